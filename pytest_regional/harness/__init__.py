@@ -1,0 +1,1 @@
+"""What a test does: compile, compare, count, read generated code, isolate. Works as a library without pytest."""
