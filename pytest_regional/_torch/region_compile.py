@@ -1,0 +1,175 @@
+"""What the reference backend needs: ``standalone_compile``, AOTAutograd, tracing context, op properties."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from pytest_regional._torch import symbol
+
+
+def standalone_compile() -> Callable[..., Any]:
+    """``torch._inductor.standalone_compile``, looked up now so that a test's patch is seen (2.11 to 2.15)."""
+    function: Callable[..., Any] = symbol("torch._inductor", "standalone_compile")
+    return function
+
+
+def donation_arguments(compile_function: Callable[..., Any]) -> dict[str, bool]:
+    """Return ``donate_graph_module=True`` where PyTorch's function takes it.
+
+    2.11 has no such parameter; 2.13 and 2.15 have it. A patched function that takes ``**kwargs`` is judged by the
+    original it stands in for.
+    """
+    original = symbol("torch._inductor.standalone_compile", "standalone_compile")
+    parameters = [inspect.signature(function).parameters for function in (compile_function, original)]
+    accepts_anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters[0].values())
+    accepts = "donate_graph_module" in parameters[0] or accepts_anything
+    return {"donate_graph_module": True} if accepts and "donate_graph_module" in parameters[1] else {}
+
+
+def aot_compiled_artifact() -> type:
+    """``torch._inductor.standalone_compile.AOTCompiledArtifact``: what ``aot=True`` returns (2.11 to 2.15)."""
+    cls: type = symbol("torch._inductor.standalone_compile", "AOTCompiledArtifact")
+    return cls
+
+
+def inductor_config() -> Any:
+    """``torch._inductor.config``, the configuration module (2.11 to 2.15)."""
+    return symbol("torch._inductor", "config")
+
+
+def inductor_config_names() -> list[str]:
+    """Names of Inductor's settings, from ``config._config`` (2.11 to 2.15)."""
+    return list(inductor_config()._config)
+
+
+def inductor_config_type(name: str) -> Any:
+    """Return the declared type of a setting, ``config.get_type`` (2.11 to 2.15)."""
+    return inductor_config().get_type(name)
+
+
+@contextlib.contextmanager
+def region_compile_settings(configs: Mapping[str, Any], name: str) -> Iterator[None]:
+    """Patch Inductor's and functorch's configuration around the compilation of one region.
+
+    ``remat_using_tags_for_fwd_loss_bwd_graph`` is absent in 2.11, and so is
+    ``torch.fx.traceback._set_regional_inductor_subgraph_name``, which names the region in structured logs; the outer
+    graph was partitioned already, so rematerialisation must not run once more.
+    """
+    functorch = symbol("torch._functorch", "config")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(inductor_config().patch(dict(configs)))
+        if hasattr(functorch, "remat_using_tags_for_fwd_loss_bwd_graph"):
+            stack.enter_context(functorch.patch(remat_using_tags_for_fwd_loss_bwd_graph=False))
+        stack.enter_context(_named_in_logs(name))
+        yield
+
+
+def _named_in_logs(name: str) -> AbstractContextManager[Any]:
+    import torch.fx.traceback
+
+    setter = getattr(torch.fx.traceback, "_set_regional_inductor_subgraph_name", None)
+    return contextlib.nullcontext() if setter is None else setter(name)
+
+
+def current_fake_mode() -> Any:
+    """Fake mode of the ambient ``torch._guards.TracingContext``, or None without one (2.11 to 2.15)."""
+    context = symbol("torch._guards", "TracingContext").try_get()
+    return None if context is None else context.fake_mode
+
+
+def detect_fake_mode(values: Any) -> Any:
+    """``torch._guards.detect_fake_mode``: the fake mode that ``values`` belong to, or None (2.11 to 2.15)."""
+    return symbol("torch._guards", "detect_fake_mode")(values)
+
+
+def new_fake_mode() -> Any:
+    """Return a fresh ``FakeTensorMode`` with a ``ShapeEnv`` (2.11 to 2.15)."""
+    shape_env = symbol("torch.fx.experimental.symbolic_shapes", "ShapeEnv")()
+    return symbol("torch._subclasses", "FakeTensorMode")(shape_env=shape_env, allow_non_fake_inputs=True)
+
+
+def tracing(fake_mode: Any) -> AbstractContextManager[Any]:
+    """Enter ``torch._guards.tracing`` with a new context for ``fake_mode`` (2.11 to 2.15)."""
+    context = symbol("torch._guards", "TracingContext")(fake_mode)
+    manager: AbstractContextManager[Any] = symbol("torch._guards", "tracing")(context)
+    return manager
+
+
+def propagate_fake_values(gm: Any, fake_inputs: Sequence[Any], fake_mode: Any) -> None:
+    """Give every node ``meta["val"]``, through ``FakeTensorProp`` (2.11 to 2.15)."""
+    interpreter = symbol("torch.fx.passes.fake_tensor_prop", "FakeTensorProp")(gm, mode=fake_mode)
+    interpreter.propagate_dont_convert_inputs(*fake_inputs)
+
+
+def use_boxed_codegen(gm: Any) -> None:
+    """Make ``gm`` take one list of inputs and empty it, through ``torch.fx.graph._BoxedCodeGen`` (2.11 to 2.15)."""
+    gm.graph.set_codegen(symbol("torch.fx.graph", "_BoxedCodeGen")())
+    gm.recompile()
+
+
+def lazy_graph_module(attributes: Mapping[str, Any], graph: Any, class_name: str) -> Any:
+    """Build a GraphModule whose Python code is made when first needed.
+
+    ``torch.fx._lazy_graph_module._LazyGraphModule`` (2.11 to 2.15); most partitions are handed to Inductor and never
+    called as Python, and ten thousand of them would otherwise cost ten seconds.
+    """
+    return symbol("torch.fx._lazy_graph_module", "_LazyGraphModule")(dict(attributes), graph, class_name)
+
+
+def force_autograd_cache() -> bool:
+    """``torch._functorch.config.force_autograd_cache`` (2.11 to 2.15)."""
+    return bool(symbol("torch._functorch", "config").force_autograd_cache)
+
+
+def regional_output_code(gm: Any) -> Any:
+    """Wrap ``gm`` into ``torch._inductor.output_code.RegionalOutputCode``, which caches can save (2.11 to 2.15)."""
+    return symbol("torch._inductor.output_code", "RegionalOutputCode")(gm)
+
+
+def aot_autograd(**options: Any) -> Callable[..., Any]:
+    """``torch._dynamo.backends.common.aot_autograd`` (2.11 to 2.15)."""
+    backend: Callable[..., Any] = symbol("torch._dynamo.backends.common", "aot_autograd")(**options)
+    return backend
+
+
+def partition_function(name: str) -> Callable[..., Any]:
+    """Return AOTAutograd's ``default`` or ``min_cut`` partitioner (``functorch.compile``, 2.11 to 2.15)."""
+    functions = {"default": "default_partition", "min_cut": "min_cut_rematerialization_partition"}
+    function: Callable[..., Any] = symbol("functorch.compile", functions[name])
+    return function
+
+
+def is_graph_module(value: Any) -> bool:
+    """Return whether ``value`` is a ``torch.fx.GraphModule``."""
+    return isinstance(value, symbol("torch.fx", "GraphModule"))
+
+
+def is_op_overload(target: Any) -> bool:
+    """Return whether ``target`` is a ``torch._ops.OpOverload`` (2.11 to 2.15)."""
+    return isinstance(target, symbol("torch._ops", "OpOverload"))
+
+
+def is_higher_order_op(target: Any) -> bool:
+    """Return whether ``target`` is a ``torch._ops.HigherOrderOperator`` (2.11 to 2.15)."""
+    return isinstance(target, symbol("torch._ops", "HigherOrderOperator"))
+
+
+def is_symbolic(value: Any) -> bool:
+    """Return whether ``value`` is a number of symbolic size (``torch.SymInt`` and its kin)."""
+    return isinstance(value, (symbol("torch", "SymInt"), symbol("torch", "SymFloat"), symbol("torch", "SymBool")))
+
+
+def storage_key(value: Any) -> int | None:
+    """Identity of the storage behind a (fake) tensor, or None where it has none (``untyped_storage()._cdata``)."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return None
+    try:
+        return int(value.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):  # sparse and other subclasses have no storage to speak of
+        return None

@@ -1,0 +1,221 @@
+"""Order edges: which nodes must keep their program order although no value flows between them.
+
+Three chains (random numbers, collectives, other effects) keep the order of their members; reads and writes of one
+storage keep theirs. Assertions change nothing and stay free. The work is linear in nodes plus edges.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+
+from pytest_regional._torch.region_compile import is_graph_module, is_higher_order_op, is_op_overload, storage_key
+
+Edge = tuple[torch.fx.Node, torch.fx.Node]
+
+RANDOM = "random"
+COLLECTIVE = "collective"
+OTHER = "other"
+
+_COLLECTIVE_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d", "symm_mem")
+_WRITING_HIGHER_ORDER_OPS = ("triton_kernel_wrapper_mutation", "auto_functionalized_with_mutation")
+_FREE_EFFECTS = ("_assert_", "sym_constrain_range")
+
+
+def order_edges(graph: torch.fx.Graph) -> list[Edge]:
+    """Return ``(before, after)`` pairs that hold beyond the flow of values, in program order."""
+    nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output", "get_attr")]
+    effects = {node: effect_classes(node) for node in nodes}
+    edges = list(_chains(nodes, effects))
+    writes = {node: written for node in nodes if (written := written_arguments(node))}
+    if writes:
+        edges += _storage_order(graph, nodes, writes)
+    return edges
+
+
+def _chains(nodes: Iterable[torch.fx.Node], effects: dict[torch.fx.Node, frozenset[str]]) -> Iterator[Edge]:
+    last: dict[str, torch.fx.Node] = {}
+    for node in nodes:
+        for effect in sorted(effects[node]):
+            if effect in last:
+                yield last[effect], node
+            last[effect] = node
+
+
+def effect_classes(node: torch.fx.Node) -> frozenset[str]:
+    """Return the chains that ``node`` belongs to, those of the bodies of a higher-order op included."""
+    if node.op == "call_module":
+        return frozenset((RANDOM, COLLECTIVE, OTHER)) if _is_opaque(node) else frozenset()
+    if node.op != "call_function":
+        return frozenset()
+    target = node.target
+    if is_higher_order_op(target):
+        own = frozenset((RANDOM,)) if "rng_state" in _name(target) else _impurity(node)
+        return own.union(*map(_body_effects, _bodies(node)))
+    if is_op_overload(target):
+        if torch.Tag.nondeterministic_seeded in target.tags:
+            return frozenset((RANDOM,))
+        if target.namespace in _COLLECTIVE_NAMESPACES:
+            return frozenset((COLLECTIVE,))
+    return _impurity(node)
+
+
+def _impurity(node: torch.fx.Node) -> frozenset[str]:
+    """Effects that neither a schema nor a dependency among the arguments says."""
+    name = _name(node.target)
+    if name.startswith(_FREE_EFFECTS) or name == "control_deps" or written_arguments(node):
+        return frozenset()
+    return frozenset((OTHER,)) if node.is_impure() else frozenset()
+
+
+def _is_opaque(node: torch.fx.Node) -> bool:
+    module = node.graph.owning_module
+    return module is None or not is_graph_module(module.get_submodule(str(node.target)))
+
+
+def _bodies(node: torch.fx.Node) -> list[torch.fx.GraphModule]:
+    owner = node.graph.owning_module
+    if owner is None:
+        return []
+    attributes = (argument for argument in node.all_input_nodes if argument.op == "get_attr")
+    found = (_attribute(owner, str(attribute.target)) for attribute in attributes)
+    return [body for body in found if is_graph_module(body)]
+
+
+def _body_effects(body: torch.fx.GraphModule) -> frozenset[str]:
+    return frozenset[str]().union(*(effect_classes(node) for node in body.graph.nodes))
+
+
+def _attribute(owner: Any, path: str) -> Any:
+    for part in path.split("."):
+        owner = getattr(owner, part, None)
+    return owner
+
+
+def _name(target: Any) -> str:
+    if is_op_overload(target):
+        return str(target._opname)
+    return target if isinstance(target, str) else str(getattr(target, "__name__", target))
+
+
+def element_of(node: torch.fx.Node) -> torch.fx.Node | None:
+    """Return the multi-output producer that ``node`` picks an element of, or None if it is no such pick."""
+    if node.target is not operator.getitem or not isinstance(node.args[0], torch.fx.Node):
+        return None
+    producer = node.args[0]
+    value = producer.meta.get("val")
+    many = isinstance(value, (list, tuple)) or (value is None and isinstance(node.args[1], int))
+    return producer if many else None
+
+
+def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """Return the argument nodes that ``node`` writes to."""
+    if node.op not in ("call_function", "call_method"):
+        return []
+    if is_op_overload(node.target):
+        return _written_by_schema(node)
+    name = _name(node.target)
+    if is_higher_order_op(node.target):
+        return node.all_input_nodes if name in _WRITING_HIGHER_ORDER_OPS else []
+    written = [*_nodes_in(node.kwargs.get("out"))]
+    in_place = name.endswith("_") and not name.endswith("__")
+    if in_place or node.target is operator.setitem or _is_augmented_assignment(node.target):
+        written += _nodes_in(node.args[0])
+    return written
+
+
+def _is_augmented_assignment(target: Any) -> bool:
+    return getattr(target, "__module__", None) == "_operator" and _name(target) in (
+        "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "ilshift", "irshift",
+    )  # fmt: skip
+
+
+def _written_by_schema(node: torch.fx.Node) -> list[torch.fx.Node]:
+    target: Any = node.target
+    if not target._schema.is_mutable:
+        return []
+    written: list[torch.fx.Node] = []
+    for index, argument in enumerate(target._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
+            written += _nodes_in(value)
+    return written
+
+
+def _nodes_in(value: Any) -> list[torch.fx.Node]:
+    if isinstance(value, torch.fx.Node):
+        return [value]
+    return [node for item in value for node in _nodes_in(item)] if isinstance(value, (list, tuple)) else []
+
+
+@dataclass
+class _Accesses:
+    """Who touched one storage since its last write."""
+
+    writer: torch.fx.Node | None = None
+    readers: list[torch.fx.Node] = field(default_factory=list)
+
+    def before(self, writes: bool) -> Iterator[torch.fx.Node]:
+        if self.writer is not None:
+            yield self.writer
+        if writes:
+            yield from self.readers
+
+
+def _storage_order(
+    graph: torch.fx.Graph, nodes: Iterable[torch.fx.Node], writes: dict[torch.fx.Node, list[torch.fx.Node]]
+) -> Iterator[Edge]:
+    storages = _Storages(graph)
+    accesses: dict[object, _Accesses] = defaultdict(_Accesses)
+    for node in nodes:
+        written = {storages.of(argument) for argument in writes.get(node, ())}
+        touched = dict.fromkeys([storages.of(argument) for argument in _read_arguments(node)])
+        for storage in touched:
+            access = accesses[storage]
+            yield from ((other, node) for other in access.before(storage in written) if other is not node)
+            if storage in written:
+                access.writer, access.readers = node, []
+            else:
+                access.readers.append(node)
+
+
+def _read_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """Return the arguments whose memory ``node`` touches; picking an element of a tuple touches none."""
+    return [] if element_of(node) is not None else node.all_input_nodes
+
+
+class _Storages:
+    """Which values may share memory: by (fake) storage where the trace kept values, else whatever flowed together."""
+
+    def __init__(self, graph: torch.fx.Graph) -> None:
+        self._parent: dict[object, object] = {}
+        for node in graph.nodes:
+            if storage_key(node.meta.get("val")) is None and not _is_known_to_be_new(node):
+                for argument in node.all_input_nodes:
+                    self._parent[self._find(self._key(node))] = self._find(self._key(argument))
+
+    def of(self, node: torch.fx.Node) -> object:
+        return self._find(self._key(node))
+
+    def _key(self, node: torch.fx.Node) -> object:
+        storage = storage_key(node.meta.get("val"))
+        return node if storage is None else storage
+
+    def _find(self, key: object) -> object:
+        while (parent := self._parent.get(key, key)) is not key:
+            self._parent[key] = key = self._parent.get(parent, parent)
+        return key
+
+
+def _is_known_to_be_new(node: torch.fx.Node) -> bool:
+    """Numbers, and results of ops whose schema says that no output aliases an input."""
+    if isinstance(node.meta.get("val"), (int, float, bool)) or node.op in ("placeholder", "output"):
+        return True
+    target: Any = node.target
+    return is_op_overload(target) and all(result.alias_info is None for result in target._schema.returns)

@@ -1,0 +1,93 @@
+"""``regional_inductor``: the graph pass, a drop-in for PyTorch's own of the same name."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from pytest_regional._torch.annotations import preserve_node_meta
+from pytest_regional._torch.region_compile import (
+    current_fake_mode,
+    detect_fake_mode,
+    force_autograd_cache,
+    new_fake_mode,
+    propagate_fake_values,
+    regional_output_code,
+    tracing,
+    use_boxed_codegen,
+)
+from pytest_regional.reference.compile_regions import RegionCompiler, compile_regions, compile_with_inductor
+from pytest_regional.reference.extract import bodies_inside, called_attributes, extract_partitions
+from pytest_regional.reference.partition import plan_partitions
+
+
+class MissingExampleInputsError(RuntimeError):
+    """The graph holds no fake values and no example inputs were given to make them from."""
+
+
+def regional_inductor(
+    gm: torch.fx.GraphModule, *example_args: object, compiler: RegionCompiler = compile_with_inductor
+) -> Any:
+    """Compile the annotated regions of ``gm`` and leave the rest as it is.
+
+    Returns:
+        ``gm``, rewritten to take one list of inputs that it empties; PyTorch's ``RegionalOutputCode`` around it while
+        ``torch._functorch.config.force_autograd_cache`` is on.
+    """
+    with preserve_node_meta(enable=False), _tracing_context(gm, example_args):
+        _compile_graph(gm, compiler, set())
+        use_boxed_codegen(gm)
+    return regional_output_code(gm) if force_autograd_cache() else gm
+
+
+def _compile_graph(gm: torch.fx.GraphModule, compiler: RegionCompiler, done: set[int]) -> None:
+    """Compile the regions of ``gm``, then those of the bodies that stayed outside all regions, each body once."""
+    done.add(id(gm))
+    regions = extract_partitions(gm, plan_partitions(gm.graph))
+    carried = bodies_inside(regions)
+    for path, body in called_attributes(gm).items():
+        if id(body) in done:
+            continue
+        if id(body) in carried:
+            body = copy.deepcopy(body)
+            _replace_attribute(gm, path, body)
+        _compile_graph(body, compiler, done)
+    compile_regions(gm, regions, compiler)
+
+
+def _replace_attribute(gm: torch.fx.GraphModule, path: str, value: torch.nn.Module) -> None:
+    owner, _, name = path.rpartition(".")
+    setattr(gm.get_submodule(owner), name, value)
+
+
+@contextlib.contextmanager
+def _tracing_context(gm: torch.fx.GraphModule, example_args: Sequence[object]) -> Iterator[None]:
+    """Use the ambient tracing context; without one, make it from the graph's values or from the example inputs."""
+    if current_fake_mode() is not None:
+        yield
+        return
+    values = [node.meta["val"] for node in gm.graph.nodes if "val" in node.meta]
+    fake_mode = detect_fake_mode(values)
+    if fake_mode is None:
+        fake_mode = _propagate(gm, example_args)
+    with tracing(fake_mode):
+        yield
+
+
+def _propagate(gm: torch.fx.GraphModule, example_args: Sequence[object]) -> Any:
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    if len(placeholders) != len(example_args):
+        raise MissingExampleInputsError(
+            f"regional_inductor was called outside torch.compile on a graph without fake values, with "
+            f"{len(example_args)} example inputs for {len(placeholders)} placeholders: pass one for each, or trace "
+            f"the graph with make_fx(tracing_mode='fake')."
+        )
+    fake_mode = detect_fake_mode(example_args) or new_fake_mode()
+    inputs = [fake_mode.from_tensor(a, static_shapes=True) if isinstance(a, torch.Tensor) else a for a in example_args]
+    propagate_fake_values(gm, inputs, fake_mode)
+    return fake_mode

@@ -1,0 +1,187 @@
+"""Region keys: what an annotation asks for, checked and made comparable.
+
+PyTorch lets the first configuration of a region win and accepts misspelt keys in silence; here two configurations are
+two keys, and whatever is not understood is an error that names the region and the user's line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import re
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import torch.fx
+
+from pytest_regional._torch.annotations import REGION_CONFIGS, REGION_ID, region_mark
+from pytest_regional._torch.region_compile import inductor_config_names, inductor_config_type
+
+DEFAULT_REGION = "default"
+
+
+class RegionAnnotationError(ValueError):
+    """An annotation asks for a region in a way that is not understood."""
+
+
+class RegionConfigError(RegionAnnotationError):
+    """An annotation asks for an Inductor configuration that does not exist or has the wrong type."""
+
+
+@dataclass(frozen=True)
+class RegionKey:
+    """Identity of a region: nodes share a compiled partition only if their keys are equal.
+
+    ``True``, ``1`` and ``1.0`` are different here although Python calls them equal: the frozen parts carry types.
+    """
+
+    region: Hashable
+    configs: Hashable = ()
+    settings: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    label: str = field(default=DEFAULT_REGION, compare=False)
+
+    @property
+    def identifier(self) -> str:
+        """The label as it stands in graph and attribute names."""
+        return re.sub(r"\W", "_", self.label) or "_"
+
+
+DEFAULT_KEY = RegionKey(region=None)
+
+
+def region_key(node: torch.fx.Node) -> RegionKey | None:
+    """Return the key that ``node`` is annotated with, or None where it asks for no compilation.
+
+    Raises:
+        RegionAnnotationError: naming region and source line, when the annotation is not understood.
+    """
+    marked, value = region_mark(node)
+    if not marked:
+        return None
+    if isinstance(value, Mapping):
+        return _key_from_mapping(value, node)
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return DEFAULT_KEY
+    raise RegionAnnotationError(
+        f"compile_with_inductor={value!r} is not understood{_where(node)}: give a dictionary with "
+        f"{REGION_ID!r} and {REGION_CONFIGS!r}, or a plain value for the default region."
+    )
+
+
+def read_region_keys(graph: torch.fx.Graph) -> dict[torch.fx.Node, RegionKey]:
+    """Return the keys of all annotated nodes; equal annotation objects are read once."""
+    known: dict[int, RegionKey | None] = {}
+    keys: dict[torch.fx.Node, RegionKey] = {}
+    for node in graph.nodes:
+        marked, value = region_mark(node)
+        if not marked:
+            continue
+        if id(value) not in known:
+            known[id(value)] = region_key(node)
+        key = known[id(value)]
+        if key is not None:
+            keys[node] = key
+    return keys
+
+
+def _key_from_mapping(value: Mapping[Any, Any], node: torch.fx.Node) -> RegionKey:
+    unknown = [name for name in value if name not in (REGION_ID, REGION_CONFIGS)]
+    if unknown:
+        nearest = _nearest(str(unknown[0]), [REGION_ID, REGION_CONFIGS])
+        raise RegionAnnotationError(
+            f"compile_with_inductor has an unknown entry {unknown[0]!r}{nearest}{_where(node)}: "
+            f"it understands {REGION_ID!r} and {REGION_CONFIGS!r}."
+        )
+    if REGION_ID not in value:
+        region, label = None, DEFAULT_REGION
+    else:
+        region, label = _region_id(value[REGION_ID], node), str(value[REGION_ID])
+    settings = value.get(REGION_CONFIGS)
+    settings = {} if settings is None else _checked_settings(settings, label, node)
+    configs = tuple(sorted((name, freeze(setting)) for name, setting in settings.items()))
+    return RegionKey(region, configs, settings, label)
+
+
+def _region_id(value: Any, node: torch.fx.Node) -> Hashable:
+    if not _is_region_id(value):
+        raise RegionAnnotationError(
+            f"{REGION_ID}={value!r} of type {type(value).__name__} is no region id{_where(node)}: "
+            f"use a string, an integer, an enumeration member, or a tuple of these."
+        )
+    return freeze(value)
+
+
+def _is_region_id(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_region_id, value))
+    return isinstance(value, (str, int, enum.Enum)) and not isinstance(value, bool)
+
+
+def _checked_settings(settings: Any, label: str, node: torch.fx.Node) -> dict[str, Any]:
+    if not isinstance(settings, Mapping):
+        raise RegionConfigError(
+            f"{REGION_CONFIGS}={settings!r} of region {label!r} is no dictionary{_where(node)}: "
+            f"map names of torch._inductor.config to values."
+        )
+    for name, value in settings.items():
+        _check_setting(name, value, label, node)
+    return dict(settings)
+
+
+def _check_setting(name: Any, value: Any, label: str, node: torch.fx.Node) -> None:
+    names = inductor_config_names()
+    if name not in names:
+        raise RegionConfigError(
+            f"Invalid inductor config key '{name}' in region {label!r}{_nearest(str(name), names)}{_where(node)}. "
+            f"Names are those of torch._inductor.config."
+        )
+    expected = inductor_config_type(name)
+    if not _is_of_type(value, expected):
+        shown = getattr(expected, "__name__", str(expected)) if isinstance(expected, type) else str(expected)
+        raise RegionConfigError(
+            f"inductor config {name!r} of region {label!r} is {value!r} of type {type(value).__name__}, "
+            f"where {shown} is expected{_where(node)}."
+        )
+
+
+def _is_of_type(value: Any, expected: Any) -> bool:
+    """Judge plain, optional and literal types; what cannot be judged (callables, names in quotes) passes."""
+    if expected is NoneType:  # the default is None and no type is declared
+        return True
+    origin = get_origin(expected)
+    if origin in (Union, UnionType):
+        return any(value is None if part is NoneType else _is_of_type(value, part) for part in get_args(expected))
+    if origin is Literal:
+        return value in get_args(expected)
+    if expected in (int, float):
+        return isinstance(value, (int, expected)) and not isinstance(value, bool)
+    plain = origin or expected
+    return plain not in (bool, str, list, dict, tuple, set) or isinstance(value, plain)
+
+
+def freeze(value: Any) -> Hashable:
+    """Return a hashable stand-in that is equal exactly when type and value are; opaque objects stand for themselves."""
+    kind = type(value).__qualname__
+    if isinstance(value, Mapping):
+        items = ((repr(name), freeze(item)) for name, item in value.items())
+        return kind, tuple(sorted(items, key=lambda pair: pair[0]))
+    if isinstance(value, (list, tuple)):
+        return kind, tuple(map(freeze, value))
+    if isinstance(value, (set, frozenset)):
+        return kind, frozenset(map(freeze, value))
+    if isinstance(value, Hashable):
+        return kind, value
+    return kind, id(value)
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    return f" (nearest: {', '.join(close)})" if close else ""
+
+
+def _where(node: torch.fx.Node) -> str:
+    """Name the node and, where the trace kept it, the user's source line."""
+    lines = re.findall(r'File "([^"]+)", line (\d+), in .*\n?\s*(.*)', node.stack_trace or "")
+    return f" ({node.name}, from {lines[-1][0]}:{lines[-1][1]}: {lines[-1][2]})" if lines else f" (node {node.name})"

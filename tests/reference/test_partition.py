@@ -1,0 +1,132 @@
+"""The plan: how many partitions, which, in which order."""
+
+import operator
+import time
+
+import pytest
+import torch
+
+from pytest_regional.reference.extract import extract_partitions
+from pytest_regional.reference.partition import plan_partitions
+from tests.reference.graphs import ATEN, annotate_node, chain, diamond
+
+
+def partitions(gm):
+    return [(p.key.label, [node.name for node in p.nodes]) for p in plan_partitions(gm.graph).partitions]
+
+
+@pytest.mark.parametrize(
+    ("word", "count"),
+    [("uTTTu", 1), ("TTuTT", 2), ("TuTuT", 3), ("TuTuTuT", 4), ("uuu", 0), ("T", 1), ("", 0), ("abab", 4), ("aabb", 2)],
+)
+def test_chain_needs_one_partition_per_run(word, count):
+    assert len(partitions(chain(word))) == count
+
+
+def test_independent_node_does_not_split_a_region():
+    assert partitions(diamond(["p T x", "q u x", "r T x"])) == [("T", ["p", "r"])]
+
+
+def test_dependency_inside_a_region_spans_an_unrelated_node():
+    assert partitions(diamond(["p T x", "q u x", "r T p"])) == [("T", ["p", "r"])]
+
+
+def test_same_topology_with_two_ids_is_two_partitions():
+    assert partitions(diamond(["p a x", "q u x", "r b x"])) == [("a", ["p"]), ("b", ["r"])]
+
+
+def test_regions_are_deferred_until_all_their_unannotated_inputs_ran():
+    """``r`` waits for ``q``, which could run at once: one partition although ``p`` was ready first."""
+    assert len(partitions(diamond(["p T x", "q u x", "r T q"]))) == 1
+
+
+def test_interleaved_regions_take_three_partitions():
+    gm = diamond(["a1 a x", "b1 b x", "b2 b a1", "a2 a b1"])
+    assert partitions(gm) == [("a", ["a1"]), ("b", ["b1", "b2"]), ("a", ["a2"])]
+
+
+def test_three_way_ring_compiles():
+    gm = diamond(["a1 a x", "b1 b x", "c1 c x", "a2 a c1", "b2 b a1", "c2 c b1"])
+    assert len(partitions(gm)) == 4
+
+
+def test_region_is_opened_when_nothing_of_its_level_is_missing():
+    """Opening ``a`` first, as program order suggests, would take three partitions."""
+    gm = diamond(["a1 a x", "b1 b x", "a2 a b1"])
+    assert partitions(gm) == [("b", ["b1"]), ("a", ["a1", "a2"])]
+
+
+def test_execution_order_stays_near_program_order():
+    gm = diamond(["p u x", "a1 a p", "q u x", "a2 a a1"])
+    steps = plan_partitions(gm.graph).steps
+    assert [getattr(step, "name", "partition") for step in steps] == ["p", "partition", "q"]
+
+
+def test_different_configs_are_different_regions():
+    gm = chain("aa")
+    for node, flag in zip(gm.graph.find_nodes(op="call_function", target=ATEN.sin.default), (True, False), strict=True):
+        annotate_node(node, {"inductor_region": "a", "inductor_configs": {"max_autotune": flag}})
+    assert len(partitions(gm)) == 2
+
+
+def test_elements_live_with_the_op_that_makes_them():
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    marked = annotate_node(graph.call_function(ATEN.split.Tensor, (x, 2)), 0)
+    plain = graph.call_function(ATEN.split.Tensor, (x, 2))
+    unmarked_element = graph.call_function(operator.getitem, (marked, 0))
+    marked_element = annotate_node(graph.call_function(operator.getitem, (plain, 1)), 0)
+    graph.output((unmarked_element, marked_element))
+    gm = torch.fx.GraphModule({}, graph)
+    (partition,) = plan_partitions(gm.graph).partitions
+    assert partition.nodes == (marked, unmarked_element)
+
+
+def test_dead_node_is_no_region():
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    annotate_node(graph.call_function(ATEN.sin.default, (x,)), 0)
+    graph.output((x,))
+    assert plan_partitions(torch.fx.GraphModule({}, graph).graph).partitions == ()
+
+
+def test_extra_edges_split_a_region():
+    gm = diamond(["p T x", "q u x", "r T x"])
+    nodes = {node.name: node for node in gm.graph.nodes}
+    plan = plan_partitions(gm.graph, extra_edges=[(nodes["p"], nodes["q"]), (nodes["q"], nodes["r"])])
+    assert [len(partition.nodes) for partition in plan.partitions] == [1, 1]
+
+
+def test_edge_against_program_order_is_refused():
+    gm = diamond(["p T x", "q u x"])
+    p, q = gm.graph.find_nodes(op="call_function", target=ATEN.sin.default)
+    with pytest.raises(ValueError, match="against program order: q before p"):
+        plan_partitions(gm.graph, extra_edges=[(q, p)])
+
+
+def test_ten_thousand_alternating_nodes_take_under_a_second():
+    gm = chain("abcd" * 2500)
+    begin = time.perf_counter()
+    plan = plan_partitions(gm.graph)
+    assert time.perf_counter() - begin < 1
+    assert len(plan.partitions) == plan.least_partitions == 10_000
+
+
+def test_extraction_keeps_values_names_and_metadata():
+    gm = diamond(["a1 a x", "b1 b x", "b2 b a1", "a2 a b1", "u u a2 b2"])
+    x = torch.randn(3)
+    expected = gm(x)
+    names = {node.name for node in gm.graph.nodes}
+    for node in gm.graph.nodes:
+        node.meta["val"] = f"value of {node.name}"
+    regions = extract_partitions(gm, plan_partitions(gm.graph))
+    gm.graph.lint()
+    gm.recompile()
+    assert torch.equal(gm(x)[0], expected[0])
+    assert [region.name for region in regions] == ["compiled_region_a_0", "compiled_region_b_0", "compiled_region_a_1"]
+    kept = {node.name: node for node in gm.graph.nodes}
+    assert names <= set(kept) | {"b1"}
+    assert kept["b2"].meta["custom"] == {"compile_with_inductor": {"inductor_region": "b"}}
+    inputs = [node for region in regions for node in region.module.graph.find_nodes(op="placeholder")]
+    assert all(node.meta["val"] == f"value of {node.name}" for node in inputs)
+    assert kept["compiled_region_a_0"].meta["val"] == ("value of a1",)
