@@ -1,0 +1,27 @@
+"""``torch.utils._pytree``: flattening nested containers the way ``torch.compile`` does.
+
+The module is private by name though it is what ``torch.export`` documents; checked on torch 2.11, 2.13 and 2.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pytest_regional._torch import symbol
+
+
+def flatten_with_path(tree: Any) -> tuple[list[tuple[tuple[Any, ...], Any]], Any]:
+    """Return ``([(key path, leaf), ...], spec)``: ``torch.utils._pytree.tree_flatten_with_path`` (2.11 to 2.15)."""
+    paths_and_leaves, spec = symbol("torch.utils._pytree", "tree_flatten_with_path")(tree)
+    return paths_and_leaves, spec
+
+
+def key_string(path: Sequence[Any]) -> str:
+    """Return a key path as Python would write it, ``[0]['h']``: ``torch.utils._pytree.keystr`` (2.11 to 2.15)."""
+    return str(symbol("torch.utils._pytree", "keystr")(tuple(path)))
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Return ``tree`` with every leaf replaced: ``torch.utils._pytree.tree_map`` (2.11 to 2.15)."""
+    return symbol("torch.utils._pytree", "tree_map")(function, tree)

@@ -1,0 +1,253 @@
+"""Run a program once, on copies, and keep everything that another run of it can be compared with.
+
+:func:`execute` is used alike for the eager program, the compiled one, and the float64 run that anchors the tolerance.
+Nothing here compares, and nothing here compiles; see ``parity`` for the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+
+from pytest_regional.harness.parity_anchor import float64_everywhere
+from pytest_regional.harness.parity_captured import Alias, Captured, find_aliases, flatten_outputs
+from pytest_regional.harness.parity_inputs import (
+    CopiedInputs,
+    copy_inputs,
+    fresh_inputs,
+    has_low_precision,
+    to_float64,
+    widen,
+)
+from pytest_regional.harness.parity_state import ProgramState, find_state, preserved, promoted, same_bytes
+
+__all__ = ["Backward", "CotangentError", "Execution", "execute", "find_state", "fresh_inputs", "to_float64"]
+
+Backward: TypeAlias = Any  # bool | None | torch.Tensor | Sequence[torch.Tensor] | Callable[[Any], torch.Tensor]
+
+
+class CotangentError(ValueError):
+    """The cotangents (or the ``backward`` argument) given do not fit the program's outputs."""
+
+
+@dataclass(eq=False)
+class Execution:
+    """One run of a program.
+
+    Attributes:
+        outputs: ``(path, leaf)`` for each leaf of what was returned; tensors as :class:`Captured`.
+        structure: the containers around the leaves; equal for equal containers.
+        grads: gradient of each floating input and state tensor that requires one, None where none arrived.
+        inputs_after: every input tensor as the program left it.
+        buffers_after: every buffer, parameter and captured tensor as the program left it.
+        mutated: names out of the two above whose bytes or shape the program changed.
+        aliases: whose memory each output uses.
+        exception: what the program raised, and ``stage`` where: "forward" or "backward".
+        rng_consumed: devices whose default generator moved; ``rng_after`` holds the generators' final states.
+        python_state_changed: plain attributes of modules that the program changed (they were put back).
+        anchor_unavailable_reason: why this run can be no float64 anchor; None if it can, or was not meant as one.
+    """
+
+    outputs: tuple[tuple[str, Any], ...] = ()
+    structure: Any = None
+    grads: dict[str, Captured | None] = field(default_factory=dict)
+    inputs_after: dict[str, Captured] = field(default_factory=dict)
+    buffers_after: dict[str, Captured] = field(default_factory=dict)
+    mutated: frozenset[str] = frozenset()
+    aliases: dict[str, Alias] = field(default_factory=dict)
+    exception: Exception | None = None
+    stage: str = "forward"
+    rng_consumed: frozenset[str] = frozenset()
+    rng_after: dict[str, torch.Tensor] = field(default_factory=dict)
+    python_state_changed: frozenset[str] = frozenset()
+    anchor: bool = False
+    anchor_unavailable_reason: str | None = None
+
+
+def execute(
+    fn: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    *,
+    backward: Backward = None,
+    seed: int = 0,
+    state_of: Any = None,
+    anchor: bool = False,
+) -> Execution:
+    """Run ``fn`` on copies of ``inputs`` and return what came of it; inputs, state and generators are left as found.
+
+    Args:
+        fn: a function, module, bound method or other callable.
+        inputs: a tuple of pytrees; tensors are copied with layout and aliasing, other leaves are passed as they are.
+        backward: None backpropagates from every output that requires a gradient, with seeded random cotangents;
+            False does not; a callable gets the outputs and returns the scalar to backpropagate from; a tensor or a
+            sequence of tensors are the cotangents of those outputs.
+        seed: seeds the default generators and the cotangents.
+        state_of: the program whose parameters and buffers to keep, where ``fn`` hides it (a compiled callable).
+        anchor: run everything in float64; whether that was possible stands in ``anchor_unavailable_reason``.
+
+    Raises:
+        CotangentError: when ``backward`` does not fit the outputs. What the program raises is returned, not raised.
+    """
+    state = find_state(fn if state_of is None else state_of)
+    copied = copy_inputs(inputs, state.is_state, widen if anchor else torch.clone)
+    result = Execution(anchor=anchor)
+    if anchor and not _can_be_refined(inputs, state):
+        result.anchor_unavailable_reason = "no input, parameter or buffer has a precision below float64"
+        return result
+    with preserved(state) as changed:
+        if anchor:
+            _run_anchor(fn, copied, state, backward, seed, result)
+        else:
+            _run(fn, copied, state, backward, seed, result)
+    result.python_state_changed = frozenset(changed)
+    return result
+
+
+def _can_be_refined(inputs: tuple[Any, ...], state: ProgramState) -> bool:
+    originals = copy_inputs(inputs, transform=lambda flat: flat).named
+    return has_low_precision([tensor for _, tensor in originals] + [entry.tensor for entry in state.tensors])
+
+
+def _run_anchor(
+    fn: Callable[..., Any],
+    copied: CopiedInputs,
+    state: ProgramState,
+    backward: Backward,
+    seed: int,
+    result: Execution,
+) -> None:
+    with promoted(state), float64_everywhere():
+        _run(fn, copied, state, backward, seed, result)
+    if result.exception is not None:
+        result.anchor_unavailable_reason = f"the float64 run raised {_one_line(result.exception)}"
+    elif result.rng_consumed:
+        result.anchor_unavailable_reason = "the program draws random numbers, which differ between precisions"
+
+
+def _one_line(error: Exception) -> str:
+    first = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {first[0][:200] if first else ''}"
+
+
+def _run(
+    fn: Callable[..., Any],
+    copied: CopiedInputs,
+    state: ProgramState,
+    backward: Backward,
+    seed: int,
+    result: Execution,
+) -> None:
+    watched = copied.named + [(entry.label, entry.tensor) for entry in state.tensors]
+    leaves = copied.leaves + [(entry.label, entry.tensor) for entry in state.tensors if entry.tensor.is_leaf]
+    wants_grad = [(name, leaf) for name, leaf in leaves if leaf.requires_grad]
+    before = {name: tensor.detach().clone() for name, tensor in watched}
+    cuda = sorted({tensor.device.index for _, tensor in watched if tensor.device.type == "cuda"})
+    with _seeded(seed, cuda, result):
+        output = _call(fn, copied, result)
+        if result.exception is None:
+            leaves_out, result.structure = flatten_outputs(output)
+            result.aliases = find_aliases(leaves_out, watched)
+            described = [(path, _capture(leaf)) for path, leaf in leaves_out]
+            _backpropagate(output, leaves_out, backward, seed, result)
+            result.outputs = tuple(described)
+    result.grads = {f"grad of {name}": _capture_grad(leaf) for name, leaf in wants_grad} if _ran(result) else {}
+    _capture_after(result, copied, state, before)
+
+
+def _ran(result: Execution) -> bool:
+    return result.exception is None and result.stage == "backward"
+
+
+def _capture(leaf: Any) -> Any:
+    return Captured.of(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _capture_grad(leaf: torch.Tensor) -> Captured | None:
+    return None if leaf.grad is None else Captured.of(leaf.grad)
+
+
+def _call(fn: Callable[..., Any], copied: CopiedInputs, result: Execution) -> Any:
+    try:
+        output = fn(*copied.arguments)
+        _synchronize(copied)
+    except Exception as error:  # noqa: BLE001 - whatever the program raises is a result to be compared.
+        result.exception = error
+        return None
+    return output
+
+
+def _synchronize(copied: CopiedInputs) -> None:
+    if any(tensor.device.type == "cuda" for _, tensor in copied.named):
+        torch.cuda.synchronize()
+
+
+@contextlib.contextmanager
+def _seeded(seed: int, cuda: list[int], result: Execution) -> Iterator[None]:
+    with torch.random.fork_rng(devices=cuda):
+        torch.manual_seed(seed)
+        before = _generator_states(cuda)
+        yield
+        result.rng_after = _generator_states(cuda)
+        result.rng_consumed = frozenset(n for n, s in result.rng_after.items() if not torch.equal(s, before[n]))
+
+
+def _generator_states(cuda: list[int]) -> dict[str, torch.Tensor]:
+    return {"cpu": torch.get_rng_state(), **{f"cuda:{index}": torch.cuda.get_rng_state(index) for index in cuda}}
+
+
+def _backpropagate(
+    output: Any, leaves: list[tuple[str, Any]], backward: Backward, seed: int, result: Execution
+) -> None:
+    if backward is False or not torch.is_grad_enabled():
+        return
+    differentiable = [leaf for _, leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    if callable(backward):
+        roots, cotangents = [backward(output)], None
+    elif not differentiable:
+        return
+    else:
+        roots, cotangents = differentiable, _cotangents(differentiable, backward, seed)
+    result.stage = "backward"
+    try:
+        torch.autograd.backward(roots, cotangents)
+    except Exception as error:  # noqa: BLE001 - whatever the program's backward raises is a result to be compared.
+        result.exception = error
+
+
+def _cotangents(outputs: list[torch.Tensor], backward: Any, seed: int) -> list[torch.Tensor]:
+    if backward is None or backward is True:
+        return [random_cotangent(tensor, seed, index) for index, tensor in enumerate(outputs)]
+    given = [backward] if isinstance(backward, torch.Tensor) else list(backward)
+    if [tuple(tensor.shape) for tensor in given] != [tuple(tensor.shape) for tensor in outputs]:
+        raise CotangentError(
+            f"backward= holds cotangents of shapes {[tuple(tensor.shape) for tensor in given]}, but the outputs that "
+            f"require a gradient have shapes {[tuple(tensor.shape) for tensor in outputs]}. "
+            f"Pass one cotangent of equal shape for each of them, in their order."
+        )
+    return [tensor.to(output.dtype) for tensor, output in zip(given, outputs, strict=True)]
+
+
+def random_cotangent(output: torch.Tensor, seed: int, index: int) -> torch.Tensor:
+    """Return the cotangent of output number ``index``: the same values for every run of one program.
+
+    They are nonzero multiples of 1/16 up to 2 in magnitude, which every dtype from bfloat16 to float64 holds exactly,
+    so the float64 run backpropagates the very same numbers.
+    """
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + index) % 2**63)
+    sixteenths = torch.randint(1, 33, output.shape, generator=generator)
+    signs = torch.randint(0, 2, output.shape, generator=generator) * 2 - 1
+    cotangent = torch.empty_like(output, requires_grad=False)
+    return cotangent.copy_((sixteenths * signs).double() / 16)
+
+
+def _capture_after(
+    result: Execution, copied: CopiedInputs, state: ProgramState, before: dict[str, torch.Tensor]
+) -> None:
+    result.inputs_after = {name: Captured.of(tensor) for name, tensor in copied.named}
+    result.buffers_after = {entry.label: Captured.of(entry.tensor) for entry in state.tensors}
+    after = {**result.inputs_after, **result.buffers_after}
+    result.mutated = frozenset(name for name, value in after.items() if not same_bytes(value.value, before[name]))

@@ -1,0 +1,257 @@
+"""How far two tensors may be apart: three named levels, and the user's own ``rtol``/``atol``.
+
+``close`` earns its tolerance from a float64 run of the eager program. Element by element::
+
+    |compiled - f64| <= 4 * max|eager - f64| + 2 ulp
+
+One ulp is the spacing of the *output's* dtype at the magnitude of the float64 element (never below the spacing at the
+smallest normal number): it is what a single rounding of the exact value can cost, so a program that computes in higher
+precision and rounds once always passes, however exact eager was. Complex numbers count as two real ones. Without a
+float64 run the level falls back to the defaults of :func:`torch.testing.assert_close`, which is the level ``dtype``.
+``bitwise`` wants equal bytes, NaN payloads and the sign of zero included.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_regional.harness.parity_state import raw_bytes
+
+LEVELS = ("close", "dtype", "bitwise")
+EAGER_ERROR_FACTOR = 4.0
+ULPS = 2.0
+
+# The documented defaults of torch.testing.assert_close, as (rtol, atol); a test holds them against the function itself.
+DEFAULT_TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
+    torch.float16: (1e-3, 1e-5),
+    torch.bfloat16: (1.6e-2, 1e-5),
+    torch.float32: (1.3e-6, 1e-5),
+    torch.float64: (1e-7, 1e-7),
+    torch.complex32: (1e-3, 1e-5),
+    torch.complex64: (1.3e-6, 1e-5),
+    torch.complex128: (1e-7, 1e-7),
+}
+_REAL_OF = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """A level, or explicit tolerances, or both; make one with :meth:`resolve`, which checks them."""
+
+    level: str = "close"
+    rtol: float | None = None
+    atol: float | None = None
+
+    @classmethod
+    def resolve(cls, level: str = "close", rtol: float | None = None, atol: float | None = None) -> Tolerance:
+        """Return the tolerance of ``level``, overridden by ``rtol`` and ``atol`` where given.
+
+        Raises:
+            ValueError: for an unknown level, or a tolerance that is negative or NaN, or one given for "bitwise".
+            TypeError: for a tolerance that is no number.
+        """
+        if level not in LEVELS:
+            nearest = difflib.get_close_matches(str(level), LEVELS, n=1, cutoff=0.0)[0]
+            raise ValueError(
+                f"level={level!r} is unknown; the levels are {', '.join(LEVELS)}. Did you mean {nearest!r}?"
+            )
+        for name, value in (("rtol", rtol), ("atol", atol)):
+            _check_number(name, value, level)
+        return cls(level, rtol, atol)
+
+    @property
+    def explicit(self) -> bool:
+        """True where the user's numbers replace the level's rule."""
+        return self.rtol is not None or self.atol is not None
+
+    @property
+    def uses_anchor(self) -> bool:
+        """True where the rule is earned from a float64 run."""
+        return self.level == "close" and not self.explicit
+
+    def constants(self, dtype: torch.dtype) -> tuple[float, float]:
+        """Return ``(rtol, atol)`` for ``dtype``; a number the user left out is that of ``assert_close``."""
+        rtol, atol = DEFAULT_TOLERANCES.get(dtype, (_float_epsilon(dtype), 0.0))
+        return (rtol if self.rtol is None else self.rtol), (atol if self.atol is None else self.atol)
+
+
+def _check_number(name: str, value: Any, level: str) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name}={value!r} must be a number, not {type(value).__name__}")
+    if math.isnan(value) or value < 0:
+        raise ValueError(f"{name}={value!r} must not be negative or NaN")
+    if level == "bitwise":
+        raise ValueError(f"{name}={value!r} contradicts level='bitwise', which allows no difference; leave one out")
+
+
+def _float_epsilon(dtype: torch.dtype) -> float:
+    return float(torch.finfo(dtype).eps) if dtype.is_floating_point else 0.0
+
+
+def ulp(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return the spacing of floating ``dtype`` at the magnitude of each float64 element of ``values``."""
+    info = torch.finfo(dtype)
+    magnitude = values.abs().clamp(min=info.tiny, max=info.max).nan_to_num(info.tiny)
+    exponent = torch.frexp(magnitude).exponent - 1
+    return torch.ldexp(torch.full_like(magnitude, info.eps), exponent)
+
+
+@dataclass(frozen=True)
+class ValueEvidence:
+    """One way in which two tensors differ: the worst element, and how far it is beyond what is allowed.
+
+    ``kind`` is "value" or "nan" (a NaN or infinity stands elsewhere). The float64 fields are None without an anchor;
+    without one, ``candidate_error`` is the distance from eager.
+    """
+
+    kind: str
+    index: tuple[int, ...]
+    candidate: Any
+    eager: Any
+    anchor: float | None
+    candidate_error: float | None
+    eager_error: float | None
+    allowed: float | None
+    mismatched: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict over one pair of tensors: what differs, the largest error over the allowed one, anchored or not."""
+
+    evidence: tuple[ValueEvidence, ...]
+    ratio: float
+    anchored: bool
+
+
+def judge(tolerance: Tolerance, candidate: torch.Tensor, eager: torch.Tensor, anchor: torch.Tensor | None) -> Judgement:
+    """Compare two tensors of one shape; ``anchor`` is the float64 run's value of them, if there is one."""
+    candidate = candidate.to(eager.device)
+    anchor = None if anchor is None or anchor.shape != eager.shape else anchor.to(eager.device)
+    if eager.numel() == 0:
+        return Judgement((), 0.0, False)
+    if tolerance.level == "bitwise":
+        return _judge_bytes(candidate, eager, anchor)
+    if not (eager.is_floating_point() or eager.is_complex()):
+        return _judge_exact(tolerance, candidate, eager)
+    return _judge_floats(tolerance, candidate, eager, anchor)
+
+
+def _judge_bytes(candidate: torch.Tensor, eager: torch.Tensor, anchor: torch.Tensor | None) -> Judgement:
+    if candidate.dtype != eager.dtype:
+        candidate = candidate.to(eager.dtype)
+    differs = (raw_bytes(candidate) != raw_bytes(eager)).any(dim=1).reshape(eager.shape)
+    if not bool(differs.any()):
+        return Judgement((), 0.0, False)
+    found = _evidence("value", differs, differs.double(), (candidate, eager, anchor), None)
+    return Judgement((found,), math.inf, False)
+
+
+def _judge_exact(tolerance: Tolerance, candidate: torch.Tensor, eager: torch.Tensor) -> Judgement:
+    if eager.dtype == torch.bool or not tolerance.explicit:
+        differs = candidate != eager
+        allowed = torch.zeros(eager.shape, dtype=torch.float64, device=eager.device)
+    else:
+        rtol, atol = tolerance.rtol or 0.0, tolerance.atol or 0.0
+        allowed = atol + rtol * eager.double().abs()
+        differs = (candidate.double() - eager.double()).abs() > allowed
+    if not bool(differs.any()):
+        return Judgement((), 0.0, False)
+    error = torch.where(differs, (candidate.double() - eager.double()).abs().clamp(min=1e-300), 0.0)
+    found = _evidence("value", differs, error, (candidate, eager, None), allowed)
+    return Judgement((found,), math.inf, False)
+
+
+def _judge_floats(
+    tolerance: Tolerance, candidate: torch.Tensor, eager: torch.Tensor, anchor: torch.Tensor | None
+) -> Judgement:
+    dtype = _REAL_OF.get(eager.dtype, eager.dtype)
+    c, e = _real64(candidate, eager.is_complex()), _real64(eager, eager.is_complex())
+    a = None if anchor is None else _real64(anchor, eager.is_complex())
+    displaced = (c.isnan() != e.isnan()) | ((c.isinf() | e.isinf()) & (c != e) & ~(c.isnan() & e.isnan()))
+    finite = c.isfinite() & e.isfinite()
+    a = a if _is_usable(a, e, dtype) else None
+    reference = e if a is None or not tolerance.uses_anchor else a
+    allowed = _allowed(tolerance, e, a, eager.dtype, dtype)
+    error = torch.where(finite, (c - reference).abs(), 0.0)
+    beyond = finite & ~(error <= allowed)
+    excess = torch.where(finite, _ratio(error, allowed), 0.0)
+    found = []
+    if bool(displaced.any()):
+        found.append(_evidence("nan", displaced, displaced.double(), (c, e, a), None))
+    if bool(beyond.any()):
+        found.append(_evidence("value", beyond, excess, (c, e, a), allowed))
+    ratio = math.inf if bool(displaced.any()) else float(excess.max())
+    return Judgement(tuple(found), ratio, a is not None and tolerance.uses_anchor)
+
+
+def _real64(tensor: torch.Tensor, as_complex: bool) -> torch.Tensor:
+    if as_complex:
+        return torch.view_as_real(tensor.to(torch.complex128).resolve_conj())
+    return tensor.real.double() if tensor.is_complex() else tensor.double()
+
+
+def _is_usable(anchor: torch.Tensor | None, eager: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Say whether the float64 values can judge: finite, and within the dtype's range, wherever eager is finite.
+
+    A mask filled with ``finfo(x.dtype).min`` is another number in float64; its distance would excuse everything.
+    """
+    if anchor is None:
+        return False
+    where_finite = anchor[eager.isfinite()]
+    return bool((where_finite.abs() <= torch.finfo(dtype).max).all())
+
+
+def _allowed(
+    tolerance: Tolerance, e: torch.Tensor, a: torch.Tensor | None, full_dtype: torch.dtype, dtype: torch.dtype
+) -> torch.Tensor:
+    rtol, atol = tolerance.constants(full_dtype)
+    constant = atol + rtol * e.abs()
+    if a is None or not tolerance.uses_anchor:
+        return constant
+    finite = e.isfinite() & a.isfinite()
+    noise = (e - a).abs()[finite]
+    earned = EAGER_ERROR_FACTOR * (noise.max() if noise.numel() else 0.0) + ULPS * ulp(a, dtype)
+    # A float64 output of a narrower program: where the float64 run cannot refine it, it anchors nothing.
+    return torch.maximum(earned, constant) if dtype == torch.float64 else earned
+
+
+def _ratio(error: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    return torch.where(error == 0, 0.0, error / allowed)
+
+
+def _evidence(
+    kind: str,
+    where: torch.Tensor,
+    excess: torch.Tensor,
+    values: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
+    allowed: torch.Tensor | None,
+) -> ValueEvidence:
+    ranked = torch.where(where, excess.nan_to_num(math.inf), -1.0)
+    flat = int(ranked.argmax())
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), where.shape)) if where.dim() else ()
+    c, e, a = (None if value is None else value[index].item() for value in values)
+    return ValueEvidence(
+        kind=kind,
+        index=index,
+        candidate=c,
+        eager=e,
+        anchor=a,
+        candidate_error=_distance(c, e if a is None else a),
+        eager_error=None if a is None else _distance(e, a),
+        allowed=None if allowed is None else float(allowed[index]),
+        mismatched=int(where.sum()),
+        total=where.numel(),
+    )
+
+
+def _distance(first: Any, second: Any) -> float:
+    return float(abs(first - second))
