@@ -109,7 +109,8 @@ def _refuse_self_comparison(eager: Execution, candidate: Execution) -> None:
         if _has_own_memory(candidate, path, leaf) and id(leaf.storage) in seen:
             raise SelfComparisonError(
                 f"{path} of the candidate is the memory of eager's {seen[id(leaf.storage)]}, and neither an input "
-                f"nor a parameter: comparing a tensor with itself shows nothing. Let the program compute it anew in each run."
+                f"nor a parameter: comparing a tensor with itself shows nothing. "
+                f"Let the program compute it anew in each run."
             )
 
 

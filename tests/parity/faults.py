@@ -1,0 +1,18 @@
+"""Programs and planted faults for the tests of the parity engine. A "candidate" stands for a compiled program."""
+
+from __future__ import annotations
+
+from pytest_regional.harness.execution import execute
+from pytest_regional.harness.parity import ParityReport, compare
+
+
+def parity_of(eager, candidate, *inputs, state_of=None, backward=None, **options) -> ParityReport:
+    """Compare a candidate with an eager program as the harness does: two runs and a float64 one."""
+    expected = execute(eager, inputs, backward=backward)
+    found = execute(candidate, inputs, backward=backward, state_of=eager if state_of is None else state_of)
+    anchor = execute(eager, inputs, backward=backward, anchor=True)
+    return compare(expected, found, anchor, **options)
+
+
+def kinds(report: ParityReport) -> set[tuple[str, str]]:
+    return {(mismatch.where, mismatch.kind) for mismatch in report.mismatches}
