@@ -30,6 +30,14 @@ def donation_arguments(compile_function: Callable[..., Any]) -> dict[str, bool]:
     return {"donate_graph_module": True} if accepts and "donate_graph_module" in parameters[1] else {}
 
 
+def constants_may_travel() -> bool:
+    """Return whether a module handed to ``standalone_compile`` may hold constant tensors.
+
+    Where it cannot be donated (2.11) it is deep-copied under a fake mode, which fails on real tensors.
+    """
+    return bool(donation_arguments(symbol("torch._inductor.standalone_compile", "standalone_compile")))
+
+
 def aot_compiled_artifact() -> type:
     """``torch._inductor.standalone_compile.AOTCompiledArtifact``: what ``aot=True`` returns (2.11 to 2.15)."""
     cls: type = symbol("torch._inductor.standalone_compile", "AOTCompiledArtifact")
@@ -143,6 +151,12 @@ def partition_function(name: str) -> Callable[..., Any]:
     return function
 
 
+def without_cse() -> AbstractContextManager[Any]:
+    """Switch ``torch._functorch.config.cse`` off, which the min-cut partitioner reads (2.11 to 2.15)."""
+    manager: AbstractContextManager[Any] = symbol("torch._functorch", "config").patch(cse=False)
+    return manager
+
+
 def is_graph_module(value: Any) -> bool:
     """Return whether ``value`` is a ``torch.fx.GraphModule``."""
     return isinstance(value, symbol("torch.fx", "GraphModule"))
@@ -161,6 +175,20 @@ def is_higher_order_op(target: Any) -> bool:
 def is_symbolic(value: Any) -> bool:
     """Return whether ``value`` is a number of symbolic size (``torch.SymInt`` and its kin)."""
     return isinstance(value, (symbol("torch", "SymInt"), symbol("torch", "SymFloat"), symbol("torch", "SymBool")))
+
+
+def free_symbols(value: Any) -> set[Any]:
+    """Symbols in a number, or in sizes, strides and offset of a tensor (``symbolic_shapes.free_symbols``, 2.11 to 2.15)."""
+    found: set[Any] = symbol("torch.fx.experimental.symbolic_shapes", "free_symbols")(value)
+    return found
+
+
+def plain_symbol(value: Any) -> str | None:
+    """Name of the symbol that a ``torch.SymInt`` is, or None where it is a number or a longer expression."""
+    if not isinstance(value, symbol("torch", "SymInt")):
+        return None
+    expression = value.node.expr
+    return str(expression) if expression.is_Symbol else None
 
 
 def storage_key(value: Any) -> int | None:

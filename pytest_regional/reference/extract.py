@@ -15,7 +15,7 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._torch.annotations import region_mark
-from pytest_regional._torch.region_compile import is_graph_module, lazy_graph_module
+from pytest_regional._torch.region_compile import constants_may_travel, is_graph_module, lazy_graph_module
 from pytest_regional.reference.partition import Partition, PartitionPlan
 
 NAME_PREFIX = "compiled_region_"
@@ -119,7 +119,7 @@ class _Rewriter:
 
     def _travels(self, source: torch.fx.Node) -> bool:
         value = attribute(self._gm, str(source.target))
-        return region_mark(source)[0] or not isinstance(value, torch.Tensor)
+        return not isinstance(value, torch.Tensor) or (region_mark(source)[0] and constants_may_travel())
 
     def _inner(self, draft: _Draft, source: torch.fx.Node) -> torch.fx.Node:
         if source in draft.inputs:

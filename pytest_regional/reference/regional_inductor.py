@@ -24,6 +24,8 @@ from pytest_regional._torch.region_compile import (
 from pytest_regional.reference.compile_regions import RegionCompiler, compile_regions, compile_with_inductor
 from pytest_regional.reference.extract import bodies_inside, called_attributes, extract_partitions
 from pytest_regional.reference.partition import plan_partitions
+from pytest_regional.reference.share import SharedCompiler
+from pytest_regional.reference.symbols import pass_missing_symbols
 
 
 class MissingExampleInputsError(RuntimeError):
@@ -31,14 +33,25 @@ class MissingExampleInputsError(RuntimeError):
 
 
 def regional_inductor(
-    gm: torch.fx.GraphModule, *example_args: object, compiler: RegionCompiler = compile_with_inductor
+    gm: torch.fx.GraphModule,
+    *example_args: object,
+    share_identical: bool = True,
+    compiler: RegionCompiler = compile_with_inductor,
 ) -> Any:
     """Compile the annotated regions of ``gm`` and leave the rest as it is.
+
+    Args:
+        gm: An ATen graph, as AOTAutograd or ``make_fx`` makes it.
+        example_args: Inputs to make fake values from, where ``gm`` holds none and no tracing context is active.
+        share_identical: Whether partitions equal up to names are compiled once.
+        compiler: What compiles one region.
 
     Returns:
         ``gm``, rewritten to take one list of inputs that it empties; PyTorch's ``RegionalOutputCode`` around it while
         ``torch._functorch.config.force_autograd_cache`` is on.
     """
+    if share_identical:
+        compiler = SharedCompiler(compiler)
     with preserve_node_meta(enable=False), _tracing_context(gm, example_args):
         _compile_graph(gm, compiler, set())
         use_boxed_codegen(gm)
@@ -57,6 +70,7 @@ def _compile_graph(gm: torch.fx.GraphModule, compiler: RegionCompiler, done: set
             body = copy.deepcopy(body)
             _replace_attribute(gm, path, body)
         _compile_graph(body, compiler, done)
+    pass_missing_symbols(gm, regions)
     compile_regions(gm, regions, compiler)
 
 

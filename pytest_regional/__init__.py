@@ -1,0 +1,84 @@
+"""pytest-regional: a pytest plugin and correctness harness for PyTorch's regional compilation.
+
+Everything below is loaded on first use: importing the package costs neither torch nor hypothesis.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_regional.annotation import region
+    from pytest_regional.backends.capabilities import Capabilities, declared, supported, supported_for, unsupported
+    from pytest_regional.backends.spec import BackendSpec
+    from pytest_regional.harness.counters import (
+        CounterExpectationError,
+        Counters,
+        UnknownCounterError,
+        at_least,
+        at_most,
+    )
+    from pytest_regional.harness.observer import CompileForbiddenError
+    from pytest_regional.harness.parity import BadProgramError, ParityError, ParityReport
+    from pytest_regional.harness.process import NewProcessError
+    from pytest_regional.harness.record import CompileRecord
+    from pytest_regional.harness.regional import FallbackError, Regional, VacuousTestError
+
+_HOMES = {
+    "BackendSpec": "backends.spec",
+    "BadProgramError": "harness.parity",
+    "Capabilities": "backends.capabilities",
+    "CompileForbiddenError": "harness.observer",
+    "CompileRecord": "harness.record",
+    "CounterExpectationError": "harness.counters",
+    "Counters": "harness.counters",
+    "FallbackError": "harness.regional",
+    "NewProcessError": "harness.process",
+    "ParityError": "harness.parity",
+    "ParityReport": "harness.parity",
+    "Regional": "harness.regional",
+    "UnknownCounterError": "harness.counters",
+    "VacuousTestError": "harness.regional",
+    "at_least": "harness.counters",
+    "at_most": "harness.counters",
+    "declared": "backends.capabilities",
+    "region": "annotation",
+    "supported": "backends.capabilities",
+    "supported_for": "backends.capabilities",
+    "unsupported": "backends.capabilities",
+}
+
+__all__ = [
+    "BackendSpec",
+    "BadProgramError",
+    "Capabilities",
+    "CompileForbiddenError",
+    "CompileRecord",
+    "CounterExpectationError",
+    "Counters",
+    "FallbackError",
+    "NewProcessError",
+    "ParityError",
+    "ParityReport",
+    "Regional",
+    "UnknownCounterError",
+    "VacuousTestError",
+    "at_least",
+    "at_most",
+    "declared",
+    "region",
+    "supported",
+    "supported_for",
+    "unsupported",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pytest_regional' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"pytest_regional.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,61 @@
+"""The run's own folder, and the environment that torch freezes at its first use.
+
+Set before any conftest can import torch, for this process (the controller, or one xdist worker), and put back when the
+run ends. The controller owns the run's folder and is the only one that deletes it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+#: How xdist workers find the controller's folder; they inherit the environment.
+FOLDER_VARIABLE = "PYTEST_REGIONAL_FOLDER"
+
+FOLDER: pytest.StashKey[Path] = pytest.StashKey()
+
+
+def prepare(config: pytest.Config) -> None:
+    """Make this process's folder and set the environment that compilers read once."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    inherited = os.environ.get(FOLDER_VARIABLE)
+    if worker and inherited and Path(inherited).is_dir():
+        root = Path(inherited)
+    else:
+        root = Path(tempfile.mkdtemp(prefix="pytest-regional-"))
+        config.add_cleanup(lambda: shutil.rmtree(root))
+    folder = root / (worker or "main")
+    folder.mkdir(exist_ok=True)
+    config.stash[FOLDER] = folder
+    _set_until_the_end(config, _values(root, folder))
+
+
+def _values(root: Path, folder: Path) -> dict[str, str]:
+    caches = folder / "session"
+    values = {
+        FOLDER_VARIABLE: str(root),
+        "TORCHINDUCTOR_CACHE_DIR": str(caches),
+        "TRITON_CACHE_DIR": str(caches / "triton"),
+    }
+    # A pool of compile processes costs seconds to start and fights the other workers for cores; say otherwise by
+    # setting the variable yourself. A precompiled header costs 5 s in every fresh cache folder, one kernel 1.3 s.
+    defaults = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
+    return {**{k: v for k, v in defaults.items() if k not in os.environ}, **values}
+
+
+def _set_until_the_end(config: pytest.Config, values: dict[str, str]) -> None:
+    saved = {name: os.environ.get(name) for name in values}
+
+    def put_back() -> None:
+        for name, value in saved.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    os.environ.update(values)
+    config.add_cleanup(put_back)

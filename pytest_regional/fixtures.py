@@ -1,0 +1,75 @@
+"""The fixtures: thin, each a few lines over ``harness/``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_regional.harness.regional import Regional
+
+
+@pytest.fixture
+def regional(request: pytest.FixtureRequest) -> Regional:
+    """Compile, compare and count with the backend under test; needs the regional_compile marker."""
+    from pytest_regional.session import HARNESS
+
+    if HARNESS not in request.node.stash:
+        pytest.fail(
+            "the regional fixture needs @pytest.mark.regional_compile on the test (or its class or module): the marker "
+            "is what isolates the test, counts its compiles and skips it when --regional-backend is not given",
+            pytrace=False,
+        )
+    harness: Regional = request.node.stash[HARNESS]
+    return harness
+
+
+@pytest.fixture
+def pre_grad_pass() -> Callable[..., Any]:
+    """Make counting pre-grad passes: pre_grad_pass(uuid=..., transform=...) has .calls."""
+    from pytest_regional.harness.passes import counting_pass
+
+    return counting_pass
+
+
+@pytest.fixture
+def regional_backend(request: pytest.FixtureRequest) -> str:
+    """Name of the backend under test; a test without the marker fails when it asks."""
+    name: str = request.getfixturevalue("regional").backend
+    return name
+
+
+@pytest.fixture
+def regional_device(request: pytest.FixtureRequest) -> torch.device:
+    """The torch.device under test."""
+    device: torch.device = request.getfixturevalue("regional").device
+    return device
+
+
+@pytest.fixture
+def regional_cache_dir(request: pytest.FixtureRequest) -> Path:
+    """The folder that holds this test's compiler caches: fresh, and its own."""
+    folder: Path = request.getfixturevalue("regional").folder
+    return folder
+
+
+@pytest.fixture
+def fake_pg() -> Iterator[Callable[..., Any]]:
+    """Start torch.distributed with the fake process group on CPU: fake_pg(world_size=8, rank=0); destroyed at the end."""
+    import contextlib
+
+    from pytest_regional.harness.distributed import fake_process_group
+
+    with contextlib.ExitStack() as stack:
+
+        def start(world_size: int = 8, rank: int = 0) -> Any:
+            context: AbstractContextManager[Any] = fake_process_group(world_size, rank)
+            return stack.enter_context(context)
+
+        yield start

@@ -1,0 +1,78 @@
+"""The fresh interpreter's side of ``in_new_process``: ``python -m pytest_regional.harness._child REQUEST ANSWER``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import pickle
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from .process import Job
+
+
+def _module(job: Job) -> Any:
+    """Import the function's module by name, else from its file under that same name."""
+    sys.path.extend(p for p in job.search_path if p not in sys.path)
+    if job.file is None:
+        return importlib.import_module(job.module)
+    found = importlib.util.find_spec(job.module) if "." not in job.module or _parent_exists(job.module) else None
+    if found and found.origin and Path(found.origin).samefile(job.file):
+        return importlib.import_module(job.module)
+    spec = importlib.util.spec_from_file_location(job.module, job.file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"cannot load {job.file}")
+    module = sys.modules[job.module] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _parent_exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module.rpartition(".")[0]) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _call(job: Job) -> dict[str, Any]:
+    from pytest_regional.testing import regional
+
+    function: Any = _module(job)
+    for part in job.qualname.split("."):
+        function = getattr(function, part)
+    arguments = pickle.loads(job.arguments)
+    with regional(**job.harness) as harness:
+        wants_harness = next(iter(inspect.signature(function).parameters), None) == "regional"
+        value = function(harness, *arguments) if wants_harness else function(*arguments)
+        return {"kind": "value", "value": value, "counters": dict(harness.counters)}
+
+
+def _answer(request: Path) -> dict[str, Any]:
+    import pytest
+
+    try:
+        return _call(pickle.loads(request.read_bytes()))
+    except pytest.skip.Exception as skipped:
+        return {"kind": "skip", "text": str(skipped)}
+    except BaseException:  # noqa: BLE001 - whatever happened here is told to the parent, SystemExit too
+        return {"kind": "error", "text": traceback.format_exc()}
+
+
+def main() -> None:
+    """Read the request, make the call, write the answer in one step so that the parent never reads half of it."""
+    request, answer = map(Path, sys.argv[1:])
+    try:
+        payload = pickle.dumps(_answer(request))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        payload = pickle.dumps({"kind": "error", "text": f"the returned value cannot be pickled: {error}"})
+    partial = answer.with_suffix(".partial")
+    partial.write_bytes(payload)
+    os.replace(partial, answer)
+
+
+if __name__ == "__main__":
+    main()

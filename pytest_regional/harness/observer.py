@@ -1,0 +1,317 @@
+"""Watch compiles of any backend at PyTorch's own seams and turn what passes into counters and records.
+
+The stack of frames is per thread and says where in the nesting a seam fired: a Dynamo graph handed to a backend
+(``backend``), an AOTAutograd graph handed to its compilers (``graph``), a subgraph handed to Inductor on its own
+(``region``). Whatever happens below a ``graph`` or ``region`` frame concerns regions; the rest concerns the outer
+result. This is what keeps the outer cache lookup and the per-region lookups apart for a backend never seen before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_regional._torch import seams
+
+from . import annotated
+from .annotated import RegionId
+from .counters import CounterLog
+from .record import GeneratedCode, GeneratedSource, GraphRecord, RegionRecord
+
+
+class CompileForbiddenError(AssertionError):
+    """Something compiled inside ``no_compile()``."""
+
+
+@dataclass
+class _Graph:
+    """A graph being observed; becomes a :class:`GraphRecord`."""
+
+    kind: str
+    ops: tuple[str, ...]
+    text: str
+    regions: dict[RegionId, tuple[tuple[str, ...], dict[str, Any]]]
+    partitions: dict[RegionId, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(kind: str, gm: Any) -> _Graph:
+        found = annotated.regions_in(gm)
+        regions = {
+            region: (tuple(filter(None, map(annotated.operator_of, nodes))), annotated.configs_of(nodes[0]))
+            for region, nodes in found.items()
+        }
+        ops = tuple(filter(None, map(annotated.operator_of, annotated.nodes_of(gm))))
+        return _Graph(kind, ops, gm.print_readable(print_output=False), regions)
+
+    def record(self) -> GraphRecord:
+        regions = tuple(
+            RegionRecord(region[0], self.kind, ops, configs, self.partitions.get(region, 0))
+            for region, (ops, configs) in self.regions.items()
+        )
+        return GraphRecord(self.kind, self.ops, self.text, regions)
+
+    def add_partition(self, regions: tuple[RegionId, ...]) -> None:
+        for region in regions:
+            if region in self.regions:
+                self.partitions[region] = self.partitions.get(region, 0) + 1
+
+
+@dataclass
+class _Frame:
+    """One level of the nesting on one thread."""
+
+    kind: str
+    graph: _Graph | None = None
+    regions: tuple[RegionId, ...] = ()
+    lookup_pending: bool = False
+    made_graph: bool = False
+    gm: Any = None
+
+    def __str__(self) -> str:
+        names = ", ".join(dict.fromkeys(name for name, _ in self.regions))
+        where = self.graph.kind if self.graph else "whole Dynamo"
+        return f"region {names} of the {where} graph" if names else f"the {where} graph"
+
+
+class Observer:
+    """Counters, graphs and generated code of everything compiled while :meth:`watching`.
+
+    Args:
+        scope: called when AOTAutograd captures the compilers; returns a context that is entered around every later
+            call of them (a backward compiles long after the forward's configuration scope has ended).
+    """
+
+    def __init__(self, scope: Callable[[], Callable[[], contextlib.AbstractContextManager[Any]]] | None = None) -> None:
+        self.log = CounterLog()
+        self.graphs: list[_Graph] = []
+        self.sources: list[GeneratedSource] = []
+        self._scope = scope
+        self._local = threading.local()
+        self._forbidden = 0
+
+    # Reading
+
+    def graph_records(self, mark: int = 0) -> tuple[GraphRecord, ...]:
+        """Return the graphs observed since ``mark`` (a number of graphs)."""
+        return tuple(graph.record() for graph in self.graphs[mark:])
+
+    def code(self, mark: int = 0) -> GeneratedCode:
+        """Return the code generated or loaded since ``mark`` (a number of sources)."""
+        return GeneratedCode(tuple(self.sources[mark:]))
+
+    # Watching
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Listen at every seam while the context lasts."""
+        advices = {name: getattr(self, f"_on_{name}") for name in seams.SEAMS}
+        with seams.listening(advices):
+            yield
+
+    @contextlib.contextmanager
+    def forbidding(self) -> Iterator[None]:
+        """Make any Dynamo, AOTAutograd or Inductor compile an error while the context lasts."""
+        self._forbidden += 1
+        try:
+            yield
+        finally:
+            self._forbidden -= 1
+
+    def _refuse(self, what: str) -> None:
+        if self._forbidden:
+            raise CompileForbiddenError(
+                f"{what} inside no_compile(): everything here was expected to be compiled or loaded already"
+            )
+
+    # The stack
+
+    @property
+    def _stack(self) -> list[_Frame]:
+        if not hasattr(self._local, "stack"):
+            self._local.stack = []
+        stack: list[_Frame] = self._local.stack
+        return stack
+
+    @contextlib.contextmanager
+    def _frame(self, frame: _Frame) -> Iterator[_Frame]:
+        self._stack.append(frame)
+        try:
+            yield frame
+        finally:
+            self._stack.pop()
+
+    @property
+    def _nested(self) -> bool:
+        return any(frame.kind in ("graph", "region") for frame in self._stack)
+
+    def _inside(self, kind: str) -> _Frame | None:
+        return next((frame for frame in reversed(self._stack) if frame.kind == kind), None)
+
+    def _innermost(self) -> _Frame:
+        return next((f for f in reversed(self._stack) if f.kind in ("graph", "region")), _Frame("none"))
+
+    def _count(self, counter: str, cause: str) -> None:
+        prefix = "region_" if self._nested and not counter.startswith("region") else ""
+        self.log.count(prefix + counter, cause)
+
+    # Dynamo
+
+    def _on_frame(self, original: Callable[..., Any], code: Any, *args: Any, **kwargs: Any) -> Any:
+        self._refuse(f"Dynamo compiled {code.co_name} ({code.co_filename}:{code.co_firstlineno})")
+        return original(code, *args, **kwargs)
+
+    def _on_recompile_reasons(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        reasons = original(*args, **kwargs)
+        self.log.count("recompiles", str(reasons[0]) if reasons else "no failed guard found")
+        return reasons
+
+    def _on_recompile_limit(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        exceeded, limit = original(*args, **kwargs)
+        if exceeded:
+            self.log.count("fallbacks", f"torch._dynamo.config.{limit} was hit: the frame runs eager from here on")
+        return exceeded, limit
+
+    def _on_backend_call(self, original: Callable[..., Any], output_graph: Any, gm: Any, *rest: Any, **kw: Any) -> Any:
+        with self._frame(_Frame("backend", gm=_Graph.of("inference", gm))) as frame:
+            result = original(output_graph, gm, *rest, **kw)
+        if not frame.made_graph:
+            # The backend took Dynamo's graph as it is, without AOTAutograd.
+            self._add_graph(frame.gm)
+        return result
+
+    def _add_graph(self, graph: _Graph) -> None:
+        self.graphs.append(graph)
+        self.log.count("graphs", f"{graph.kind} graph of {len(graph.ops)} ops")
+        for name, configs in graph.regions:
+            self.log.count("regions", f"{name} in the {graph.kind} graph" + (f" with {configs}" if configs != "[]" else ""))
+
+    # AOTAutograd
+
+    def _on_aot_compile(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        state, capture, partition, *compilers = args
+        self._refuse("AOTAutograd compiled a graph")
+        if self._nested:
+            return original(*args, **kwargs)
+        self._mark_made()
+        scope = self._scope() if self._scope else contextlib.nullcontext
+        first = "forward" if getattr(state, "needs_autograd", True) else "inference"
+        kinds = (first, "backward", first)
+        watched = [
+            seams.compiler_like(compiler, self._watched(kind, compiler, scope)) if compiler else compiler
+            for kind, compiler in zip(kinds, compilers, strict=False)
+        ]
+        return original(state, capture, partition, *watched, **kwargs)
+
+    def _mark_made(self) -> None:
+        backend = self._inside("backend")
+        if backend:
+            backend.made_graph = True
+
+    def _watched(
+        self, kind: str, compiler: Callable[..., Any], scope: Callable[[], contextlib.AbstractContextManager[Any]]
+    ) -> Callable[..., Any]:
+        def compile_graph(gm: Any, example_inputs: Any) -> Any:
+            self._refuse(f"AOTAutograd compiled a {kind} graph")
+            graph = _Graph.of(kind, gm)
+            self._add_graph(graph)
+            with scope(), self._frame(_Frame("graph", graph, tuple(graph.regions))):
+                return compiler(gm, example_inputs)
+
+        return compile_graph
+
+    def _on_aot_lookup(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        before = dict(seams.aot_counters())
+        self._local.bypass = "no reason given"
+        with self._frame(_Frame("lookup")):
+            result = original(*args, **kwargs)
+        for outcome, counter in (("hit", "cache_hits"), ("miss", "cache_misses"), ("bypass", "cache_bypasses")):
+            name = f"autograd_cache_{outcome}"
+            if seams.aot_counters().get(name, 0) > before.get(name, 0):
+                self._on_aot_outcome(outcome, counter)
+        return result
+
+    def _on_aot_outcome(self, outcome: str, counter: str) -> None:
+        if outcome == "hit":
+            self._mark_made()
+        if self._nested and outcome == "miss":
+            # Counted once, by the FX graph lookup that follows or, where there is none, by the code generation.
+            self._innermost().lookup_pending = True
+            return
+        cause = f"AOTAutograd cache: {self._local.bypass}" if outcome == "bypass" else f"AOTAutograd cache, {self._innermost()}"
+        self._count(counter, cause)
+
+    def _on_aot_key(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except Exception as error:
+            # Noted, never handled: AOTAutograd turns it into a bypass and forgets the reason.
+            self._local.bypass = f"{type(error).__name__}: {error}"
+            raise
+
+    def _on_aot_save(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        before = seams.aot_counters().get("autograd_cache_saved", 0)
+        result = original(*args, **kwargs)
+        if seams.aot_counters().get("autograd_cache_saved", 0) > before:
+            self._count("cache_saves", f"AOTAutograd cache, {self._innermost()}")
+        return result
+
+    # Inductor
+
+    def _on_standalone_compile(self, original: Callable[..., Any], gm: Any, *args: Any, **kwargs: Any) -> Any:
+        self._refuse("Inductor was handed a region")
+        outer = self._inside("graph")
+        backend = self._inside("backend")
+        graph = outer.graph if outer else (backend.gm if backend else None)
+        regions = tuple(annotated.regions_in(gm)) or (outer.regions if outer else ())
+        if graph:
+            graph.add_partition(regions)
+        with self._frame(_Frame("region", graph, regions)):
+            return original(gm, *args, **kwargs)
+
+    def _on_fx_key(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        key, info = original(*args, **kwargs)
+        if key is None:
+            self._innermost().lookup_pending = False
+            self.log.count("region_cache_bypasses", f"FX graph cache: {info.get('cache_bypass_reason', 'unknown')}")
+        return key, info
+
+    def _on_fx_lookup(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        compiled, info = original(*args, **kwargs)
+        frame = self._innermost()
+        frame.lookup_pending = False
+        state = "hit" if compiled is not None else "miss"
+        if not (state == "miss" and self._inside("lookup")):
+            self.log.count("region_cache_hits" if compiled is not None else "region_cache_misses", f"FX graph cache, {frame}")
+        if compiled is not None:
+            self._add_source(compiled, loaded=True)
+        return compiled, info
+
+    def _on_codegen(self, original: Callable[..., Any], gm: Any, *args: Any, **kwargs: Any) -> Any:
+        self._refuse("Inductor generated code")
+        frame = self._innermost()
+        if frame.lookup_pending:
+            frame.lookup_pending = False
+            self.log.count("region_cache_misses", f"AOTAutograd cache, {frame}")
+        if frame.kind == "graph" and frame.graph:
+            frame.graph.add_partition(tuple(annotated.regions_in(gm)) or frame.regions)
+        compiled = original(gm, *args, **kwargs)
+        self.log.count("region_compiles", f"code generation for {frame}")
+        self._add_source(compiled, loaded=False)
+        return compiled
+
+    def _on_pre_grad(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        for custom in seams.pre_grad_custom_passes():
+            self._count("pre_grad_calls", f"{type(custom).__name__} in Inductor's pre-grad stage")
+        return original(*args, **kwargs)
+
+    def _add_source(self, compiled: Any, *, loaded: bool) -> None:
+        text = getattr(compiled, "source_code", None)
+        if not isinstance(text, str):
+            return
+        frame = self._innermost()
+        names = tuple(dict.fromkeys(name for name, _ in frame.regions))
+        kind = frame.graph.kind if frame.graph else "unknown"
+        self.sources.append(GeneratedSource(kind, names, text, loaded))

@@ -1,0 +1,95 @@
+"""How one program is compiled: what the marker says, what ``regional.compile`` overrides."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from pytest_regional._text import unknown_name
+from pytest_regional._torch import state
+
+TIMINGS = ("early", "late", "default")
+
+
+class CompileOptionError(ValueError):
+    """A compile option with a value that cannot be used; the message says which are valid."""
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """Everything that decides how ``regional.compile`` compiles.
+
+    Attributes:
+        dynamic: as ``torch.compile``'s.
+        fullgraph: as ``torch.compile``'s.
+        inductor_configs: Inductor settings held while this program compiles, its backward included.
+        pre_grad_pass: a pass, or a list of passes, put into Inductor's ``pre_grad_custom_pass``.
+        pre_grad_pass_timing: ``"early"``, ``"late"``, ``"default"``, or ``None`` for what is configured.
+        fallback_random: make Inductor draw random numbers as eager does.
+    """
+
+    dynamic: bool | None = None
+    fullgraph: bool = True
+    inductor_configs: Mapping[str, Any] = field(default_factory=dict)
+    pre_grad_pass: Any = None
+    pre_grad_pass_timing: str | None = None
+    fallback_random: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse values that PyTorch would accept silently."""
+        if self.pre_grad_pass_timing is not None and self.pre_grad_pass_timing not in TIMINGS:
+            raise CompileOptionError(unknown_name("pre_grad_pass_timing", self.pre_grad_pass_timing, TIMINGS))
+        if not isinstance(self.inductor_configs, Mapping):
+            raise CompileOptionError(f"inductor_configs must be a dict of Inductor settings, not {self.inductor_configs!r}")
+
+    def override(self, **values: Any) -> CompileOptions:
+        """Return a copy in which every value that is not ``None`` replaces this one's."""
+        given = {name: value for name, value in values.items() if value is not None}
+        return replace(self, **given)
+
+    def identity(self) -> tuple[Any, ...]:
+        """Return a hashable identity: two options with the same one may share a Dynamo backend object."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values["pre_grad_pass"] = id(self.pre_grad_pass)
+        values["inductor_configs"] = tuple(sorted((key, repr(value)) for key, value in self.inductor_configs.items()))
+        return tuple(values.items())
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Hold the Inductor settings of these options.
+
+        Raises:
+            CompileOptionError: an unknown setting, or a timing where torch has none.
+        """
+        with state.patched_config("torch._inductor.config", self._settings()):
+            yield
+
+    def _settings(self) -> dict[str, Any]:
+        known = state.inductor_config_names()
+        for name in self.inductor_configs:
+            if name not in known:
+                raise CompileOptionError(unknown_name("Inductor setting", name, known & _similar(name, known)))
+        settings = dict(self.inductor_configs)
+        if self.fallback_random:
+            settings["fallback_random"] = True
+        if self.pre_grad_pass is not None:
+            settings["pre_grad_custom_pass"] = self.pre_grad_pass
+        if self.pre_grad_pass_timing is not None:
+            self._require_timing(known)
+            settings["pre_grad_pass_timing"] = self.pre_grad_pass_timing
+        return settings
+
+    def _require_timing(self, known: frozenset[str]) -> None:
+        if "pre_grad_pass_timing" not in known:
+            raise CompileOptionError(
+                "this torch has no pre_grad_pass_timing (it came with 2.12): leave it out, or use a newer torch"
+            )
+
+
+def _similar(name: str, known: frozenset[str]) -> frozenset[str]:
+    """Return the few settings worth listing in a message: all 600 would hide the nearest."""
+    import difflib
+
+    return frozenset(difflib.get_close_matches(name, sorted(known), n=8, cutoff=0.4)) or frozenset(sorted(known)[:8])

@@ -1,0 +1,108 @@
+"""Run a function in a fresh interpreter that shares this test's cache folder: the honest cold/warm test."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .counters import Counters
+
+
+class ProcessResult(NamedTuple):
+    """What a fresh interpreter returned: the value of the call, and the counters moved by it."""
+
+    value: Any
+    counters: Counters
+
+
+class NewProcessError(AssertionError):
+    """The call failed in the fresh interpreter; the message holds its traceback and what it printed."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the child needs; plain data, pickled to a file.
+
+    ``file`` is the source file of the function's module: test modules are rarely importable by name elsewhere.
+    """
+
+    module: str
+    qualname: str
+    file: str | None
+    arguments: bytes
+    harness: dict[str, Any]
+    search_path: tuple[str, ...]
+
+
+def job_for(function: Callable[..., Any], arguments: tuple[Any, ...], harness: dict[str, Any]) -> Job:
+    """Describe a call so that another interpreter can make it.
+
+    Raises:
+        TypeError: a function that cannot be found by name there (a lambda, a local function), or arguments that cannot
+            be pickled.
+    """
+    qualname = getattr(function, "__qualname__", "")
+    if not callable(function) or not qualname or "<" in qualname:
+        raise TypeError(
+            f"in_new_process needs a function defined at the top of a module, not {function!r}: "
+            f"a fresh interpreter can only find it by its name"
+        )
+    try:
+        pickled = pickle.dumps(arguments)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise TypeError(f"the arguments of in_new_process must be picklable: {error}") from error
+    module = function.__module__
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return Job(module, qualname, file, pickled, harness, tuple(p for p in sys.path if p))
+
+
+def call_in_new_process(job: Job, timeout: float | None) -> ProcessResult:
+    """Make the call described by ``job`` in a fresh interpreter.
+
+    Args:
+        timeout: seconds after which the child is killed; ``None`` for no limit.
+
+    Raises:
+        NewProcessError: the call raised, the child died, or the time was up.
+        pytest.skip.Exception: the call skipped there.
+    """
+    with tempfile.TemporaryDirectory(prefix="pytest-regional-process-") as folder:
+        request, answer = Path(folder, "request"), Path(folder, "answer")
+        request.write_bytes(pickle.dumps(job))
+        output = _run_child(request, answer, timeout)
+        if not answer.exists():
+            raise NewProcessError(f"the new process ended without an answer\n{output}")
+        return _unpack(pickle.loads(answer.read_bytes()), output)
+
+
+def _run_child(request: Path, answer: Path, timeout: float | None) -> str:
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER")}
+    package_parent = str(Path(__file__).resolve().parents[2])
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_parent, environment.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "pytest_regional.harness._child", str(request), str(answer)]
+    try:
+        done = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        printed = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
+        raise NewProcessError(f"the new process did not answer within {timeout:g} s and was killed\n{printed}") from None
+    return f"exit status {done.returncode}; it printed:\n{done.stdout}"
+
+
+def _unpack(answer: dict[str, Any], output: str) -> ProcessResult:
+    kind = answer["kind"]
+    if kind == "value":
+        return ProcessResult(answer["value"], Counters(answer["counters"]))
+    if kind == "skip":
+        import pytest
+
+        pytest.skip(f"skipped in the new process: {answer['text']}")
+    raise NewProcessError(f"the call failed in the new process:\n{answer['text']}\n{output}")

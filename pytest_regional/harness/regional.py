@@ -1,0 +1,359 @@
+"""The harness: one object per test that compiles with the backend under test and sees everything that happens."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_regional.backends import registry
+from pytest_regional.backends.spec import BackendSpec
+
+from . import annotated, isolation
+from .counters import Bound, Counters, bounds_of, check_expectation, describe
+from .device import usable_device
+from .inputs import InputFactories
+from .observer import Observer
+from .options import CompileOptions
+from .process import ProcessResult, call_in_new_process, job_for
+from .record import CompileRecord
+
+if TYPE_CHECKING:
+    from .parity import ParityReport
+
+DEFAULT_SEED = 20251006
+
+
+class VacuousTestError(AssertionError):
+    """A test that compiled nothing, so that whatever it asserted was asserted of eager code."""
+
+
+class FallbackError(AssertionError):
+    """Something that was asked to compile ran eager instead."""
+
+
+class Regional(InputFactories):
+    """Compile, compare and count with one backend on one device.
+
+    Made by the ``regional`` fixture or by :func:`pytest_regional.testing.regional`; use it inside the context it comes
+    from, which isolates and observes.
+
+    Attributes:
+        spec: the backend under test.
+        device: the ``torch.device`` under test.
+        folder: this test's compiler caches.
+        seed: what the random generators started from.
+        options: how :meth:`compile` compiles unless told otherwise.
+        leaks: after the end, what was left changed and has been put back.
+    """
+
+    def __init__(self, spec: BackendSpec, device: str, folder: Path, seed: int, options: CompileOptions) -> None:
+        self.spec = spec
+        self.device = usable_device(device)
+        self.folder = folder
+        self.seed = seed
+        self.options = options
+        self.observer = Observer(scope=self._capture_scope)
+        self.parity_reports: list[ParityReport] = []
+        self.leaks: tuple[isolation.Leak, ...] = ()
+        self._backends: dict[Any, Callable[..., Any]] = {}
+        self._current = threading.local()
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend under test."""
+        return self.spec.name
+
+    @property
+    def counters(self) -> Counters:
+        """The counters moved since the test began."""
+        return self.observer.log.counters()
+
+    # Compiling
+
+    def compile(
+        self,
+        fn: Any,
+        *,
+        dynamic: bool | None = None,
+        fullgraph: bool | None = None,
+        pre_grad_pass: Any = None,
+        pre_grad_pass_timing: str | None = None,
+        inductor_configs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Return ``fn`` (a function or module) compiled with the backend under test.
+
+        What is left out comes from the ``regional_compile`` marker. The Inductor settings hold while this program
+        compiles, its backward included, and nowhere else.
+
+        Raises:
+            CompileOptionError: an option that no torch, or not this one, knows.
+        """
+        if not callable(fn):
+            raise TypeError(f"regional.compile needs a function or module, not {fn!r}")
+        options = self.options.override(
+            dynamic=dynamic,
+            fullgraph=fullgraph,
+            pre_grad_pass=pre_grad_pass,
+            pre_grad_pass_timing=pre_grad_pass_timing,
+            inductor_configs=inductor_configs,
+        )
+        return self.compile_with(fn, options)
+
+    def compile_with(self, fn: Any, options: CompileOptions, eager_regions: frozenset[str] = frozenset()) -> Any:
+        """Compile with explicit options; regions named in ``eager_regions`` lose their annotation first."""
+        import torch
+
+        with options.scope():
+            # A wrong setting is an error here, at the user's call, not deep inside the first compile.
+            backend = self._backend(options, eager_regions)
+        return torch.compile(fn, backend=backend, dynamic=options.dynamic, fullgraph=options.fullgraph)
+
+    def _backend(self, options: CompileOptions, eager_regions: frozenset[str]) -> Callable[..., Any]:
+        # Dynamo tells backends apart by identity: the same options must give the same object, or it recompiles.
+        identity = (options.identity(), eager_regions)
+        if identity not in self._backends:
+            self._backends[identity] = self._make_backend(options, eager_regions)
+        return self._backends[identity]
+
+    def _make_backend(self, options: CompileOptions, eager_regions: frozenset[str]) -> Callable[..., Any]:
+        inner = self._inner_backend()
+
+        def backend_under_test(gm: Any, example_inputs: Any) -> Any:
+            for region in eager_regions:
+                annotated.strip_region(gm, region)
+            with options.scope(), self._compiling_with(options):
+                return inner(gm, example_inputs)
+
+        return backend_under_test
+
+    def _inner_backend(self) -> Callable[..., Any]:
+        made = self.spec.factory()
+        if isinstance(made, str):
+            from pytest_regional._torch.backends import registered_backend
+
+            return registered_backend(made)
+        return made
+
+    @contextlib.contextmanager
+    def _compiling_with(self, options: CompileOptions) -> Iterator[None]:
+        outer = getattr(self._current, "options", None)
+        self._current.options = options
+        try:
+            yield
+        finally:
+            self._current.options = outer
+
+    def _capture_scope(self) -> Callable[[], contextlib.AbstractContextManager[None]]:
+        options: CompileOptions | None = getattr(self._current, "options", None)
+        return options.scope if options else contextlib.nullcontext
+
+    # Running
+
+    def run(self, fn: Any, *inputs: Any, backward: Any = None) -> CompileRecord:
+        """Compile ``fn``, call it on ``inputs`` and report what happened.
+
+        Args:
+            fn: a function or module.
+            inputs: its arguments, used as they are: in-place changes and ``.grad`` are visible afterwards.
+            backward: ``None`` backpropagates random cotangents through every output that requires grad; ``False`` does
+                not; a callable gets the output and returns the scalar to call ``backward()`` on.
+        """
+        return self.observe(self.compile(fn), *inputs, backward=backward)
+
+    def observe(self, compiled: Any, *inputs: Any, backward: Any = None) -> CompileRecord:
+        """As :meth:`run`, for something compiled already."""
+        from .backward import backpropagate
+
+        observer = self.observer
+        marks = observer.log.mark(), len(observer.graphs), len(observer.sources)
+        output = compiled(*inputs)
+        backpropagate(output, backward, seed=self.seed)
+        return CompileRecord(
+            output, observer.graph_records(marks[1]), observer.code(marks[2]), observer.log.counters(marks[0])
+        )
+
+    def assert_parity(
+        self,
+        fn: Any,
+        *inputs: Any,
+        backward: Any = None,
+        level: str = "close",
+        rtol: float | None = None,
+        atol: float | None = None,
+    ) -> ParityReport:
+        """Assert that the compiled program is numerically the same as eager, forward and backward.
+
+        Args:
+            fn: a function or module.
+            inputs: its arguments; they are copied, so the program may mutate them.
+            backward: as :meth:`run`.
+            level: ``"close"`` (anchored on a float64 run, element by element), ``"dtype"``
+                (``torch.testing.assert_close`` defaults) or ``"bitwise"``.
+            rtol, atol: tolerances that replace the level's.
+
+        Raises:
+            ParityError: what differs, where, by how much, and which region is to blame.
+            BadProgramError: the program fails in eager.
+        """
+        from .check import ParityCheck
+
+        __tracebackhide__ = True
+        report = ParityCheck(self, fn, inputs, backward, level, rtol, atol).run()
+        self.parity_reports.append(report)
+        return report
+
+    # Watching
+
+    @contextlib.contextmanager
+    def expect(self, **expected: int | Bound) -> Iterator[None]:
+        """Assert by how much counters move inside: a number is exact, ``at_most(n)`` and ``at_least(n)`` are ranges.
+
+        Raises:
+            UnknownCounterError: a name that is no counter.
+            CounterExpectationError: with all counters and what caused each.
+        """
+        __tracebackhide__ = True
+        bounds = bounds_of(expected)
+        mark = self.observer.log.mark()
+        yield
+        check_expectation(bounds, self.observer.log.since(mark))
+
+    @contextlib.contextmanager
+    def no_compile(self) -> Iterator[None]:
+        """Make any Dynamo, AOTAutograd or Inductor compile inside a :class:`CompileForbiddenError`."""
+        with self.observer.forbidding():
+            yield
+
+    def restart(self) -> None:
+        """Do as a new process would: forget what was compiled and loaded; keep the cache folder and the counters."""
+        isolation.forget()
+        if self.spec.forget:
+            self.spec.forget()
+
+    def in_new_process(self, function: Callable[..., Any], *arguments: Any, timeout: float | None = None) -> ProcessResult:
+        """Call ``function(*arguments)`` in a fresh interpreter that shares this test's cache folder.
+
+        When the function's first parameter is called ``regional`` it gets a harness like this one before the
+        arguments. Returns a :class:`ProcessResult` of the call's value and counters. A skip there is a skip here.
+
+        Raises:
+            NewProcessError: the call raised or died there, or took longer than ``timeout`` seconds.
+            TypeError: the function or its arguments cannot cross to another process.
+        """
+        return call_in_new_process(job_for(function, arguments, self._for_new_process()), timeout)
+
+    def _for_new_process(self) -> dict[str, Any]:
+        return {
+            "backend": self.spec.origin or self.spec,
+            "device": str(self.device),
+            "dynamic": self.options.dynamic,
+            "fullgraph": self.options.fullgraph,
+            "inductor_configs": dict(self.options.inductor_configs),
+            "pre_grad_pass_timing": self.options.pre_grad_pass_timing,
+            "seed": self.seed,
+            "cache_dir": str(self.folder),
+            "expects_regions": False,
+        }
+
+    # Ending
+
+    def reset(self) -> None:
+        """Start over within the test, as between two Hypothesis examples: compiled code forgotten, generators seeded."""
+        self.restart()
+        isolation.seed_everything(self.seed)
+        clear_folder(self.folder)
+
+    def check_fallbacks(self) -> None:
+        """Raise :class:`FallbackError` when anything ran eager that was asked to compile."""
+        events = [event for event in self.observer.log.since() if event.counter == "fallbacks"]
+        if events:
+            causes = "\n".join(f"  {event.cause}" for event in events)
+            raise FallbackError(f"what should have been compiled ran eager:\n{causes}")
+
+    def check_not_vacuous(self) -> None:
+        """Raise :class:`VacuousTestError` when no region was compiled and none was loaded."""
+        if not self.spec.capabilities.get("compiles_regions"):
+            return
+        counters = self.counters
+        if counters.region_compiles or counters.region_cache_hits or counters.cache_hits:
+            return
+        raise VacuousTestError(
+            f"no region was compiled and none was loaded with backend {self.backend!r}: the test proves nothing about "
+            f"compiled code. Were the annotations lost, or was nothing called? If that is intended, mark the test "
+            f"regional_compile(expects_regions=False).\n" + "\n".join(describe(self.observer.log.since()))
+        )
+
+
+def clear_folder(folder: Path) -> None:
+    """Empty a folder that this harness owns (the folder itself stays)."""
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def seed_for(test_id: str, seed: int = DEFAULT_SEED) -> int:
+    """Return a seed that depends on ``seed`` and the test's id alone: the same in any order and on any worker."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{test_id}".encode()).digest()[:4], "big")
+
+
+@contextlib.contextmanager
+def harness(
+    spec: BackendSpec | str = "reference",
+    device: str = "auto",
+    *,
+    folder: Path | None = None,
+    seed: int = DEFAULT_SEED,
+    options: CompileOptions | None = None,
+    isolate: bool = True,
+) -> Iterator[Regional]:
+    """Isolate and observe what runs inside; yields the :class:`Regional` to do it with.
+
+    Args:
+        spec: a backend, or the name of one.
+        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        folder: where compiler caches go; a temporary folder of our own by default.
+        seed: for the random generators.
+        options: how programs are compiled by default.
+        isolate: ``False`` only observes; caches, configuration and seeds are then the caller's business.
+    """
+    resolved = registry.resolve(spec) if isinstance(spec, str) else spec
+    with contextlib.ExitStack() as stack:
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pytest-regional-")))
+        regional = Regional(resolved, device, folder, seed, options or CompileOptions())
+        if isolate:
+            stack.enter_context(_isolated(regional))
+        stack.enter_context(regional.observer.watching())
+        _RUNNING.append(regional)
+        try:
+            yield regional
+        finally:
+            _RUNNING.remove(regional)
+
+
+@contextlib.contextmanager
+def _isolated(regional: Regional) -> Iterator[None]:
+    state = None
+    try:
+        with isolation.isolated(regional.folder, regional.seed) as state:
+            yield
+    finally:
+        regional.leaks = state.leaks if state else ()
+        if regional.spec.forget:
+            regional.spec.forget()
+
+
+_RUNNING: list[Regional] = []
+
+
+def running() -> Regional | None:
+    """Return the innermost active harness of this process, or ``None``."""
+    return _RUNNING[-1] if _RUNNING else None

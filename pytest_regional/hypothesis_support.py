@@ -1,0 +1,67 @@
+"""Property tests under the ``regional`` fixture: a fresh start for every example, and the health check answered.
+
+Hypothesis refuses function-scoped fixtures because they are not reset between examples; ``regional`` is, here. It is
+imported only by users who use it: nothing below touches it for a test without ``@given``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_regional.harness.regional import Regional
+
+_SETTINGS = "_hypothesis_internal_use_settings"
+
+
+@contextlib.contextmanager
+def adapted(item: pytest.Item, regional: Regional) -> Iterator[None]:
+    """While the context lasts, reset ``regional`` before each example of ``item``'s property test."""
+    function = getattr(item, "obj", None)
+    if not getattr(function, "is_hypothesis_test", False):
+        yield
+        return
+    handle = function.hypothesis
+    owner: Any = getattr(function, "__func__", function)
+    inner, settings = handle.inner_test, getattr(owner, _SETTINGS, None)
+
+    @functools.wraps(inner)
+    def one_example(*arguments: Any, **keywords: Any) -> Any:
+        regional.reset()
+        return inner(*arguments, **keywords)
+
+    handle.inner_test = one_example
+    setattr(owner, _SETTINGS, _answered(settings))
+    try:
+        yield
+    finally:
+        handle.inner_test = inner
+        if settings is None:
+            delattr(owner, _SETTINGS)
+        else:
+            setattr(owner, _SETTINGS, settings)
+
+
+def _answered(settings: Any) -> Any:
+    """Return ``settings`` without the health check, and without Hypothesis's default deadline of 200 ms.
+
+    A compile takes seconds. A deadline that the test chose itself is kept.
+    """
+    import hypothesis
+
+    chosen = settings or hypothesis.settings.default
+    default = hypothesis.settings.get_profile("default").deadline
+    return hypothesis.settings(
+        parent=chosen,
+        deadline=None if chosen.deadline == default else chosen.deadline,
+        suppress_health_check={
+            hypothesis.HealthCheck.function_scoped_fixture,
+            hypothesis.HealthCheck.too_slow,
+            *chosen.suppress_health_check,
+        },
+    )

@@ -1,0 +1,142 @@
+"""The two marks: what they accept, checked at collection."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pytest_regional._text import unknown_name
+
+COMPILE_MARK = "regional_compile"
+KNOWN_FAILURE_MARK = "regional_known_failure"
+
+MARKER_LINES = (
+    f"{COMPILE_MARK}(backend=None, device=None, dynamic=None, fullgraph=True, inductor_configs=None, "
+    "pre_grad_pass_timing=None, requires=(), expects_regions=True, isolate=True): compile with the backend under test; "
+    "skipped unless --regional-backend is given, isolated, counted, and failed when no region was compiled.",
+    f'{KNOWN_FAILURE_MARK}(backend, reason, torch=">=2.13", strict=True): the test is known to fail with that backend on '
+    "those torch versions; when it passes, the mark is to be removed and the test fails until it is.",
+)
+
+
+class MarkError(ValueError):
+    """A mark that cannot be understood; becomes a usage error that names the test."""
+
+
+@dataclass(frozen=True)
+class CompileMark:
+    """The resolved ``regional_compile`` mark of one test: marks nearer to the test win keyword by keyword."""
+
+    backend: tuple[str, ...] | None = None
+    device: tuple[str, ...] | None = None
+    dynamic: bool | None = None
+    fullgraph: bool = True
+    inductor_configs: dict[str, Any] = field(default_factory=dict)
+    pre_grad_pass_timing: str | None = None
+    requires: tuple[str, ...] = ()
+    expects_regions: bool = True
+    isolate: bool = True
+
+
+@dataclass(frozen=True)
+class KnownFailure:
+    """One ``regional_known_failure`` mark."""
+
+    backend: str
+    reason: str
+    torch: str = ""
+    strict: bool = True
+
+
+def compile_mark(item: pytest.Item) -> CompileMark | None:
+    """Return the test's ``regional_compile`` mark, or ``None`` for a test without one.
+
+    Raises:
+        MarkError: positional arguments, an unknown keyword, or a value of the wrong kind.
+    """
+    return resolve_compile_mark(list(item.iter_markers(COMPILE_MARK)))
+
+
+def resolve_compile_mark(marks: Sequence[pytest.Mark]) -> CompileMark | None:
+    """As :func:`compile_mark`, from the marks themselves, nearest first."""
+    if not marks:
+        return None
+    known = [f.name for f in dataclasses.fields(CompileMark)]
+    merged: dict[str, Any] = {}
+    for mark in reversed(marks):
+        if mark.args:
+            raise MarkError(f"{COMPILE_MARK} takes keywords only, got {mark.args!r}")
+        for name, value in mark.kwargs.items():
+            if name not in known:
+                raise MarkError(f"{COMPILE_MARK}: {unknown_name('keyword', name, known)}")
+            merged[name] = _checked(name, value)
+    return CompileMark(**merged)
+
+
+def _checked(name: str, value: Any) -> Any:
+    if name in ("backend", "device"):
+        return None if value is None else _strings(name, value)
+    if name == "requires":
+        return _strings(name, value)
+    if name == "inductor_configs":
+        return _configs(value)
+    if name == "pre_grad_pass_timing":
+        return _timing(value)
+    if name == "dynamic" and value is None:
+        return None
+    if not isinstance(value, bool):
+        raise MarkError(f"{COMPILE_MARK}: {name} must be True or False, not {value!r}")
+    return value
+
+
+def _strings(name: str, value: Any) -> tuple[str, ...]:
+    strings = (value,) if isinstance(value, str) else value
+    if not isinstance(strings, (tuple, list)) or not all(isinstance(s, str) and s for s in strings):
+        raise MarkError(f"{COMPILE_MARK}: {name} must be a name or a tuple of names, not {value!r}")
+    return tuple(strings)
+
+
+def _configs(value: Any) -> dict[str, Any]:
+    if value is not None and not (isinstance(value, dict) and all(isinstance(key, str) for key in value)):
+        raise MarkError(f"{COMPILE_MARK}: inductor_configs must be a dict of Inductor settings, not {value!r}")
+    return dict(value or {})
+
+
+def _timing(value: Any) -> str | None:
+    timings = ("early", "late", "default")
+    if value is not None and value not in timings:
+        raise MarkError(f"{COMPILE_MARK}: {unknown_name('pre_grad_pass_timing', value, timings)}")
+    return value  # type: ignore[no-any-return]
+
+
+def known_failures(item: pytest.Item) -> list[KnownFailure]:
+    """Return the test's ``regional_known_failure`` marks.
+
+    Raises:
+        MarkError: a mark without backend or reason, with an unknown keyword, or with a torch range that is none.
+    """
+    return [_known_failure(mark) for mark in item.iter_markers(KNOWN_FAILURE_MARK)]
+
+
+def _known_failure(mark: pytest.Mark) -> KnownFailure:
+    from pytest_regional.backends.capabilities import torch_matches
+
+    known = [f.name for f in dataclasses.fields(KnownFailure)]
+    for name in mark.kwargs:
+        if name not in known:
+            raise MarkError(f"{KNOWN_FAILURE_MARK}: {unknown_name('keyword', name, known)}")
+    try:
+        failure = KnownFailure(*mark.args, **mark.kwargs)
+    except TypeError:
+        raise MarkError(f"{KNOWN_FAILURE_MARK} needs a backend and a reason: got {mark.args!r} {mark.kwargs!r}") from None
+    if not isinstance(failure.reason, str) or not failure.reason.strip():
+        raise MarkError(f"{KNOWN_FAILURE_MARK}: reason must say what fails and where it is reported")
+    try:
+        torch_matches(failure.torch)
+    except ValueError as error:
+        raise MarkError(f"{KNOWN_FAILURE_MARK}: torch={error}") from None
+    return failure

@@ -1,0 +1,82 @@
+"""pytest hooks only: options, ini, markers, collection, xdist, summary. Imports no torch.
+
+Each hook is a few lines that call a session object or a module named in the import; read those for the how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_regional import settings
+
+if TYPE_CHECKING:
+    from pytest_regional.session import RegionalSession
+
+SESSION: pytest.StashKey[RegionalSession] = pytest.StashKey()
+
+pytest_plugins = ("pytest_regional.fixtures",)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Register options and ini twins."""
+    settings.add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
+    """Settle what must be settled before any conftest can import torch."""
+    if settings.give_bare_option_its_value(args):
+        import copy
+
+        early_config.known_args_namespace = parser.parse_known_args(args, namespace=copy.copy(early_config.option))
+    if settings.is_requested(early_config, early_config.known_args_namespace):
+        from pytest_regional import environment
+
+        environment.prepare(early_config)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Describe the marks; resolve the options when the plugin is on."""
+    from pytest_regional import marks
+
+    for line in marks.MARKER_LINES:
+        config.addinivalue_line("markers", line)
+    if settings.is_requested(config):
+        from pytest_regional.session import RegionalSession
+
+        session = RegionalSession(config, settings.resolve(config))
+        config.stash[SESSION] = session
+        config.pluginmanager.register(session.hooks(), "regional-session")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Check every mark; skip marked tests when the plugin is off."""
+    if any(item.get_closest_marker("regional_compile") for item in items):
+        from pytest_regional import collection
+
+        collection.prepare(items, config.stash.get(SESSION, None))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a marked test once for each backend and device."""
+    if SESSION in metafunc.config.stash and metafunc.definition.get_closest_marker("regional_compile"):
+        from pytest_regional import collection
+
+        collection.parametrize(metafunc, metafunc.config.stash[SESSION])
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say what is under test."""
+    return config.stash[SESSION].header() if SESSION in config.stash else []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
+    """Let the facts of a marked test ride on its report."""
+    report = yield
+    if SESSION in item.config.stash:
+        item.config.stash[SESSION].attach_facts(item, report)
+    return report

@@ -1,0 +1,83 @@
+"""Hand every region the symbols that its inputs' sizes are made of.
+
+An input of size ``2*s0`` tells Inductor nothing about ``s0``, and PyTorch's own backend fails on it. Here such a
+symbol is passed along as one more (integer) input, taken from whatever bears it in the outer graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from pytest_regional._torch.region_compile import free_symbols, is_symbolic, plain_symbol
+from pytest_regional.reference.extract import ExtractedRegion
+
+
+@dataclass(frozen=True)
+class _Bearer:
+    """A value of the outer graph that is a symbol, or whose size in one dimension is."""
+
+    node: torch.fx.Node
+    dimension: int | None
+    value: Any
+
+
+def pass_missing_symbols(gm: torch.fx.GraphModule, regions: Sequence[ExtractedRegion]) -> None:
+    """Extend ``regions`` and their calls in ``gm`` by the symbols that no input of theirs is equal to."""
+    calls = {region.call: region for region in regions}
+    bearers: dict[str, _Bearer] = {}
+    made: dict[str, torch.fx.Node] = {}
+    for node in list(gm.graph.nodes):
+        if node in calls:
+            for symbol in _missing_symbols(calls[node]):
+                if symbol in bearers:
+                    _pass_symbol(calls[node], symbol, bearers[symbol], made)
+        for symbol, bearer in _borne_by(node):
+            bearers.setdefault(symbol, bearer)
+
+
+def _missing_symbols(region: ExtractedRegion) -> list[str]:
+    values = [node.meta.get("val") for node in region.module.graph.find_nodes(op="placeholder")]
+    bound = {symbol for value in values for symbol, _, _ in _plain_sizes(value)}
+    needed = {str(symbol) for value in values if value is not None for symbol in free_symbols(value)}
+    return sorted(needed - bound)
+
+
+def _borne_by(node: torch.fx.Node) -> Iterator[tuple[str, _Bearer]]:
+    if node.op in ("placeholder", "call_function"):
+        for symbol, dimension, value in _plain_sizes(node.meta.get("val")):
+            yield symbol, _Bearer(node, dimension, value)
+
+
+def _plain_sizes(value: Any) -> Iterator[tuple[str, int | None, Any]]:
+    """Yield the symbols that ``value`` is, or has as a size, with the dimension."""
+    sizes: Mapping[int | None, Any] = {}
+    if is_symbolic(value):
+        sizes = {None: value}
+    elif isinstance(value, torch.Tensor):
+        sizes = dict(enumerate(value.shape))
+    for dimension, size in sizes.items():
+        symbol = plain_symbol(size)
+        if symbol is not None:
+            yield symbol, dimension, size
+
+
+def _pass_symbol(region: ExtractedRegion, symbol: str, bearer: _Bearer, made: dict[str, torch.fx.Node]) -> None:
+    call = region.call
+    if symbol not in made:
+        made[symbol] = bearer.node if bearer.dimension is None else _size_node(call, bearer)
+    call.args = (*call.args, made[symbol])
+    graph = region.module.graph
+    with graph.inserting_after(graph.find_nodes(op="placeholder")[-1]):
+        graph.placeholder(f"size_{symbol}").meta["val"] = bearer.value
+
+
+def _size_node(call: torch.fx.Node, bearer: _Bearer) -> torch.fx.Node:
+    with call.graph.inserting_before(call):
+        size = call.graph.call_function(torch.ops.aten.sym_size.int, (bearer.node, bearer.dimension))
+    size.meta["val"] = bearer.value
+    return size

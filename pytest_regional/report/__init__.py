@@ -1,0 +1,1 @@
+"""What is told at the end of a run."""

@@ -1,0 +1,67 @@
+"""The facts of one marked test: plain data that rides on its report, through xdist too.
+
+Documented shape: a dictionary with ``version`` 1, ``suite``, ``backend``, ``device``, and, once the test ran,
+``counters`` (name to count) and ``worst_parity`` (largest error over allowed error, or ``None``).
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, TypedDict
+
+if TYPE_CHECKING:
+    import pytest
+
+    from pytest_regional.harness.regional import Regional
+    from pytest_regional.session import Target
+
+ATTRIBUTE = "regional_facts"
+
+
+class Facts(TypedDict):
+    """See the module's docstring."""
+
+    version: int
+    suite: str
+    backend: str
+    device: str
+    outcome: str
+    counters: dict[str, int]
+    worst_parity: float | None
+
+
+def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str, Any]:
+    """Return the facts of ``item``."""
+    reports = regional.parity_reports if regional else []
+    ratios = [report.worst_ratio for report in reports if report.worst_ratio is not None]
+    return {
+        "version": 1,
+        "suite": suite_of(item.nodeid),
+        "backend": target.spec.name,
+        "device": str(regional.device) if regional else target.device,
+        "counters": dict(regional.counters) if regional else {},
+        "worst_parity": max(ratios, default=None),
+    }
+
+
+def suite_of(nodeid: str) -> str:
+    """Return the suite of a test: its file below ``suites/`` (or below the working folder) without ``test_``."""
+    path = PurePosixPath(nodeid.partition("::")[0])
+    parts = path.parts
+    if "suites" in parts:
+        parts = parts[len(parts) - parts[::-1].index("suites") :]
+    return "/".join([*parts[:-1], path.stem.removeprefix("test_")])
+
+
+def read(report: pytest.TestReport) -> Facts | None:
+    """Return the facts on ``report`` with its outcome, or ``None`` for an unmarked test."""
+    raw = getattr(report, ATTRIBUTE, None)
+    return None if raw is None else {**raw, "outcome": _outcome(report)}  # type: ignore[typeddict-item]
+
+
+def _outcome(report: pytest.TestReport) -> str:
+    if hasattr(report, "wasxfail"):
+        return "known failure" if report.outcome == "skipped" else "unexpected pass"
+    if report.outcome == "failed" and report.when != "call":
+        return "error"
+    return report.outcome

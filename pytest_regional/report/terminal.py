@@ -1,0 +1,66 @@
+"""The conformance table at the end of a run: suites down, backends across."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from .facts import Facts
+
+_ORDER = ("passed", "failed", "error", "unexpected pass", "known failure", "skipped")
+_BAD = frozenset({"failed", "error", "unexpected pass"})
+
+
+def write(reporter: Any, facts: Sequence[Facts], lost_workers: int) -> None:
+    """Write the table with pytest's own terminal writer; nothing when no marked test ran."""
+    if not facts:
+        return
+    reporter.section("regional conformance", sep="=")
+    columns = list(dict.fromkeys(_column(fact) for fact in sorted(facts, key=_column)))
+    suites = sorted({fact["suite"] for fact in facts})
+    rows = [(suite, [_cell([f for f in facts if f["suite"] == suite and _column(f) == c]) for c in columns]) for suite in suites]
+    total = ("all", [_cell([f for f in facts if _column(f) == c]) for c in columns])
+    _write_rows(reporter, columns, [*rows, total])
+    _write_totals(reporter, facts)
+    if lost_workers:
+        reporter.write_line(f"{lost_workers} workers were lost: the totals are incomplete", red=True)
+
+
+def _column(fact: Facts) -> str:
+    return f"{fact['backend']} ({fact['device']})"
+
+
+def _cell(facts: Sequence[Facts]) -> str:
+    counts = Counter(fact["outcome"] for fact in facts)
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in _ORDER if counts[outcome]) or "-"
+
+
+def _write_rows(reporter: Any, columns: Sequence[str], rows: Sequence[tuple[str, list[str]]]) -> None:
+    first = max(len("suite"), *(len(name) for name, _ in rows))
+    widths = [max(len(title), *(len(cells[i]) for _, cells in rows)) for i, title in enumerate(columns)]
+    _write_row(reporter, "suite".ljust(first), [title.ljust(width) for title, width in zip(columns, widths, strict=True)])
+    for name, cells in rows:
+        _write_row(reporter, name.ljust(first), [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)])
+
+
+def _write_row(reporter: Any, name: str, cells: Sequence[str]) -> None:
+    reporter.write(name)
+    for cell in cells:
+        bad = any(word in cell for word in _BAD)
+        reporter.write("  ")
+        reporter.write(cell, **({"red": True} if bad else {}))
+    reporter.write_line("")
+
+
+def _write_totals(reporter: Any, facts: Sequence[Facts]) -> None:
+    totals: Counter[str] = Counter()
+    for fact in facts:
+        totals.update(fact["counters"])
+    ratios = [fact["worst_parity"] for fact in facts if fact["worst_parity"] is not None]
+    worst = f"; worst parity margin {max(ratios):.2g} of what is allowed" if ratios else ""
+    reporter.write_line(
+        f"{totals['region_compiles']} region compiles, {totals['region_cache_hits']} region loads, "
+        f"{totals['cache_hits']} cache hits, {totals['cache_misses']} misses, {totals['cache_bypasses']} bypasses, "
+        f"{totals['recompiles']} recompiles{worst}"
+    )

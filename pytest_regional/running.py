@@ -1,0 +1,84 @@
+"""Hooks of an active run: isolation around a marked test, the checks at its end, the totals."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_regional import hypothesis_support
+from pytest_regional.report import facts, terminal
+from pytest_regional.timeout import time_limit
+
+if TYPE_CHECKING:
+    from pytest_regional.session import RegionalSession
+
+
+class RunHooks:
+    """Registered only while a backend is under test, so that an inactive plugin costs no fixture and no hook."""
+
+    def __init__(self, session: RegionalSession) -> None:
+        self._session = session
+        self._facts: dict[str, facts.Facts] = {}
+        self._lost_workers = 0
+
+    @pytest.fixture(autouse=True)
+    def _regional_isolation(self, request: pytest.FixtureRequest) -> Iterator[Any]:
+        """Isolate and observe a marked test, whether or not it asks for ``regional``."""
+        from pytest_regional.session import TARGET
+
+        if TARGET not in request.node.stash:
+            yield None
+            return
+        with self._session.running(request.node) as regional:
+            yield regional
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Keep PyTorch's structured trace out of pytest's log capture while a marked test runs."""
+        from pytest_regional.session import TARGET
+
+        if TARGET not in item.stash:
+            return (yield)
+        from pytest_regional._torch.logs import structured_trace_off
+
+        with structured_trace_off():
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Limit the time of a marked test; fail it when it proved nothing."""
+        from pytest_regional.session import HARNESS, TARGET
+
+        target = item.stash.get(TARGET, None)
+        regional = item.stash.get(HARNESS, None)
+        if target is None or regional is None:
+            return (yield)
+        __tracebackhide__ = True
+        with hypothesis_support.adapted(item, regional), time_limit(self._session.settings.timeout):
+            result = yield
+        regional.check_fallbacks()
+        if target.mark.expects_regions and not _failed_inside_unittest(item):
+            regional.check_not_vacuous()
+        return result
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collect facts on the process that writes the summary."""
+        fact = facts.read(report)
+        if fact is not None and (report.when == "call" or report.outcome != "passed"):
+            self._facts[report.nodeid] = fact
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object, error: object) -> None:
+        """Count xdist workers that died: their last test's facts are missing from the totals."""
+        self._lost_workers += error is not None
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Write the conformance table."""
+        terminal.write(terminalreporter, list(self._facts.values()), self._lost_workers)
+
+
+def _failed_inside_unittest(item: pytest.Item) -> bool:
+    """Unittest keeps a failure for itself; a complaint about vacuity must not hide it."""
+    return bool(getattr(item, "_excinfo", None))

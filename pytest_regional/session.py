@@ -1,0 +1,167 @@
+"""The run: which backends, what each marked test gets, what it did. One object per process, in pytest's stash."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_regional import environment, marks
+from pytest_regional._text import plural
+from pytest_regional.backends import registry
+from pytest_regional.known_failures import KnownFailures
+from pytest_regional.marks import CompileMark, KnownFailure
+from pytest_regional.report import facts
+from pytest_regional.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_regional.backends.spec import BackendSpec
+    from pytest_regional.harness.regional import Regional
+
+
+class RegionalLeakWarning(pytest.PytestWarning):
+    """A test left process-wide state changed; it was put back."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What one marked test is to run on, settled at collection."""
+
+    spec: BackendSpec
+    device: str
+    mark: CompileMark
+
+
+TARGET: pytest.StashKey[Target] = pytest.StashKey()
+HARNESS: pytest.StashKey[Regional] = pytest.StashKey()
+
+
+class RegionalSession:
+    """Everything the hooks share. ``hooks()`` returns the part that pytest calls."""
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self.config = config
+        self.settings = settings
+        self._specs: dict[str, BackendSpec] = {}
+        files = [settings.known_failures] if settings.known_failures else []
+        files += [spec.known_failures for spec in map(self.spec, settings.backends) if spec.known_failures]
+        self.known_failures = KnownFailures.read(files, {self.short_name(name) for name in settings.backends})
+
+    def hooks(self) -> object:
+        """Return the plugin object with the hooks of an active run."""
+        from pytest_regional.running import RunHooks
+
+        return RunHooks(self)
+
+    def spec(self, name: str) -> BackendSpec:
+        """Return the backend called ``name`` on the command line, loaded once."""
+        if name not in self._specs:
+            self._specs[name] = registry.resolve(name)
+        return self._specs[name]
+
+    def short_name(self, name: str) -> str:
+        """Return the name of the backend or device ``name`` as test ids show it."""
+        return name.rpartition(":")[2] if ":" in name else name
+
+    def header(self) -> list[str]:
+        """Return the lines of pytest's header."""
+        torch = importlib.metadata.version("torch")
+        backends, devices = ", ".join(self.settings.backends), ", ".join(self.settings.devices)
+        return [
+            f"regional: backend {backends}; device {devices}; torch {torch}; seed {self.settings.seed}; "
+            f"caches fresh for every test in {self.config.stash[environment.FOLDER].parent}"
+        ]
+
+    # Collection
+
+    def prepare(self, item: pytest.Item, mark: CompileMark, failures: list[KnownFailure]) -> None:
+        """Settle the target of ``item``; add its skips and expected failures."""
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        backend = params.get("regional_backend") or (mark.backend or self.settings.backends)[0]
+        device = params.get("regional_device") or (mark.device or self.settings.devices)[0]
+        target = Target(self.spec(backend), device, mark)
+        item.stash[TARGET] = target
+        item.user_properties.append(("regional_backend", target.spec.name))
+        self._apply_requirements(item, target)
+        self._apply_known_failures(item, target, failures)
+
+    def _apply_requirements(self, item: pytest.Item, target: Target) -> None:
+        for name in target.mark.requires:
+            support = target.spec.capabilities.get(name)
+            if support:
+                continue
+            reason = f"backend {target.spec.name!r} disclaims {name}: {support.reason}"
+            if self.settings.audit:
+                note = f"audit: {reason}; it works, so claim the capability"
+                item.add_marker(pytest.mark.xfail(reason=note, strict=True))
+            else:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+    def _apply_known_failures(self, item: pytest.Item, target: Target, failures: list[KnownFailure]) -> None:
+        from pytest_regional.backends.capabilities import torch_matches
+
+        for failure in failures:
+            if failure.backend not in self._known_names(target):
+                self._check_backend_exists(failure.backend)
+            elif torch_matches(failure.torch):
+                item.add_marker(pytest.mark.xfail(reason=failure.reason, strict=failure.strict))
+        for line in self.known_failures.matching(item.nodeid, target.spec.name, target.mark.requires):
+            item.add_marker(pytest.mark.xfail(reason=line.text, strict=True))
+
+    @staticmethod
+    def _known_names(target: Target) -> tuple[str, ...]:
+        return (target.spec.name,)
+
+    def _check_backend_exists(self, name: str) -> None:
+        known = {*registry.names(), *(self.short_name(n) for n in self.settings.backends)}
+        if name not in known and ":" not in name:
+            from pytest_regional._text import unknown_name
+
+            raise marks.MarkError(f"{marks.KNOWN_FAILURE_MARK}: {unknown_name('backend', name, known)}")
+
+    # Running
+
+    @contextlib.contextmanager
+    def running(self, item: pytest.Item) -> Iterator[Regional]:
+        """Give a marked test its harness: isolated and observed until its teardown."""
+        from pytest_regional.harness.options import CompileOptions
+        from pytest_regional.harness.regional import harness, seed_for
+
+        target = item.stash[TARGET]
+        mark = target.mark
+        options = CompileOptions(mark.dynamic, mark.fullgraph, mark.inductor_configs, None, mark.pre_grad_pass_timing)
+        with harness(
+            target.spec,
+            target.device,
+            folder=self._folder(item),
+            seed=seed_for(item.nodeid, self.settings.seed),
+            options=options,
+            isolate=mark.isolate,
+        ) as regional:
+            item.stash[HARNESS] = regional
+            yield regional
+        if regional.leaks:
+            warnings.warn(RegionalLeakWarning(_leak_text(item, regional)), stacklevel=1)
+
+    def _folder(self, item: pytest.Item) -> Path:
+        import hashlib
+
+        digest = hashlib.sha256(item.nodeid.encode()).hexdigest()[:16]
+        return self.config.stash[environment.FOLDER] / "tests" / digest
+
+    def attach_facts(self, item: pytest.Item, report: Any) -> None:
+        """Put what is known of a marked test on its report, as plain data that crosses processes."""
+        target = item.stash.get(TARGET, None)
+        if target is not None:
+            setattr(report, facts.ATTRIBUTE, facts.of(item, target, item.stash.get(HARNESS, None)))
+
+
+def _leak_text(item: pytest.Item, regional: Regional) -> str:
+    leaks = "; ".join(map(str, regional.leaks))
+    return f"{item.nodeid} left {plural(len(regional.leaks), 'setting')} changed (put back): {leaks}"

@@ -1,0 +1,145 @@
+"""The fixtures as plain context managers and functions: for unittest classes, scripts and notebooks.
+
+Example::
+
+    from pytest_regional.testing import regional
+
+    with regional(backend="reference") as r:
+        r.assert_parity(program, r.randn(8, 16))
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_regional.harness.counters import Bound, Counters, at_least, at_most
+from pytest_regional.harness.distributed import fake_process_group as fake_pg
+from pytest_regional.harness.options import CompileOptions
+from pytest_regional.harness.passes import counting_pass as pre_grad_pass
+from pytest_regional.harness.regional import DEFAULT_SEED, Regional, harness, running
+
+if TYPE_CHECKING:
+    from pytest_regional.backends.spec import BackendSpec
+    from pytest_regional.harness.parity import ParityReport
+    from pytest_regional.harness.process import ProcessResult
+    from pytest_regional.harness.record import CompileRecord
+
+__all__ = [
+    "Bound",
+    "assert_parity",
+    "at_least",
+    "at_most",
+    "compile",
+    "counters",
+    "current",
+    "expect",
+    "fake_pg",
+    "in_new_process",
+    "no_compile",
+    "pre_grad_pass",
+    "regional",
+    "restart",
+    "run",
+]
+
+@contextlib.contextmanager
+def regional(
+    backend: str | BackendSpec = "reference",
+    device: str = "auto",
+    *,
+    dynamic: bool | None = None,
+    fullgraph: bool = True,
+    inductor_configs: dict[str, Any] | None = None,
+    pre_grad_pass_timing: str | None = None,
+    requires: Sequence[str] = (),
+    expects_regions: bool = True,
+    isolate: bool = True,
+    seed: int = DEFAULT_SEED,
+    cache_dir: str | Path | None = None,
+) -> Iterator[Regional]:
+    """Give what the ``regional_compile`` marker and the ``regional`` fixture give; the keywords are the marker's.
+
+    Yields:
+        the harness. When the block ends without an exception, it is checked that something was compiled.
+
+    Raises:
+        VacuousTestError: nothing was compiled or loaded, and ``expects_regions`` is true.
+        FallbackError: something that was asked to compile ran eager.
+        unittest.SkipTest: the backend lacks a capability in ``requires``.
+    """
+    options = CompileOptions(dynamic, fullgraph, inductor_configs or {}, None, pre_grad_pass_timing)
+    folder = Path(cache_dir) if cache_dir is not None else None
+    with harness(backend, device, folder=folder, seed=seed, options=options, isolate=isolate) as made:
+        _skip_without(made, requires)
+        yield made
+        made.check_fallbacks()
+        if expects_regions:
+            made.check_not_vacuous()
+
+
+def _skip_without(made: Regional, requires: Sequence[str]) -> None:
+    import unittest
+
+    for name in requires:
+        support = made.spec.capabilities.get(name)
+        if not support:
+            raise unittest.SkipTest(f"backend {made.backend!r} disclaims {name}: {support.reason}")
+
+
+def current() -> Regional:
+    """Return the harness of the innermost ``regional`` block, or of the marked test that is running now.
+
+    Raises:
+        RuntimeError: neither is active.
+    """
+    found = running()
+    if found is None:
+        raise RuntimeError(
+            "no regional harness is active: use `with pytest_regional.testing.regional(...)`, or mark the test "
+            "regional_compile and run pytest with --regional-backend"
+        )
+    return found
+
+
+def compile(fn: Any, **options: Any) -> Any:
+    """As :meth:`Regional.compile` of :func:`current`."""
+    return current().compile(fn, **options)
+
+
+def run(fn: Any, *inputs: Any, backward: Any = None) -> CompileRecord:
+    """As :meth:`Regional.run` of :func:`current`."""
+    return current().run(fn, *inputs, backward=backward)
+
+
+def assert_parity(fn: Any, *inputs: Any, **options: Any) -> ParityReport:
+    """As :meth:`Regional.assert_parity` of :func:`current`."""
+    __tracebackhide__ = True
+    return current().assert_parity(fn, *inputs, **options)
+
+
+def expect(**expected: int | Bound) -> contextlib.AbstractContextManager[None]:
+    """As :meth:`Regional.expect` of :func:`current`."""
+    return current().expect(**expected)
+
+
+def no_compile() -> contextlib.AbstractContextManager[None]:
+    """As :meth:`Regional.no_compile` of :func:`current`."""
+    return current().no_compile()
+
+
+def restart() -> None:
+    """As :meth:`Regional.restart` of :func:`current`."""
+    current().restart()
+
+
+def counters() -> Counters:
+    """Return the counters of :func:`current`."""
+    return current().counters
+
+
+def in_new_process(function: Callable[..., Any], *arguments: Any, timeout: float | None = None) -> ProcessResult:
+    """As :meth:`Regional.in_new_process` of :func:`current`."""
+    return current().in_new_process(function, *arguments, timeout=timeout)
