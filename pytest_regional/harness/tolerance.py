@@ -8,6 +8,8 @@ One ulp is the spacing of the *output's* dtype at the magnitude of the float64 e
 smallest normal number): it is what a single rounding of the exact value can cost, so a program that computes in higher
 precision and rounds once always passes, however exact eager was. Complex numbers count as two real ones. Without a
 float64 run the level falls back to the defaults of :func:`torch.testing.assert_close`, which is the level ``dtype``.
+A tensor of fewer than 16 elements is also given what ``dtype`` gives: the largest of a handful of errors says little
+about eager's noise (measured: a mean over 4,096 float32 numbers, summed in another order, alarmed in 4.7 % of runs).
 ``bitwise`` wants equal bytes, NaN payloads and the sign of zero included.
 """
 
@@ -25,6 +27,7 @@ from pytest_regional.harness.parity_state import raw_bytes
 LEVELS = ("close", "dtype", "bitwise")
 EAGER_ERROR_FACTOR = 4.0
 ULPS = 2.0
+FEW_ELEMENTS = 16
 
 # The documented defaults of torch.testing.assert_close, as (rtol, atol); a test holds them against the function itself.
 DEFAULT_TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
@@ -220,8 +223,9 @@ def _allowed(
     finite = e.isfinite() & a.isfinite()
     noise = (e - a).abs()[finite]
     earned = EAGER_ERROR_FACTOR * (noise.max() if noise.numel() else 0.0) + ULPS * ulp(a, dtype)
-    # A float64 output of a narrower program: where the float64 run cannot refine it, it anchors nothing.
-    return torch.maximum(earned, constant) if dtype == torch.float64 else earned
+    # Nor does the float64 run refine a float64 output of a narrower program that never was rounded.
+    weak = dtype == torch.float64 or noise.numel() < FEW_ELEMENTS
+    return torch.maximum(earned, constant) if weak else earned
 
 
 def _ratio(error: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:

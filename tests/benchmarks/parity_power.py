@@ -1,8 +1,9 @@
 """How many planted faults each comparison rule sees, and how often it alarms at legitimate fused numerics.
 
-Run ``python tests/benchmarks/parity_power.py [--size 512] [--programs 20] [--seed 0]``. The programs are random chains of
-3 to 9 operations. "Legitimate" is the same program computed one precision higher and rounded once, or, for float32,
-with the sums of matrix products in another order. The faults sit in the last operation's result. No threshold was chosen on these programs.
+Run ``python tests/benchmarks/parity_power.py [--size 512] [--programs 20] [--seed 0]``. The programs are random chains
+of 3 to 9 operations. "Legitimate" is the same program computed one precision higher and rounded once, or, for float32,
+with the sums of matrix products in another order. The faults sit in the last operation's result. No threshold was
+chosen on these programs.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def assert_close_alarms(candidate, eager, anchor):
 
 
 def rmse_alarms(candidate, eager, anchor):
-    """Alarm of a whole-tensor root mean square rule against float64; numbers after PyTorch's benchmark accuracy check."""
+    """Alarm of a whole-tensor root mean square rule against float64, after PyTorch's benchmark runner."""
     tolerance, multiplier = (1e-3, 3.0) if eager.dtype != torch.float32 else (1e-4, 2.0)
 
     def rmse(value):

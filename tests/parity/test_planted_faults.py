@@ -254,6 +254,12 @@ def test_only_bitwise_sees_the_sign_of_zero_and_nan_payloads(bits):
     assert kinds(report) == {("output", "value")}
 
 
+def test_the_order_of_one_sum_is_no_mismatch():
+    for seed in range(100):
+        x = torch.randn(4096, generator=torch.Generator().manual_seed(seed))
+        assert parity_of(torch.mean, lambda t: t.reshape(64, 64).t().flatten().cumsum(0)[-1] / 4096, x).ok
+
+
 def test_one_ulp_is_nothing_to_close_and_everything_to_bitwise():
     x = torch.randn(16)
     nudged = lambda t: torch.nextafter(t * 2, torch.tensor(9.0))  # noqa: E731

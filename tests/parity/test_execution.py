@@ -1,0 +1,227 @@
+"""Executions run on faithful copies, leave the world as they found it, and say when they cannot anchor."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_regional.harness.execution import CotangentError, execute, fresh_inputs, to_float64
+from pytest_regional.harness.parity_inputs import copy_inputs
+
+
+class Counting(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+        self.register_buffer("total", torch.zeros(3))
+        self.calls = 0
+        self.cache = None
+
+    def forward(self, x):
+        self.calls += 1
+        self.cache = x
+        self.total = self.total + x.sum(0).detach()
+        return self.linear(x)
+
+    def method(self, x):
+        return self.linear(x)
+
+
+def test_module_state_is_restored_and_what_happened_is_kept():
+    model, x = Counting(), torch.randn(2, 3)
+    weight, total = model.linear.weight, model.total
+    weight.grad = torch.ones_like(weight)
+    before = weight.detach().clone()
+    first, second = execute(model, (x,)), execute(model, (x,))
+    assert (model.calls, model.cache) == (0, None)
+    assert model.total is total
+    assert torch.equal(model.total, torch.zeros(3))
+    assert torch.equal(weight, before)
+    assert torch.equal(weight.grad, torch.ones_like(weight))
+    assert first.python_state_changed == {"calls", "cache"}
+    grads = [run.grads["grad of parameter linear.weight"].value for run in (first, second)]
+    assert torch.equal(*grads)
+    assert not torch.equal(grads[0], torch.ones_like(weight))
+
+
+def test_the_anchor_leaves_parameters_as_they_were():
+    model = Counting()
+    parameter, pointer = model.linear.weight, model.linear.weight.data_ptr()
+    anchor = execute(model.method, (torch.randn(2, 3),), anchor=True)
+    assert anchor.outputs[0][1].dtype == torch.float64
+    assert anchor.grads["grad of parameter linear.weight"].dtype == torch.float64
+    assert model.linear.weight is parameter
+    assert (parameter.dtype, parameter.data_ptr()) == (torch.float32, pointer)
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_state_is_found_through_closures_partials_methods_and_objects():
+    model = torch.nn.Linear(3, 3)
+    captured = torch.randn(3, requires_grad=True)
+
+    def closing_over(x):
+        return model(x) * captured
+
+    class Program:
+        def __init__(self):
+            self.inner = model
+
+        def __call__(self, x):
+            return self.inner(x)
+
+    x = torch.randn(2, 3)
+    assert set(execute(closing_over, (x,)).grads) == {
+        "grad of captured tensor captured",
+        "grad of parameter model.weight",
+        "grad of parameter model.bias",
+    }
+    assert "grad of parameter inner.weight" in execute(Program(), (x,)).grads
+    assert "grad of parameter weight" in execute(functools.partial(model.forward), (x,)).grads
+    assert "grad of parameter weight" in execute(lambda x: model(x), (x,), state_of=model).grads
+    assert model.weight.grad is None
+
+
+def test_inputs_are_not_touched_and_mutation_is_seen():
+    x = torch.zeros(3)
+    run = execute(lambda t: t.add_(1), (x,))
+    assert torch.equal(x, torch.zeros(3))
+    assert run.mutated == {"input 0"}
+    assert torch.equal(run.inputs_after["input 0"].value, torch.ones(3))
+    assert execute(lambda t: t + 1, (x,)).mutated == frozenset()
+
+
+def test_a_non_leaf_input_may_be_mutated_and_has_its_gradient():
+    leaf = torch.randn(3, requires_grad=True)
+    run = execute(lambda t: t.mul_(2), (leaf * 1,))
+    assert run.exception is None
+    assert run.grads["grad of input 0"] is not None
+    assert leaf.grad is None
+
+
+def test_copies_keep_layout_and_aliasing():
+    base = torch.randn(6, 8)
+    inputs = (base, {"v": base[1:, ::2]}, base, base.t(), torch.randn(1, 4).expand(3, 4), 3, None)
+    for copied in (copy_inputs(inputs).arguments, to_float64(inputs), fresh_inputs(inputs, 0)):
+        first, view, again, turned, expanded = copied[0], copied[1]["v"], copied[2], copied[3], copied[4]
+        assert again is first
+        assert view.untyped_storage() is first.untyped_storage() is turned.untyped_storage()
+        assert first.untyped_storage() is not base.untyped_storage()
+        assert (view.stride(), view.storage_offset()) == ((8, 2), 8)
+        assert (turned.stride(), expanded.stride()) == ((1, 8), (0, 1))
+        assert copied[5:] == (3, None)
+
+
+def test_complex_conjugates_and_parameters_are_copied_as_such():
+    z = torch.randn(3, dtype=torch.complex64).conj()
+    parameter = torch.nn.Parameter(torch.randn(3))
+    copied_z, copied_parameter = copy_inputs((z, parameter)).arguments
+    assert torch.equal(copied_z, z)
+    assert copied_z.is_conj()
+    assert isinstance(copied_parameter, torch.nn.Parameter)
+    assert to_float64((z,))[0].dtype == torch.complex128
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(st.floats(-100, 100, width=32) | st.sampled_from([float("nan"), float("inf")]), min_size=1),
+    seed=st.integers(0, 9),
+)
+def test_fresh_floats_stay_in_range_with_nan_and_infinity_in_place(values, seed):
+    old = torch.tensor(values)
+    (new,) = fresh_inputs((old,), seed)
+    assert torch.equal(new.isnan(), old.isnan())
+    assert torch.equal(new.isinf(), old.isinf())
+    finite = old[old.isfinite()]
+    if finite.numel():
+        fresh = new[new.isfinite()]
+        assert fresh.abs().max() <= finite.abs().max()
+        assert bool((fresh >= 0).all()) or bool((finite < 0).any())
+
+
+@settings(max_examples=60, deadline=None)
+@given(values=st.lists(st.integers(0, 50), min_size=1), seed=st.integers(0, 9))
+def test_fresh_integers_are_the_same_integers_and_sorted_ones_stay(values, seed):
+    old = torch.tensor(values)
+    (new,) = fresh_inputs((old,), seed)
+    assert sorted(new.tolist()) == sorted(values)
+    assert torch.equal(fresh_inputs((old.sort().values,), seed)[0], old.sort().values)
+
+
+def test_fresh_inputs_are_other_inputs_but_reproducible():
+    inputs = (torch.randn(8, 8), torch.ones(4), torch.randperm(20), torch.arange(8) < 3)
+    for new, old in zip(fresh_inputs(inputs, 1), inputs, strict=True):
+        assert not torch.equal(new, old)
+    assert all(map(torch.equal, fresh_inputs(inputs, 1), fresh_inputs(inputs, 1)))
+
+
+def test_rng_is_seeded_watched_and_restored():
+    state = torch.get_rng_state()
+    drawn = [execute(lambda x: x + torch.rand(3), (torch.zeros(3),), seed=s) for s in (1, 1, 2)]
+    assert torch.equal(torch.get_rng_state(), state)
+    values = [run.outputs[0][1].value for run in drawn]
+    assert torch.equal(values[0], values[1])
+    assert not torch.equal(values[0], values[2])
+    assert drawn[0].rng_consumed == {"cpu"}
+    assert execute(torch.sin, (torch.zeros(3),)).rng_consumed == frozenset()
+
+
+def test_cotangents_are_the_same_in_every_run_and_precision():
+    x = torch.randn(4, 4, dtype=torch.bfloat16, requires_grad=True)
+    run, anchor = execute(lambda t: t * 1, (x,)), execute(lambda t: t * 1, (x,), anchor=True)
+    grad = run.grads["grad of input 0"].value
+    assert torch.equal(grad.double(), anchor.grads["grad of input 0"].value)
+    assert grad.unique().numel() > 4
+    assert 0 not in grad
+
+
+def test_ways_to_go_backward():
+    x = torch.randn(3, requires_grad=True)
+    double = lambda t: t * 2  # noqa: E731
+    assert execute(double, (x,), backward=False).grads == {}
+    assert execute(double, (x,), backward=lambda out: out.sum()).grads["grad of input 0"].value.tolist() == [2, 2, 2]
+    given_one = execute(double, (x,), backward=torch.tensor([1.0, 2.0, 3.0]))
+    assert given_one.grads["grad of input 0"].value.tolist() == [2, 4, 6]
+    with pytest.raises(CotangentError, match="one cotangent of equal shape"):
+        execute(double, (x,), backward=[torch.ones(4)])
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (lambda x: x + torch.rand(3), "random numbers"),
+        (lambda x: x.view(torch.int32).view(3), "raised RuntimeError"),
+    ],
+)
+def test_an_anchor_that_cannot_be(program, reason):
+    assert reason in execute(program, (torch.randn(3),), anchor=True).anchor_unavailable_reason
+
+
+def test_float64_programs_have_no_anchor():
+    run = execute(torch.sin, (torch.randn(3, dtype=torch.float64),), anchor=True)
+    assert "below float64" in run.anchor_unavailable_reason
+
+
+def test_the_anchor_does_not_narrow_where_the_program_does():
+    def norm(x):
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True))).to(torch.float32).type_as(x) + torch.zeros(3)
+
+    x = torch.randn(2, 3)
+    exact = x.double() * torch.rsqrt(x.double().pow(2).mean(-1, keepdim=True))
+    ((_, found),) = execute(norm, (x,), anchor=True).outputs
+    assert found.dtype == torch.float64
+    assert torch.equal(found.value, exact)
+
+
+def test_the_anchor_runs_without_autocast():
+    def program(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return x @ x
+
+    x = torch.randn(3, 3)
+    assert execute(program, (x,)).outputs[0][1].dtype == torch.bfloat16
+    assert torch.equal(execute(program, (x,), anchor=True).outputs[0][1].value, x.double() @ x.double())

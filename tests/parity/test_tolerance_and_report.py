@@ -1,0 +1,155 @@
+"""The rule's arithmetic, its levels, and what a failing report says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from faults import parity_of
+
+from pytest_regional.harness.execution import execute
+from pytest_regional.harness.parity import (
+    BadProgramError,
+    ParityError,
+    SelfComparisonError,
+    check_program,
+    compare,
+)
+from pytest_regional.harness.tolerance import DEFAULT_TOLERANCES, Tolerance, judge, ulp
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_ulp_is_the_distance_to_the_next_number(dtype):
+    values = torch.tensor([1.0, 1.5, 2.0, 100.0, -3.0, 0.1]).to(dtype)
+    step = torch.nextafter(values.abs(), torch.full_like(values, float("inf"))).double() - values.abs().double()
+    assert torch.equal(ulp(values.double(), dtype), step)
+    assert ulp(torch.zeros(1, dtype=torch.float64), dtype).item() == torch.finfo(dtype).tiny * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("dtype", list(DEFAULT_TOLERANCES))
+def test_the_default_tolerances_are_those_of_assert_close(dtype):
+    rtol, atol = DEFAULT_TOLERANCES[dtype]
+    zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    seen = []
+    for base, allowed in ((zero, atol), (one, rtol + atol)):
+        for share in (0.99, 1.01):
+            pair = ((base + allowed * share).to(wide), base.to(wide))
+            seen.append(_passes(pair, dtype))
+    assert seen == [True, False, True, False]
+
+
+def _passes(pair, dtype):
+    from torch.testing._comparison import default_tolerances
+
+    rtol, atol = default_tolerances(dtype)
+    try:
+        torch.testing.assert_close(*pair, rtol=rtol, atol=atol)
+    except AssertionError:
+        return False
+    return True
+
+
+def test_four_times_the_largest_eager_error_and_two_ulp():
+    anchor = torch.ones(20, dtype=torch.float64)
+    eager = anchor.float()
+    eager[3] += 2**-10
+    limit = 4 * 2**-10 + 2 * 2**-23
+    inside, outside = eager.clone(), eager.clone()
+    inside[7] += limit
+    outside[7] += limit + 2**-22
+    assert judge(Tolerance(), inside, eager, anchor).evidence == ()
+    assert judge(Tolerance(), inside, eager, anchor).ratio == pytest.approx(1)
+    (found,) = judge(Tolerance(), outside, eager, anchor).evidence
+    assert (found.index, found.mismatched, found.total, found.allowed) == ((7,), 1, 20, limit)
+
+
+def test_an_anchor_beyond_the_range_of_the_dtype_excuses_nothing():
+    def masked(x):
+        return x.masked_fill(x > 0, torch.finfo(x.dtype).min)
+
+    def wrong(x):
+        y = masked(x)
+        y[y > -1] += 1
+        return y
+
+    x = torch.randn(64)
+    assert not parity_of(masked, wrong, x).ok
+    assert parity_of(masked, lambda x: masked(x), x).ok
+
+
+def test_explicit_tolerances_override_the_rule():
+    x = torch.ones(32)
+    nudged = lambda t: t * 1.01  # noqa: E731
+    assert not parity_of(torch.clone, nudged, x).ok
+    assert parity_of(torch.clone, nudged, x, rtol=0.1).ok
+    assert parity_of(torch.clone, nudged, x, atol=0.1, rtol=0).ok
+    assert not parity_of(torch.clone, nudged, x, atol=0.001, rtol=0).ok
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"level": "closest"}, ValueError, "close, dtype, bitwise. Did you mean 'close'"),
+        ({"rtol": -1}, ValueError, "negative"),
+        ({"atol": float("nan")}, ValueError, "NaN"),
+        ({"atol": "1"}, TypeError, "must be a number"),
+        ({"rtol": True}, TypeError, "must be a number"),
+        ({"level": "bitwise", "rtol": 1e-3}, ValueError, "contradicts"),
+    ],
+)
+def test_senseless_tolerances_are_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        Tolerance.resolve(**options)
+
+
+def test_the_message_names_place_values_errors_and_blame():
+    def candidate(x):
+        y = x.sin() * 2
+        y[1, 2] += 1
+        return {"h": y}
+
+    report = parity_of(lambda x: {"h": x.sin() * 2}, candidate, torch.randn(4, 8), label="reference on cpu")
+    text = str(ParityError(report, blame="region 'mlp': with it left eager the programs agree"))
+    for part in ("reference on cpu", "output['h']", "1 of 32 elements", "[1, 2]", "compiled", "eager", "float64"):
+        assert part in text
+    assert "error against float64: compiled 1" in text
+    assert "blame: region 'mlp'" in text
+    assert report.mismatches[0].evidence.candidate_error == pytest.approx(1, rel=1e-3)
+
+
+def test_no_anchor_is_said_with_its_reason():
+    program = lambda x: x + torch.rand(3)  # noqa: E731
+    report = parity_of(program, program, torch.randn(3))
+    assert (report.ok, report.anchored) == (True, False)
+    assert "random numbers" in report.anchor_unavailable_reason
+    assert "random numbers" in report.summary()
+
+
+def test_flipped_choices_make_the_anchor_unavailable():
+    x = torch.tensor([1.0, 1.0 + 1e-7])
+    report = parity_of(lambda t: (t * 1e-30 * 1e-15).argmax(), lambda t: (t * 1e-30 * 1e-15).argmax(), x)
+    assert "flipped" in report.anchor_unavailable_reason
+
+
+def test_nothing_compared_is_visible():
+    assert parity_of(lambda x: None, lambda x: None, torch.randn(2)).compared == 0
+    assert parity_of(lambda x: "text", lambda x: "text", torch.randn(2)).compared == 0
+
+
+def test_comparing_with_itself_is_refused():
+    run = execute(torch.sin, (torch.randn(3),))
+    with pytest.raises(SelfComparisonError, match="execute the program twice"):
+        compare(run, run)
+    kept = [torch.randn(3)]
+    cached = type("Cached", (), {"get": staticmethod(lambda: kept[0])})
+    with pytest.raises(SelfComparisonError, match="comparing a tensor with itself"):
+        parity_of(lambda x: cached.get(), lambda x: cached.get(), torch.randn(3))
+    assert parity_of(lambda x: x, lambda x: x, torch.randn(3)).ok
+
+
+def test_a_failing_eager_program_is_the_tests_fault():
+    run = execute(lambda x: x @ torch.ones(7), (torch.randn(3),))
+    with pytest.raises(BadProgramError, match="the test's program fails in eager") as caught:
+        check_program(run)
+    assert caught.value.__cause__ is run.exception
+    check_program(execute(torch.sin, (torch.randn(3),)))
