@@ -54,15 +54,6 @@ def _prepare_one(item: pytest.Item, session: RegionalSession | None) -> None:
         return
     failures = marks.known_failures(item)
     if session is None:
-        _check_offline(mark)
         item.add_marker(pytest.mark.skip(reason=settings.OFF_REASON))
         return
     session.prepare(item, mark, failures)
-
-
-def _check_offline(mark: marks.CompileMark) -> None:
-    """Check, with the plugin off, what can be checked without knowing the backend."""
-    from pytest_regional.backends.capabilities import Capabilities
-
-    for name in mark.requires:
-        Capabilities().get(name)

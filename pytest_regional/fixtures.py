@@ -32,7 +32,7 @@ def regional(request: pytest.FixtureRequest) -> Regional:
 
 @pytest.fixture
 def pre_grad_pass() -> Callable[..., Any]:
-    """Make counting pre-grad passes: pre_grad_pass(uuid=..., transform=...) has .calls."""
+    """Make pre-grad passes that count their runs in .calls; takes uuid= and transform=."""
     from pytest_regional.harness.passes import counting_pass
 
     return counting_pass
@@ -47,21 +47,21 @@ def regional_backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def regional_device(request: pytest.FixtureRequest) -> torch.device:
-    """The torch.device under test."""
+    """Return the torch.device under test."""
     device: torch.device = request.getfixturevalue("regional").device
     return device
 
 
 @pytest.fixture
 def regional_cache_dir(request: pytest.FixtureRequest) -> Path:
-    """The folder that holds this test's compiler caches: fresh, and its own."""
+    """Return the folder that holds this test's compiler caches: fresh, and its own."""
     folder: Path = request.getfixturevalue("regional").folder
     return folder
 
 
 @pytest.fixture
 def fake_pg() -> Iterator[Callable[..., Any]]:
-    """Start torch.distributed with the fake process group on CPU: fake_pg(world_size=8, rank=0); destroyed at the end."""
+    """Start torch.distributed with the fake process group; takes world_size=8 and rank=0; destroyed at the end."""
     import contextlib
 
     from pytest_regional.harness.distributed import fake_process_group

@@ -22,7 +22,7 @@ _SETTINGS = "_hypothesis_internal_use_settings"
 @contextlib.contextmanager
 def adapted(item: pytest.Item, regional: Regional) -> Iterator[None]:
     """While the context lasts, reset ``regional`` before each example of ``item``'s property test."""
-    function = getattr(item, "obj", None)
+    function: Any = getattr(item, "obj", None)
     if not getattr(function, "is_hypothesis_test", False):
         yield
         return
@@ -54,7 +54,7 @@ def _answered(settings: Any) -> Any:
     """
     import hypothesis
 
-    chosen = settings or hypothesis.settings.default
+    chosen: Any = settings or hypothesis.settings.default
     default = hypothesis.settings.get_profile("default").deadline
     return hypothesis.settings(
         parent=chosen,

@@ -18,8 +18,8 @@ MARKER_LINES = (
     f"{COMPILE_MARK}(backend=None, device=None, dynamic=None, fullgraph=True, inductor_configs=None, "
     "pre_grad_pass_timing=None, requires=(), expects_regions=True, isolate=True): compile with the backend under test; "
     "skipped unless --regional-backend is given, isolated, counted, and failed when no region was compiled.",
-    f'{KNOWN_FAILURE_MARK}(backend, reason, torch=">=2.13", strict=True): the test is known to fail with that backend on '
-    "those torch versions; when it passes, the mark is to be removed and the test fails until it is.",
+    f'{KNOWN_FAILURE_MARK}(backend, reason, torch=">=2.13", strict=True): the test is known to fail with that backend '
+    "on those torch versions; when it passes, the mark is to be removed and the test fails until it is.",
 )
 
 
@@ -132,7 +132,9 @@ def _known_failure(mark: pytest.Mark) -> KnownFailure:
     try:
         failure = KnownFailure(*mark.args, **mark.kwargs)
     except TypeError:
-        raise MarkError(f"{KNOWN_FAILURE_MARK} needs a backend and a reason: got {mark.args!r} {mark.kwargs!r}") from None
+        raise MarkError(
+            f"{KNOWN_FAILURE_MARK} needs a backend and a reason: got {mark.args!r} {mark.kwargs!r}"
+        ) from None
     if not isinstance(failure.reason, str) or not failure.reason.strip():
         raise MarkError(f"{KNOWN_FAILURE_MARK}: reason must say what fails and where it is reported")
     try:

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -33,8 +33,9 @@ OPTIONS = (
     Option(
         "--regional-backend",
         "regional_backend",
-        "Run the tests marked regional_compile, once for each of the comma-separated backends: reference (the default), "
-        "torch, inductor, aot_eager, an entry point of group pytest_regional.backends, or package.module:attribute.",
+        "Run the tests marked regional_compile, once for each of the comma-separated backends: reference (the "
+        "default), torch, inductor, aot_eager, an entry point of group pytest_regional.backends, or "
+        "package.module:attribute.",
         metavar="NAMES",
         nargs="?",
     ),
@@ -83,7 +84,11 @@ def add_options(parser: pytest.Parser) -> None:
             )
         else:
             group.addoption(option.flag, metavar=option.metavar, help=option.help)
-        parser.addini(option.ini, option.help, type="bool" if option.switch else "string", default=None)
+        parser.addini(option.ini, option.help, type=_ini_type(option), default=None)
+
+
+def _ini_type(option: Option) -> Literal["bool", "string"]:
+    return "bool" if option.switch else "string"
 
 
 def give_bare_option_its_value(arguments: list[str]) -> bool:

@@ -45,6 +45,7 @@ __all__ = [
     "run",
 ]
 
+
 @contextlib.contextmanager
 def regional(
     backend: str | BackendSpec = "reference",

@@ -10,10 +10,10 @@ import traceback
 from collections.abc import Iterator
 from types import FrameType
 
-import pytest
+from _pytest.outcomes import Failed
 
 
-class RegionalTimeoutError(pytest.fail.Exception):
+class RegionalTimeoutError(Failed):
     """A marked test took longer than ``--regional-timeout``; the message holds the stacks of all threads.
 
     Not an ``Exception``: comparing what a program raises must not take it for the program's own.

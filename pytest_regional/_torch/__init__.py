@@ -47,7 +47,7 @@ def symbol(module: str, name: str) -> Any:
             value = getattr(value, part)
     except (ImportError, AttributeError) as error:
         raise MissingTorchSymbolError(
-            f"{module}.{name} does not exist in torch {torch.__version__}; pytest-regional supports torch 2.11 to 2.15. "
-            f"Install a supported torch, or a pytest-regional that knows this one."
+            f"{module}.{name} does not exist in torch {torch.__version__}; pytest-regional supports torch 2.11 to "
+            f"2.15. Install a supported torch, or a pytest-regional that knows this one."
         ) from error
     return value

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 def structured_trace_off() -> Iterator[None]:
     """Keep pytest from switching PyTorch's structured trace on.
 
-    The logger ``torch.__trace`` (2.11 to 2.15) does not propagate and is on whenever it has a handler. pytest 9.2 adds its
-    capture handler to every logger that does not propagate, so every graph of every compile was printed into the report.
-    It has none meanwhile, unless ``TORCH_TRACE`` asks for the trace. Remove when PyTorch tells handlers apart.
+    The logger ``torch.__trace`` (2.11 to 2.15) does not propagate and is on whenever it has a handler. pytest 9.2 adds
+    its capture handler to every logger that does not propagate, so every graph of every compile was printed into the
+    report. It has none meanwhile, unless ``TORCH_TRACE`` asks for the trace. Remove when PyTorch tells handlers apart.
     """
     import torch  # noqa: F401 - its import sets the logger up
 

@@ -8,5 +8,5 @@ from . import symbol
 
 
 def custom_graph_pass_base() -> Any:
-    """Return ``torch._inductor.custom_graph_pass.CustomGraphPass``, the class whose ``uuid()`` enters keys (2.11 to 2.15)."""
+    """Return Inductor's ``CustomGraphPass``, the class whose ``uuid()`` enters cache keys (2.11 to 2.15)."""
     return symbol("torch._inductor.custom_graph_pass", "CustomGraphPass")

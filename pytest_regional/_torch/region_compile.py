@@ -178,7 +178,7 @@ def is_symbolic(value: Any) -> bool:
 
 
 def free_symbols(value: Any) -> set[Any]:
-    """Symbols in a number, or in sizes, strides and offset of a tensor (``symbolic_shapes.free_symbols``, 2.11 to 2.15)."""
+    """Return symbols in a number, or in sizes, strides and offset of a tensor (``free_symbols``, 2.11 to 2.15)."""
     found: set[Any] = symbol("torch.fx.experimental.symbolic_shapes", "free_symbols")(value)
     return found
 

@@ -31,7 +31,9 @@ class TorchRegionalCapabilities(Capabilities):
     @property
     def distinct_region_configs(self) -> Support:
         """Nodes of one region id with different ``inductor_configs`` are compiled apart, each with its own."""
-        return c.unsupported("the first annotated node's inductor_configs win for the whole partition, the others are lost")
+        return c.unsupported(
+            "the first annotated node's inductor_configs win for the whole partition, the others are lost"
+        )
 
     @property
     def interleaved_regions(self) -> Support:

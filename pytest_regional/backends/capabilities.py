@@ -45,8 +45,12 @@ def unsupported(reason: str) -> Support:
 
 
 def supported_for(torch: str, reason: str) -> Support:
-    """Claim the capability for the torch versions in ``torch`` (such as ``">=2.13"``), disclaim it with ``reason`` elsewhere."""
-    return Support(True) if torch_matches(torch) else unsupported(f"{reason} (supported for torch {torch}, this is {torch_version()})")
+    """Claim the capability for the torch versions in ``torch`` (such as ``">=2.13"``), elsewhere disclaim it."""
+    return (
+        Support(True)
+        if torch_matches(torch)
+        else unsupported(f"{reason} (supported for torch {torch}, this is {torch_version()})")
+    )
 
 
 @cache
@@ -205,5 +209,9 @@ def declared(**answers: Support | bool) -> Callable[[], Capabilities]:
     for name, answer in answers.items():
         Capabilities._known(name)
         support = answer if isinstance(answer, Support) else Support(answer, "" if answer else "declared absent")
-        members[name] = property(lambda self, support=support: support, doc=Capabilities.sentence(name))
+        members[name] = property(_answering(support), doc=Capabilities.sentence(name))
     return type("DeclaredCapabilities", (Capabilities,), members)
+
+
+def _answering(support: Support) -> Callable[[Any], Support]:
+    return lambda capabilities: support

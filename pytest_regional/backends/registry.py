@@ -81,7 +81,7 @@ def _attribute(module: str, attribute: str) -> Any:
 def _load(name: str, load: Callable[[], Any]) -> Any:
     try:
         return load()
-    except Exception as error:  # noqa: BLE001 - a backend's import may raise anything; it is reported whole, as ours
+    except Exception as error:
         raise BackendImportError(f"backend {name!r} could not be loaded: {type(error).__name__}: {error}") from error
 
 

@@ -85,7 +85,7 @@ class ParityCheck:
         if not names or not self.regional.spec.capabilities.get("regions"):
             return "the whole graph is compiled as one, so no region can be singled out"
         # The recompiles below are ours, not the test's: they must not show in its counters.
-        with _unobserved(self.regional):
+        with _Unobserved(self.regional):
             return self._blame_among(names, first, second)
 
     def _blame_among(self, names: list[str], first: _Case, second: _Case) -> str:
@@ -126,7 +126,7 @@ def _regions(names: list[str]) -> str:
     return ("region " if len(names) == 1 else "regions ") + ", ".join(repr(name) for name in names)
 
 
-class _unobserved:  # noqa: N801 - reads as a statement where it is used
+class _Unobserved:
     """Keep what happens inside out of the test's counters, graphs and code."""
 
     def __init__(self, regional: Regional) -> None:
@@ -139,5 +139,3 @@ class _unobserved:  # noqa: N801 - reads as a statement where it is used
         del self.observer.log.events[self.marks[0] :]
         del self.observer.graphs[self.marks[1] :]
         del self.observer.sources[self.marks[2] :]
-
-

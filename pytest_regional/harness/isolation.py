@@ -155,7 +155,10 @@ _TORCH_STATE: dict[str, tuple[Any, Any]] = {
     "float32 matmul precision": (_read("get_float32_matmul_precision"), _write("set_float32_matmul_precision")),
     "number of threads": (_read("get_num_threads"), _write("set_num_threads")),
     "deterministic algorithms": (
-        lambda: (_read("are_deterministic_algorithms_enabled")(), _read("is_deterministic_algorithms_warn_only_enabled")()),
+        lambda: (
+            _read("are_deterministic_algorithms_enabled")(),
+            _read("is_deterministic_algorithms_warn_only_enabled")(),
+        ),
         _set_deterministic,
     ),
 }

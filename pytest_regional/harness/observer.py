@@ -186,7 +186,9 @@ class Observer:
         self.graphs.append(graph)
         self.log.count("graphs", f"{graph.kind} graph of {len(graph.ops)} ops")
         for name, configs in graph.regions:
-            self.log.count("regions", f"{name} in the {graph.kind} graph" + (f" with {configs}" if configs != "[]" else ""))
+            self.log.count(
+                "regions", f"{name} in the {graph.kind} graph" + (f" with {configs}" if configs != "[]" else "")
+            )
 
     # AOTAutograd
 
@@ -240,7 +242,11 @@ class Observer:
             # Counted once, by the FX graph lookup that follows or, where there is none, by the code generation.
             self._innermost().lookup_pending = True
             return
-        cause = f"AOTAutograd cache: {self._local.bypass}" if outcome == "bypass" else f"AOTAutograd cache, {self._innermost()}"
+        cause = (
+            f"AOTAutograd cache: {self._local.bypass}"
+            if outcome == "bypass"
+            else f"AOTAutograd cache, {self._innermost()}"
+        )
         self._count(counter, cause)
 
     def _on_aot_key(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -284,7 +290,9 @@ class Observer:
         frame.lookup_pending = False
         state = "hit" if compiled is not None else "miss"
         if not (state == "miss" and self._inside("lookup")):
-            self.log.count("region_cache_hits" if compiled is not None else "region_cache_misses", f"FX graph cache, {frame}")
+            self.log.count(
+                "region_cache_hits" if compiled is not None else "region_cache_misses", f"FX graph cache, {frame}"
+            )
         if compiled is not None:
             self._add_source(compiled, loaded=True)
         return compiled, info

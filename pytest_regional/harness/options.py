@@ -42,7 +42,9 @@ class CompileOptions:
         if self.pre_grad_pass_timing is not None and self.pre_grad_pass_timing not in TIMINGS:
             raise CompileOptionError(unknown_name("pre_grad_pass_timing", self.pre_grad_pass_timing, TIMINGS))
         if not isinstance(self.inductor_configs, Mapping):
-            raise CompileOptionError(f"inductor_configs must be a dict of Inductor settings, not {self.inductor_configs!r}")
+            raise CompileOptionError(
+                f"inductor_configs must be a dict of Inductor settings, not {self.inductor_configs!r}"
+            )
 
     def override(self, **values: Any) -> CompileOptions:
         """Return a copy in which every value that is not ``None`` replaces this one's."""

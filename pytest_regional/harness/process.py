@@ -67,6 +67,7 @@ def call_in_new_process(job: Job, timeout: float | None) -> ProcessResult:
     """Make the call described by ``job`` in a fresh interpreter.
 
     Args:
+        job: the call, from :func:`job_for`.
         timeout: seconds after which the child is killed; ``None`` for no limit.
 
     Raises:
@@ -89,11 +90,19 @@ def _run_child(request: Path, answer: Path, timeout: float | None) -> str:
     command = [sys.executable, "-m", "pytest_regional.harness._child", str(request), str(answer)]
     try:
         done = subprocess.run(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         printed = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
-        raise NewProcessError(f"the new process did not answer within {timeout:g} s and was killed\n{printed}") from None
+        raise NewProcessError(
+            f"the new process did not answer within {timeout:g} s and was killed\n{printed}"
+        ) from None
     return f"exit status {done.returncode}; it printed:\n{done.stdout}"
 
 

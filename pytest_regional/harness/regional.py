@@ -195,7 +195,8 @@ class Regional(InputFactories):
             backward: as :meth:`run`.
             level: ``"close"`` (anchored on a float64 run, element by element), ``"dtype"``
                 (``torch.testing.assert_close`` defaults) or ``"bitwise"``.
-            rtol, atol: tolerances that replace the level's.
+            rtol: relative tolerance that replaces the level's.
+            atol: absolute tolerance that replaces the level's.
 
         Raises:
             ParityError: what differs, where, by how much, and which region is to blame.
@@ -236,7 +237,9 @@ class Regional(InputFactories):
         if self.spec.forget:
             self.spec.forget()
 
-    def in_new_process(self, function: Callable[..., Any], *arguments: Any, timeout: float | None = None) -> ProcessResult:
+    def in_new_process(
+        self, function: Callable[..., Any], *arguments: Any, timeout: float | None = None
+    ) -> ProcessResult:
         """Call ``function(*arguments)`` in a fresh interpreter that shares this test's cache folder.
 
         When the function's first parameter is called ``regional`` it gets a harness like this one before the
@@ -264,7 +267,7 @@ class Regional(InputFactories):
     # Ending
 
     def reset(self) -> None:
-        """Start over within the test, as between two Hypothesis examples: compiled code forgotten, generators seeded."""
+        """Start over within the test, as between two Hypothesis examples: nothing compiled, generators seeded."""
         self.restart()
         isolation.seed_everything(self.seed)
         clear_folder(self.folder)

@@ -7,7 +7,7 @@ Documented shape: a dictionary with ``version`` 1, ``suite``, ``backend``, ``dev
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 if TYPE_CHECKING:
     import pytest
@@ -55,8 +55,8 @@ def suite_of(nodeid: str) -> str:
 
 def read(report: pytest.TestReport) -> Facts | None:
     """Return the facts on ``report`` with its outcome, or ``None`` for an unmarked test."""
-    raw = getattr(report, ATTRIBUTE, None)
-    return None if raw is None else {**raw, "outcome": _outcome(report)}  # type: ignore[typeddict-item]
+    raw: Any = getattr(report, ATTRIBUTE, None)
+    return None if raw is None else cast("Facts", {**raw, "outcome": _outcome(report)})
 
 
 def _outcome(report: pytest.TestReport) -> str:

@@ -19,7 +19,10 @@ def write(reporter: Any, facts: Sequence[Facts], lost_workers: int) -> None:
     reporter.section("regional conformance", sep="=")
     columns = list(dict.fromkeys(_column(fact) for fact in sorted(facts, key=_column)))
     suites = sorted({fact["suite"] for fact in facts})
-    rows = [(suite, [_cell([f for f in facts if f["suite"] == suite and _column(f) == c]) for c in columns]) for suite in suites]
+    rows = [
+        (suite, [_cell([f for f in facts if f["suite"] == suite and _column(f) == c]) for c in columns])
+        for suite in suites
+    ]
     total = ("all", [_cell([f for f in facts if _column(f) == c]) for c in columns])
     _write_rows(reporter, columns, [*rows, total])
     _write_totals(reporter, facts)
@@ -39,7 +42,9 @@ def _cell(facts: Sequence[Facts]) -> str:
 def _write_rows(reporter: Any, columns: Sequence[str], rows: Sequence[tuple[str, list[str]]]) -> None:
     first = max(len("suite"), *(len(name) for name, _ in rows))
     widths = [max(len(title), *(len(cells[i]) for _, cells in rows)) for i, title in enumerate(columns)]
-    _write_row(reporter, "suite".ljust(first), [title.ljust(width) for title, width in zip(columns, widths, strict=True)])
+    _write_row(
+        reporter, "suite".ljust(first), [title.ljust(width) for title, width in zip(columns, widths, strict=True)]
+    )
     for name, cells in rows:
         _write_row(reporter, name.ljust(first), [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)])
 

@@ -1,0 +1,38 @@
+# Two commands do everything on a machine with python3 and make: `make conformance` and `make test`.
+# TORCH=2.15.0 uses another torch, in an environment of its own. BACKEND=torch,inductor tests other backends.
+PYTHON ?= python3
+TORCH ?= 2.13.0
+BACKEND ?= reference
+PYTEST_ARGS ?=
+PINNED := $(shell sed -n 's/^torch==//p' constraints.txt)
+VENV := $(if $(filter $(PINNED),$(TORCH)),.venv,.venv-torch-$(TORCH))
+RUN := $(VENV)/bin/python -m
+
+.PHONY: conformance test lint types bench check clean
+
+conformance: $(VENV)/installed  ## Run the conformance suites on real models; ends with the conformance table.
+	$(RUN) pytest --regional-backend=$(BACKEND) suites $(PYTEST_ARGS)
+
+test: $(VENV)/installed  ## Run the project's own tests.
+	$(RUN) pytest tests $(PYTEST_ARGS)
+
+lint: $(VENV)/installed  ## Check formatting and lint.
+	$(RUN) ruff format --check .
+	$(RUN) ruff check .
+
+types: $(VENV)/installed  ## Check types.
+	$(RUN) mypy
+
+bench: $(VENV)/installed  ## Print the measurements that the documentation quotes.
+	$(VENV)/bin/python tests/benchmarks/startup.py
+	$(VENV)/bin/python tests/benchmarks/parity_power.py
+
+check: lint types test  ## Everything that CI runs.
+
+clean:  ## Remove the environments.
+	rm -rf .venv .venv-torch-*
+
+# torch first and pinned: a range would bring the newest build with several GB of CUDA packages.
+$(VENV)/installed: constraints.txt pyproject.toml tools/install
+	tools/install $(PYTHON) $(VENV) $(TORCH)
+	touch $@
