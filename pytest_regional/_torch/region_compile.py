@@ -191,6 +191,25 @@ def plain_symbol(value: Any) -> str | None:
     return str(expression) if expression.is_Symbol else None
 
 
+def size_hint(value: Any) -> int:
+    """Return a number, or the example value of a symbolic one (``SymNode.hint``; unbacked symbols count as 2)."""
+    if not is_symbolic(value):
+        return int(value)
+    hint = value.node.hint if value.node.has_hint() else None
+    return 2 if hint is None else int(hint)
+
+
+def compiled_output_strides(compiled: Any) -> list[tuple[str, ...] | None]:
+    """Strides that Inductor gave a compiled region's outputs, as text; empty where that is not told.
+
+    ``CompiledFxGraph.output_strides``, which AOTAutograd's wrappers pass on as an attribute (2.11, 2.13, 2.15). The
+    outputs of the region come first unless it writes to an input, so it is no use for regions that do.
+    """
+    function = getattr(getattr(compiled, "inner_fn", None), "compiled_fn", None)
+    strides = getattr(function, "output_strides", None) or []
+    return [] if getattr(function, "mutated_inputs", None) else list(strides)
+
+
 def storage_key(value: Any) -> int | None:
     """Identity of the storage behind a (fake) tensor, or None where it has none (``untyped_storage()._cdata``)."""
     import torch

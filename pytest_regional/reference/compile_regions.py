@@ -11,12 +11,14 @@ import torch.fx
 
 from pytest_regional._torch.region_compile import (
     aot_compiled_artifact,
+    compiled_output_strides,
     donation_arguments,
     region_compile_settings,
     standalone_compile,
 )
 from pytest_regional.reference.extract import ExtractedRegion
 from pytest_regional.reference.regions import RegionKey
+from pytest_regional.reference.restride import restore_strides
 
 Compiled = Callable[..., Sequence[Any]]
 
@@ -68,6 +70,7 @@ def compile_regions(
         compiled = compiler(request_for(region))
         region.call.target = as_graph_target(compiled, region.name)
         region.call.op = "call_function"
+        restore_strides(region.call, compiled_output_strides(compiled))
         gm.delete_submodule(region.name)
     gm.recompile()
 

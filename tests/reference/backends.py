@@ -1,0 +1,41 @@
+"""A Dynamo backend that partitions and extracts as the real one does, and compiles nothing."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from pytest_regional._torch.region_compile import aot_autograd, partition_function
+from pytest_regional.reference.cse import cse_within_regions
+from pytest_regional.reference.regional_inductor import regional_inductor
+from tests.reference.graphs import InterpretedCompiler
+
+
+class Structure:
+    """Runs programs through AOTAutograd with an interpreted compiler; ``ops`` are those of each region compile."""
+
+    def __init__(self, partition="default", share_identical=False):
+        self.compiler = InterpretedCompiler()
+        compile_graph = functools.partial(regional_inductor, share_identical=share_identical, compiler=self.compiler)
+        partition_fn = partition_function(partition)
+        self._options = {
+            "fw_compiler": compile_graph,
+            "bw_compiler": compile_graph,
+            "partition_fn": cse_within_regions(partition_fn) if partition == "min_cut" else partition_fn,
+        }
+
+    def compile(self, fn, **options):
+        return torch.compile(fn, backend=aot_autograd(**self._options), fullgraph=True, **options)
+
+    @property
+    def ops(self):
+        return [[op_name(target) for target in targets] for targets in self.compiler.ops]
+
+    @property
+    def labels(self):
+        return [request.key.label for request in self.compiler.requests]
+
+
+def op_name(target):
+    return getattr(target, "_opname", getattr(target, "__name__", str(target)))
