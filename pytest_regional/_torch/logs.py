@@ -28,4 +28,6 @@ def structured_trace_off() -> Iterator[None]:
     try:
         yield
     finally:
-        logger.propagate, logger.handlers = propagate, handlers
+        # pytest's are left off: the phase that they were made for may be over.
+        logger.propagate = propagate
+        logger.handlers = [handler for handler in handlers if not type(handler).__module__.startswith("_pytest")]

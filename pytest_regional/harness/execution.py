@@ -210,7 +210,7 @@ def _backpropagate(
     elif not differentiable:
         return
     else:
-        roots, cotangents = differentiable, _cotangents(differentiable, backward, seed)
+        roots, cotangents = differentiable, cotangents_for(differentiable, backward, seed)
     result.stage = "backward"
     try:
         torch.autograd.backward(roots, cotangents)
@@ -218,7 +218,8 @@ def _backpropagate(
         result.exception = error
 
 
-def _cotangents(outputs: list[torch.Tensor], backward: Any, seed: int) -> list[torch.Tensor]:
+def cotangents_for(outputs: list[torch.Tensor], backward: Any, seed: int) -> list[torch.Tensor]:
+    """Return what to backpropagate into ``outputs``: the caller's cotangents, checked, or seeded random ones."""
     if backward is None or backward is True:
         return [random_cotangent(tensor, seed, index) for index, tensor in enumerate(outputs)]
     given = [backward] if isinstance(backward, torch.Tensor) else list(backward)

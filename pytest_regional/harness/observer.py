@@ -165,7 +165,11 @@ class Observer:
 
     def _on_recompile_reasons(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         reasons = original(*args, **kwargs)
-        self.log.count("recompiles", str(reasons[0]) if reasons else "no failed guard found")
+        failed = [str(reason) for reason in reasons or ["no failed guard found"]]
+        # Compiling one function with another backend object is a first compile for that backend.
+        own = [reason for reason in failed if "different backend" not in reason]
+        if own:
+            self.log.count("recompiles", own[0])
         return reasons
 
     def _on_recompile_limit(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -236,7 +240,7 @@ class Observer:
         return result
 
     def _on_aot_outcome(self, outcome: str, counter: str) -> None:
-        if outcome == "hit":
+        if outcome == "hit" and not self._nested:
             self._mark_made()
         if self._nested and outcome == "miss":
             # Counted once, by the FX graph lookup that follows or, where there is none, by the code generation.
@@ -288,8 +292,8 @@ class Observer:
         compiled, info = original(*args, **kwargs)
         frame = self._innermost()
         frame.lookup_pending = False
-        state = "hit" if compiled is not None else "miss"
-        if not (state == "miss" and self._inside("lookup")):
+        # Inside a lookup of AOTAutograd's cache a miss is told as that lookup's own; so is a hit, where it is a region's.
+        if not self._inside("lookup") or (compiled is not None and not self._nested):
             self.log.count(
                 "region_cache_hits" if compiled is not None else "region_cache_misses", f"FX graph cache, {frame}"
             )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_regional._torch.logs import structured_trace_off
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 
@@ -332,6 +333,7 @@ def harness(
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pytest-regional-")))
         regional = Regional(resolved, device, folder, seed, options or CompileOptions())
+        stack.enter_context(structured_trace_off())
         if isolate:
             stack.enter_context(_isolated(regional))
         stack.enter_context(regional.observer.watching())

@@ -1,0 +1,189 @@
+"""The isolation isolates: fresh caches, cleared state, everything put back and named."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import numpy
+import pytest
+import torch
+
+from pytest_regional._torch import state
+from pytest_regional.harness.isolation import Snapshot
+from pytest_regional.testing import regional
+
+from .programs import pair, product
+
+
+def test_every_harness_starts_cold():
+    for _ in range(2):
+        with regional("torch") as r, r.expect(region_compiles=1, region_cache_hits=0):
+            r.compile(product)(*pair(r))
+
+
+def test_a_shared_folder_is_what_makes_the_second_one_warm(tmp_path):
+    """The twin of the test above: without fresh folders there would be a hit."""
+    hits = []
+    for _ in range(2):
+        with regional("torch", cache_dir=tmp_path) as r:
+            r.compile(product)(*pair(r))
+            hits.append(r.counters.region_cache_hits)
+    assert hits == [0, 1]
+
+
+def test_caches_stay_in_the_folder(tmp_path):
+    folder = tmp_path / "own"
+    before = dict(os.environ)
+    with regional("torch", cache_dir=folder) as r:
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder)
+        assert os.environ["TRITON_CACHE_DIR"].startswith(str(folder))
+        r.compile(product)(*pair(r))
+        assert any(path.is_file() for path in folder.rglob("*"))
+    assert dict(os.environ) == before
+    assert folder.is_dir(), "a folder that the harness did not create is never deleted"
+
+
+def test_a_folder_of_our_own_is_deleted():
+    with regional("torch") as r:
+        r.compile(product)(*pair(r))
+        folder = r.folder
+        assert folder.is_dir()
+    assert not folder.exists()
+
+
+def test_draws_are_the_same_in_every_harness_of_one_seed():
+    draws = []
+    for seed in (1, 1, 2):
+        with regional("aot_eager", seed=seed, expects_regions=False) as r:
+            draws.append((r.randn(3).tolist(), random.random(), float(numpy.random.rand())))
+    assert draws[0] == draws[1]
+    assert all(a != b for a, b in zip(draws[0], draws[2], strict=True))
+
+
+def test_the_callers_generators_are_left_as_found():
+    before = torch.get_rng_state(), random.getstate()
+    with regional("aot_eager", expects_regions=False) as r:
+        r.randn(3), random.random()
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+
+
+def test_compile_counters_of_others_are_cleared():
+    counters = torch._dynamo.utils.counters
+    counters["aot_autograd"]["autograd_cache_hit"] += 5
+    with regional("aot_eager", expects_regions=False):
+        assert counters["aot_autograd"]["autograd_cache_hit"] == 0
+
+
+def set_config():
+    torch._inductor.config.max_autotune = True
+
+
+def set_nested_config():
+    torch._inductor.config.triton.cudagraphs = True
+
+
+def grow_config():
+    torch._dynamo.config.reorderable_logging_functions.add(print)
+
+
+def set_functorch():
+    torch._functorch.config.debug_assert = not torch._functorch.config.debug_assert
+
+
+def set_environment():
+    os.environ["SOME_SETTING"] = "1"
+
+
+def remove_environment():
+    del os.environ["REGIONAL_TEST_VARIABLE"]
+
+
+def set_default_dtype():
+    torch.set_default_dtype(torch.float64)
+
+
+def set_default_device():
+    torch.set_default_device("meta")
+
+
+def set_grad_mode():
+    torch.set_grad_enabled(False)
+
+
+def set_precision():
+    torch.set_float32_matmul_precision("high")
+
+
+def set_deterministic():
+    torch.use_deterministic_algorithms(True)
+
+
+LEAKS = {
+    set_config: "torch._inductor.config.max_autotune",
+    set_nested_config: "torch._inductor.config.triton.cudagraphs",
+    grow_config: "torch._dynamo.config.reorderable_logging_functions",
+    set_functorch: "torch._functorch.config.debug_assert",
+    set_environment: "environment variable SOME_SETTING",
+    remove_environment: "environment variable REGIONAL_TEST_VARIABLE",
+    set_default_dtype: "default dtype",
+    set_default_device: "default device",
+    set_grad_mode: "grad mode",
+    set_precision: "float32 matmul precision",
+    # PyTorch itself makes Inductor follow.
+    set_deterministic: "torch._inductor.config.deterministic, deterministic algorithms",
+}
+
+
+@pytest.mark.parametrize("leak", LEAKS, ids=lambda leak: leak.__name__)
+def test_what_is_left_changed_is_put_back_and_named(leak, monkeypatch):
+    monkeypatch.setenv("REGIONAL_TEST_VARIABLE", "here")
+    before = Snapshot.take()
+    with regional("aot_eager", expects_regions=False) as r:
+        leak()
+    assert ", ".join(found.name for found in r.leaks) == LEAKS[leak]
+    assert before.leaks() == ()
+
+
+def test_nothing_changed_is_no_leak():
+    with regional("torch") as r:
+        r.compile(product)(*pair(r, requires_grad=True)).sum().backward()
+    assert r.leaks == ()
+
+
+def test_what_a_failing_block_changed_is_put_back_too():
+    with pytest.raises(KeyError), regional("aot_eager") as r:
+        set_default_dtype()
+        raise KeyError
+    assert torch.get_default_dtype() is torch.float32
+    assert [leak.name for leak in r.leaks] == ["default dtype"]
+
+
+def test_without_isolation_the_callers_caches_are_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    state.reset_dynamo()
+    with regional("torch", isolate=False) as r:
+        r.compile(product)(*pair(r))
+    assert any(path.is_file() for path in tmp_path.rglob("*"))
+    assert r.leaks == ()
+
+
+def test_restart_forgets_memory_and_keeps_disk():
+    with regional("torch") as r:
+        x = pair(r)
+        r.compile(product)(*x)
+        with r.expect(graphs=0):
+            r.compile(product)(*x)
+        r.restart()
+        with r.expect(graphs=1, region_cache_hits=1, region_compiles=0):
+            r.compile(product)(*x)
+
+
+def test_reset_forgets_disk_as_well():
+    with regional("torch") as r:
+        x = pair(r)
+        r.compile(product)(*x)
+        r.reset()
+        with r.expect(graphs=1, region_cache_hits=0, region_compiles=1):
+            r.compile(product)(*x)

@@ -1,0 +1,71 @@
+"""The plain forms of ``pytest_regional.testing``, as a unittest class uses them."""
+
+from __future__ import annotations
+
+import unittest
+
+import pytest
+import torch
+
+from pytest_regional import VacuousTestError, testing
+
+from .programs import pair, product
+
+
+class PlainFormsTest(unittest.TestCase):
+    """No plugin, no fixture, no marker."""
+
+    def test_everything_in_one_block(self):
+        with testing.regional("torch") as r:
+            x = pair(r)
+            with testing.expect(region_compiles=1):
+                compiled = testing.compile(product)
+                compiled(*x)
+            with testing.no_compile():
+                compiled(*x)
+            testing.restart()
+            assert testing.run(product, *x).counters.region_cache_hits == 1
+            assert testing.assert_parity(product, *x).ok
+            assert testing.counters().region_compiles == r.counters.region_compiles
+            assert testing.current() is r
+
+    def test_a_missing_capability_skips(self):
+        with (
+            self.assertRaisesRegex(unittest.SkipTest, "disclaims regions"),
+            testing.regional("inductor", requires=["regions"]),
+        ):
+            pass
+
+    def test_vacuity(self):
+        with self.assertRaises(VacuousTestError), testing.regional("torch"):
+            pass
+
+
+def test_without_an_active_harness_the_functions_say_so():
+    with pytest.raises(RuntimeError, match="no regional harness is active"):
+        testing.compile(product)
+
+
+def test_fake_process_group():
+    import torch.distributed as dist
+
+    with testing.fake_pg(world_size=4, rank=1):
+        assert (dist.get_world_size(), dist.get_rank()) == (4, 1)
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor)
+        with pytest.raises(RuntimeError, match="already"), testing.fake_pg():
+            pass
+    assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize("rank", [-1, 8])
+def test_a_rank_outside_the_world_is_refused(rank):
+    with pytest.raises(ValueError, match="rank"), testing.fake_pg(world_size=8, rank=rank):
+        pass
+
+
+def test_input_factories_draw_on_the_device():
+    with testing.regional("aot_eager", device="cpu", expects_regions=False) as r:
+        made = [r.randn(2), r.rand(2), r.randint(0, 5, (2,)), r.randperm(2), r.zeros(2), r.ones(2), r.full((2,), 3.0)]
+        made += [r.empty(2), r.arange(2), r.linspace(0, 1, 2), r.tensor([1, 2])]
+    assert all(tensor.shape == (2,) and tensor.device == r.device for tensor in made)
