@@ -138,6 +138,16 @@ def regional_output_code(gm: Any) -> Any:
     return symbol("torch._inductor.output_code", "RegionalOutputCode")(gm)
 
 
+def restart_exceptions() -> tuple[type[Exception], ...]:
+    """Return what Dynamo raises to trace a frame anew or not at all, which nobody may catch (2.11 to 2.15)."""
+    return (symbol("torch._dynamo.exc", "RestartAnalysis"), symbol("torch._dynamo.exc", "SkipFrame"))
+
+
+def count_fallback() -> None:
+    """Count a region that runs eagerly, in ``torch._dynamo.utils.counters["regional"]["fallbacks"]`` (2.11 to 2.15)."""
+    symbol("torch._dynamo.utils", "counters")["regional"]["fallbacks"] += 1
+
+
 def aot_autograd(**options: Any) -> Callable[..., Any]:
     """``torch._dynamo.backends.common.aot_autograd`` (2.11 to 2.15)."""
     backend: Callable[..., Any] = symbol("torch._dynamo.backends.common", "aot_autograd")(**options)

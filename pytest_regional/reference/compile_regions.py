@@ -13,6 +13,7 @@ from pytest_regional._torch.region_compile import (
     aot_compiled_artifact,
     compiled_output_strides,
     donation_arguments,
+    is_graph_module,
     region_compile_settings,
     standalone_compile,
 )
@@ -68,6 +69,9 @@ def compile_regions(
     """Replace the submodule calls of ``regions`` in ``gm`` by calls of what ``compiler`` makes of them."""
     for region in regions:
         compiled = compiler(request_for(region))
+        if is_graph_module(compiled):  # it runs as the graph it is
+            setattr(gm, region.name, compiled)
+            continue
         region.call.target = as_graph_target(compiled, region.name)
         region.call.op = "call_function"
         restore_strides(region.call, compiled_output_strides(compiled))

@@ -11,6 +11,7 @@ from pytest_regional._torch.annotations import preserve_node_meta
 from pytest_regional._torch.region_compile import aot_autograd, partition_function
 from pytest_regional.reference.compile_regions import compile_with_inductor
 from pytest_regional.reference.cse import cse_within_regions
+from pytest_regional.reference.failure import GuardedCompiler, OnRegionError
 from pytest_regional.reference.regional_inductor import regional_inductor
 from pytest_regional.reference.share import SharedCompiler
 
@@ -21,6 +22,7 @@ def regional(
     *,
     partitioner: Literal["default", "min_cut"] = "default",
     share_identical: bool = True,
+    on_region_error: OnRegionError = "raise",
 ) -> Callable[..., Any]:
     """Compile the annotated regions of a Dynamo graph; the rest runs as eager ATen.
 
@@ -29,8 +31,10 @@ def regional(
         example_inputs: Its (fake) inputs.
         partitioner: How AOTAutograd splits forward from backward: ``default`` or ``min_cut``.
         share_identical: Whether equal partitions, also of forward and backward, are compiled once.
+        on_region_error: ``raise`` a RegionCompileError, or run that region ``eager`` with one warning.
     """
-    compiler = SharedCompiler(compile_with_inductor) if share_identical else compile_with_inductor
+    guarded = GuardedCompiler(compile_with_inductor, on_region_error)
+    compiler = SharedCompiler(guarded) if share_identical else guarded
 
     def compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         return regional_inductor(graph, *inputs, share_identical=False, compiler=compiler)

@@ -23,6 +23,7 @@ from pytest_regional._torch.region_compile import (
 )
 from pytest_regional.reference.compile_regions import RegionCompiler, compile_regions, compile_with_inductor
 from pytest_regional.reference.extract import bodies_inside, called_attributes, extract_partitions
+from pytest_regional.reference.failure import GuardedCompiler, OnRegionError
 from pytest_regional.reference.partition import plan_partitions
 from pytest_regional.reference.share import SharedCompiler
 from pytest_regional.reference.symbols import pass_missing_symbols
@@ -36,6 +37,7 @@ def regional_inductor(
     gm: torch.fx.GraphModule,
     *example_args: object,
     share_identical: bool = True,
+    on_region_error: OnRegionError = "raise",
     compiler: RegionCompiler = compile_with_inductor,
 ) -> Any:
     """Compile the annotated regions of ``gm`` and leave the rest as it is.
@@ -44,12 +46,14 @@ def regional_inductor(
         gm: An ATen graph, as AOTAutograd or ``make_fx`` makes it.
         example_args: Inputs to make fake values from, where ``gm`` holds none and no tracing context is active.
         share_identical: Whether partitions equal up to names are compiled once.
+        on_region_error: ``raise`` a RegionCompileError, or run that region ``eager`` with one warning.
         compiler: What compiles one region.
 
     Returns:
         ``gm``, rewritten to take one list of inputs that it empties; PyTorch's ``RegionalOutputCode`` around it while
         ``torch._functorch.config.force_autograd_cache`` is on.
     """
+    compiler = GuardedCompiler(compiler, on_region_error)
     if share_identical:
         compiler = SharedCompiler(compiler)
     with preserve_node_meta(enable=False), _tracing_context(gm, example_args):

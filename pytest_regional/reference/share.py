@@ -91,8 +91,8 @@ def _target_token(module: torch.fx.GraphModule, node: torch.fx.Node) -> Hashable
 
 
 def _other_annotations(node: torch.fx.Node) -> Hashable:
-    custom = node.meta.get("custom")
-    return freeze({k: v for k, v in custom.items() if k != ANNOTATION}) if isinstance(custom, dict) else ()
+    custom = node.meta.get("custom") if node.op == "call_function" else None
+    return freeze({k: v for k, v in (custom or {}).items() if k != ANNOTATION})
 
 
 def _value_token(value: Any, storages: dict[int, int]) -> Hashable:
