@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional._torch.region_compile import is_op_overload, storage_key, without_cse
+from pytest_regional._torch.region_compile import is_higher_order_op, is_op_overload, storage_key, without_cse
 from pytest_regional.reference.effects import effect_classes, written_arguments
 from pytest_regional.reference.regions import freeze, read_region_keys
 
@@ -64,7 +64,14 @@ def _name(node: torch.fx.Node) -> str:
 def _storages_kept_apart(graph: torch.fx.Graph) -> set[int | None]:
     """Memory that is returned, and so must stay its caller's own, or that is written to."""
     written = (argument for node in graph.nodes for argument in written_arguments(node))
-    return _storages([*graph.output_node().all_input_nodes, *written]) - {None}
+    bases = (argument for node in graph.nodes if _writes_once_lowered(node) for argument in node.all_input_nodes)
+    return _storages([*graph.output_node().all_input_nodes, *written, *bases]) - {None}
+
+
+def _writes_once_lowered(node: torch.fx.Node) -> bool:
+    """Tell the functional wrappers of writing ops: Inductor lets them write to their arguments, which must differ."""
+    name = str(getattr(node.target, "__name__", ""))
+    return is_higher_order_op(node.target) and name.startswith(("auto_functionalized", "triton_kernel_wrapper"))
 
 
 def _storages(nodes: Iterable[torch.fx.Node]) -> set[int | None]:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from pytest_regional._torch import torch_version
 from pytest_regional.annotation import region
 from pytest_regional.reference.extract import called_attributes
 from tests.reference.backends import Structure
@@ -95,6 +96,7 @@ def test_common_subexpressions_stay_on_their_side(partition):
     torch.testing.assert_close(actual, x.grad)
 
 
+@pytest.mark.skipif(torch_version() >= (2, 15), reason="torch 2.15 keeps this op; seen on 2.11 and 2.13")
 def test_min_cut_alone_moves_an_op_across_the_border():
     """The twin that shows the defect: PyTorch's own elimination takes ``sin`` out of the region."""
     structure = Structure("min_cut")
