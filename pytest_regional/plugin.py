@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_regional import settings
+from pytest_regional import options
 
 if TYPE_CHECKING:
     from pytest_regional.session import RegionalSession
@@ -22,17 +22,17 @@ pytest_plugins = ("pytest_regional.fixtures",)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Register options and ini twins."""
-    settings.add_options(parser)
+    options.add_options(parser)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
     """Settle what must be settled before any conftest can import torch."""
-    if settings.give_bare_option_its_value(args):
+    if options.give_bare_option_its_value(args):
         import copy
 
         early_config.known_args_namespace = parser.parse_known_args(args, namespace=copy.copy(early_config.option))
-    if settings.is_requested(early_config, early_config.known_args_namespace):
+    if options.is_requested(early_config, early_config.known_args_namespace):
         from pytest_regional import environment
 
         environment.prepare(early_config)
@@ -44,7 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     for line in marks.MARKER_LINES:
         config.addinivalue_line("markers", line)
-    if settings.is_requested(config):
+    if options.is_requested(config):
+        from pytest_regional import settings
         from pytest_regional.session import RegionalSession
 
         session = RegionalSession(config, settings.resolve(config))

@@ -230,3 +230,18 @@ def storage_key(value: Any) -> int | None:
         return int(value.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):  # sparse and other subclasses have no storage to speak of
         return None
+
+
+def preserve_node_ordering(graph: Any, dependencies: Mapping[Any, Any]) -> None:
+    """Wrap nodes into ``control_deps`` (``torch._inductor.fx_passes.control_dependencies``, 2.11 to 2.15)."""
+    symbol("torch._inductor.fx_passes.control_dependencies", "preserve_node_ordering")(graph, dependencies)
+
+
+def torch_region_count(gm: Any) -> int:
+    """Count the partitions PyTorch's own regional_inductor makes of ``gm``, which it rewrites (2.13, 2.15).
+
+    2.11 has the same function, but knows no region ids.
+    """
+    extracted = symbol("torch.fx.passes.regional_inductor", "_create_inductor_marked_regions")(gm)
+    extracted.graph.lint()
+    return sum(node.op == "call_module" for node in extracted.graph.nodes)

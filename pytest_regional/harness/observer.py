@@ -292,7 +292,7 @@ class Observer:
         compiled, info = original(*args, **kwargs)
         frame = self._innermost()
         frame.lookup_pending = False
-        # Inside a lookup of AOTAutograd's cache a miss is told as that lookup's own; so is a hit, where it is a region's.
+        # Inside a lookup of AOTAutograd's cache a miss is told as that lookup's own, and so is a hit of a region's.
         if not self._inside("lookup") or (compiled is not None and not self._nested):
             self.log.count(
                 "region_cache_hits" if compiled is not None else "region_cache_misses", f"FX graph cache, {frame}"

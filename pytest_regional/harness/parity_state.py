@@ -234,7 +234,9 @@ def promoted(state: ProgramState) -> Iterator[None]:
 
 
 def _same_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
-    return first.data_ptr() == second.data_ptr() and first.shape == second.shape and first.stride() == second.stride()
+    return bool(
+        first.data_ptr() == second.data_ptr() and first.shape == second.shape and first.stride() == second.stride()
+    )
 
 
 def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:

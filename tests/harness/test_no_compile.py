@@ -22,7 +22,8 @@ def test_what_is_compiled_runs():
 def test_a_first_compile_is_an_error_that_names_the_function():
     with (
         regional("torch", expects_regions=False) as r,
-        pytest.raises(CompileForbiddenError, match="Dynamo compiled product"),r.no_compile()
+        pytest.raises(CompileForbiddenError, match="Dynamo compiled product"),
+        r.no_compile(),
     ):
         r.compile(product)(*pair(r))
 

@@ -1,0 +1,108 @@
+"""The command line options and their ini twins. Imported in every pytest run: it must stay cheap."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    import argparse
+
+    import pytest
+
+DEFAULT_BACKEND = "reference"
+OFF_REASON = "needs --regional-backend (or regional_backend in the ini file): regional compilation tests are off"
+
+
+class Option(NamedTuple):
+    """A command line option with its ini twin."""
+
+    flag: str
+    ini: str
+    help: str
+    metavar: str | None = None
+    nargs: str | None = None
+    switch: bool = False
+
+
+OPTIONS = (
+    Option(
+        "--regional-backend",
+        "regional_backend",
+        "Run the tests marked regional_compile, once for each of the comma-separated backends: reference (the "
+        "default), torch, inductor, aot_eager, an entry point of group pytest_regional.backends, or "
+        "package.module:attribute.",
+        metavar="NAMES",
+        nargs="?",
+    ),
+    Option(
+        "--regional-device",
+        "regional_device",
+        "Devices to test on, comma-separated: auto (the default: cuda if usable, else cpu), cpu, cuda.",
+        metavar="DEVICES",
+    ),
+    Option(
+        "--regional-timeout",
+        "regional_timeout",
+        "Seconds after which a marked test that hangs fails with the stacks of all threads. The run goes on.",
+        metavar="S",
+    ),
+    Option(
+        "--regional-seed",
+        "regional_seed",
+        "Seed from which every marked test's random generators start (default: a fixed one).",
+        metavar="N",
+    ),
+    Option(
+        "--regional-known-failures",
+        "regional_known_failures",
+        "File of known failures of the backends under test: one 'backend | test | reason | link' a line.",
+        metavar="FILE",
+    ),
+    Option(
+        "--regional-audit",
+        "regional_audit",
+        "Also run what the backend disclaims: a test that passes although its capability is disclaimed fails.",
+        switch=True,
+    ),
+)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Register every option and its ini twin."""
+    group = parser.getgroup("regional", "regional compilation (pytest-regional)")
+    for option in OPTIONS:
+        if option.switch:
+            group.addoption(option.flag, action="store_true", default=None, help=option.help)
+        elif option.nargs:
+            group.addoption(
+                option.flag, nargs=option.nargs, const=DEFAULT_BACKEND, metavar=option.metavar, help=option.help
+            )
+        else:
+            group.addoption(option.flag, metavar=option.metavar, help=option.help)
+        parser.addini(option.ini, option.help, type=_ini_type(option), default=None)
+
+
+def _ini_type(option: Option) -> Literal["bool", "string"]:
+    return "bool" if option.switch else "string"
+
+
+def give_bare_option_its_value(arguments: list[str]) -> bool:
+    """Rewrite a bare ``--regional-backend`` to ``--regional-backend=reference``, in place.
+
+    argparse cannot tell ``--regional-backend suites`` (a path) from a value; written with ``=`` there is no doubt.
+    Returns whether anything changed.
+    """
+    changed = False
+    for index, argument in enumerate(arguments):
+        if argument == "--":
+            break
+        if argument == "--regional-backend":
+            arguments[index] = f"--regional-backend={DEFAULT_BACKEND}"
+            changed = True
+    return changed
+
+
+def is_requested(config: pytest.Config, namespace: argparse.Namespace | None = None) -> bool:
+    """Say, before options are resolved, whether a backend was asked for."""
+    option = getattr(namespace or config.option, "regional_backend", None)
+    return bool(option or config.getini("regional_backend"))
