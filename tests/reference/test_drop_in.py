@@ -12,6 +12,7 @@ from torch.fx._graph_pickler import GraphPickler
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import pytest_regional.reference
+from pytest_regional._torch.region_compile import preserve_node_ordering
 from pytest_regional.reference.regional_inductor import MissingExampleInputsError, regional_inductor
 from pytest_regional.reference.regions import RegionConfigError
 from tests.reference.graphs import InterpretedCompiler, annotate_node, chain
@@ -114,3 +115,22 @@ def test_graph_pickler_round_trip_keeps_the_artifact():
         loaded = GraphPickler.loads(GraphPickler.dumps(gm), fake_mode)
     loaded.recompile()
     torch.testing.assert_close(loaded([x])[0], x.sin().sin())
+
+
+@pytest.mark.parametrize("marked", [("add", "mm", "mul"), ("mm",), ("add", "mul")])
+def test_ordered_ops_may_stand_in_a_region(marked):
+    """The body of ``control_deps`` is an unannotated attribute: it travels with its op (PyTorch 2.13 fails here)."""
+
+    def fn(x, w):
+        return x + 1, x @ w, x * 2
+
+    inputs = torch.randn(4, 4), torch.randn(4, 4)
+    gm = make_fx(fn, tracing_mode="fake")(*inputs)
+    nodes = {node.name: node for node in gm.graph.nodes}
+    for name in marked:
+        annotate_node(nodes[name], 0)
+    preserve_node_ordering(gm.graph, {nodes["mm"]: {nodes["add"]}, nodes["mul"]: {nodes["mm"]}})
+    compiler = InterpretedCompiler()
+    gm = regional_inductor(gm, compiler=compiler)
+    torch.testing.assert_close(tuple(gm(list(inputs))), fn(*inputs))
+    assert len(compiler.requests) == (2 if "mm" not in marked else 1)

@@ -1,5 +1,7 @@
 """Programs through Dynamo and AOTAutograd: which ops end up in which region (no Inductor)."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -223,3 +225,30 @@ def test_symbols_in_sizes_are_passed_along():
     (request,) = structure.compiler.requests
     assert [type(value).__name__ for value in request.inputs] == ["FakeTensor", "SymInt"]
     assert str(request.inputs[0].shape[0]) == f"2*{request.inputs[1]}"
+
+
+def test_input_written_in_a_region():
+    def fn(x):
+        with region("r"):
+            x.add_(1)
+            return x * 2
+
+    structure = Structure()
+    x = torch.zeros(3)
+    torch.testing.assert_close(structure.compile(fn)(x), torch.full((3,), 2.0))
+    assert x.tolist() == [1, 1, 1]
+
+
+def test_two_threads_compile_at_once():
+    def fn(x):
+        with region("r"):
+            return x.sin() * x
+
+    def work(size):
+        return structure.compile(fn, dynamic=False)(torch.ones(size))
+
+    structure = Structure()
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(work, range(2, 6)))
+    for size, result in zip(range(2, 6), results, strict=True):
+        torch.testing.assert_close(result, fn(torch.ones(size)))
