@@ -19,6 +19,7 @@ from pytest_regional._torch import seams
 from . import annotated
 from .annotated import RegionId
 from .counters import CounterLog
+from .passes import COUNTS_ITSELF
 from .record import GeneratedCode, GeneratedSource, GraphRecord, RegionRecord
 
 
@@ -316,8 +317,13 @@ class Observer:
 
     def _on_pre_grad(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         for custom in seams.pre_grad_custom_passes():
-            self._count("pre_grad_calls", f"{type(custom).__name__} in Inductor's pre-grad stage")
+            if not getattr(custom, COUNTS_ITSELF, False):
+                self.pass_ran(type(custom).__name__)
         return original(*args, **kwargs)
+
+    def pass_ran(self, name: str) -> None:
+        """Count one run of the pre-grad pass called ``name``, for the Dynamo graph or the region being compiled."""
+        self._count("pre_grad_calls", f"{name} ran")
 
     def _add_source(self, compiled: Any, *, loaded: bool) -> None:
         text = getattr(compiled, "source_code", None)

@@ -8,6 +8,19 @@ from typing import Any
 from pytest_regional._torch.passes import custom_graph_pass_base
 
 
+#: Marks passes that tell the observer of each run themselves, whoever runs them.
+COUNTS_ITSELF = "counts_itself"
+
+
+def observe_call(custom: Any) -> None:
+    """Tell the running harness, if any, that ``custom`` ran."""
+    from .regional import running
+
+    harness = running()
+    if harness is not None:
+        harness.observer.pass_ran(type(custom).__name__)
+
+
 def counting_pass(uuid: object = None, transform: Callable[[Any], None] | None = None) -> Any:
     """Return a ``CustomGraphPass`` that counts its runs in ``.calls``.
 
@@ -21,11 +34,14 @@ def counting_pass(uuid: object = None, transform: Callable[[Any], None] | None =
     class CountingPass(custom_graph_pass_base()):  # type: ignore[misc]
         """Counts its runs and applies ``transform``."""
 
+        counts_itself = True
+
         def __init__(self) -> None:
             self.calls = 0
 
         def __call__(self, graph: Any) -> None:
             self.calls += 1
+            observe_call(self)
             if transform is not None:
                 transform(graph)
 

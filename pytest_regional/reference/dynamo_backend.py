@@ -12,6 +12,7 @@ from pytest_regional._torch.region_compile import aot_autograd, partition_functi
 from pytest_regional.reference.compile_regions import compile_with_inductor
 from pytest_regional.reference.cse import cse_within_regions
 from pytest_regional.reference.failure import GuardedCompiler, OnRegionError
+from pytest_regional.reference.pre_grad import pre_grad_passes_done, run_pre_grad_passes
 from pytest_regional.reference.regional_inductor import regional_inductor
 from pytest_regional.reference.share import SharedCompiler
 
@@ -37,12 +38,14 @@ def regional(
     compiler = SharedCompiler(guarded) if share_identical else guarded
 
     def compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        return regional_inductor(graph, *inputs, share_identical=False, compiler=compiler)
+        with pre_grad_passes_done():
+            return regional_inductor(graph, *inputs, share_identical=False, compiler=compiler)
 
     partition = partition_function(partitioner)
     if partitioner == "min_cut":
         partition = cse_within_regions(partition)
     backend = aot_autograd(fw_compiler=compile_graph, bw_compiler=compile_graph, partition_fn=partition)
+    run_pre_grad_passes(gm)
     with preserve_node_meta():
         compiled: Callable[..., Any] = backend(gm, example_inputs)
     return compiled

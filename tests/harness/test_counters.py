@@ -176,3 +176,25 @@ def test_pre_grad_calls_of_pytorchs_regions_are_counted_apart():
     with regional("torch") as r, r.expect(pre_grad_calls=0, region_pre_grad_calls=2):
         r.compile(two_products, pre_grad_pass=counting)(*pair(r))
     assert counting.calls == 2
+
+
+def test_a_pass_that_somebody_else_configures_is_counted_too():
+    from pytest_regional._torch.passes import custom_graph_pass_base
+
+    class Plain(custom_graph_pass_base()):
+        def __call__(self, graph):
+            graph.lint()
+
+        def uuid(self):
+            return "plain"
+
+    with regional("inductor") as r, torch._inductor.config.patch(pre_grad_custom_pass=Plain()):
+        with r.expect(pre_grad_calls=1):
+            r.compile(unannotated)(*pair(r))
+
+
+def test_the_reference_runs_a_pass_once_for_all_regions():
+    counting = pre_grad_pass(uuid="v1")
+    with regional("reference") as r, r.expect(pre_grad_calls=1, region_pre_grad_calls=0):
+        r.compile(two_products, pre_grad_pass=counting)(*pair(r))
+    assert counting.calls == 1
