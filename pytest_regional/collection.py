@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.unittest import TestCaseFunction
 
 from pytest_regional import marks, settings
 
 if TYPE_CHECKING:
     from pytest_regional.session import RegionalSession
+
+CHOICE: pytest.StashKey[tuple[str, str]] = pytest.StashKey()
+"""Backend and device of an item that pytest does not parametrize."""
 
 TARGET_ARGUMENTS = ("regional_backend", "regional_device")
 
@@ -36,6 +41,8 @@ def prepare(items: list[pytest.Item], session: RegionalSession | None) -> None:
     Raises:
         pytest.UsageError: with every wrong mark and the test it stands on.
     """
+    if session is not None:
+        items[:] = [one for item in items for one in _once_per_target(item, session)]
     problems = []
     for item in items:
         try:
@@ -46,6 +53,52 @@ def prepare(items: list[pytest.Item], session: RegionalSession | None) -> None:
         problems += session.known_failures.unmatched(items)
     if problems:
         raise pytest.UsageError("\n".join(dict.fromkeys(problems)))
+
+
+class _CopiedTestCaseFunction(TestCaseFunction):
+    """A unittest method under an id that says which backend it runs on (checked on pytest 8 and 9)."""
+
+    @property
+    def _method(self) -> str:
+        """The name under which unittest looks the method up."""
+        return self.name.partition("[")[0]
+
+    def _getinstance(self) -> Any:
+        test_case: Any = self.parent
+        return test_case.obj(self._method)
+
+    def _getobj(self) -> Any:
+        return getattr(self.instance, self._method)
+
+
+def _once_per_target(item: pytest.Item, session: RegionalSession) -> list[pytest.Item]:
+    """Return a marked unittest method once for each backend and device; anything else as it is.
+
+    pytest does not parametrize unittest methods.
+    """
+    if not isinstance(item, TestCaseFunction) or item.get_closest_marker(marks.COMPILE_MARK) is None:
+        return [item]
+    try:
+        mark = marks.compile_mark(item) or marks.CompileMark()
+    except marks.MarkError:
+        return [item]
+    choices = _choices(mark, session)
+    return [_copy_for(item, target, session) if len(choices) > 1 else _choose(item, target) for target in choices]
+
+
+def _choices(mark: marks.CompileMark, session: RegionalSession) -> list[tuple[str, str]]:
+    return list(itertools.product(mark.backend or session.settings.backends, mark.device or session.settings.devices))
+
+
+def _copy_for(item: TestCaseFunction, target: tuple[str, str], session: RegionalSession) -> pytest.Item:
+    name = f"{item.name}[{'-'.join(map(session.short_name, target))}]"
+    copy: _CopiedTestCaseFunction = _CopiedTestCaseFunction.from_parent(item.parent, name=name)
+    return _choose(copy, target)
+
+
+def _choose(item: pytest.Item, target: tuple[str, str]) -> pytest.Item:
+    item.stash[CHOICE] = target
+    return item
 
 
 def _prepare_one(item: pytest.Item, session: RegionalSession | None) -> None:

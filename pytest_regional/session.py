@@ -15,6 +15,7 @@ import pytest
 from pytest_regional import environment, marks
 from pytest_regional._text import plural
 from pytest_regional.backends import registry
+from pytest_regional.collection import CHOICE
 from pytest_regional.known_failures import KnownFailures
 from pytest_regional.marks import CompileMark, KnownFailure
 from pytest_regional.report import facts
@@ -82,9 +83,10 @@ class RegionalSession:
 
     def prepare(self, item: pytest.Item, mark: CompileMark, failures: list[KnownFailure]) -> None:
         """Settle the target of ``item``; add its skips and expected failures."""
+        chosen = item.stash.get(CHOICE, (None, None))
         params = item.callspec.params if hasattr(item, "callspec") else {}
-        backend = params.get("regional_backend") or (mark.backend or self.settings.backends)[0]
-        device = params.get("regional_device") or (mark.device or self.settings.devices)[0]
+        backend = chosen[0] or params.get("regional_backend") or (mark.backend or self.settings.backends)[0]
+        device = chosen[1] or params.get("regional_device") or (mark.device or self.settings.devices)[0]
         target = Target(self.spec(backend), device, mark)
         item.stash[TARGET] = target
         item.user_properties.append(("regional_backend", target.spec.name))

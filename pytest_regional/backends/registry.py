@@ -48,7 +48,7 @@ def resolve(name: str) -> BackendSpec:
 
     Args:
         name: a built-in name, the name of an entry point of group ``pytest_regional.backends``, or
-            ``package.module:attribute`` naming a :class:`BackendSpec`, a function returning one, or any Dynamo backend.
+            ``package.module:attribute`` naming a :class:`BackendSpec` or any Dynamo backend.
 
     Raises:
         UnknownBackendError: nothing of that name exists.

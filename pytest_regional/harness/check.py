@@ -41,6 +41,7 @@ class ParityCheck:
 
     def run(self) -> ParityReport:
         """Return the report, or raise :class:`ParityError` with the region to blame."""
+        __tracebackhide__ = True
         first = self._case(self.inputs, "")
         second = self._case(fresh_inputs(self.inputs, self.regional.seed + 1), "second call, on fresh inputs: ")
         compiled = self._compile()
