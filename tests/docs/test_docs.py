@@ -1,0 +1,67 @@
+"""Every fenced block of README.md and docs/ is run, or checked where it cannot be (a network, another machine)."""
+
+from __future__ import annotations
+
+import configparser
+import re
+
+import pytest
+from docs_runner import Batch, check_command, check_console, is_script, run_pytest
+from fenced import PAGES, Block, all_blocks, blocks_of
+
+from pytest_regional.settings import OPTIONS
+
+BLOCKS = all_blocks()
+
+
+def _chosen(condition):
+    return [pytest.param(block, id=block.where) for block in BLOCKS if condition(block)]
+
+
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory):
+    return Batch(BLOCKS, tmp_path_factory.mktemp("docs") / "project")
+
+
+@pytest.fixture(scope="module")
+def pytest_help(tmp_path_factory):
+    return run_pytest(["--help"], tmp_path_factory.mktemp("help")).stdout
+
+
+@pytest.mark.parametrize("block", _chosen(lambda b: b.language == "python" and (is_script(b) or "run" in b.directives)))
+def test_python_block_does_what_the_page_says(block: Block, batch):
+    batch.check(block)
+
+
+@pytest.mark.parametrize("block", _chosen(lambda b: b.language == "console" and "run" in b.directives))
+def test_console_block_prints_what_the_page_shows(block: Block, tmp_path):
+    check_console(block, BLOCKS, tmp_path / "project")
+
+
+@pytest.mark.parametrize("block", _chosen(lambda b: b.language in ("console", "yaml")))
+def test_commands_exist(block: Block, pytest_help):
+    commands = block.commands if block.language == "console" else re.findall(r"run: (.+)", block.text)
+    assert commands, f"{block.where} holds no command"
+    for command in commands:
+        check_command(command, block.where, pytest_help)
+
+
+@pytest.mark.parametrize("block", _chosen(lambda b: b.language in ("toml", "ini")))
+def test_configuration_keys_exist(block: Block):
+    parser = configparser.ConfigParser()
+    parser.read_string(block.text)
+    keys = [key for section in parser.sections() for key in parser[section] if key.startswith("regional_")]
+    assert set(keys) <= {option.ini for option in OPTIONS}, block.where
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page):
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+    broken = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert not broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page_is_written(page):
+    assert len(page.read_text().split()) > 50
+    blocks_of(page)

@@ -1,0 +1,91 @@
+"""The tables of the documentation are the truth: names, defaults and sentences come from the code."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+
+import pytest
+from fenced import table
+
+from pytest_regional import fixtures
+from pytest_regional.backends import registry
+from pytest_regional.backends.capabilities import Capabilities, torch_matches
+from pytest_regional.backends.spec import BackendSpec
+from pytest_regional.harness.counters import COUNTERS
+from pytest_regional.harness.record import CompileRecord, GraphRecord, RegionRecord
+from pytest_regional.marks import CompileMark, KnownFailure
+from pytest_regional.settings import OPTIONS
+
+
+def first_column(page, heading):
+    return [row[0] for row in table(page, heading)]
+
+
+def test_command_line_options():
+    shown = {(row[0].partition("=")[0].partition("[")[0], row[1]) for row in table("README.md", "Command line options")}
+    assert shown == {(option.flag, option.ini) for option in OPTIONS}
+
+
+@pytest.mark.parametrize(
+    ("heading", "mark"),
+    [("The marker regional_compile", CompileMark), ("The marker regional_known_failure", KnownFailure)],
+)
+def test_marker_keywords_and_their_defaults(heading, mark):
+    shown = {row[0]: row[1] for row in table("README.md", heading)}
+    assert shown == {field.name: _default(field) for field in dataclasses.fields(mark)}
+
+
+def _default(field):
+    if field.default_factory is not dataclasses.MISSING:
+        return "None"
+    return "required" if field.default is dataclasses.MISSING else repr(field.default)
+
+
+def test_fixtures():
+    defined = [name for name, value in vars(fixtures).items() if type(value).__name__ == "FixtureFunctionDefinition"]
+    assert defined, "pytest names fixture definitions otherwise now: mend this test"
+    assert first_column("README.md", "Fixtures") == defined
+
+
+def test_built_in_backends():
+    assert first_column("README.md", "Backends") == list(registry._built_in())
+
+
+def test_counters_and_their_definitions():
+    assert dict(row[:2] for row in table("docs/counters.md", "All counters")) == COUNTERS
+
+
+def test_capabilities_and_their_sentences():
+    plain = {name: " ".join(Capabilities.sentence(name).replace("`", "").split()) for name in Capabilities.names()}
+    assert {row[0]: row[1] for row in table("docs/backends.md", "All capabilities")} == plain
+
+
+def test_capabilities_of_the_built_in_backends():
+    shown = {row[0]: row[2:] for row in table("docs/backends.md", "All capabilities")}
+    specs = [registry.resolve(name) for name in ("reference", "torch", "inductor", "aot_eager")]
+    for name, cells in shown.items():
+        assert [_claims(cell) for cell in cells] == [bool(spec.capabilities.get(name)) for spec in specs], name
+
+
+def _claims(cell):
+    """Read "yes", "no", or "yes (from 2.13)"."""
+    since = re.fullmatch(r"yes \(from (.+)\)", cell)
+    return torch_matches(f">={since[1]}") if since else {"yes": True, "no": False}[cell]
+
+
+@pytest.mark.parametrize(
+    ("heading", "record"),
+    [("CompileRecord", CompileRecord), ("RegionRecord", RegionRecord), ("GraphRecord", GraphRecord)],
+)
+def test_record_fields(heading, record):
+    fields = [field.name for field in dataclasses.fields(record)]
+    properties = [name for name, value in vars(record).items() if isinstance(value, property)]
+    assert sorted(first_column("docs/writing-tests.md", heading)) == sorted(fields + properties)
+
+
+def test_fields_of_a_backend_specification():
+    shown = first_column("docs/backends.md", "BackendSpec")
+    # origin is the registry's own.
+    assert shown == [name for name in inspect.signature(BackendSpec).parameters if name != "origin"]
