@@ -82,16 +82,16 @@ def _once_per_target(item: pytest.Item, session: RegionalSession) -> list[pytest
         mark = marks.compile_mark(item) or marks.CompileMark()
     except marks.MarkError:
         return [item]
-    choices = _choices(mark, session)
-    return [_copy_for(item, target, session) if len(choices) > 1 else _choose(item, target) for target in choices]
+    axes = (mark.backend or session.settings.backends, mark.device or session.settings.devices)
+    targets = list(itertools.product(*axes))
+    if len(targets) == 1:
+        return [_choose(item, targets[0])]
+    varied = [index for index, axis in enumerate(axes) if len(axis) > 1]
+    return [_copy_for(item, t, "-".join(session.short_name(t[index]) for index in varied)) for t in targets]
 
 
-def _choices(mark: marks.CompileMark, session: RegionalSession) -> list[tuple[str, str]]:
-    return list(itertools.product(mark.backend or session.settings.backends, mark.device or session.settings.devices))
-
-
-def _copy_for(item: TestCaseFunction, target: tuple[str, str], session: RegionalSession) -> pytest.Item:
-    name = f"{item.name}[{'-'.join(map(session.short_name, target))}]"
+def _copy_for(item: TestCaseFunction, target: tuple[str, str], label: str) -> pytest.Item:
+    name = f"{item.name}[{label}]"
     copy: _CopiedTestCaseFunction = _CopiedTestCaseFunction.from_parent(item.parent, name=name)
     return _choose(copy, target)
 

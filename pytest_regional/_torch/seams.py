@@ -121,6 +121,14 @@ def aot_counters() -> Mapping[str, int]:
     return counters
 
 
+def regional_fallbacks() -> int:
+    """Return how many regions backends gave up to eager, as Dynamo's counter ``regional/fallbacks`` says.
+
+    Backends of regional compilation tell it there; PyTorch's own never gives one up (2.11 to 2.15).
+    """
+    return int(symbol("torch._dynamo.utils", "counters")["regional"]["fallbacks"])
+
+
 def pre_grad_custom_passes() -> tuple[Any, ...]:
     """Return the passes in ``torch._inductor.config.pre_grad_custom_pass`` as a tuple (one, a list, or none)."""
     passes = symbol("torch._inductor.config", "pre_grad_custom_pass")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from .record import DEFAULT_REGION
@@ -79,6 +80,22 @@ def regions_in(gm: GraphModule) -> dict[RegionId, list[Node]]:
         if region is not None:
             found.setdefault(region, []).append(node)
     return found
+
+
+def compiled_calls_in(result: Any) -> list[RegionId]:
+    """Return the regions of the compiled calls in what a backend's compiler returned, as far as it shows them.
+
+    A backend that shares one compile between equal partitions hands only the first to Inductor. The calls of the others
+    can still be seen when the result is a graph module (or PyTorch's ``RegionalOutputCode`` around one) whose calls of
+    compiled functions keep their region's annotation.
+    """
+    from torch.fx import GraphModule
+
+    gm = getattr(result, "_graph_module", result)
+    if not isinstance(gm, GraphModule):
+        return []
+    calls = (node for node in nodes_of(gm) if node.op == "call_function" and isinstance(node.target, FunctionType))
+    return [region for region in map(region_of, calls) if region is not None]
 
 
 def strip_region(gm: GraphModule, region_name: str) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,6 +54,11 @@ class _Graph:
             for region, (ops, configs) in self.regions.items()
         )
         return GraphRecord(self.kind, self.ops, self.text, regions)
+
+    def add_calls(self, calls: list[RegionId]) -> None:
+        for region, seen in Counter(calls).items():
+            if region in self.regions:
+                self.partitions[region] = max(seen, self.partitions.get(region, 0))
 
     def add_partition(self, regions: tuple[RegionId, ...]) -> None:
         for region in regions:
@@ -224,8 +230,13 @@ class Observer:
             self._refuse(f"AOTAutograd compiled a {kind} graph")
             graph = _Graph.of(kind, gm)
             self._add_graph(graph)
+            fallbacks = seams.regional_fallbacks()
             with scope(), self._frame(_Frame("graph", graph, tuple(graph.regions))):
-                return compiler(gm, example_inputs)
+                result = compiler(gm, example_inputs)
+            graph.add_calls(annotated.compiled_calls_in(result))
+            for _ in range(seams.regional_fallbacks() - fallbacks):
+                self.log.count("fallbacks", f"a region of the {kind} graph did not compile and runs eager")
+            return result
 
         return compile_graph
 

@@ -275,6 +275,7 @@ class Regional(InputFactories):
 
     def check_fallbacks(self) -> None:
         """Raise :class:`FallbackError` when anything ran eager that was asked to compile."""
+        __tracebackhide__ = True
         events = [event for event in self.observer.log.since() if event.counter == "fallbacks"]
         if events:
             causes = "\n".join(f"  {event.cause}" for event in events)
@@ -282,6 +283,7 @@ class Regional(InputFactories):
 
     def check_not_vacuous(self) -> None:
         """Raise :class:`VacuousTestError` when no region was compiled and none was loaded."""
+        __tracebackhide__ = True
         if not self.spec.capabilities.get("compiles_regions"):
             return
         counters = self.counters

@@ -146,3 +146,17 @@ def test_a_pass_transforms_and_counts():
     assert counting.uuid() is None
     counting(torch.fx.Graph())
     assert counting.calls == 1
+
+
+def test_partitions_that_share_a_compile_are_all_counted():
+    with regional("reference") as r:
+        record = r.run(two_products, *pair(r))
+    assert [(region.name, region.partitions) for region in record.regions] == [("first", 1), ("second", 1)]
+    # The two products are equal up to their names.
+    assert record.counters.region_compiles == 1
+
+
+def test_a_region_left_eager_has_no_partition():
+    with regional("aot_eager", expects_regions=False) as r:
+        record = r.run(two_products, *pair(r))
+    assert [(region.name, region.partitions) for region in record.regions] == [("first", 0), ("second", 0)]

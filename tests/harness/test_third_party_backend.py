@@ -108,3 +108,18 @@ def test_a_loaded_region_is_not_vacuous(tmp_path):
             r.compile(product)(*pair(r))
     assert r.counters.region_compiles == 0
     assert r.counters.region_cache_hits == 1
+
+
+def test_a_region_given_up_to_eager_is_a_fallback(monkeypatch):
+    from pytest_regional.reference import regional as reference
+
+    def lenient(gm, example_inputs):
+        return reference(gm, example_inputs, on_region_error="eager")
+
+    def refuse(*arguments, **keywords):
+        raise NotImplementedError("no code for this region")
+
+    monkeypatch.setattr(torch._inductor, "standalone_compile", refuse)
+    with pytest.warns(UserWarning, match="no code for this region"), pytest.raises(FallbackError, match="runs eager"):
+        with regional(spec(lenient)) as r:
+            r.compile(product)(*pair(r))
