@@ -121,6 +121,17 @@ def aot_counters() -> Mapping[str, int]:
     return counters
 
 
+def graph_module_in(result: Any) -> Any:
+    """Return what a compiler returned without the wrappers around it.
+
+    ``torch._dynamo.disable`` puts a module into ``_orig_mod``, ``RegionalOutputCode`` into ``_graph_module`` (2.11 to
+    2.15).
+    """
+    for attribute in ("_orig_mod", "_graph_module"):
+        result = getattr(result, attribute, result)
+    return result
+
+
 def regional_fallbacks() -> int:
     """Return how many regions backends gave up to eager, as Dynamo's counter ``regional/fallbacks`` says.
 

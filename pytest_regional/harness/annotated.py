@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from pytest_regional._torch import seams
+
 from .record import DEFAULT_REGION
 
 if TYPE_CHECKING:
@@ -91,7 +93,7 @@ def compiled_calls_in(result: Any) -> list[RegionId]:
     """
     from torch.fx import GraphModule
 
-    gm = getattr(result, "_graph_module", result)
+    gm = seams.graph_module_in(result)
     if not isinstance(gm, GraphModule):
         return []
     calls = (node for node in nodes_of(gm) if node.op == "call_function" and isinstance(node.target, FunctionType))

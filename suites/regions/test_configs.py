@@ -1,0 +1,110 @@
+"""Each region compiles with exactly its own configs, in the forward and in the backward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .annotations import in_region
+
+pytestmark = pytest.mark.regional_compile(requires=("region_configs",))
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Note which setting each region's compile saw, at the seam that every regional backend calls."""
+    import torch._inductor
+
+    original, noted = torch._inductor.standalone_compile, []
+
+    def spy(gm, *arguments, **keywords):
+        noted.append(torch._inductor.config.epilogue_fusion)
+        return original(gm, *arguments, **keywords)
+
+    monkeypatch.setattr(torch._inductor, "standalone_compile", spy)
+    return noted
+
+
+def pair(regional, **options):
+    return regional.randn(4, 8, **options), regional.randn(8, 8, **options)
+
+
+def test_configs_hold_in_forward_and_backward_and_not_afterwards(regional, seen):
+    def program(x, w):
+        with in_region("tuned", epilogue_fusion=False):
+            h = x @ w
+        return h.sin()
+
+    record = regional.run(program, *pair(regional, requires_grad=True))
+
+    assert seen == [False, False]
+    assert torch._inductor.config.epilogue_fusion is True
+    assert [r.configs for r in record.regions] == [{"epilogue_fusion": False}] * 2
+
+
+def test_a_region_without_configs_is_compiled_with_the_defaults(regional, seen):
+    def program(x, w):
+        with in_region("plain"):
+            return x @ w
+
+    regional.run(program, *pair(regional))
+    assert seen == [True]
+
+
+@pytest.mark.regional_compile(requires=("region_configs", "distinct_region_configs"))
+def test_different_configs_of_one_id_are_different_regions(regional, seen):
+    def program(x, w):
+        with in_region("one", epilogue_fusion=False):
+            h = x @ w
+        with in_region("one", epilogue_fusion=True):
+            return h @ w
+
+    record = regional.run(program, *pair(regional))
+
+    # No config wins over the other: two regions of one name, each compiled with what it asked for.
+    assert [(r.name, r.partitions) for r in record.regions] == [("one", 1), ("one", 1)]
+    assert seen == [False, True]
+
+
+@pytest.mark.regional_compile(expects_regions=False)
+def test_an_unknown_config_is_an_error_that_names_it(regional):
+    def program(x, w):
+        with in_region("wrong", no_such_setting=True):
+            return x @ w
+
+    with pytest.raises(Exception, match=r"Invalid inductor config key 'no_such_setting'"):
+        regional.run(program, *pair(regional))
+
+
+@pytest.mark.regional_compile(requires=("region_ids",))
+def test_the_innermost_annotation_wins(regional):
+    def program(x, w):
+        with in_region("outer"):
+            h = x @ w
+            with in_region("inner"):
+                h = h @ w.T
+            return h @ w
+
+    record = regional.run(program, *pair(regional))
+
+    # The inner product divides the outer region, and is compiled once, not inside the outer one.
+    assert [(r.name, r.partitions, len(r.ops)) for r in record.regions] == [("outer", 2, 2), ("inner", 1, 2)]
+
+
+def test_annotation_as_decorator_of_functions_and_methods(regional):
+    from pytest_regional import region
+
+    @region("function")
+    def product(x, w):
+        return x @ w
+
+    class Model(torch.nn.Module):
+        @region("method")
+        def project(self, x, w):
+            return x @ w.T
+
+        def forward(self, x, w):
+            return self.project(product(x, w).sin(), w)
+
+    record = regional.run(Model(), *pair(regional))
+    assert [r.name for r in record.regions] == ["function", "method"]

@@ -1,0 +1,107 @@
+"""Mutation, random draws and other effects keep their order across partition borders."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from .annotations import in_region
+
+pytestmark = pytest.mark.regional_compile(requires=("mutation",))
+
+
+def mutated_input(x, w):
+    with in_region("r"):
+        x.add_(x @ w)
+    return x.sin()
+
+
+def mutated_local(x, w):
+    h = x @ w
+    with in_region("r"):
+        h.mul_(2)
+        h = h @ w
+    h.add_(1)
+    return h
+
+
+def written_between_two_parts_of_a_region(x, w):
+    buffer = torch.zeros_like(x)
+    with in_region("r"):
+        first = (x + buffer) @ w
+    buffer.add_(first.tanh())
+    with in_region("r"):
+        second = (x + buffer) @ w
+    return first, second, buffer
+
+
+@pytest.mark.parametrize(
+    "program", [mutated_input, mutated_local, written_between_two_parts_of_a_region], ids=lambda p: p.__name__
+)
+def test_mutation(regional, program):
+    regional.assert_parity(program, regional.randn(4, 8), regional.randn(8, 8))
+
+
+def test_a_buffer_mutated_in_a_region(regional):
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(8))
+            self.weight = nn.Parameter(torch.randn(8, 8))
+
+        def forward(self, x):
+            with in_region("r"):
+                h = x @ self.weight
+                self.seen.add_(h.detach().sum(0))
+            return h.sin() + self.seen
+
+    report = regional.assert_parity(Counting().to(regional.device), regional.randn(4, 8, requires_grad=True))
+    # Output, two gradients and the buffer, of two calls.
+    assert report.compared == 8
+
+
+@pytest.mark.regional_compile(requires=("rng",))
+def test_dropout_in_a_region_draws_what_eager_draws(regional):
+    def program(x, w):
+        with in_region("r"):
+            h = nn.functional.dropout(x @ w, 0.5)
+        return h.sin()
+
+    regional.assert_parity(program, regional.randn(4, 8, requires_grad=True), regional.randn(8, 8))
+
+
+@pytest.mark.regional_compile(requires=("rng",))
+def test_draws_keep_their_order_across_borders(regional):
+    def program(x, w):
+        outside = torch.rand_like(x)
+        with in_region("r"):
+            inside = torch.rand_like(x) @ w
+        again = torch.rand_like(x)
+        return outside, inside, again
+
+    regional.assert_parity(program, regional.randn(4, 8), regional.randn(8, 8))
+
+
+@torch.library.custom_op("pytest_regional_suites::accumulate", mutates_args=("total",))
+def accumulate(x: torch.Tensor, total: torch.Tensor) -> None:
+    """Add ``x`` to ``total`` in place."""
+    total.add_(x)
+
+
+@accumulate.register_fake
+def _(x: torch.Tensor, total: torch.Tensor) -> None:
+    return None
+
+
+@pytest.mark.regional_compile(requires=("mutation", "custom_ops"))
+def test_a_mutating_custom_operator_in_a_region(regional):
+    def program(x, w):
+        with in_region("r"):
+            h = x @ w
+            total = torch.zeros_like(h)
+            accumulate(h, total)
+            accumulate(h, total)
+        return total.sin()
+
+    regional.assert_parity(program, regional.randn(4, 8), regional.randn(8, 8))

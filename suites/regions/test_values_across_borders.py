@@ -1,0 +1,150 @@
+"""Whatever crosses a region's border keeps its dtype, shape, stride and storage."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from .annotations import in_region
+
+pytestmark = pytest.mark.regional_compile
+
+
+def views_in_and_out(x, w):
+    half = x.view(2, -1, 8)[0]
+    with in_region("r"):
+        h = half @ w
+        flat = h.view(-1)
+    return flat.sin(), half
+
+
+def input_returned(x, w):
+    with in_region("r"):
+        h = x @ w
+        same = x
+    return h.sin(), same
+
+
+def unused_output(x, w):
+    with in_region("r"):
+        h = x @ w
+        h @ w
+    return h.sin()
+
+
+def several_outputs(x, w):
+    with in_region("r"):
+        h = x @ w
+        first, second = h.split(2)
+        largest, where = h.max(dim=0)
+    return first.sin(), second.cos(), largest, where
+
+
+def list_valued_producer(x, w):
+    pieces = x.chunk(2)
+    with in_region("r"):
+        h = pieces[0] @ w
+    return torch.cat([h, pieces[1]])
+
+
+def transposed(x, w):
+    with in_region("r"):
+        h = (x @ w).t()
+    return h.sin(), h
+
+
+def lifted_constant(x, w):
+    with in_region("r"):
+        h = x @ w
+        z = torch.zeros(4, 2)
+        z[:, 0] = 1.0
+    return h[:, :2] * z
+
+
+def factory(x, w):
+    with in_region("r"):
+        h = x @ w
+        steps = torch.arange(8, dtype=x.dtype, device=x.device)
+    return h * steps
+
+
+PROGRAMS = [
+    views_in_and_out,
+    input_returned,
+    unused_output,
+    several_outputs,
+    list_valued_producer,
+    transposed,
+    lifted_constant,
+    factory,
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_parity(regional, program):
+    regional.assert_parity(program, regional.randn(4, 8, requires_grad=True), regional.randn(8, 8, requires_grad=True))
+
+
+@pytest.mark.regional_compile(requires=("channels_last",))
+def test_channels_last(regional):
+    convolution = nn.Conv2d(4, 4, 3, padding=1).to(regional.device, memory_format=torch.channels_last)
+
+    def program(x):
+        with in_region("r"):
+            h = convolution(x)
+        return h.relu()
+
+    regional.assert_parity(program, regional.randn(2, 4, 6, 6).to(memory_format=torch.channels_last))
+
+
+def test_autocast(regional):
+    def program(x, w):
+        with torch.autocast(regional.device.type, dtype=torch.bfloat16):
+            with in_region("r"):
+                h = x @ w
+            return h @ w
+
+    regional.assert_parity(program, regional.randn(4, 8), regional.randn(8, 8))
+
+
+def test_inference_mode(regional):
+    def program(x, w):
+        with in_region("r"):
+            h = x @ w
+        return h.sin()
+
+    with torch.inference_mode():
+        regional.assert_parity(program, regional.randn(4, 8), regional.randn(8, 8))
+
+
+@pytest.mark.regional_compile(dynamic=True, requires=("dynamic_shapes",))
+def test_one_compile_serves_several_sizes(regional):
+    def program(x, w):
+        with in_region("r"):
+            h = x @ w
+        return h.sin() * x.shape[0]
+
+    w = regional.randn(8, 8)
+    compiled = regional.compile(program)
+    compiled(regional.randn(4, 8), w)
+    with regional.expect(recompiles=0, region_compiles=0), regional.no_compile():
+        for size in (3, 9, 33):
+            x = regional.randn(size, 8)
+            torch.testing.assert_close(compiled(x, w), program(x, w))
+
+
+@pytest.mark.regional_compile(dynamic=True, requires=("dynamic_shapes",))
+@pytest.mark.regional_known_failure(
+    "torch",
+    reason="a region input whose size is an expression fails in Inductor: docs/findings/expression_size_input.py",
+    torch="<2.15",
+)
+def test_an_input_whose_size_is_an_expression(regional):
+    def program(x, w):
+        doubled = torch.cat([x, x])
+        with in_region("r"):
+            h = doubled.sin() + 1
+        return h @ w
+
+    regional.assert_parity(program, regional.randn(4, 8), regional.randn(8, 8))
