@@ -76,7 +76,7 @@ class Batch:
         for block in blocks:
             if is_script(block):
                 write_script(block, folder)
-            if is_script(block) or "run" in block.directives:
+            if is_run_by_pytest(block):
                 self._files.setdefault(options_of(block), []).append(file_of(block))
 
     def check(self, block: Block) -> None:
@@ -116,6 +116,11 @@ def _outcome_of_case(case: ElementTree.Element) -> str:
 def is_script(block: Block) -> bool:
     """Say whether ``block`` is Python that is no file."""
     return block.language == "python" and block.title is None
+
+
+def is_run_by_pytest(block: Block) -> bool:
+    """Say whether ``block`` is Python that a batch runs: a script, or a test file with a ``run`` directive."""
+    return block.language == "python" and (block.title is None or "run" in block.directives)
 
 
 def file_of(block: Block) -> str:

@@ -6,7 +6,7 @@ import configparser
 import re
 
 import pytest
-from docs_runner import Batch, check_command, check_console, is_script, run_pytest
+from docs_runner import Batch, check_command, check_console, is_run_by_pytest, run_pytest
 from fenced import PAGES, Block, all_blocks, blocks_of
 
 from pytest_regional.settings import OPTIONS
@@ -28,7 +28,7 @@ def pytest_help(tmp_path_factory):
     return run_pytest(["--help"], tmp_path_factory.mktemp("help")).stdout
 
 
-@pytest.mark.parametrize("block", _chosen(lambda b: b.language == "python" and (is_script(b) or "run" in b.directives)))
+@pytest.mark.parametrize("block", _chosen(is_run_by_pytest))
 def test_python_block_does_what_the_page_says(block: Block, batch):
     batch.check(block)
 
