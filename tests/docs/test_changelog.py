@@ -21,8 +21,16 @@ def test_a_fragment_is_named_and_filled(fragment):
 
 @pytest.mark.parametrize("fragment", FRAGMENTS, ids=lambda path: path.name)
 def test_a_fragment_stands_in_the_changelog(fragment):
+    assert _joined(fragment.read_text()) in _entries()
+
+
+def test_every_entry_has_a_fragment():
+    assert _entries() <= {_joined(fragment.read_text()) for fragment in FRAGMENTS}
+
+
+def _entries():
     unreleased = (ROOT / "CHANGELOG.md").read_text().partition("## [Unreleased]")[2].partition("\n## ")[0]
-    assert _joined(fragment.read_text()) in _joined(unreleased)
+    return {_joined(entry.partition("\n\n")[0]) for entry in re.split(r"^- ", unreleased, flags=re.MULTILINE)[1:]}
 
 
 def _joined(text):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fenced
 import pytest
+import test_changelog
+import test_tables
 from docs_runner import Batch, check_command, check_console
 from fenced import DocsError, blocks_of, table
 
@@ -16,14 +19,14 @@ def page(tmp_path, text):
     return blocks_of(path)
 
 
-def fenced(info, text, comment=None):
+def block(info, text, comment=None):
     directive = f"<!-- {comment} -->\n" if comment else ""
     return f"{directive}```{info}\n{text}```\n"
 
 
 def test_an_example_that_fails_and_one_that_passes(tmp_path):
-    right = fenced('python title="test_right.py"', PASSING, "run: -v; outcome: passed=1")
-    wrong = fenced('python title="test_wrong.py"', FAILING, "run: -v; outcome: passed=1")
+    right = block('python title="test_right.py"', PASSING, "run: -v; outcome: passed=1")
+    wrong = block('python title="test_wrong.py"', FAILING, "run: -v; outcome: passed=1")
     blocks = page(tmp_path, right + wrong)
     batch = Batch(blocks, tmp_path / "project")
     batch.check(blocks[0])
@@ -32,7 +35,7 @@ def test_an_example_that_fails_and_one_that_passes(tmp_path):
 
 
 def test_a_script_that_raises(tmp_path):
-    blocks = page(tmp_path, fenced("python", "raise ValueError('wrong')\n") + fenced("python", "assert True\n"))
+    blocks = page(tmp_path, block("python", "raise ValueError('wrong')\n") + block("python", "assert True\n"))
     batch = Batch(blocks, tmp_path / "project")
     with pytest.raises(AssertionError, match="ValueError: wrong"):
         batch.check(blocks[0])
@@ -40,15 +43,15 @@ def test_a_script_that_raises(tmp_path):
 
 
 def test_output_that_is_not_printed(tmp_path):
-    file = fenced('python title="test_right.py"', PASSING)
-    blocks = page(tmp_path, file + fenced("console", "$ pytest test_right.py\n...\n*2 passed*\n", "run"))
+    file = block('python title="test_right.py"', PASSING)
+    blocks = page(tmp_path, file + block("console", "$ pytest test_right.py\n...\n*2 passed*\n", "run"))
     with pytest.raises(pytest.fail.Exception, match="2 passed"):
         check_console(blocks[1], blocks, tmp_path / "project")
 
 
 def test_a_replacement_that_finds_nothing(tmp_path):
-    file = fenced('python title="test_right.py"', PASSING)
-    blocks = page(tmp_path, file + fenced("console", "$ pytest\n1 passed\n", "run; replace: absent => present"))
+    file = block('python title="test_right.py"', PASSING)
+    blocks = page(tmp_path, file + block("console", "$ pytest\n1 passed\n", "run; replace: absent => present"))
     with pytest.raises(DocsError, match="finds nothing"):
         check_console(blocks[1], blocks, tmp_path / "project")
 
@@ -69,9 +72,9 @@ def test_a_command_that_does_not_exist(command, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (fenced("bash", "ls\n"), "'bash' is not checked"),
+        (block("bash", "ls\n"), "'bash' is not checked"),
         ("```python\n", "never closed"),
-        (fenced("python", "", "dance: now"), "'dance' is not understood"),
+        (block("python", "", "dance: now"), "'dance' is not understood"),
     ],
 )
 def test_a_page_that_cannot_be_checked(tmp_path, text, message):
@@ -80,13 +83,13 @@ def test_a_page_that_cannot_be_checked(tmp_path, text, message):
 
 
 def test_two_files_of_one_name(tmp_path):
-    blocks = page(tmp_path, fenced('python title="test_a.py"', PASSING) * 2)
+    blocks = page(tmp_path, block('python title="test_a.py"', PASSING) * 2)
     with pytest.raises(DocsError, match="another block with the title"):
         Batch(blocks, tmp_path / "project")
 
 
 def test_a_file_without_an_outcome(tmp_path):
-    blocks = page(tmp_path, fenced('python title="test_a.py"', PASSING, "run: -v"))
+    blocks = page(tmp_path, block('python title="test_a.py"', PASSING, "run: -v"))
     with pytest.raises(DocsError, match="say the outcome"):
         Batch(blocks, tmp_path / "project").check(blocks[0])
 
@@ -94,3 +97,35 @@ def test_a_file_without_an_outcome(tmp_path):
 def test_a_table_that_is_not_there():
     with pytest.raises(DocsError, match="no heading 'Nowhere'"):
         table("README.md", "Nowhere")
+
+
+@pytest.mark.parametrize(
+    ("page", "row", "check"),
+    [
+        ("README.md", "| `--regional-seed=N`", test_tables.test_command_line_options),
+        ("README.md", "| `fake_pg`", test_tables.test_fixtures),
+        ("docs/counters.md", "| `recompiles`", test_tables.test_counters_and_their_definitions),
+        ("docs/backends.md", "| `rng`", test_tables.test_capabilities_and_their_sentences),
+    ],
+)
+def test_a_table_that_lost_a_row(tmp_path, monkeypatch, page, row, check):
+    lines = (fenced.ROOT / page).read_text().splitlines()
+    kept = [line for line in lines if not line.startswith(row)]
+    assert len(kept) == len(lines) - 1
+    (tmp_path / page).parent.mkdir(exist_ok=True)
+    (tmp_path / page).write_text("\n".join(kept))
+    check()
+    monkeypatch.setattr(fenced, "ROOT", tmp_path)
+    with pytest.raises(AssertionError):
+        check()
+
+
+def test_a_changelog_without_the_fragment(tmp_path, monkeypatch):
+    (tmp_path / "CHANGELOG.md").write_text("## [Unreleased] (0)\n\n- Something else.\n\n## 0.0\n\n- New.\n")
+    fragment = tmp_path / "1.feature.md"
+    fragment.write_text("New.")
+    monkeypatch.setattr(test_changelog, "ROOT", tmp_path)
+    with pytest.raises(AssertionError):
+        test_changelog.test_a_fragment_stands_in_the_changelog(fragment)
+    with pytest.raises(AssertionError):
+        test_changelog.test_every_entry_has_a_fragment()

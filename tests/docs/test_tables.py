@@ -7,14 +7,16 @@ import inspect
 import re
 
 import pytest
-from fenced import table
+from fenced import ROOT, table
 
 from pytest_regional import fixtures
+from pytest_regional._torch.seams import SEAMS
 from pytest_regional.backends import registry
 from pytest_regional.backends.capabilities import Capabilities, torch_matches
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.counters import COUNTERS
 from pytest_regional.harness.record import CompileRecord, GraphRecord, RegionRecord
+from pytest_regional.harness.tolerance import LEVELS
 from pytest_regional.marks import CompileMark, KnownFailure
 from pytest_regional.settings import OPTIONS
 
@@ -89,3 +91,26 @@ def test_fields_of_a_backend_specification():
     shown = first_column("docs/backends.md", "BackendSpec")
     # origin is the registry's own.
     assert shown == [name for name in inspect.signature(BackendSpec).parameters if name != "origin"]
+
+
+def test_seams():
+    functions = {name: f"{seam.holder.replace(':', '.')}.{seam.attribute}" for name, seam in SEAMS.items()}
+    assert {row[0]: row[1] for row in table("docs/counters.md", "Seams")} == functions
+
+
+def test_counters_name_seams_that_exist():
+    named = {
+        name for row in table("docs/counters.md", "All counters") for name in re.findall(r"\w+_\w+|codegen", row[2])
+    }
+    assert named <= set(SEAMS)
+
+
+def test_levels_of_parity():
+    assert first_column("docs/writing-tests.md", "Parity") == list(LEVELS)
+
+
+def test_the_house_stands():
+    page = (ROOT / "docs/design.md").read_text()
+    names = re.findall(r"^  ([a-z_]+(?:\.py|/)) ", page, re.MULTILINE)
+    assert len(names) > 5
+    assert [name for name in names if not (ROOT / "pytest_regional" / name).exists()] == []
