@@ -1,0 +1,75 @@
+"""A small downstream repository for every test: one program, with and without its annotation."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from types import ModuleType
+
+import pytest
+
+PROGRAM = """
+import torch
+from torch.fx.traceback import annotate
+
+def block(x, w):
+    # A matrix product alone is an extern call: Inductor generates code and no C++ compiler runs.
+    with annotate({"compile_with_inductor": {"inductor_region": "mlp"}}):
+        h = x @ w
+    return torch.sin(h)
+
+def plain(x, w):
+    return torch.sin(x @ w)
+
+def pair(regional, n=4):
+    return regional.randn(n, 8), regional.randn(8, 8)
+"""
+
+
+class KeepInstalledModules:
+    """Keep what a nested run imported from site-packages: torch cannot be imported twice in one process."""
+
+    def __init__(self) -> None:
+        self.modules: dict[str, ModuleType] = {}
+
+    def pytest_unconfigure(self) -> None:
+        installed = ("site-packages", sys.base_prefix)
+        for name, module in list(sys.modules.items()):
+            if any(place in str(getattr(module, "__file__", None) or "") for place in installed):
+                self.modules[name] = module
+
+    def put_back(self) -> None:
+        for name, module in self.modules.items():
+            sys.modules.setdefault(name, module)
+
+
+@pytest.fixture
+def downstream(pytester):
+    """Return a function that writes ``test_it.py`` beside ``program.py`` and runs pytest in this process."""
+    pytester.makepyfile(program=PROGRAM)
+    pytester.syspathinsert()
+
+    def run(source: str, *arguments: str, subprocess: bool = False):
+        header = "import pytest, torch\nfrom program import block, plain, pair\n"
+        pytester.makepyfile(test_it=header + textwrap.dedent(source))
+        options = ("-p", "no:randomly", "-p", "no:cacheprovider", "-rsxfE", *arguments)
+        if subprocess:
+            return pytester.runpytest_subprocess(*options)
+        keep = KeepInstalledModules()
+        result = pytester.runpytest_inprocess(*options, plugins=[keep])
+        keep.put_back()
+        return result
+
+    return run
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _torch_stays_imported():
+    """Compile once with each kind of backend, so that nested runs find torch's modules imported."""
+    import torch
+
+    from pytest_regional.testing import regional
+
+    for backend in ("reference", "inductor", "aot_eager"):
+        with regional(backend, expects_regions=False) as r:
+            r.assert_parity(torch.matmul, r.randn(2, 2, requires_grad=True), r.randn(2, 2))

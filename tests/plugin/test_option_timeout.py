@@ -1,0 +1,57 @@
+"""``--regional-timeout``: a hang fails that test with its stacks, and the run goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+HANG = """
+    import time
+
+    def hangs(gm, inputs):
+        time.sleep(60)
+
+    @pytest.mark.regional_compile
+    def test_hangs(regional):
+        torch.compile(block, backend=hangs)(*pair(regional))
+
+    @pytest.mark.regional_compile
+    def test_next(regional):
+        regional.assert_parity(block, *pair(regional))
+"""
+
+
+@pytest.mark.parametrize("source", ["option", "ini"])
+def test_a_hang(downstream, pytester, source):
+    pytester.makeini("[pytest]\n" + ("regional_timeout = 3\n" if source == "ini" else ""))
+    arguments = ["--regional-timeout=3"] if source == "option" else []
+    result = downstream(HANG, "--regional-backend=aot_eager", *arguments)
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["*still running after --regional-timeout=3 seconds*", "*Thread MainThread:*", "*in hangs*"])
+
+
+def test_a_hang_inside_a_parity_check_is_not_taken_for_the_programs_own_error(downstream):
+    result = downstream(
+        """
+        import time
+
+        def slow(x, w):
+            if torch.compiler.is_compiling():
+                return x @ w
+            time.sleep(60)
+
+        @pytest.mark.regional_compile
+        def test_hangs(regional):
+            regional.assert_parity(slow, *pair(regional))
+        """,
+        "--regional-backend=aot_eager",
+        "--regional-timeout=2",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*still running after --regional-timeout=2 seconds*"])
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "soon"])
+def test_a_wrong_value_is_a_usage_error(downstream, value):
+    result = downstream(HANG, "--regional-backend=aot_eager", f"--regional-timeout={value}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*expected a number of seconds above 0*"])
