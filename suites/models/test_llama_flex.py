@@ -25,6 +25,12 @@ def block(regional):
     return LlamaBlock(attention).to(regional.device)
 
 
+@pytest.mark.regional_known_failure(
+    "inductor",
+    reason="wrong values on CPU when flex attention is compiled with the rotary embedding before it: "
+    "docs/findings/flex_attention_whole_graph_cpu.py",
+    torch=">=2.11",
+)
 def test_inference_parity(regional, block):
     with torch.no_grad():
         regional.assert_parity(block, regional.randn(BATCH, LENGTH, SIZE))

@@ -69,6 +69,11 @@ def test_a_region_in_a_nested_compile_region(regional):
 
 
 @pytest.mark.regional_compile(requires=("nested_regions",))
+@pytest.mark.regional_known_failure(
+    "torch",
+    reason="a compiled branch takes a boxed list that cond does not pass: docs/findings/region_in_cond_branch.py",
+    torch=">=2.11",
+)
 def test_a_region_in_both_branches_of_a_condition(regional):
     def program(x, w, v):
         def positive(a):

@@ -1,0 +1,39 @@
+"""A constant assigned into a slice inside a region (z[:, 0] = 1.0) does not compile."""
+
+import os
+import sys
+import tempfile
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx.passes.regional_inductor import regional_inductor
+from torch.fx.traceback import annotate, preserve_node_meta
+
+
+def in_region(name, **configs):
+    value = {"inductor_region": name}
+    return annotate({"compile_with_inductor": value | ({"inductor_configs": configs} if configs else {})})
+
+
+def backend(gm, inputs):
+    with preserve_node_meta():
+        return aot_autograd(fw_compiler=regional_inductor, bw_compiler=regional_inductor)(gm, inputs)
+
+
+def program(x, w):
+    with in_region("r"):
+        h = x @ w
+        z = torch.zeros(4, 2)
+        z[:, 0] = 1.0
+    return h[:, :2] * z
+
+
+try:
+    torch.compile(program, backend=backend, fullgraph=True)(torch.randn(4, 8, requires_grad=True), torch.randn(8, 8))
+except Exception as error:
+    text = " ".join(str(error).split())[:160]
+    print(f"torch {torch.__version__}: stands: {type(error).__name__}: {text}")
+    sys.exit(1)
+print(f"torch {torch.__version__}: mended")
