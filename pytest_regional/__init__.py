@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_regional.annotation import region
-    from pytest_regional.backends.capabilities import Capabilities, declared, supported, supported_for, unsupported
+    from pytest_regional.backends.capabilities import (
+        Capabilities,
+        Support,
+        declared,
+        supported,
+        supported_for,
+        unsupported,
+    )
     from pytest_regional.backends.spec import BackendSpec
     from pytest_regional.harness.counters import (
         CounterExpectationError,
@@ -38,6 +45,7 @@ _HOMES = {
     "ParityError": "harness.parity",
     "ParityReport": "harness.parity",
     "Regional": "harness.regional",
+    "Support": "backends.capabilities",
     "UnknownCounterError": "harness.counters",
     "VacuousTestError": "harness.regional",
     "at_least": "harness.counters",
@@ -62,6 +70,7 @@ __all__ = [
     "ParityError",
     "ParityReport",
     "Regional",
+    "Support",
     "UnknownCounterError",
     "VacuousTestError",
     "at_least",

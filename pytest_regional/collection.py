@@ -13,6 +13,9 @@ from pytest_regional import marks, settings
 if TYPE_CHECKING:
     from pytest_regional.session import RegionalSession
 
+PROBLEM: pytest.StashKey[str] = pytest.StashKey()
+"""A usage error found on an xdist worker, told by the tests."""
+
 CHOICE: pytest.StashKey[tuple[str, str]] = pytest.StashKey()
 """Backend and device of an item that pytest does not parametrize."""
 
@@ -52,7 +55,16 @@ def prepare(items: list[pytest.Item], session: RegionalSession | None) -> None:
     if session is not None:
         problems += session.known_failures.unmatched(items)
     if problems:
-        raise pytest.UsageError("\n".join(dict.fromkeys(problems)))
+        _report(list(dict.fromkeys(problems)), items)
+
+
+def _report(problems: list[str], items: list[pytest.Item]) -> None:
+    text = "\n".join(problems)
+    if not hasattr(items[0].config, "workerinput"):
+        raise pytest.UsageError(text)
+    # xdist turns a usage error of a worker into an internal error that hides it, so that there every test says it.
+    for item in items:
+        item.stash[PROBLEM] = text
 
 
 class _CopiedTestCaseFunction(TestCaseFunction):

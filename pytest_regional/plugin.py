@@ -5,6 +5,7 @@ Each hook is a few lines that call a session object or a module named in the imp
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from pytest_regional import collection
 
         collection.prepare(items, config.stash.get(SESSION, None))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tell a usage error that was found on an xdist worker."""
+    if hasattr(item.config, "workerinput") and "pytest_regional.collection" in sys.modules:
+        from pytest_regional import collection
+
+        if collection.PROBLEM in item.stash:
+            pytest.fail(item.stash[collection.PROBLEM], pytrace=False)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -52,7 +52,7 @@ class RegionalSession:
         self._specs: dict[str, BackendSpec] = {}
         files = [settings.known_failures] if settings.known_failures else []
         files += [spec.known_failures for spec in map(self.spec, settings.backends) if spec.known_failures]
-        self.known_failures = KnownFailures.read(files, {self.short_name(name) for name in settings.backends})
+        self.known_failures = KnownFailures.read(files, {self.spec(name).name for name in settings.backends})
 
     def hooks(self) -> object:
         """Return the plugin object with the hooks of an active run."""

@@ -5,6 +5,7 @@ Precedence, weakest first: default, ini file, command line, marker (the marker's
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,7 @@ def resolve(config: pytest.Config) -> Settings:
     Raises:
         pytest.UsageError: a value that cannot be used; the message names the option and the valid values.
     """
+    _require_torch()
     from pytest_regional.harness.regional import DEFAULT_SEED
 
     known = _value(config, "regional_known_failures")
@@ -60,6 +62,17 @@ def resolve(config: pytest.Config) -> Settings:
         known_failures=(config.rootpath / known) if known else None,
         audit=bool(_value(config, "regional_audit")),
     )
+
+
+def _require_torch() -> None:
+    try:
+        found = importlib.util.find_spec("torch") is not None
+    except ModuleNotFoundError:
+        found = False
+    if not found:
+        raise pytest.UsageError(
+            "--regional-backend needs torch, which is not installed: install torch>=2.11,<2.16, or leave the option out"
+        )
 
 
 def _value(config: pytest.Config, name: str) -> Any:

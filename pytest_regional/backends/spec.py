@@ -41,4 +41,7 @@ class BackendSpec:
         if not callable(self.factory):
             raise TypeError(f"backend {self.name!r}: factory must be callable and return the Dynamo backend")
         if not isinstance(self.capabilities, Capabilities):
-            raise TypeError(f"backend {self.name!r}: capabilities must be an instance of Capabilities")
+            raise TypeError(
+                f"backend {self.name!r}: capabilities must be an instance of Capabilities, not {self.capabilities!r}; "
+                f"a class, such as declared(...) returns, wants calling: declared(...)()"
+            )

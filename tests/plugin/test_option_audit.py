@@ -28,7 +28,9 @@ def test_a_claimed_capability_runs(downstream):
 def test_the_audit_fails_what_is_disclaimed_and_works(downstream):
     result = downstream(REQUIRES, "--regional-backend=aot_eager", "--regional-audit")
     result.assert_outcomes(failed=1, xfailed=1)
-    result.stdout.fnmatch_lines(["*XPASS(strict)*audit: backend 'aot_eager' disclaims regions*it works, so claim the capability*"])
+    result.stdout.fnmatch_lines(
+        ["*XPASS(strict)*audit: backend 'aot_eager' disclaims regions*it works, so claim the capability*"]
+    )
 
 
 def test_ini(downstream, pytester):

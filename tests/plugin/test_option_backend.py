@@ -60,7 +60,10 @@ def test_environment_addopts(downstream, monkeypatch):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("refrence", "*unknown backend 'refrence'. Did you mean 'reference'?*Known: aot_eager, inductor, reference, torch*"),
+        (
+            "refrence",
+            "*unknown backend 'refrence'. Did you mean 'reference'?*Known: aot_eager, inductor, reference, torch*",
+        ),
         ("torch,,inductor", "*an empty name in the comma-separated list*"),
         ("torch,torch", "*torch is listed twice*"),
         ("program:missing", "*backend 'program:missing' could not be loaded: AttributeError*missing*"),
@@ -130,7 +133,10 @@ def test_help_marks_and_fixtures_tell_everything(pytester):
         assert option.flag in help_text
         assert f"{option.ini} (" in help_text
     pytester.runpytest_inprocess("--markers").stdout.fnmatch_lines(
-        ["@pytest.mark.regional_compile(backend=None, device=None, dynamic=None*", "@pytest.mark.regional_known_failure(*"]
+        [
+            "@pytest.mark.regional_compile(backend=None, device=None, dynamic=None*",
+            "@pytest.mark.regional_known_failure(*",
+        ]
     )
     fixtures = pytester.runpytest_inprocess("--fixtures").stdout.str()
     for name in ("regional", "pre_grad_pass", "regional_backend", "regional_device", "regional_cache_dir", "fake_pg"):

@@ -33,7 +33,10 @@ def test_ini(downstream, pytester):
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [("cdua", "*unknown device 'cdua'. Did you mean 'cuda'*Known: auto, cpu, cuda*"), ("cpu,cpu", "*cpu is listed twice*")],
+    [
+        ("cdua", "*unknown device 'cdua'. Did you mean 'cuda'*Known: auto, cpu, cuda*"),
+        ("cpu,cpu", "*cpu is listed twice*"),
+    ],
 )
 def test_a_wrong_value_is_a_usage_error(downstream, value, message):
     result = downstream(TEST, "--regional-backend=aot_eager", f"--regional-device={value}")

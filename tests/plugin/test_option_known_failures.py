@@ -62,9 +62,9 @@ def test_a_wrong_line_is_a_usage_error(downstream, pytester, line, message):
 def test_a_line_about_tests_that_were_not_collected_is_no_error(downstream, pytester):
     pytester.makepyfile(test_alone="def test_alone(): pass")
     pytester.makefile(".txt", failures="aot_eager | test_other.py::test_gone | r | l")
-    downstream(TESTS, "--regional-backend=aot_eager", "--regional-known-failures=failures.txt", "-k", "passes").assert_outcomes(
-        passed=1, deselected=3
-    )
+    downstream(
+        TESTS, "--regional-backend=aot_eager", "--regional-known-failures=failures.txt", "-k", "passes"
+    ).assert_outcomes(passed=1, deselected=3)
 
 
 def test_a_missing_file_is_a_usage_error(downstream):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 DRAW = """
@@ -15,11 +17,10 @@ DRAW = """
 """
 
 
-
 def run(downstream, *arguments):
     result = downstream(DRAW, "--regional-backend=aot_eager", "-s", "-q", "--no-header", *arguments)
     result.assert_outcomes(passed=2)
-    return sorted(word for line in result.outlines for word in line.split() if word.lstrip("-")[:2] in ("0.", "1.", "2."))
+    return [float(found) for found in re.findall(r"(?:one|two) (-?\d+\.\d+)", result.stdout.str())]
 
 
 def test_draws_depend_on_the_seed_and_the_test_and_on_nothing_else(downstream):

@@ -26,7 +26,9 @@ def test_a_hang(downstream, pytester, source):
     arguments = ["--regional-timeout=3"] if source == "option" else []
     result = downstream(HANG, "--regional-backend=aot_eager", *arguments)
     result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines(["*still running after --regional-timeout=3 seconds*", "*Thread MainThread:*", "*in hangs*"])
+    result.stdout.fnmatch_lines(
+        ["*still running after --regional-timeout=3 seconds*", "*Thread MainThread:*", "*in hangs*"]
+    )
 
 
 def test_a_hang_inside_a_parity_check_is_not_taken_for_the_programs_own_error(downstream):

@@ -1,0 +1,84 @@
+"""A run of unrelated tests with the plugin installed costs next to nothing; and the plugin beside others."""
+
+from __future__ import annotations
+
+import pytest
+
+UNRELATED = """
+import sys
+
+def test_it():
+    pass
+"""
+
+WATCH = """
+import sys
+
+def pytest_unconfigure():
+    watched = ("torch", "hypothesis", "pytest_regional.harness", "pytest_regional.backends", "numpy")
+    print("imported:", [name for name in watched if name in sys.modules])
+    assert "pytest_regional.plugin" in sys.modules
+"""
+
+
+def test_neither_torch_nor_hypothesis_is_imported(pytester):
+    pytester.makepyfile(test_it=UNRELATED)
+    pytester.makeconftest(WATCH)
+    # Hypothesis's own plugin imports Hypothesis at the end of every run; that is not ours.
+    result = pytester.runpytest_subprocess("-s", "-p", "no:hypothesispytest", "-p", "no:randomly", "-p", "no:torch")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*imported: []*"])
+
+
+NO_TORCH = """
+import sys
+
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+sys.meta_path.insert(0, NoTorch())
+"""
+
+
+def without_torch(pytester, *arguments):
+    pytester.makepyfile(notorch=NO_TORCH)
+    pytester.syspathinsert()
+    return pytester.runpytest_subprocess(
+        "-p", "notorch", "-p", "no:randomly", "-p", "no:hypothesispytest", "-p", "no:torch", *arguments
+    )
+
+
+def test_without_torch_unrelated_tests_run(pytester):
+    pytester.makepyfile(test_it=UNRELATED)
+    without_torch(pytester).assert_outcomes(passed=1)
+
+
+def test_without_torch_marked_tests_are_skipped_while_the_option_is_off(pytester):
+    pytester.makepyfile(test_it="import pytest\n@pytest.mark.regional_compile\ndef test_it(regional): pass\n")
+    without_torch(pytester).assert_outcomes(skipped=1)
+
+
+def test_without_torch_the_option_says_what_is_missing(pytester):
+    pytester.makepyfile(test_it=UNRELATED)
+    result = without_torch(pytester, "--regional-backend")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--regional-backend needs torch, which is not installed*"])
+
+
+def test_beside_pytest_torch_and_in_random_order(downstream):
+    pytest.importorskip("pytest_torch")
+    result = downstream(
+        """
+        @pytest.mark.regional_compile
+        @pytest.mark.parametrize("n", [2, 3, 4])
+        def test_parity(regional, n):
+            regional.assert_parity(block, *pair(regional, n))
+        """,
+        "--regional-backend=torch",
+        "-p",
+        "randomly",
+        subprocess=True,
+    )
+    result.assert_outcomes(passed=3)
