@@ -106,3 +106,9 @@ def is_requested(config: pytest.Config, namespace: argparse.Namespace | None = N
     """Say, before options are resolved, whether a backend was asked for."""
     option = getattr(namespace or config.option, "regional_backend", None)
     return bool(option or config.getini("regional_backend"))
+
+
+def any_given(config: pytest.Config) -> bool:
+    """Say whether any option but the backend was given."""
+    names = [option.ini for option in OPTIONS if option.ini != "regional_backend"]
+    return any(config.getoption(name) is not None or config.getini(name) for name in names)

@@ -52,6 +52,10 @@ def pytest_configure(config: pytest.Config) -> None:
         session = RegionalSession(config, settings.resolve(config))
         config.stash[SESSION] = session
         config.pluginmanager.register(session.hooks(), "regional-session")
+    elif options.any_given(config):
+        from pytest_regional import settings
+
+        settings.check_values(config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -50,6 +50,8 @@ class RegionalSession:
         self.config = config
         self.settings = settings
         self._specs: dict[str, BackendSpec] = {}
+        # torch's own imports raise it 14 times in every process that compiles; it would bury warnings of tests.
+        config.addinivalue_line("filterwarnings", "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
         files = [settings.known_failures] if settings.known_failures else []
         files += [spec.known_failures for spec in map(self.spec, settings.backends) if spec.known_failures]
         self.known_failures = KnownFailures.read(files, {self.spec(name).name for name in settings.backends})

@@ -64,6 +64,13 @@ def resolve(config: pytest.Config) -> Settings:
     )
 
 
+def check_values(config: pytest.Config) -> None:
+    """Check the values of options that have no effect while the plugin is off: a typing error stays one."""
+    _device_names(config)
+    _timeout(_value(config, "regional_timeout"))
+    _seed(_value(config, "regional_seed"), 0)
+
+
 def _require_torch() -> None:
     try:
         found = importlib.util.find_spec("torch") is not None
@@ -106,14 +113,26 @@ def _backends(config: pytest.Config) -> tuple[str, ...]:
     return names
 
 
-def _devices(config: pytest.Config) -> tuple[str, ...]:
-    from pytest_regional.harness.device import DeviceError, check_device_name, usable_device
+def _device_names(config: pytest.Config) -> tuple[str, ...]:
+    from pytest_regional.harness.device import DeviceError, check_device_name
 
     names = _names(config, "regional_device", ("auto",))
     for name in names:
         try:
-            # Whether a GPU is usable only torch can tell; whether a name is one needs no torch.
-            usable_device(name) if name == "cuda" else check_device_name(name)
+            check_device_name(name)
+        except DeviceError as error:
+            raise pytest.UsageError(f"--regional-device: {error}") from error
+    return names
+
+
+def _devices(config: pytest.Config) -> tuple[str, ...]:
+    from pytest_regional.harness.device import DeviceError, usable_device
+
+    names = _device_names(config)
+    for name in names:
+        try:
+            if name == "cuda":
+                usable_device(name)
         except DeviceError as error:
             raise pytest.UsageError(f"--regional-device: {error}") from error
     return names

@@ -49,3 +49,9 @@ def test_cuda_without_a_gpu_is_a_usage_error(downstream):
     result = downstream(TEST, "--regional-backend=aot_eager", "--regional-device=cuda")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*finds no usable GPU here*"])
+
+
+def test_a_wrong_value_is_a_usage_error_with_the_plugin_off_too(downstream):
+    result = downstream(TEST, "--regional-device=cdua")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*unknown device 'cdua'*"])

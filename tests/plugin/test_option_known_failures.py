@@ -71,3 +71,24 @@ def test_a_missing_file_is_a_usage_error(downstream):
     result = downstream(TESTS, "--regional-backend=aot_eager", "--regional-known-failures=nowhere.txt")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*known failures: cannot read *nowhere.txt*"])
+
+
+def test_lines_name_the_backend_as_its_specification_does(downstream, pytester):
+    pytester.makepyfile(
+        mine="""
+        from pathlib import Path
+        from pytest_regional import BackendSpec, declared, unsupported
+        absent = unsupported("by design")
+        spec = BackendSpec("named", lambda: "aot_eager", declared(compiles_regions=absent)(), Path("own.txt").absolute())
+        """
+    )
+    pytester.makefile(".txt", own="named | test_it.py::test_it | known to us | https://example.org/4")
+    result = downstream(
+        """
+        @pytest.mark.regional_compile
+        def test_it(regional):
+            assert False
+        """,
+        "--regional-backend=mine:spec",
+    )
+    result.assert_outcomes(xfailed=1)
