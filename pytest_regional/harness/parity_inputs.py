@@ -214,7 +214,7 @@ def _permuted_slices(old: torch.Tensor, generator: torch.Generator) -> torch.Ten
     if dim is None:
         return old
     flat = old.reshape(-1).to(torch.int64)
-    if flat.numel() == old.shape[dim] and old.dtype != torch.bool and flat.numel() > 2:
+    if flat.numel() == old.shape[dim] and old.dtype != torch.bool:
         differences = flat.diff()
         if bool((differences >= 0).all()) or bool((differences <= 0).all()):
             return old
