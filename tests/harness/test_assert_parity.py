@@ -199,3 +199,16 @@ def test_dropout_draws_what_eager_draws():
     assert (
         "random" in report.anchor_unavailable_reason.lower() or "generator" in report.anchor_unavailable_reason.lower()
     )
+
+
+def test_what_eager_itself_compiles_is_not_counted():
+    inner = torch.compile(torch.sin, backend="eager")
+
+    def compiles_in_eager(x, w):
+        if not torch.compiler.is_compiling():
+            inner(x)
+        with in_region("product"):
+            return x @ w
+
+    with regional("torch") as r, r.expect(graphs=1, recompiles=0, region_compiles=1):
+        r.assert_parity(compiles_in_eager, *pair(r))
