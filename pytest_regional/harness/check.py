@@ -58,7 +58,7 @@ class ParityCheck:
         return report
 
     def _case(self, inputs: tuple[Any, ...], label: str) -> _Case:
-        # Eager code may compile too (flex_attention does, with Dynamo's eager backend); that is not the backend's doing.
+        # Eager code may compile as well (flex_attention does, with Dynamo's eager backend): not the backend's doing.
         with _Unobserved(self.regional):
             eager = self._execute(self.fn, inputs)
             check_program(eager)
