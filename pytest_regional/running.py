@@ -82,12 +82,15 @@ def _check_end(regional: Regional, *, vacuity: bool) -> None:
     """Fail a test whose body passed without proving anything; no frame of the test is at fault, so none is shown."""
     from pytest_regional.harness.regional import FallbackError, VacuousTestError
 
+    problem = ""
     try:
         regional.check_fallbacks()
         if vacuity:
             regional.check_not_vacuous()
     except (FallbackError, VacuousTestError) as error:
-        pytest.fail(f"{type(error).__name__}: {error}", pytrace=False)
+        problem = f"{type(error).__name__}: {error}"
+    if problem:
+        pytest.fail(problem, pytrace=False)
 
 
 def _failed_inside_unittest(item: pytest.Item) -> bool:
