@@ -72,4 +72,5 @@ def test_the_custom_operator_divides_two_regions(regional, chain):
     record = regional.run(chain, *inputs(regional, 16))
 
     assert [(r.name, r.partitions) for r in record.regions] == [("norm", 1), ("tail", 1)]
-    assert record.counters["region_compiles"] == 2
+    # Add, then RMSNorm, with the weights as inputs: the two regions are equal up to their names.
+    assert record.counters["region_compiles"] == (1 if regional.spec.capabilities.get("share_identical") else 2)
