@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -128,6 +129,46 @@ def lazy_graph_module(attributes: Mapping[str, Any], graph: Any, class_name: str
     return symbol("torch.fx._lazy_graph_module", "_LazyGraphModule")(dict(attributes), graph, class_name)
 
 
+def replace_graph(gm: Any, graph: Any) -> None:
+    """Give ``gm`` another graph, and leave its Python code for a later ``recompile()`` (``_graph``, 2.11 to 2.15).
+
+    The public setter writes the code at once, which costs as much as all else where the graph is changed again.
+    """
+    gm._graph = graph
+    graph.owning_module = gm
+
+
+def compile_state() -> dict[str, Any]:
+    """Return every setting that a compile may depend on, by name.
+
+    All of ``torch._inductor.config`` and ``torch._functorch.config``, and what Dynamo guards of the global state
+    (grad mode, autocast, default dtype, threads, determinism, precision: ``GlobalStateGuard``, 2.11 to 2.15).
+    """
+    guard = symbol("torch._C._dynamo.guards", "GlobalStateGuard")()
+    functorch = symbol("torch._functorch", "config")
+    return {
+        "inductor": inductor_config().get_config_copy(),
+        "functorch": functorch.get_config_copy(),
+        "global": guard.__getstate__(),
+    }
+
+
+def at_dynamo_reset(action: Callable[[], None]) -> None:
+    """Call ``action`` at the next ``torch._dynamo.reset()``.
+
+    ``torch._dynamo.eval_frame.cached_backends`` (2.11 to 2.15) holds the backends seen since the last reset, by
+    identity; those with a ``reset`` attribute are told of the next one, and then all are forgotten.
+    """
+    symbol("torch._dynamo.eval_frame", "cached_backends").setdefault(id(action), _ToldAtReset(action))
+
+
+class _ToldAtReset:
+    """Stands among Dynamo's backends."""
+
+    def __init__(self, reset: Callable[[], None]) -> None:
+        self.reset = reset
+
+
 def force_autograd_cache() -> bool:
     """``torch._functorch.config.force_autograd_cache`` (2.11 to 2.15)."""
     return bool(symbol("torch._functorch", "config").force_autograd_cache)
@@ -167,24 +208,30 @@ def without_cse() -> AbstractContextManager[Any]:
     return manager
 
 
+@functools.cache
+def _class(module: str, *names: str) -> tuple[type, ...]:
+    """Look classes up once: they are asked for once a node."""
+    return tuple(symbol(module, name) for name in names)
+
+
 def is_graph_module(value: Any) -> bool:
     """Return whether ``value`` is a ``torch.fx.GraphModule``."""
-    return isinstance(value, symbol("torch.fx", "GraphModule"))
+    return isinstance(value, _class("torch.fx", "GraphModule"))
 
 
 def is_op_overload(target: Any) -> bool:
     """Return whether ``target`` is a ``torch._ops.OpOverload`` (2.11 to 2.15)."""
-    return isinstance(target, symbol("torch._ops", "OpOverload"))
+    return isinstance(target, _class("torch._ops", "OpOverload"))
 
 
 def is_higher_order_op(target: Any) -> bool:
     """Return whether ``target`` is a ``torch._ops.HigherOrderOperator`` (2.11 to 2.15)."""
-    return isinstance(target, symbol("torch._ops", "HigherOrderOperator"))
+    return isinstance(target, _class("torch._ops", "HigherOrderOperator"))
 
 
 def is_symbolic(value: Any) -> bool:
     """Return whether ``value`` is a number of symbolic size (``torch.SymInt`` and its kin)."""
-    return isinstance(value, (symbol("torch", "SymInt"), symbol("torch", "SymFloat"), symbol("torch", "SymBool")))
+    return isinstance(value, _class("torch", "SymInt", "SymFloat", "SymBool"))
 
 
 def free_symbols(value: Any) -> set[Any]:
@@ -218,6 +265,34 @@ def compiled_output_strides(compiled: Any) -> list[tuple[str, ...] | None]:
     function = getattr(getattr(compiled, "inner_fn", None), "compiled_fn", None)
     strides = getattr(function, "output_strides", None) or []
     return [] if getattr(function, "mutated_inputs", None) else list(strides)
+
+
+def inductor_callable(compiled: Any) -> Callable[[list[Any]], Sequence[Any]] | None:
+    """Return what Inductor generated for a region, which takes a list and empties it; None where that is not told.
+
+    ``CompiledFxGraph.current_callable``, which AOTAutograd's wrappers pass on as an attribute (2.11, 2.13, 2.15).
+    """
+    return getattr(getattr(getattr(compiled, "inner_fn", None), "compiled_fn", None), "current_callable", None)
+
+
+def profiler_is_on() -> bool:
+    """``torch.autograd.profiler._is_profiler_enabled`` (2.11 to 2.15)."""
+    return _profiler()._is_profiler_enabled  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _profiler() -> Any:
+    return symbol("torch.autograd", "profiler")
+
+
+def random_numbers_are_functional() -> bool:
+    """``torch._functorch.config.functionalize_rng_ops``: seeds are then passed as arguments (2.11 to 2.15)."""
+    return bool(symbol("torch._functorch", "config").functionalize_rng_ops)
+
+
+def is_fake_tensor(value: Any) -> bool:
+    """Return whether ``value`` is a ``FakeTensor`` and no subclass around one (2.11 to 2.15)."""
+    return type(value) in _class("torch._subclasses", "FakeTensor")
 
 
 def storage_key(value: Any) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,21 +17,37 @@ from pytest_regional._torch.region_compile import (
     region_compile_settings,
     standalone_compile,
 )
+from pytest_regional.reference.calling import Compiled, as_graph_target
 from pytest_regional.reference.extract import ExtractedRegion
 from pytest_regional.reference.regions import RegionKey
 from pytest_regional.reference.restride import restore_strides
 
-Compiled = Callable[..., Sequence[Any]]
-
 
 @dataclass(frozen=True)
 class RegionRequest:
-    """All that a compiler is told: the region's graph, its (fake) inputs, its key, its name."""
+    """All that a compiler is told of one region; its graph is written when it is first looked at."""
 
-    module: torch.fx.GraphModule
-    inputs: tuple[Any, ...]
-    key: RegionKey
-    name: str
+    region: ExtractedRegion
+
+    @property
+    def name(self) -> str:
+        """The name that the region has in the graph."""
+        return self.region.name
+
+    @property
+    def key(self) -> RegionKey:
+        """The region key: id and configs."""
+        return self.region.partition.key
+
+    @property
+    def module(self) -> torch.fx.GraphModule:
+        """The region's graph, which a compiler may consume."""
+        return self.region.module
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """The (fake) values of the region's inputs."""
+        return tuple(border.meta["val"] for border in self.region.inputs)
 
 
 class RegionCompiler(Protocol):
@@ -70,12 +86,11 @@ def compile_regions(
     for region in regions:
         compiled = compiler(request_for(region))
         if is_graph_module(compiled):  # it runs as the graph it is
-            setattr(gm, region.name, compiled)
+            gm.add_submodule(region.name, compiled)
             continue
-        region.call.target = as_graph_target(compiled, region.name)
+        region.call.target = as_graph_target(compiled, region)
         region.call.op = "call_function"
         restore_strides(region.call, compiled_output_strides(compiled))
-        gm.delete_submodule(region.name)
     gm.recompile()
 
 
@@ -85,23 +100,10 @@ def request_for(region: ExtractedRegion) -> RegionRequest:
     Raises:
         RegionInputError: when the trace kept no value for one of its inputs.
     """
-    inputs = []
-    for placeholder in region.module.graph.find_nodes(op="placeholder"):
-        if "val" not in placeholder.meta:
+    for border in region.inputs:
+        if "val" not in border.meta:
             raise RegionInputError(
-                f"input {placeholder.name!r} of {region.name} has no meta['val']: trace the graph with fake tensors, "
+                f"input {border.name!r} of {region.name} has no meta['val']: trace the graph with fake tensors, "
                 f"or give regional_inductor the example inputs."
             )
-        inputs.append(placeholder.meta["val"])
-    return RegionRequest(region.module, tuple(inputs), region.partition.key, region.name)
-
-
-def as_graph_target(compiled: Compiled, name: str) -> Compiled:
-    """Wrap ``compiled`` into a plain function, which FX can print and ``GraphPickler`` finds the artifact in."""
-
-    def call(*arguments: Any) -> Sequence[Any]:
-        return compiled(*arguments)
-
-    call.__name__ = call.__qualname__ = name
-    call.__wrapped__ = compiled  # type: ignore[attr-defined]
-    return call
+    return RegionRequest(region)

@@ -9,12 +9,11 @@ import torch.fx
 
 from pytest_regional._torch.annotations import preserve_node_meta
 from pytest_regional._torch.region_compile import aot_autograd, partition_function
-from pytest_regional.reference.compile_regions import compile_with_inductor
 from pytest_regional.reference.cse import cse_within_regions
-from pytest_regional.reference.failure import GuardedCompiler, OnRegionError
+from pytest_regional.reference.failure import OnRegionError
 from pytest_regional.reference.pre_grad import pre_grad_passes_done, run_pre_grad_passes
 from pytest_regional.reference.regional_inductor import regional_inductor
-from pytest_regional.reference.share import SharedCompiler
+from pytest_regional.reference.share import Memory
 
 
 def regional(
@@ -34,12 +33,13 @@ def regional(
         share_identical: Whether equal partitions, also of forward and backward, are compiled once.
         on_region_error: ``raise`` a RegionCompileError, or run that region ``eager`` with one warning.
     """
-    guarded = GuardedCompiler(compile_with_inductor, on_region_error)
-    compiler = SharedCompiler(guarded) if share_identical else guarded
+    memory: Memory = {}
 
     def compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         with pre_grad_passes_done():
-            return regional_inductor(graph, *inputs, share_identical=False, compiler=compiler)
+            return regional_inductor(
+                graph, *inputs, share_identical=share_identical, on_region_error=on_region_error, memory=memory
+            )
 
     partition = partition_function(partitioner)
     if partitioner == "min_cut":

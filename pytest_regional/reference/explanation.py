@@ -13,8 +13,8 @@ import torch.fx
 from pytest_regional.reference.compile_regions import request_for
 from pytest_regional.reference.effects import order_edges
 from pytest_regional.reference.extract import extract_partitions
+from pytest_regional.reference.fingerprint import fingerprint
 from pytest_regional.reference.partition import Partition, plan_partitions
-from pytest_regional.reference.share import fingerprint
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def explain(gm: torch.fx.GraphModule, *, show: bool = True) -> Explanation:
     first: dict[Any, str] = {}
     explained = []
     for region, partition in zip(regions, plan.partitions, strict=True):
-        original = first.setdefault(fingerprint(request_for(region)), region.name)
+        original = first.setdefault(fingerprint(request_for(region)).token, region.name)
         explained.append(
             ExplainedPartition(
                 region.name,

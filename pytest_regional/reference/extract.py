@@ -1,41 +1,96 @@
-"""Turn partitions into ``call_module`` submodules, in one linear pass that writes the graph anew.
+"""Take the partitions of a plan out of a graph, in one linear pass that writes the outer graph anew.
 
-Attributes (constants, bodies of higher-order ops) are no members of partitions: a body is copied to wherever it is
-used, and a constant too if its ``get_attr`` is annotated; other constants enter a partition as inputs.
+A partition's own graph is written only when somebody asks for it: one that shares what another was compiled to never
+needs it. Attributes (constants, bodies of higher-order ops) are no members of partitions: a body is copied to wherever
+it is used, and a constant too if its ``get_attr`` is annotated; other constants enter a partition as inputs.
 """
 
 from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch.fx
 
 from pytest_regional._torch.annotations import region_mark
-from pytest_regional._torch.region_compile import constants_may_travel, is_graph_module, lazy_graph_module
+from pytest_regional._torch.region_compile import (
+    constants_may_travel,
+    is_graph_module,
+    lazy_graph_module,
+    replace_graph,
+)
 from pytest_regional.reference.partition import Partition, PartitionPlan
 
 NAME_PREFIX = "compiled_region_"
 
 
-@dataclass(frozen=True)
+class RegionInput(NamedTuple):
+    """A value that enters a region: where it comes from, and what the trace knew of it.
+
+    ``source`` is a node of the graph that the partition was taken from, or None for a size passed along.
+    """
+
+    name: str
+    source: torch.fx.Node | None
+    meta: Mapping[str, Any]
+
+
+@dataclass
 class ExtractedRegion:
-    """A partition as a submodule of the graph it was taken from."""
+    """A partition, its border, and the call that stands for it in the outer graph."""
 
     name: str
     partition: Partition
-    module: torch.fx.GraphModule
     call: torch.fx.Node
+    inputs: list[RegionInput]
+    results: tuple[torch.fx.Node, ...]
+    attributes: Mapping[torch.fx.Node, Any] = field(default_factory=dict)
+
+    @cached_property
+    def module(self) -> torch.fx.GraphModule:
+        """The partition as a graph of its own: one placeholder for each input, a tuple of the results."""
+        graph = torch.fx.Graph()
+        copies: dict[torch.fx.Node, torch.fx.Node] = {}
+        for border in self.inputs:
+            placeholder = graph.placeholder(border.name)
+            placeholder.meta = dict(border.meta)
+            if border.source is not None:
+                copies[border.source] = placeholder
+
+        def copy_of(source: torch.fx.Node) -> torch.fx.Node:
+            if source not in copies:  # an attribute that travels
+                copies[source] = graph.node_copy(source)
+            return copies[source]
+
+        for node in self.partition.nodes:
+            copies[node] = graph.node_copy(node, copy_of)
+        output = graph.output(tuple(copies[node] for node in self.results))
+        output.meta["val"] = tuple(node.meta.get("val") for node in self.results)
+        attributes = {str(source.target): value for source, value in self.attributes.items()}
+        module: torch.fx.GraphModule = lazy_graph_module(attributes, graph, self.name)
+        return module
 
 
 def extract_partitions(gm: torch.fx.GraphModule, plan: PartitionPlan) -> list[ExtractedRegion]:
-    """Rewrite ``gm`` so that each partition of ``plan`` is one submodule call; return them in execution order."""
+    """Rewrite ``gm`` so that each partition of ``plan`` is one call; return the regions in execution order.
+
+    The calls are ``call_module`` nodes whose submodules do not exist yet: ``install_submodules`` makes them, or
+    ``compile_regions`` turns them into calls of compiled code. The Python code of ``gm`` is stale until then.
+    """
     if not plan.partitions:
         return []
     return _Rewriter(gm).rewrite(plan)
+
+
+def install_submodules(gm: torch.fx.GraphModule, regions: Iterable[ExtractedRegion]) -> None:
+    """Give ``gm`` the regions as submodules that run eagerly, so that it is a whole module again."""
+    for region in regions:
+        gm.add_submodule(region.name, region.module)
+    gm.recompile()
 
 
 def attribute(owner: torch.nn.Module, path: str) -> Any:
@@ -46,16 +101,6 @@ def attribute(owner: torch.nn.Module, path: str) -> Any:
     return value
 
 
-@dataclass
-class _Draft:
-    """A partition's graph while it is written."""
-
-    graph: torch.fx.Graph
-    inputs: dict[torch.fx.Node, torch.fx.Node] = field(default_factory=dict)
-    copies: dict[torch.fx.Node, torch.fx.Node] = field(default_factory=dict)
-    attributes: dict[str, Any] = field(default_factory=dict)
-
-
 class _Rewriter:
     def __init__(self, gm: torch.fx.GraphModule) -> None:
         self._gm = gm
@@ -64,20 +109,21 @@ class _Rewriter:
         self._new.set_codegen(gm.graph._codegen)
         self._map: dict[torch.fx.Node, torch.fx.Node] = {}
         self._counts: Counter[str] = Counter()
-        self._regions: list[ExtractedRegion] = []
+        self._taken = set(dir(gm))
 
     def rewrite(self, plan: PartitionPlan) -> list[ExtractedRegion]:
         old = self._gm.graph
+        regions = []
         for placeholder in old.find_nodes(op="placeholder"):
             self._copy(placeholder)
         for step in plan.steps:
             if isinstance(step, Partition):
-                self._extract(step)
+                regions.append(self._extract(step))
             else:
                 self._copy(step)
         self._copy(old.output_node())
-        self._gm.graph = self._new
-        return self._regions
+        replace_graph(self._gm, self._new)
+        return regions
 
     def _copy(self, node: torch.fx.Node) -> torch.fx.Node:
         if node not in self._map:
@@ -88,96 +134,64 @@ class _Rewriter:
         """Return the outer graph's node for ``node``; attributes are fetched where they are first used."""
         return self._copy(node) if node.op == "get_attr" else self._map[node]
 
-    def _extract(self, partition: Partition) -> None:
-        draft = self._draft(partition)
-        results = _values_used_outside(partition)
-        self._finish(draft, results)
-        name = self._fresh_name(partition)
-        module = lazy_graph_module(draft.attributes, draft.graph, name)
-        self._gm.add_submodule(name, module)
-        call = self._call(name, partition, [self._outer(node) for node in draft.inputs], results)
-        self._regions.append(ExtractedRegion(name, partition, module, call))
-
-    def _draft(self, partition: Partition) -> _Draft:
-        draft = _Draft(torch.fx.Graph())
+    def _extract(self, partition: Partition) -> ExtractedRegion:
         members = set(partition.nodes)
-        # Placeholders come first in a graph, so the inputs are declared before any member is written.
-        for node in partition.nodes:
-            for source in node.all_input_nodes:
-                if source not in members and source not in draft.copies and source not in draft.inputs:
-                    self._declare(draft, source)
-        for node in partition.nodes:
-            draft.copies[node] = draft.graph.node_copy(node, lambda source: self._inner(draft, source))
-        return draft
+        sources = dict.fromkeys(
+            source for node in partition.nodes for source in node.all_input_nodes if source not in members
+        )
+        attributes = {source: self._attribute(source) for source in sources if self._travels(source)}
+        inputs = [self._input(source) for source in sources if source not in attributes]
+        results = tuple(node for node in partition.nodes if any(user not in members for user in node.users))
+        call = self._call(partition, inputs, results)
+        return ExtractedRegion(str(call.target), partition, call, inputs, results, attributes)
 
-    def _declare(self, draft: _Draft, source: torch.fx.Node) -> None:
-        if source.op == "get_attr" and self._travels(source):
-            return
-        placeholder = draft.graph.placeholder(source.name)
-        placeholder.meta = _placeholder_meta(self._gm, source)
-        draft.inputs[source] = placeholder
+    def _attribute(self, source: torch.fx.Node) -> Any:
+        return attribute(self._gm, str(source.target))
 
     def _travels(self, source: torch.fx.Node) -> bool:
-        value = attribute(self._gm, str(source.target))
-        return not isinstance(value, torch.Tensor) or (region_mark(source)[0] and constants_may_travel())
+        if source.op != "get_attr":
+            return False
+        constant = isinstance(self._attribute(source), torch.Tensor)
+        return not constant or (region_mark(source)[0] and constants_may_travel())
 
-    def _inner(self, draft: _Draft, source: torch.fx.Node) -> torch.fx.Node:
-        if source in draft.inputs:
-            return draft.inputs[source]
-        if source not in draft.copies:  # an attribute that travels
-            draft.copies[source] = draft.graph.node_copy(source)
-            draft.attributes[str(source.target)] = attribute(self._gm, str(source.target))
-        return draft.copies[source]
+    def _input(self, source: torch.fx.Node) -> RegionInput:
+        """Keep the metadata; a constant that the trace gave no value stands for itself."""
+        meta = source.meta
+        if "val" not in meta and source.op == "get_attr":
+            meta = {**meta, "val": self._attribute(source)}
+        return RegionInput(source.name, source, meta)
 
-    def _finish(self, draft: _Draft, results: list[torch.fx.Node]) -> None:
-        output = draft.graph.output(tuple(draft.copies[node] for node in results))
-        output.meta["val"] = tuple(node.meta.get("val") for node in results)
+    def _call(
+        self, partition: Partition, inputs: Iterable[RegionInput], results: Iterable[torch.fx.Node]
+    ) -> torch.fx.Node:
+        name = self._fresh_name(partition)
+        arguments = tuple(self._outer(border.source) for border in inputs if border.source is not None)
+        # Arguments are set afterwards: FX searches those that it is given for symbols, which takes half of the time.
+        call = self._new.create_node("call_module", name, name=name)
+        call.args = arguments
+        meta = partition.nodes[0].meta
+        call.meta = {key: meta[key] for key in ("stack_trace", "custom") if key in meta}
+        call.meta["val"] = tuple(node.meta.get("val") for node in results)
+        for index, result in enumerate(results):
+            element = self._new.create_node("call_function", operator.getitem, name=result.name, type_expr=result.type)
+            element.args = (call, index)
+            element.meta = dict(result.meta)
+            self._map[result] = element
+        return call
 
     def _fresh_name(self, partition: Partition) -> str:
         stem = NAME_PREFIX + partition.key.identifier
         while True:
             name = f"{stem}_{self._counts[stem]}"
             self._counts[stem] += 1
-            if not hasattr(self._gm, name):
+            if name not in self._taken:
                 return name
 
-    def _call(
-        self, name: str, partition: Partition, arguments: list[torch.fx.Node], results: list[torch.fx.Node]
-    ) -> torch.fx.Node:
-        call = self._new.create_node("call_module", name, tuple(arguments), {}, name=name)
-        call.meta = {
-            **{key: value for key, value in partition.nodes[0].meta.items() if key in ("stack_trace", "custom")},
-            "val": tuple(node.meta.get("val") for node in results),
-        }
-        for index, result in enumerate(results):
-            element = self._new.create_node(
-                "call_function", operator.getitem, (call, index), {}, name=result.name, type_expr=result.type
-            )
-            element.meta = dict(result.meta)
-            self._map[result] = element
-        return call
 
-
-def _values_used_outside(partition: Partition) -> list[torch.fx.Node]:
-    members = set(partition.nodes)
-    return [node for node in partition.nodes if any(user not in members for user in node.users)]
-
-
-def _placeholder_meta(gm: torch.fx.GraphModule, source: torch.fx.Node) -> dict[str, Any]:
-    """Keep the metadata; a constant that the trace gave no value stands for itself."""
-    meta = dict(source.meta)
-    if "val" not in meta and source.op == "get_attr":
-        meta["val"] = attribute(gm, str(source.target))
-    return meta
-
-
-def bodies_inside(regions: list[ExtractedRegion]) -> set[int]:
+def bodies_inside(regions: Iterable[ExtractedRegion]) -> set[int]:
     """Return the identities of the graph modules that the extracted regions carry along."""
-    return {id(value) for region in regions for value in _attributes(region.module) if is_graph_module(value)}
-
-
-def _attributes(module: torch.fx.GraphModule) -> list[Any]:
-    return [attribute(module, str(node.target)) for node in module.graph.find_nodes(op="get_attr")]
+    values = (value for region in regions for value in region.attributes.values())
+    return {id(value) for value in values if is_graph_module(value)}
 
 
 def called_attributes(gm: torch.fx.GraphModule) -> Mapping[str, torch.fx.GraphModule]:

@@ -9,7 +9,8 @@ from typing import Literal
 import torch.fx
 
 from pytest_regional._torch.region_compile import count_fallback, restart_exceptions
-from pytest_regional.reference.compile_regions import Compiled, RegionCompiler, RegionInputError, RegionRequest
+from pytest_regional.reference.calling import Compiled
+from pytest_regional.reference.compile_regions import RegionCompiler, RegionInputError, RegionRequest
 
 OnRegionError = Literal["raise", "eager"]
 

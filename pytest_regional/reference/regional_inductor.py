@@ -25,7 +25,7 @@ from pytest_regional.reference.compile_regions import RegionCompiler, compile_re
 from pytest_regional.reference.extract import bodies_inside, called_attributes, extract_partitions
 from pytest_regional.reference.failure import GuardedCompiler, OnRegionError
 from pytest_regional.reference.partition import plan_partitions
-from pytest_regional.reference.share import SharedCompiler
+from pytest_regional.reference.share import Memory, SharedCompiler
 from pytest_regional.reference.symbols import pass_missing_symbols
 
 
@@ -39,6 +39,7 @@ def regional_inductor(
     share_identical: bool = True,
     on_region_error: OnRegionError = "raise",
     compiler: RegionCompiler = compile_with_inductor,
+    memory: Memory | None = None,
 ) -> Any:
     """Compile the annotated regions of ``gm`` and leave the rest as it is.
 
@@ -48,14 +49,16 @@ def regional_inductor(
         share_identical: Whether partitions equal up to names are compiled once.
         on_region_error: ``raise`` a RegionCompileError, or run that region ``eager`` with one warning.
         compiler: What compiles one region.
+        memory: What the graphs of one compile, forward and backward, remember in common.
 
     Returns:
         ``gm``, rewritten to take one list of inputs that it empties; PyTorch's ``RegionalOutputCode`` around it while
         ``torch._functorch.config.force_autograd_cache`` is on.
     """
+    across_modules = compiler is compile_with_inductor
     compiler = GuardedCompiler(compiler, on_region_error)
     if share_identical:
-        compiler = SharedCompiler(compiler)
+        compiler = SharedCompiler(compiler, memory, across_modules=across_modules)
     with preserve_node_meta(enable=False), _tracing_context(gm, example_args):
         _compile_graph(gm, compiler, set())
         use_boxed_codegen(gm)

@@ -1,111 +1,90 @@
-"""Compile identical partitions once.
+"""Compile identical partitions once: within a compile, and across all modules that this process compiled.
 
-Two partitions are identical if their graphs are equal up to names: ops, arguments, the metadata of every value,
-symbolic shapes, and configs. The region's id is no part of it, so 32 equal blocks cost one compile each way.
+The region's id is no part of what makes partitions identical, so 32 equal blocks cost one compile each way, and a
+second model made of the same blocks costs none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import weakref
+from collections.abc import Hashable
+from functools import cached_property
 from typing import Any
 
-import torch
-import torch.fx
-
-from pytest_regional._torch.annotations import ANNOTATION
-from pytest_regional._torch.region_compile import is_graph_module, is_symbolic, storage_key
-from pytest_regional.reference.compile_regions import Compiled, RegionCompiler, RegionRequest
-from pytest_regional.reference.extract import attribute
+from pytest_regional._torch.region_compile import (
+    at_dynamo_reset,
+    compile_state,
+    is_graph_module,
+    standalone_compile,
+)
+from pytest_regional.reference.calling import Compiled
+from pytest_regional.reference.compile_regions import RegionCompiler, RegionRequest
+from pytest_regional.reference.fingerprint import fingerprint
 from pytest_regional.reference.regions import freeze
+
+Memory = dict[Hashable, Compiled]
+
+# Weak, so that a compiled region goes with the last graph that calls it.
+_of_this_process: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
 
 
 class SharedCompiler:
-    """A region compiler that hands the same callable to identical partitions.
+    """A region compiler for one graph that hands the same callable to identical partitions.
 
-    Its memory belongs to one compile: symbols of different shape environments may bear the same name.
+    Partitions with symbolic shapes are shared through ``memory``, which must belong to one compile (its forward and
+    its backward graph): symbols of different shape environments may bear the same name. Others are shared, if
+    ``across_modules`` is set, with everything that this process compiled through an equal ``compiler`` under equal
+    settings since Dynamo was last reset.
     """
 
-    def __init__(self, compiler: RegionCompiler) -> None:
+    def __init__(self, compiler: RegionCompiler, memory: Memory | None = None, *, across_modules: bool = False) -> None:
         self._compiler = compiler
-        self._compiled: dict[Hashable, Compiled] = {}
+        self._memory = {} if memory is None else memory
+        self._across_modules = across_modules
         self.shared: list[str] = []
 
     def __call__(self, request: RegionRequest) -> Compiled:
         """Compile ``request``, or return what an identical one was compiled to."""
         identity = fingerprint(request)
-        if identity in self._compiled:
-            self.shared.append(request.name)
+        key = identity.token, self._state
+        compiled = self._memory.get(key)
+        lasting = self._across_modules and not identity.symbolic
+        if compiled is None and lasting:
+            compiled = _of_this_process.get(self._lasting(key))
+        if compiled is None:
+            compiled = self._compiler(request)
+            if lasting and not is_graph_module(compiled):
+                at_dynamo_reset(forget)
+                _of_this_process[self._lasting(key)] = compiled
         else:
-            self._compiled[identity] = self._compiler(request)
-        return self._compiled[identity]
+            self.shared.append(request.name)
+        self._memory[key] = compiled
+        return compiled
+
+    @cached_property
+    def _state(self) -> Hashable:
+        """Settings in force while this graph is compiled."""
+        return _HashedOnce(freeze(compile_state()))
+
+    def _lasting(self, key: Hashable) -> Hashable:
+        """Tell a patched ``standalone_compile`` from the real one: whoever counts its calls starts from nothing."""
+        return key, self._compiler, standalone_compile()
 
 
-def fingerprint(request: RegionRequest) -> Hashable:
-    """Return what makes two requests interchangeable."""
-    return request.key.configs, torch.is_grad_enabled(), _graph_token(request.module)
+def forget() -> None:
+    """Forget what this process compiled; Dynamo's reset does so too."""
+    _of_this_process.clear()
 
 
-def _graph_token(module: torch.fx.GraphModule) -> Hashable:
-    numbers = {node: number for number, node in enumerate(module.graph.nodes)}
-    storages: dict[int, int] = {}
-    return tuple(_node_token(module, node, numbers, storages) for node in numbers)
+class _HashedOnce:
+    """A large hashable value whose hash is computed once."""
 
+    def __init__(self, value: Hashable) -> None:
+        self._value = value
+        self._hash = hash(value)
 
-def _node_token(
-    module: torch.fx.GraphModule,
-    node: torch.fx.Node,
-    numbers: Mapping[torch.fx.Node, int],
-    storages: dict[int, int],
-) -> Hashable:
-    def numbered(value: Any) -> Any:
-        return torch.fx.node.map_arg(value, lambda node: _Reference(numbers[node]))
+    def __hash__(self) -> int:
+        return self._hash
 
-    arguments = freeze(_plain(numbered(node.args))), freeze(_plain(numbered(node.kwargs)))
-    value = _value_token(node.meta.get("val"), storages)
-    return node.op, _target_token(module, node), arguments, value, _other_annotations(node)
-
-
-class _Reference(int):
-    """The number of a node, told apart from an integer argument by its type."""
-
-
-def _plain(value: Any) -> Any:
-    """Turn FX's immutable containers and slices into what ``freeze`` compares by content; symbols into their text."""
-    if isinstance(value, slice):
-        return "slice", _plain(value.start), _plain(value.stop), _plain(value.step)
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return tuple(map(_plain, value))
-    return ("symbol", str(value)) if is_symbolic(value) else value
-
-
-def _target_token(module: torch.fx.GraphModule, node: torch.fx.Node) -> Hashable:
-    if node.op == "call_function":
-        function: Hashable = node.target
-        return function
-    if node.op != "get_attr":
-        return ""
-    value = attribute(module, str(node.target))
-    return _graph_token(value) if is_graph_module(value) else id(value)
-
-
-def _other_annotations(node: torch.fx.Node) -> Hashable:
-    custom = node.meta.get("custom") if node.op == "call_function" else None
-    return freeze({k: v for k, v in (custom or {}).items() if k != ANNOTATION})
-
-
-def _value_token(value: Any, storages: dict[int, int]) -> Hashable:
-    if isinstance(value, (list, tuple)):
-        return tuple(_value_token(item, storages) for item in value)
-    if not isinstance(value, torch.Tensor):
-        return type(value).__name__, str(value)
-    storage = storage_key(value)
-    alias = None if storage is None else storages.setdefault(storage, len(storages))
-    return (value.dtype, str(value.device), str(value.layout), value.requires_grad, alias, _geometry(value))
-
-
-def _geometry(value: torch.Tensor) -> Hashable:
-    if value.layout is not torch.strided:
-        return tuple(map(str, value.shape))
-    return (*map(str, value.shape), "strides", *map(str, value.stride()), "at", str(value.storage_offset()))
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _HashedOnce) and self._value == other._value

@@ -14,7 +14,7 @@ import torch
 import torch.fx
 
 from pytest_regional._torch.region_compile import free_symbols, is_symbolic, plain_symbol
-from pytest_regional.reference.extract import ExtractedRegion
+from pytest_regional.reference.extract import ExtractedRegion, RegionInput
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def pass_missing_symbols(gm: torch.fx.GraphModule, regions: Sequence[ExtractedRe
 
 
 def _missing_symbols(region: ExtractedRegion) -> list[str]:
-    values = [node.meta.get("val") for node in region.module.graph.find_nodes(op="placeholder")]
+    values = [border.meta.get("val") for border in region.inputs]
     bound = {symbol for value in values for symbol, _, _ in _plain_sizes(value)}
     needed = {str(symbol) for value in values if value is not None for symbol in free_symbols(value)}
     return sorted(needed - bound)
@@ -71,9 +71,7 @@ def _pass_symbol(region: ExtractedRegion, symbol: str, bearer: _Bearer, made: di
     if symbol not in made:
         made[symbol] = bearer.node if bearer.dimension is None else _size_node(call, bearer)
     call.args = (*call.args, made[symbol])
-    graph = region.module.graph
-    with graph.inserting_after(graph.find_nodes(op="placeholder")[-1]):
-        graph.placeholder(f"size_{symbol}").meta["val"] = bearer.value
+    region.inputs.append(RegionInput(f"size_{symbol}", None, {"val": bearer.value}))
 
 
 def _size_node(call: torch.fx.Node, bearer: _Bearer) -> torch.fx.Node:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pytest_regional._torch import torch_version
 from pytest_regional._torch.region_compile import torch_region_count
-from pytest_regional.reference.extract import extract_partitions
+from pytest_regional.reference.extract import extract_partitions, install_submodules
 from pytest_regional.reference.partition import Partition, plan_partitions
 from tests.reference.graphs import ATEN, annotate_node
 
@@ -102,6 +102,7 @@ def test_extracted_graph_computes_the_same_bits(spec):
     inputs = torch.randn(4), torch.randn(4)
     expected = torch.fx.Interpreter(gm).run(*inputs)
     regions = extract_partitions(gm, plan_partitions(gm.graph, extra_edges=edges))
+    install_submodules(gm, regions)
     gm.graph.lint()
     actual = torch.fx.Interpreter(gm).run(*inputs)
     assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))

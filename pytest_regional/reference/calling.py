@@ -1,0 +1,75 @@
+"""How the outer graph calls a compiled region.
+
+AOTAutograd wraps what Inductor compiled into layers that replay mutations and aliases, undo the merging of equal
+arguments, and switch grad mode and autocast. The outer graph runs inside the same layers, so a region of plain new
+values needs none of them: from the second call on Inductor's code is called directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from pytest_regional._torch.region_compile import (
+    inductor_callable,
+    is_fake_tensor,
+    profiler_is_on,
+    random_numbers_are_functional,
+    storage_key,
+)
+from pytest_regional.reference.effects import RANDOM, effect_classes, written_arguments
+from pytest_regional.reference.extract import ExtractedRegion
+
+Compiled = Callable[..., Sequence[Any]]
+
+
+def as_graph_target(compiled: Compiled, region: ExtractedRegion) -> Compiled:
+    """Wrap ``compiled`` into a plain function, which FX can print and ``GraphPickler`` finds the artifact in."""
+    direct = inductor_callable(compiled) if makes_plain_values(region) else None
+    call = _checked_call(compiled) if direct is None else _direct_call(compiled, direct)
+    call.__name__ = call.__qualname__ = region.name
+    call.__wrapped__ = compiled  # type: ignore[attr-defined]
+    return call
+
+
+def _checked_call(compiled: Compiled) -> Compiled:
+    def call(*arguments: Any) -> Sequence[Any]:
+        return compiled(*arguments)
+
+    return call
+
+
+def _direct_call(compiled: Compiled, direct: Callable[[list[Any]], Sequence[Any]]) -> Compiled:
+    # On its first call a compiled graph checks custom operators and closes its autotuning.
+    is_first = True
+    is_grad_enabled = torch.is_grad_enabled
+
+    def call(*arguments: Any) -> Sequence[Any]:
+        nonlocal is_first
+        if is_first or is_grad_enabled() or profiler_is_on():
+            is_first = False
+            return compiled(*arguments)
+        return direct(list(arguments))
+
+    return call
+
+
+def makes_plain_values(region: ExtractedRegion) -> bool:
+    """Return whether ``region`` maps distinct plain values to new ones, and writes to none and draws no token."""
+    inputs = [border.meta.get("val") for border in region.inputs]
+    results = [node.meta.get("val") for node in region.results]
+    if not all(map(_is_plain, (*inputs, *results))) or len({id(value) for value in inputs}) < len(inputs):
+        return False
+    if region.attributes or random_numbers_are_functional():
+        return False
+    storages = [storage_key(value) for value in results if isinstance(value, torch.Tensor)]
+    if len(set(storages)) < len(storages) or not {storage_key(value) for value in inputs}.isdisjoint(storages):
+        return False
+    return not any(written_arguments(node) or effect_classes(node) - {RANDOM} for node in region.partition.nodes)
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell ordinary dense tensors that no gradient flows through; numbers, symbolic or not, are None of the kind."""
+    return is_fake_tensor(value) and value.layout is torch.strided and not value.requires_grad

@@ -1,0 +1,148 @@
+"""What makes two partitions interchangeable: being equal up to names.
+
+Compared are ops, arguments, the metadata of every value (dtype, device, shape, strides, which values share memory),
+symbolic shapes, other annotations, and configs. Not compared are names and the region's id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from pytest_regional._torch.annotations import ANNOTATION
+from pytest_regional._torch.region_compile import is_graph_module, is_symbolic, storage_key
+from pytest_regional.reference.compile_regions import RegionRequest
+from pytest_regional.reference.extract import attribute
+from pytest_regional.reference.regions import freeze
+
+# Their arguments are numbers in a table of this process that Dynamo's reset empties.
+_KERNEL_TABLE_OPS = ("triton_kernel_wrapper_mutation", "triton_kernel_wrapper_functional")
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Equal tokens mean interchangeable partitions; ``symbolic`` ones only within one shape environment."""
+
+    token: Hashable
+    symbolic: bool
+
+
+def fingerprint(request: RegionRequest) -> Fingerprint:
+    """Describe ``request`` up to names."""
+    region, description = request.region, _Description()
+    for border in region.inputs:
+        description.add(border.source, "input", description.value(border.meta.get("val")))
+    for source, value in region.attributes.items():
+        description.add(source, "attribute", description.constant(value))
+    for node in region.partition.nodes:
+        description.add_node(node)
+    results = description.arguments(region.results)
+    return Fingerprint((request.key.configs, tuple(description.lines), results), description.symbolic)
+
+
+class _Description:
+    """A graph as lines of hashable values, in which nodes are numbers."""
+
+    def __init__(self) -> None:
+        self.lines: list[Hashable] = []
+        self.symbolic = False
+        self._numbers: dict[torch.fx.Node | None, int] = {}
+        self._storages: dict[int, int] = {}
+
+    def add(self, node: torch.fx.Node | None, *line: Hashable) -> None:
+        """Append a line, which ``node`` is the number of from now on."""
+        self._numbers[node] = len(self.lines)
+        self.lines.append(line)
+
+    def add_node(self, node: torch.fx.Node) -> None:
+        """Append the line of an op."""
+        target: Hashable = node.target
+        self.symbolic |= getattr(target, "__name__", "") in _KERNEL_TABLE_OPS
+        value = self.value(node.meta.get("val"))
+        arguments = self.arguments(node.args), self.arguments(node.kwargs)
+        self.add(node, node.op, target, *arguments, value, _other_annotations(node))
+
+    def add_graph(self, module: torch.fx.GraphModule) -> None:
+        """Append all lines of the body of a higher-order op."""
+        for node in module.graph.nodes:
+            if node.op == "get_attr":
+                self.add(node, "attribute", self.constant(attribute(module, str(node.target))))
+            elif node.op in ("placeholder", "output"):
+                self.add(node, node.op, self.arguments(node.args), self.value(node.meta.get("val")))
+            else:
+                self.add_node(node)
+
+    def constant(self, value: Any) -> Hashable:
+        """Describe what a ``get_attr`` yields: a body by content, anything else by identity."""
+        if not is_graph_module(value):
+            return _Identity(value)
+        body = _Description()
+        body.add_graph(value)
+        self.symbolic |= body.symbolic
+        return tuple(body.lines)
+
+    def arguments(self, value: Any) -> Hashable:
+        """Describe arguments: nodes by number, symbols by their text, the rest by type and value."""
+        return freeze(self._plain(torch.fx.node.map_arg(value, lambda node: _Reference(self._numbers[node]))))
+
+    def _plain(self, value: Any) -> Any:
+        """Turn FX's immutable containers and slices into what ``freeze`` compares by content."""
+        if isinstance(value, slice):
+            return "slice", *map(self._plain, (value.start, value.stop, value.step))
+        if isinstance(value, Mapping):
+            return {name: self._plain(item) for name, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return tuple(map(self._plain, value))
+        return ("symbol", self._number(value)) if is_symbolic(value) else value
+
+    def value(self, value: Any) -> Hashable:
+        """Describe the (fake) value of a node."""
+        if isinstance(value, (list, tuple)):
+            return tuple(map(self.value, value))
+        if not isinstance(value, torch.Tensor):
+            return type(value).__name__, self._number(value)
+        storage = storage_key(value)
+        alias = None if storage is None else self._storages.setdefault(storage, len(self._storages))
+        kind = type(value), value.dtype, str(value.device), str(value.layout), value.requires_grad, alias
+        return *kind, *self._geometry(value)
+
+    def _geometry(self, value: torch.Tensor) -> Iterable[Hashable]:
+        yield self._sizes(value.shape)
+        if value.layout is torch.strided:
+            yield self._sizes(value.stride())
+            yield self._number(value.storage_offset())
+
+    def _sizes(self, sizes: Iterable[Any]) -> Hashable:
+        return tuple(map(self._number, sizes))
+
+    def _number(self, value: Any) -> Hashable:
+        if type(value) is int:
+            return value
+        self.symbolic |= is_symbolic(value)
+        return str(value)
+
+
+class _Reference(int):
+    """The number of a node, told apart from an integer argument by its type."""
+
+
+class _Identity:
+    """Equal to itself alone; holds its object, whose address is then nobody else's."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __hash__(self) -> int:
+        return id(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self._value is other._value
+
+
+def _other_annotations(node: torch.fx.Node) -> Hashable:
+    custom = node.meta.get("custom") if node.op == "call_function" else None
+    return freeze({name: value for name, value in (custom or {}).items() if name != ANNOTATION})
