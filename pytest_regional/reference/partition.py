@@ -7,7 +7,8 @@ one partition. A schedule cannot contain a cycle, so neither can the partitions.
 For one key each run takes all it can, as late as it can, so no plan has fewer partitions. For several keys the choice
 of the region to open matters: a region is preferred whose present *level* (how often its key must have been
 opened on the way to a node, whatever the other keys do) is completely ready. The sum of the deepest levels is a lower
-bound; where the schedule misses it, the reversed graph is scheduled too, and the better of the two is kept.
+bound; where the schedule misses it, the reversed graph is scheduled too, and the better of the two is kept. Last,
+nodes that several runs could take are placed as the program has them (``placing``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 import torch.fx
 
 from pytest_regional.reference.effects import Edge, element_of, order_edges
+from pytest_regional.reference.placing import place_in_program_order
 from pytest_regional.reference.regions import RegionKey, read_region_keys
 
 
@@ -148,8 +150,8 @@ def _fewest_runs(dag: _Dag) -> tuple[list[list[int]], int]:
         last = len(dag.members) - 1
         other = [[last - i for i in run] for run in _Schedule(turned, _levels(turned)[0]).run()]
         if len(other) < len(runs):
-            runs = other
-    return [sorted(run) for run in runs], least
+            runs = other[::-1]
+    return place_in_program_order(dag.keys, dag.before, dag.after, runs), least
 
 
 def _levels(dag: _Dag) -> tuple[list[int], int]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_regional._torch import torch_version
@@ -69,7 +69,6 @@ def minimum_for_one_key(gm, edges):
     return max((d for node, d in depth.items() if "custom" in node.meta), default=0)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(dags())
 def test_plan_of_any_graph(spec):
     gm, edges = spec.build()
@@ -95,7 +94,6 @@ def test_plan_of_any_graph(spec):
     ]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(dags())
 def test_extracted_graph_computes_the_same_bits(spec):
     gm, edges = spec.build()
@@ -112,7 +110,6 @@ def test_extracted_graph_computes_the_same_bits(spec):
 
 
 @pytest.mark.skipif(torch_version() < (2, 13), reason="torch 2.11 knows no region ids")
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(dags(largest=40))
 def test_no_more_partitions_than_pytorch(spec):
     """Where PyTorch succeeds: it partitions each region alone and fails on about a third of these graphs."""
