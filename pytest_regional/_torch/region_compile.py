@@ -234,6 +234,11 @@ def is_symbolic(value: Any) -> bool:
     return isinstance(value, _class("torch", "SymInt", "SymFloat", "SymBool"))
 
 
+def is_integer(value: Any) -> bool:
+    """Return whether ``value`` is an integer, plain or symbolic, and no truth value."""
+    return type(value) in (int, *_class("torch", "SymInt"))
+
+
 def free_symbols(value: Any) -> set[Any]:
     """Return symbols in a number, or in sizes, strides and offset of a tensor (``free_symbols``, 2.11 to 2.15)."""
     found: set[Any] = symbol("torch.fx.experimental.symbolic_shapes", "free_symbols")(value)

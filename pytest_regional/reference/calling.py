@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.fx
 
 from pytest_regional._torch.region_compile import (
     inductor_callable,
     is_fake_tensor,
+    is_integer,
     profiler_is_on,
     random_numbers_are_functional,
     storage_key,
@@ -57,19 +59,26 @@ def _direct_call(compiled: Compiled, direct: Callable[[list[Any]], Sequence[Any]
 
 
 def makes_plain_values(region: ExtractedRegion) -> bool:
-    """Return whether ``region`` maps distinct plain values to new ones, and writes to none and draws no token."""
+    """Return whether ``region`` maps distinct plain values to new ones, writes to none and has no effects."""
     inputs = [border.meta.get("val") for border in region.inputs]
     results = [node.meta.get("val") for node in region.results]
-    if not all(map(_is_plain, (*inputs, *results))) or len({id(value) for value in inputs}) < len(inputs):
+    if not all(_is_plain(value) or is_integer(value) for value in inputs) or not all(map(_is_plain, results)):
         return False
-    if region.attributes or random_numbers_are_functional():
+    tensors = [value for value in inputs if not is_integer(value)]
+    if len({id(value) for value in tensors}) < len(tensors) or region.attributes or random_numbers_are_functional():
         return False
-    storages = [storage_key(value) for value in results if isinstance(value, torch.Tensor)]
-    if len(set(storages)) < len(storages) or not {storage_key(value) for value in inputs}.isdisjoint(storages):
+    borrowed, made = {storage_key(value) for value in tensors}, {storage_key(value) for value in results}
+    if len(made) < len(results) or not borrowed.isdisjoint(made):
         return False
-    return not any(written_arguments(node) or effect_classes(node) - {RANDOM} for node in region.partition.nodes)
+    return not any(_touches(node, borrowed) for node in region.partition.nodes)
+
+
+def _touches(node: torch.fx.Node, borrowed: set[int | None]) -> bool:
+    """Return whether ``node`` writes to what the region was given, or acts on the world beyond random numbers."""
+    written = {storage_key(argument.meta.get("val")) for argument in written_arguments(node)}
+    return bool(written & {None, *borrowed} or effect_classes(node) - {RANDOM})
 
 
 def _is_plain(value: Any) -> bool:
-    """Tell ordinary dense tensors that no gradient flows through; numbers, symbolic or not, are None of the kind."""
+    """Tell ordinary dense tensors that no gradient flows through."""
     return is_fake_tensor(value) and value.layout is torch.strided and not value.requires_grad
