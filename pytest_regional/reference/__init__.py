@@ -12,7 +12,7 @@ from pytest_regional.reference.dynamo_backend import regional
 from pytest_regional.reference.explanation import Explanation, explain
 from pytest_regional.reference.failure import RegionCompileError, RegionFallbackWarning
 from pytest_regional.reference.partition import Partition, PartitionPlan, plan_partitions
-from pytest_regional.reference.regional_inductor import regional_inductor
+from pytest_regional.reference.regional_inductor import regional_inductor, split_regions
 from pytest_regional.reference.regions import RegionAnnotationError, RegionConfigError, RegionKey
 
 __all__ = [
@@ -28,4 +28,5 @@ __all__ = [
     "plan_partitions",
     "regional",
     "regional_inductor",
+    "split_regions",
 ]

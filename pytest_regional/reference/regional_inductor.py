@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +23,13 @@ from pytest_regional._torch.region_compile import (
     use_boxed_codegen,
 )
 from pytest_regional.reference.compile_regions import RegionCompiler, compile_regions, compile_with_inductor
-from pytest_regional.reference.extract import bodies_inside, called_attributes, extract_partitions
+from pytest_regional.reference.extract import (
+    ExtractedRegion,
+    bodies_inside,
+    called_attributes,
+    extract_partitions,
+    install_submodules,
+)
 from pytest_regional.reference.failure import GuardedCompiler, OnRegionError
 from pytest_regional.reference.partition import plan_partitions
 from pytest_regional.reference.share import Memory, SharedCompiler
@@ -60,13 +67,28 @@ def regional_inductor(
     if share_identical:
         compiler = SharedCompiler(compiler, memory, across_modules=across_modules)
     with preserve_node_meta(enable=False), _tracing_context(gm, example_args):
-        _compile_graph(gm, compiler, set())
+        _for_each_graph(gm, functools.partial(_compile_graph, compiler=compiler), set())
         use_boxed_codegen(gm)
     return regional_output_code(gm) if force_autograd_cache() else gm
 
 
-def _compile_graph(gm: torch.fx.GraphModule, compiler: RegionCompiler, done: set[int]) -> None:
-    """Compile the regions of ``gm``, then those of the bodies that stayed outside all regions, each body once."""
+def split_regions(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Make every partition of ``gm`` a submodule ``compiled_region_<id>_<n>`` that runs as it is, and compile nothing.
+
+    This is the first half of ``regional_inductor``, for tests and tools that look at partitions: each is a
+    ``call_module`` node. ``gm`` itself is rewritten, bodies of higher-order ops included, and returned.
+    """
+    with preserve_node_meta(enable=False):
+        _for_each_graph(gm, install_submodules, set())
+    return gm
+
+
+def _for_each_graph(
+    gm: torch.fx.GraphModule,
+    finish: Callable[[torch.fx.GraphModule, Sequence[ExtractedRegion]], None],
+    done: set[int],
+) -> None:
+    """Extract the regions of ``gm``, and those of the bodies that stayed outside all regions, each body once."""
     done.add(id(gm))
     regions = extract_partitions(gm, plan_partitions(gm.graph))
     carried = bodies_inside(regions)
@@ -76,7 +98,11 @@ def _compile_graph(gm: torch.fx.GraphModule, compiler: RegionCompiler, done: set
         if id(body) in carried:
             body = copy.deepcopy(body)
             _replace_attribute(gm, path, body)
-        _compile_graph(body, compiler, done)
+        _for_each_graph(body, finish, done)
+    finish(gm, regions)
+
+
+def _compile_graph(gm: torch.fx.GraphModule, regions: Sequence[ExtractedRegion], compiler: RegionCompiler) -> None:
     pass_missing_symbols(gm, regions)
     compile_regions(gm, regions, compiler)
 
@@ -92,12 +118,17 @@ def _tracing_context(gm: torch.fx.GraphModule, example_args: Sequence[object]) -
     if current_fake_mode() is not None:
         yield
         return
-    values = [node.meta["val"] for node in gm.graph.nodes if "val" in node.meta]
-    fake_mode = detect_fake_mode(values)
+    fake_mode = _fake_mode_of(gm)
     if fake_mode is None:
         fake_mode = _propagate(gm, example_args)
     with tracing(fake_mode):
         yield
+
+
+def _fake_mode_of(gm: torch.fx.GraphModule) -> Any:
+    """Return the fake mode of the first value that has one: ``make_fx`` with real tensors gives each its own."""
+    modes = (detect_fake_mode([node.meta["val"]]) for node in gm.graph.nodes if "val" in node.meta)
+    return next((mode for mode in modes if mode is not None), None)
 
 
 def _propagate(gm: torch.fx.GraphModule, example_args: Sequence[object]) -> Any:

@@ -1,0 +1,199 @@
+"""Programs that people compile with PyTorch's ``regional_inductor``, with ours in its place: values and compiles."""
+
+import warnings
+
+import pytest
+import torch
+from torch.compiler import nested_compile_region
+from torch.fx.traceback import annotate
+
+from pytest_regional._torch import torch_version
+from tests.reference.user_backends import compile_for_user, counted_compiles, user_backend, values_and_gradients
+
+MARK = {"compile_with_inductor": 0}
+
+
+def leaves(*shapes):
+    return [torch.randn(shape, requires_grad=True) for shape in shapes]
+
+
+def simple(x, y):
+    sin = torch.sin(x)
+    with annotate(MARK):
+        product = sin * y
+        total = product + 1
+    return torch.sin(total)
+
+
+def block(x, y):
+    sin = torch.sin(x)
+    with annotate(MARK):
+        product = sin * y
+        total = product + 1
+    return torch.sin(total)
+
+
+def repeated(x, y):
+    return block(block(x, y), y)
+
+
+@nested_compile_region
+def plain_body(x, y):
+    return torch.sin(x * y)
+
+
+def annotated_call(x, y):
+    sin = torch.sin(x)
+    with annotate(MARK):
+        product = plain_body(sin, y)
+        total = product + 1
+    return torch.sin(total)
+
+
+@nested_compile_region
+def body_with_region(x, y):
+    sin = torch.sin(x)
+    with annotate(MARK):
+        product = sin * y
+        total = product + 1
+    return torch.sin(total)
+
+
+def annotated_body_twice(x, y):
+    return body_with_region(body_with_region(torch.sin(x), y), y)
+
+
+def matches_eager(fn, *inputs, **options):
+    """Compare values and gradients with eager; return the ops of every ``standalone_compile`` call."""
+    expected = values_and_gradients(fn, *inputs)
+    with counted_compiles() as calls:
+        actual = values_and_gradients(compile_for_user(fn, **options), *inputs)
+    torch.testing.assert_close(actual, expected)
+    return calls
+
+
+@pytest.mark.parametrize("pickled", [False, True], ids=["as_is", "through_pickle"])
+@pytest.mark.parametrize(
+    ("fn", "calls", "unshared_calls"),
+    [
+        (simple, 2, 2),
+        # The two blocks are equal: one compile forward and one backward, where PyTorch takes two each.
+        (repeated, 2, 4),
+        (annotated_call, 2, 2),
+        # One body stands for both calls, forward and backward, so there is nothing to share.
+        (annotated_body_twice, 2, 2),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_compiles_of_training_programs(fn, calls, unshared_calls, pickled):
+    inputs = leaves(10, 10)
+    assert len(matches_eager(fn, *inputs, pickled=pickled, share_identical=False)) == unshared_calls
+    assert len(matches_eager(fn, *inputs, pickled=pickled)) == calls
+
+
+def test_a_region_in_a_body_keeps_the_rest_of_the_body_eager():
+    for ops in matches_eager(annotated_body_twice, *leaves(10, 10)):
+        assert not [op for op in ops if "sin" in op or "cos" in op]
+
+
+def test_nobody_complains_about_unboxed_arguments():
+    def unannotated(x, y):
+        return torch.sin(x * y)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for fn in (simple, unannotated):
+            values_and_gradients(compile_for_user(fn), *leaves(10, 10))
+    assert not [str(w.message) for w in caught if "boxed" in str(w.message)]
+
+
+def test_flex_attention_in_a_region():
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    def causal(b, h, q, k):
+        return q >= k
+
+    mask = create_block_mask(causal, None, None, 128, 128, device="cpu")
+
+    def fn(x):
+        x = torch.sin(x)
+        with annotate(MARK):
+            h = flex_attention(x, x, x, block_mask=mask)
+        return torch.cos(h)
+
+    x = torch.randn(1, 1, 128, 64)
+    with counted_compiles() as calls:
+        actual = compile_for_user(fn)(x)
+    torch.testing.assert_close(actual, fn(x), rtol=1e-4, atol=1e-4)
+    assert len(calls) == 1
+    assert any("flex_attention" in op for op in calls[0])
+
+
+@pytest.mark.parametrize("pickled", [False, True], ids=["as_is", "through_pickle"])
+def test_an_unbacked_size_that_is_an_expression(pickled):
+    def fn(x):
+        doubled = torch.cat([x, x])
+        with annotate(MARK):
+            return doubled + 1
+
+    x = torch.randn(6)
+    torch._dynamo.decorators.mark_unbacked(x, 0)
+    with counted_compiles() as calls:
+        compiled = compile_for_user(fn, pickled=pickled)
+        torch.testing.assert_close(compiled(x), fn(x))
+    assert len(calls) == 1
+
+
+def test_unknown_config_fails_the_backend_with_the_name_of_the_key():
+    def fn(x):
+        with annotate({"compile_with_inductor": {"inductor_configs": {"no_such_config": True}}}):
+            return x + 1
+
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="Invalid inductor config key 'no_such_config'"):
+        compile_for_user(fn)(torch.randn(3))
+
+
+def test_each_compile_sees_its_configs_and_gives_its_graph_away():
+    configs = {"max_autotune": True, "triton.cudagraphs": False}
+
+    def fn(x, y):
+        sin = torch.sin(x)
+        with annotate({"compile_with_inductor": {"inductor_configs": configs}}):
+            product = sin * y
+            total = product + 1
+        return torch.sin(total)
+
+    seen = []
+    original = torch._inductor.standalone_compile
+
+    def spy(*args, **kwargs):
+        config = torch._inductor.config
+        seen.append((config.max_autotune, config.triton.cudagraphs, kwargs.get("donate_graph_module")))
+        return original(*args, **kwargs)
+
+    with torch._inductor.config.patch({"triton.cudagraphs": True}), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch._inductor, "standalone_compile", spy)
+        inputs = leaves(10, 10)
+        torch.testing.assert_close(
+            values_and_gradients(compile_for_user(fn), *inputs), values_and_gradients(fn, *inputs)
+        )
+        assert torch._inductor.config.triton.cudagraphs
+    donated = True if torch_version() >= (2, 13) else None
+    assert seen == [(True, False, donated)] * 2
+
+
+@pytest.mark.skipif(not hasattr(torch.compile(lambda: 0), "aot_compile"), reason="this torch has no aot_compile")
+def test_ahead_of_time_precompile(tmp_path):
+    backend = user_backend()
+    inputs = leaves(10, 10)
+    expected = values_and_gradients(simple, *inputs)
+    with torch._dynamo.config.patch(enable_aot_compile=True):
+        with torch._functorch.config.patch(force_autograd_cache=True, bundled_autograd_cache=True):
+            compiled = torch.compile(simple, backend=backend, fullgraph=True).aot_compile((tuple(inputs), {}))
+            torch.testing.assert_close(values_and_gradients(compiled, *inputs), expected)
+            compiled.save_compiled_function(str(tmp_path / "simple.pt"))
+        torch._dynamo.reset()
+        with counted_compiles() as calls, (tmp_path / "simple.pt").open("rb") as file:
+            loaded = torch.compiler.load_compiled_function(file)
+            torch.testing.assert_close(values_and_gradients(loaded, *inputs), expected)
+    assert calls == []
