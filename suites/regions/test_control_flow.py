@@ -1,0 +1,122 @@
+"""Loops, scans, maps and conditions: inside a region, and holding a region in their bodies."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_regional._torch import higher_order
+
+from .annotations import in_region
+
+map_over, scan, while_loop = higher_order.map_over(), higher_order.scan(), higher_order.while_loop()
+
+pytestmark = pytest.mark.regional_compile(requires=("nested_regions",))
+
+
+def operands(regional, **options):
+    """Positive, so that conditions hold, and stacked, so that loops have steps of their own."""
+    x = regional.rand(3, 4, 8, **options)
+    return x, regional.rand(8, 8, **options) / 3
+
+
+def scan_in_region(x, w):
+    with in_region("r"):
+        carried, steps = scan(lambda c, e: (c @ w, e @ w), x[0], x)
+    return carried.sin(), steps.cos()
+
+
+def scan_around_region(x, w):
+    def combine(carried, element):
+        with in_region("r"):
+            step = element @ w
+        return carried * step, step.tanh()
+
+    return scan(combine, x[0], x)
+
+
+def map_in_region(x, w):
+    with in_region("r"):
+        h = map_over(lambda row, weight: row @ weight, x, w)
+    return h.sin()
+
+
+def map_around_region(x, w):
+    def body(row, weight):
+        with in_region("r"):
+            h = row @ weight
+        return h.tanh()
+
+    return map_over(body, x, w)
+
+
+def while_in_region(x, w):
+    counter = torch.zeros((), dtype=torch.long)
+    with in_region("r"):
+        _, h = while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, h @ w), (counter, x[0]))
+    return h.sin()
+
+
+def while_around_region(x, w):
+    def body(i, h):
+        with in_region("r"):
+            h = h @ w
+        return i + 1, h.tanh()
+
+    return while_loop(lambda i, h: i < 3, body, (torch.zeros((), dtype=torch.long), x[0]))
+
+
+def condition_in_region(x, w):
+    positive = x.sum() > 0
+    with in_region("r"):
+        h = torch.cond(positive, lambda a: a @ w, lambda a: (a + a) @ w, (x[0],))
+    return h.sin()
+
+
+def condition_around_region(x, w):
+    def yes(a):
+        with in_region("r"):
+            h = a @ w
+        return h.sin()
+
+    return torch.cond(x.sum() > 0, yes, lambda a: a.cos(), (x[0],))
+
+
+INSIDE = [scan_in_region, map_in_region, while_in_region, condition_in_region]
+AROUND = [scan_around_region, map_around_region, while_around_region, condition_around_region]
+BODY_IS_CALLED_UNBOXED = pytest.mark.regional_known_failure(
+    "torch",
+    reason="a compiled body takes a boxed list that no operator passes: docs/findings/region_in_cond_branch.py",
+    torch=">=2.11",
+)
+
+
+@pytest.mark.parametrize("program", INSIDE, ids=lambda program: program.__name__)
+def test_an_operator_inside_a_region(regional, program):
+    regional.assert_parity(program, *operands(regional))
+
+
+@pytest.mark.parametrize("program", [map_in_region, condition_in_region], ids=lambda program: program.__name__)
+def test_an_operator_inside_a_region_trains(regional, program):
+    regional.assert_parity(program, *operands(regional, requires_grad=True))
+
+
+@BODY_IS_CALLED_UNBOXED
+@pytest.mark.parametrize("program", AROUND, ids=lambda program: program.__name__)
+def test_a_region_in_a_body(regional, program):
+    regional.assert_parity(program, *operands(regional))
+    # One compile serves all steps.
+    assert regional.counters["region_compiles"] == 1
+
+
+@BODY_IS_CALLED_UNBOXED
+@pytest.mark.parametrize("program", [map_around_region, condition_around_region], ids=lambda program: program.__name__)
+def test_a_region_in_a_body_trains(regional, program):
+    regional.assert_parity(program, *operands(regional, requires_grad=True))
+
+
+@pytest.mark.regional_compile(expects_regions=False)
+def test_a_region_in_the_body_of_a_scan_that_trains(regional):
+    """PyTorch traces the two graphs of such a scan without annotations: no backend sees a region there."""
+    regional.assert_parity(scan_around_region, *operands(regional, requires_grad=True))
+    assert regional.counters["region_compiles"] == 0
