@@ -280,13 +280,8 @@ def inductor_callable(compiled: Any) -> Callable[[list[Any]], Sequence[Any]] | N
     return getattr(getattr(getattr(compiled, "inner_fn", None), "compiled_fn", None), "current_callable", None)
 
 
-def profiler_is_on() -> bool:
-    """``torch.autograd.profiler._is_profiler_enabled`` (2.11 to 2.15)."""
-    return _profiler()._is_profiler_enabled  # type: ignore[no-any-return]
-
-
-@functools.cache
-def _profiler() -> Any:
+def autograd_profiler() -> Any:
+    """``torch.autograd.profiler``, whose ``_is_profiler_enabled`` is read at every region call (2.11 to 2.15)."""
     return symbol("torch.autograd", "profiler")
 
 

@@ -14,10 +14,10 @@ import torch
 import torch.fx
 
 from pytest_regional._torch.region_compile import (
+    autograd_profiler,
     inductor_callable,
     is_fake_tensor,
     is_integer,
-    profiler_is_on,
     random_numbers_are_functional,
     storage_key,
 )
@@ -46,11 +46,11 @@ def _checked_call(compiled: Compiled) -> Compiled:
 def _direct_call(compiled: Compiled, direct: Callable[[list[Any]], Sequence[Any]]) -> Compiled:
     # On its first call a compiled graph checks custom operators and closes its autotuning.
     is_first = True
-    is_grad_enabled = torch.is_grad_enabled
+    is_grad_enabled, profiler = torch.is_grad_enabled, autograd_profiler()
 
     def call(*arguments: Any) -> Sequence[Any]:
         nonlocal is_first
-        if is_first or is_grad_enabled() or profiler_is_on():
+        if is_first or profiler._is_profiler_enabled or is_grad_enabled():
             is_first = False
             return compiled(*arguments)
         return direct(list(arguments))

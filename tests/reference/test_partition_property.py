@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_regional._torch import torch_version
@@ -110,6 +110,7 @@ def test_extracted_graph_computes_the_same_bits(spec):
 
 
 @pytest.mark.skipif(torch_version() < (2, 13), reason="torch 2.11 knows no region ids")
+@settings(settings.get_profile("ci"), max_examples=25)
 @given(dags(largest=40))
 def test_no_more_partitions_than_pytorch(spec):
     """Where PyTorch succeeds: it partitions each region alone and fails on about a third of these graphs."""
