@@ -146,3 +146,13 @@ def pre_grad_custom_passes() -> tuple[Any, ...]:
     if passes is None:
         return ()
     return tuple(passes) if isinstance(passes, (list, tuple)) else (passes,)
+
+
+def is_region_artifact(target: Any) -> bool:
+    """Return whether ``target`` is a function around what ``standalone_compile`` returned.
+
+    PyTorch's regional backend and ours put such functions into the graph, with the
+    ``torch._inductor.standalone_compile.AOTCompiledArtifact`` as their ``__wrapped__`` (2.11 to 2.15).
+    """
+    artifact = symbol("torch._inductor.standalone_compile", "AOTCompiledArtifact")
+    return isinstance(getattr(target, "__wrapped__", None), artifact)

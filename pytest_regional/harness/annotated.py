@@ -100,6 +100,14 @@ def compiled_calls_in(result: Any) -> list[RegionId]:
     return [region for region in map(region_of, calls) if region is not None]
 
 
+def holds_compiled_region(result: Any) -> bool:
+    """Return whether what a backend's compiler returned calls a region that Inductor compiled, now or earlier."""
+    from torch.fx import GraphModule
+
+    gm = seams.graph_module_in(result)
+    return isinstance(gm, GraphModule) and any(seams.is_region_artifact(node.target) for node in nodes_of(gm))
+
+
 def strip_region(gm: GraphModule, region_name: str) -> int:
     """Make every node of the region named ``region_name`` unannotated; return how many nodes changed.
 

@@ -95,6 +95,7 @@ class Observer:
         self.log = CounterLog()
         self.graphs: list[_Graph] = []
         self.sources: list[GeneratedSource] = []
+        self.called_compiled_region = False
         self._scope = scope
         self._local = threading.local()
         self._forbidden = 0
@@ -234,6 +235,7 @@ class Observer:
             with scope(), self._frame(_Frame("graph", graph, tuple(graph.regions))):
                 result = compiler(gm, example_inputs)
             graph.add_calls(annotated.compiled_calls_in(result))
+            self.called_compiled_region |= annotated.holds_compiled_region(result)
             for _ in range(seams.regional_fallbacks() - fallbacks):
                 self.log.count("fallbacks", f"a region of the {kind} graph did not compile and runs eager")
             return result

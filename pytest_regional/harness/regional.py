@@ -282,12 +282,13 @@ class Regional(InputFactories):
             raise FallbackError(f"what should have been compiled ran eager:\n{causes}")
 
     def check_not_vacuous(self) -> None:
-        """Raise :class:`VacuousTestError` when no region was compiled and none was loaded."""
+        """Raise :class:`VacuousTestError` when no region was compiled, loaded, or shared with another test."""
         __tracebackhide__ = True
         if not self.spec.capabilities.get("compiles_regions"):
             return
         counters = self.counters
-        if counters.region_compiles or counters.region_cache_hits or counters.cache_hits:
+        loaded = counters.region_cache_hits or counters.cache_hits
+        if counters.region_compiles or loaded or self.observer.called_compiled_region:
             return
         raise VacuousTestError(
             f"no region was compiled and none was loaded with backend {self.backend!r}: the test proves nothing about "

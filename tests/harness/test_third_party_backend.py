@@ -123,3 +123,16 @@ def test_a_region_given_up_to_eager_is_a_fallback(monkeypatch):
     with pytest.warns(UserWarning, match="no code for this region"), pytest.raises(FallbackError, match="runs eager"):
         with regional(spec(lenient)) as r:
             r.compile(product)(*pair(r))
+
+
+def test_a_region_shared_with_an_earlier_test_is_not_vacuous(tmp_path, monkeypatch):
+    """Without isolation the second compile is handed what the first one compiled: nothing is compiled or loaded."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    kept = []
+    for after in (torch.sin, torch.cos):
+        with regional("reference", isolate=False) as r:
+            kept.append(r.compile(lambda x, w, after=after: after(product(x, w))))
+            kept[-1](*pair(r))
+            compiles = r.counters.region_compiles
+    assert compiles == 0
+    torch._dynamo.reset()
