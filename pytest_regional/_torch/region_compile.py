@@ -84,6 +84,16 @@ def _named_in_logs(name: str) -> AbstractContextManager[Any]:
     return contextlib.nullcontext() if setter is None else setter(name)
 
 
+def compile_lock() -> AbstractContextManager[Any]:
+    """``torch._dynamo.convert_frame.compile_lock``, reentrant, under which forwards are compiled (2.11 to 2.15).
+
+    A backward compiles when it first runs, outside of Dynamo: without the lock its tracing and that of a forward in
+    another thread undo each other's patches of global state (``torch.fx._symbolic_trace.CURRENT_PATCHER``).
+    """
+    lock: AbstractContextManager[Any] = symbol("torch._dynamo.convert_frame", "compile_lock")
+    return lock
+
+
 def current_fake_mode() -> Any:
     """Fake mode of the ambient ``torch._guards.TracingContext``, or None without one (2.11 to 2.15)."""
     context = symbol("torch._guards", "TracingContext").try_get()

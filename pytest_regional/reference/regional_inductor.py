@@ -13,6 +13,7 @@ import torch.fx
 
 from pytest_regional._torch.annotations import preserve_node_meta
 from pytest_regional._torch.region_compile import (
+    compile_lock,
     current_fake_mode,
     detect_fake_mode,
     force_autograd_cache,
@@ -66,7 +67,7 @@ def regional_inductor(
     compiler = GuardedCompiler(compiler, on_region_error)
     if share_identical:
         compiler = SharedCompiler(compiler, memory, across_modules=across_modules)
-    with preserve_node_meta(enable=False), _tracing_context(gm, example_args):
+    with compile_lock(), preserve_node_meta(enable=False), _tracing_context(gm, example_args):
         _for_each_graph(gm, functools.partial(_compile_graph, compiler=compiler), set())
         use_boxed_codegen(gm)
     return regional_output_code(gm) if force_autograd_cache() else gm
