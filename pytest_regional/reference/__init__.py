@@ -4,18 +4,21 @@ Read in this order: ``regions`` (what an annotation asks for), ``effects`` (what
 (the plan), ``extract`` (the plan as submodules), ``compile_regions`` (submodules as compiled callables),
 ``regional_inductor`` (all of it as one graph pass), ``dynamo_backend`` (the pass as ``torch.compile`` backend). Then
 ``share`` (identical regions once), ``failure`` (regions that do not compile), ``symbols`` and ``restride`` (what
-crosses a border), ``cse`` (the border before AOTAutograd splits the graph), ``explanation`` (the plan for people).
+crosses a border), ``cse`` (the border before AOTAutograd splits the graph), ``explanation`` (the plan for
+people), ``options`` (what a user may choose), ``naming`` (nodes in words).
 Nothing here knows of pytest or of the harness.
 """
 
 from pytest_regional.reference.dynamo_backend import regional
-from pytest_regional.reference.explanation import Explanation, explain
+from pytest_regional.reference.explanation import Explanation, explain, explain_program
 from pytest_regional.reference.failure import RegionCompileError, RegionFallbackWarning
+from pytest_regional.reference.options import BackendOptionError
 from pytest_regional.reference.partition import Partition, PartitionPlan, plan_partitions
 from pytest_regional.reference.regional_inductor import regional_inductor, split_regions
 from pytest_regional.reference.regions import RegionAnnotationError, RegionConfigError, RegionKey
 
 __all__ = [
+    "BackendOptionError",
     "Explanation",
     "Partition",
     "PartitionPlan",
@@ -25,6 +28,7 @@ __all__ = [
     "RegionFallbackWarning",
     "RegionKey",
     "explain",
+    "explain_program",
     "plan_partitions",
     "regional",
     "regional_inductor",

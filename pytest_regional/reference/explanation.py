@@ -1,44 +1,65 @@
-"""``explain``: the region plan of a graph, for people."""
+"""``explain``: the region plan of a graph, for people; ``explain_program`` for all graphs of a function."""
 
 from __future__ import annotations
 
 import copy
+import types
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import torch.fx
 
+from pytest_regional._torch.lowering import backward_lowered_at_once
+from pytest_regional._torch.region_compile import use_boxed_codegen
 from pytest_regional.reference.compile_regions import request_for
+from pytest_regional.reference.dynamo_backend import through_aot_autograd
 from pytest_regional.reference.effects import order_edges
-from pytest_regional.reference.extract import extract_partitions
+from pytest_regional.reference.extract import ExtractedRegion, bodies_inside, called_attributes, extract_partitions
 from pytest_regional.reference.fingerprint import fingerprint
+from pytest_regional.reference.naming import op_names, source_line
+from pytest_regional.reference.options import Partitioner
 from pytest_regional.reference.partition import Partition, plan_partitions
 
 
 @dataclass(frozen=True)
 class ExplainedPartition:
-    """One partition: its ops, what kept it apart from the one before, and which earlier one it is identical to."""
+    """One partition of a region.
+
+    Attributes:
+        name: What the call is named in the compiled graph; in the body of a higher-order op, after the body's path.
+        region: Label of the region.
+        configs: Inductor configs of the region.
+        ops: Names of the ops, in order.
+        split_by: What stands between this partition and the one before of the same region: the name of a node, or a
+            region that depends on the one and feeds the other.
+        split_at: The user's line of that node.
+        shared_with: Name of the earlier partition that this one is identical to.
+    """
 
     name: str
     region: str
     configs: Mapping[str, Any]
     ops: tuple[str, ...]
     split_by: str | None = None
+    split_at: str | None = None
     shared_with: str | None = None
 
     def __str__(self) -> str:
-        notes = [f"split by {self.split_by}"] if self.split_by else []
+        where = f" at {self.split_at}" if self.split_at else ""
+        notes = [f"split by {self.split_by}{where}"] if self.split_by else []
         notes += [f"shares {self.shared_with}"] if self.shared_with else []
         return f"  {self.name}: {', '.join(self.ops)}" + (f"  ({'; '.join(notes)})" if notes else "")
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The region plan of one graph."""
+    """The region plan of one graph: ``kind`` is inference, forward or backward where AOTAutograd made it."""
 
     partitions: tuple[ExplainedPartition, ...]
+    kind: str = ""
 
     @property
     def regions(self) -> tuple[str, ...]:
@@ -46,69 +67,178 @@ class Explanation:
         return tuple(dict.fromkeys(partition.region for partition in self.partitions))
 
     def __str__(self) -> str:
-        lines = []
+        lines = [f"{self.kind} graph"] if self.kind else []
         for region in self.regions:
             mine = [partition for partition in self.partitions if partition.region == region]
             lines += [f"region {region!r}: {len(mine)} partition(s)", *map(str, mine)]
-        return "\n".join(lines) or "no regions"
+        return "\n".join(lines if self.partitions else [*lines, "no regions"])
 
 
 def explain(gm: torch.fx.GraphModule, *, show: bool = True) -> Explanation:
     """Return, and print unless ``show`` is false, how ``gm`` would be cut into regions; ``gm`` stays as it is."""
-    plan = plan_partitions(gm.graph)
-    splits = _splits(gm.graph, plan.partitions)
-    duplicate = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
-    regions = extract_partitions(duplicate, plan_partitions(duplicate.graph))
-    first: dict[Any, str] = {}
-    explained = []
-    for region, partition in zip(regions, plan.partitions, strict=True):
-        original = first.setdefault(fingerprint(request_for(region)).token, region.name)
-        explained.append(
-            ExplainedPartition(
-                region.name,
-                partition.key.label,
-                partition.key.settings,
-                tuple(str(node.target) for node in partition.nodes),
-                splits.get(partition),
-                None if original == region.name else original,
-            )
-        )
-    explanation = Explanation(tuple(explained))
+    explanation = Explanation(tuple(_Explainer().explained(gm)))
     if show:
         print(explanation)
     return explanation
 
 
-def _splits(graph: torch.fx.Graph, partitions: Iterable[Partition]) -> dict[Partition, str]:
-    """Name the node on a path from each partition of a key to the next, or the lack of one."""
-    before: dict[torch.fx.Node, list[torch.fx.Node]] = defaultdict(list)
-    for node in graph.nodes:
-        before[node] += node.all_input_nodes
-    for a, b in order_edges(graph):
-        before[b].append(a)
+def explain_program(
+    fn: Callable[..., Any],
+    *inputs: Any,
+    partitioner: Partitioner = "default",
+    dynamic: bool | None = None,
+    show: bool = True,
+) -> tuple[Explanation, ...]:
+    """Return, and print unless ``show`` is false, the region plan of every graph that ``fn`` has on ``inputs``.
+
+    The program is captured as by ``torch.compile`` and run once, eagerly; Inductor compiles nothing. ``fn`` may be
+    compiled already. Give an input ``requires_grad=True`` to see the forward and the backward graph.
+    """
+    seen: list[Explanation] = []
+    # What the forward compiles, the backward can share.
+    explainer = _Explainer()
+
+    def note(kind: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Any]:
+        def explain_graph(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Any:
+            seen.append(Explanation(tuple(explainer.explained(graph, f"{kind}.")), kind))
+            use_boxed_codegen(graph)
+            return graph
+
+        return explain_graph
+
+    compilers = {f"{short}_compiler": note(kind) for short, kind in _KINDS.items()}
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        return through_aot_autograd(gm, example_inputs, partitioner, **compilers)
+
+    with backward_lowered_at_once():
+        torch.compile(_never_compiled_before(fn), backend=backend, dynamic=dynamic)(*inputs)
+    if show:
+        print(*seen, sep="\n")
+    return tuple(seen)
+
+
+_KINDS = {"fw": "forward", "bw": "backward", "inference": "inference"}
+
+
+def _never_compiled_before(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``fn`` into a function with a code object of its own: Dynamo counts recompilations by code object."""
+
+    def program(*inputs: Any) -> Any:
+        return fn(*inputs)
+
+    return types.FunctionType(program.__code__.replace(), program.__globals__, closure=program.__closure__)
+
+
+@dataclass
+class _Explainer:
+    """Explains graphs that are compiled together, and so can share."""
+
+    first: dict[Any, str] = field(default_factory=dict)
+
+    def explained(self, gm: torch.fx.GraphModule, graph_name: str = "") -> Iterator[ExplainedPartition]:
+        """Yield the partitions of ``gm`` and of the bodies that stay outside its regions."""
+        yield from self._explained(gm, graph_name, "", set())
+
+    def _explained(
+        self, gm: torch.fx.GraphModule, graph_name: str, path: str, done: set[int]
+    ) -> Iterator[ExplainedPartition]:
+        done.add(id(gm))
+        plan = plan_partitions(gm.graph)
+        duplicate = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
+        regions = extract_partitions(duplicate, plan_partitions(duplicate.graph))
+        names = {partition: region.name for region, partition in zip(regions, plan.partitions, strict=True)}
+        splits = _splits(gm.graph, plan.partitions, names)
+        for region, partition in zip(regions, plan.partitions, strict=True):
+            yield self._one(region, partition, splits.get(partition, (None, None)), graph_name, path)
+        carried = bodies_inside(regions)
+        for name, body in called_attributes(duplicate).items():
+            if id(body) not in done | carried:
+                yield from self._explained(body, graph_name, f"{path}{name}.", done)
+
+    def _one(
+        self,
+        region: ExtractedRegion,
+        partition: Partition,
+        split: tuple[str | None, str | None],
+        graph_name: str,
+        path: str,
+    ) -> ExplainedPartition:
+        name = path + region.name
+        original = self.first.setdefault(fingerprint(request_for(region)).token, graph_name + name)
+        shared = None if original == graph_name + name else original.removeprefix(graph_name)
+        ops = op_names(partition.nodes)
+        return ExplainedPartition(name, partition.key.label, partition.key.settings, ops, *split, shared)
+
+
+def _splits(
+    graph: torch.fx.Graph, partitions: Sequence[Partition], names: Mapping[Partition, str]
+) -> dict[Partition, tuple[str, str | None]]:
+    """Say, for each partition but the first of a key, what stands between it and the one before."""
+    order = _Order.of(graph, partitions)
     last: dict[object, Partition] = {}
-    splits = {}
+    splits: dict[Partition, tuple[str, str | None]] = {}
     for partition in partitions:
         earlier = last.get(partition.key)
         if earlier is not None:
-            between = _between(before, earlier, partition)
-            splits[partition] = "the order of other regions" if between is None else between.name
+            splits[partition] = _in_words(order.between(earlier, partition), names)
         last[partition.key] = partition
     return splits
 
 
-def _between(
-    before: Mapping[torch.fx.Node, list[torch.fx.Node]], earlier: Partition, later: Partition
-) -> torch.fx.Node | None:
-    """Search backwards from ``later`` for a node outside both that depends on ``earlier``."""
-    sources, members = set(earlier.nodes), set(later.nodes)
-    stack = [node for member in later.nodes for node in before[member] if node not in members]
-    seen = set(stack)
-    while stack:
-        node = stack.pop()
-        if node not in sources and any(other in sources for other in before[node]):
-            return node
-        fresh = [other for other in before[node] if other not in seen]
-        seen.update(fresh)
-        stack += fresh
-    return None
+def _in_words(unit: torch.fx.Node | Partition | None, names: Mapping[Partition, str]) -> tuple[str, str | None]:
+    if unit is None:
+        return "the order of other regions", None
+    if isinstance(unit, Partition):
+        return f"region {unit.key.label!r} ({names[unit]})", source_line(unit.nodes)
+    return unit.name, source_line([unit])
+
+
+@dataclass
+class _Order:
+    """What must run before what, among nodes and among whole partitions."""
+
+    before: Mapping[torch.fx.Node, list[torch.fx.Node]]
+    position: Mapping[torch.fx.Node, int]
+    home: Mapping[torch.fx.Node, Partition]
+
+    @classmethod
+    def of(cls, graph: torch.fx.Graph, partitions: Sequence[Partition]) -> _Order:
+        before: dict[torch.fx.Node, list[torch.fx.Node]] = defaultdict(list)
+        for node in graph.nodes:
+            before[node] += node.all_input_nodes
+        for a, b in order_edges(graph):
+            before[b].append(a)
+        position = {node: index for index, node in enumerate(graph.nodes)}
+        return cls(before, position, {node: partition for partition in partitions for node in partition.nodes})
+
+    def between(self, earlier: Partition, later: Partition) -> torch.fx.Node | Partition | None:
+        """Search for a node outside both on a path of nodes, else for a partition on a path of partitions."""
+        node = self._search(earlier, later, whole_partitions=False)
+        if isinstance(node, torch.fx.Node) and node in self.home:
+            return self.home[node]
+        return node or self._search(earlier, later, whole_partitions=True)
+
+    def _search(
+        self, earlier: Partition, later: Partition, *, whole_partitions: bool
+    ) -> torch.fx.Node | Partition | None:
+        """Go backwards from ``later`` until something outside both depends on ``earlier``."""
+        sources, members = set(earlier.nodes), set(later.nodes)
+        floor = min(self.position[node] for node in sources)
+        stack = [node for node in self._inputs(later.nodes) if node not in members]
+        seen = set(stack)
+        while stack:
+            node = stack.pop()
+            if node in sources or (not whole_partitions and self.position[node] < floor):
+                continue
+            unit: torch.fx.Node | Partition = self.home.get(node, node) if whole_partitions else node
+            inputs = list(self._inputs(unit.nodes if isinstance(unit, Partition) else [node]))
+            if not sources.isdisjoint(inputs):
+                return unit
+            fresh = dict.fromkeys(other for other in inputs if other not in seen and other not in members)
+            seen.update(fresh)
+            stack += fresh
+        return None
+
+    def _inputs(self, nodes: Sequence[torch.fx.Node]) -> Iterator[torch.fx.Node]:
+        return (other for node in nodes for other in self.before[node])

@@ -11,6 +11,7 @@ import torch.fx
 from pytest_regional._torch.region_compile import count_fallback, restart_exceptions
 from pytest_regional.reference.calling import Compiled
 from pytest_regional.reference.compile_regions import RegionCompiler, RegionInputError, RegionRequest
+from pytest_regional.reference.naming import op_names, shortened, source_line
 
 OnRegionError = Literal["raise", "eager"]
 
@@ -64,7 +65,11 @@ def _copy(module: torch.fx.GraphModule) -> Compiled:
 
 
 def _describe(request: RegionRequest, error: Exception) -> str:
-    nodes = [node for node in request.module.graph.nodes if node.op == "call_function"]
-    ops = ", ".join(dict.fromkeys(str(node.target) for node in nodes))
+    nodes = request.region.partition.nodes
+    line = source_line(nodes)
+    where = f", from {line}" if line else ""
     reason = str(error).strip().splitlines() or [""]
-    return f"region {request.key.label!r} ({request.name}: {ops}) did not compile: {type(error).__name__}: {reason[0]}"
+    return (
+        f"region {request.key.label!r} ({request.name}: {shortened(op_names(nodes))}{where}) did not compile: "
+        f"{type(error).__name__}: {reason[0]}"
+    )

@@ -18,6 +18,7 @@ import torch.fx
 
 from pytest_regional._torch.annotations import REGION_CONFIGS, REGION_ID, region_mark
 from pytest_regional._torch.region_compile import inductor_config_names, inductor_config_type
+from pytest_regional.reference.naming import source_line
 
 DEFAULT_REGION = "default"
 
@@ -91,7 +92,7 @@ def _key_from_mapping(value: Mapping[Any, Any], node: torch.fx.Node) -> RegionKe
     if unknown:
         nearest = _nearest(str(unknown[0]), [REGION_ID, REGION_CONFIGS])
         raise RegionAnnotationError(
-            f"compile_with_inductor has an unknown entry {unknown[0]!r}{nearest}{_where(node)}: "
+            f"compile_with_inductor{_of_region(value)} has an unknown entry {unknown[0]!r}{nearest}{_where(node)}: "
             f"it understands {REGION_ID!r} and {REGION_CONFIGS!r}."
         )
     if REGION_ID not in value:
@@ -102,6 +103,10 @@ def _key_from_mapping(value: Mapping[Any, Any], node: torch.fx.Node) -> RegionKe
     settings = {} if settings is None else _checked_settings(settings, label, node)
     configs = tuple(sorted((name, freeze(setting)) for name, setting in settings.items()))
     return RegionKey(region, configs, settings, label)
+
+
+def _of_region(value: Mapping[Any, Any]) -> str:
+    return f" of region {value[REGION_ID]!r}" if REGION_ID in value else ""
 
 
 def _region_id(value: Any, node: torch.fx.Node) -> Hashable:
@@ -147,7 +152,7 @@ def _check_setting(name: Any, value: Any, label: str, node: torch.fx.Node) -> No
 
 
 def _is_of_type(value: Any, expected: Any) -> bool:
-    """Judge plain, optional and literal types; what cannot be judged (callables, names in quotes) passes."""
+    """Judge plain, optional, literal and callable types; what cannot be judged (names in quotes) passes."""
     if expected is NoneType:  # the default is None and no type is declared
         return True
     origin = get_origin(expected)
@@ -158,6 +163,8 @@ def _is_of_type(value: Any, expected: Any) -> bool:
     if expected in (int, float):
         return isinstance(value, (int, expected)) and not isinstance(value, bool)
     plain = origin or expected
+    if isinstance(plain, type) and "__call__" in vars(plain):  # functions and PyTorch's classes for passes
+        return callable(value)
     return plain not in (bool, str, list, dict, tuple, set) or isinstance(value, plain)
 
 
@@ -183,5 +190,5 @@ def _nearest(name: str, names: list[str]) -> str:
 
 def _where(node: torch.fx.Node) -> str:
     """Name the node and, where the trace kept it, the user's source line."""
-    lines = re.findall(r'File "([^"]+)", line (\d+), in .*\n?\s*(.*)', node.stack_trace or "")
-    return f" ({node.name}, from {lines[-1][0]}:{lines[-1][1]}: {lines[-1][2]})" if lines else f" (node {node.name})"
+    line = source_line([node])
+    return f" (node {node.name})" if line is None else f" ({node.name}, from {line})"
