@@ -1,0 +1,140 @@
+"""Sizes known only at run time: backed, unbacked, and checks of them, inside regions and across their borders."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .annotations import in_region
+
+pytestmark = pytest.mark.regional_compile(dynamic=True, requires=("dynamic_shapes",))
+
+
+@pytest.fixture(autouse=True)
+def _capture_sizes_from_data():
+    """Let Dynamo trace ``item`` and ``nonzero`` instead of breaking the graph."""
+    with torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+        yield
+
+
+def nonzero_enters(x, w):
+    rows = (x[:, 0] > 0).nonzero().squeeze(1)
+    positive = x[rows]
+    with in_region("r"):
+        h = positive @ w
+    return h.sin()
+
+
+def nonzero_leaves(x, w):
+    with in_region("r"):
+        rows = (x[:, 0] > 0).nonzero().squeeze(1)
+    return x[rows] @ w
+
+
+def item_enters(x, w):
+    count = (x[:, 0] > 0).sum().item()
+    torch._check(count >= 1)
+    torch._check(count <= x.shape[0])
+    head = x.narrow(0, 0, count)
+    with in_region("r"):
+        h = head @ w
+    return h.sin()
+
+
+def item_in_region(x, w):
+    flags = (x[:, 0] > 0).sum()
+    with in_region("r"):
+        count = flags.item()
+        torch._check(count >= 1)
+        torch._check(count <= x.shape[0])
+        h = x.narrow(0, 0, count) @ w
+    return h.sin()
+
+
+def item_crosses_two_regions(x, w):
+    count = (x[:, 0] > 0).sum().item()
+    torch._check(count >= 1)
+    torch._check(count <= x.shape[0])
+    with in_region("one"):
+        h = x.narrow(0, 0, count) @ w
+    g = h.sin()
+    with in_region("two"):
+        return g @ w.T
+
+
+def backed_arithmetic(x, w):
+    half = x.shape[0] // 2
+    with in_region("r"):
+        h = x[:half] @ w
+    return h.reshape(half * 2, -1), x.shape[0] + half
+
+
+def size_made_in_region(x, w):
+    with in_region("r"):
+        h = torch.cat([x, x]) @ w
+    return h.view(x.shape[0], 2, -1).sin()
+
+
+def check_on_a_backed_size(x, w):
+    with in_region("r"):
+        torch._check(x.shape[0] > 1)
+        h = x @ w
+    return h.sin()
+
+
+def two_regions_of_two_sizes(x, w):
+    with in_region("one"):
+        h = x @ w
+    g = torch.cat([h, h[1:]]).sin()
+    with in_region("two"):
+        return g @ w
+
+
+SIZE_IS_AN_EXPRESSION = pytest.mark.regional_known_failure(
+    "torch",
+    reason="a region input whose size is an expression fails in Inductor: docs/findings/expression_size_input.py",
+    torch="<2.15",
+)
+INFERENCE = [
+    nonzero_enters,
+    nonzero_leaves,
+    item_enters,
+    item_in_region,
+    item_crosses_two_regions,
+    backed_arithmetic,
+    size_made_in_region,
+    check_on_a_backed_size,
+    pytest.param(two_regions_of_two_sizes, marks=SIZE_IS_AN_EXPRESSION),
+]
+
+
+@pytest.mark.parametrize("program", INFERENCE, ids=lambda program: program.__name__)
+def test_parity(regional, program):
+    regional.assert_parity(program, regional.randn(6, 8), regional.randn(8, 8))
+
+
+@pytest.mark.parametrize("program", [nonzero_enters, item_enters, size_made_in_region], ids=lambda p: p.__name__)
+def test_training(regional, program):
+    regional.assert_parity(program, regional.randn(6, 8, requires_grad=True), regional.randn(8, 8, requires_grad=True))
+
+
+def test_a_failed_check_in_a_region_is_raised(regional):
+    compiled = regional.compile(item_in_region)
+    w = regional.randn(8, 8)
+    compiled(regional.rand(6, 8), w)
+    with pytest.raises(RuntimeError, match="u0"):
+        compiled(-regional.rand(6, 8), w)
+
+
+@SIZE_IS_AN_EXPRESSION
+def test_an_unbacked_size_marked_by_the_caller(regional):
+    def program(x, w):
+        doubled = torch.cat([x, x])
+        with in_region("r"):
+            h = doubled @ w
+        return h.sin()
+
+    x, w = regional.randn(4, 8), regional.randn(8, 8)
+    torch._dynamo.decorators.mark_unbacked(x, 0)
+    compiled = regional.compile(program)
+    torch.testing.assert_close(compiled(x, w), program(x, w))

@@ -1,0 +1,87 @@
+"""Several threads compile and run at once: forward and backward, sharing regions or not."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from .annotations import in_region
+
+pytestmark = pytest.mark.regional_compile(requires=("backward",))
+
+
+def one(x, w):
+    with in_region("one"):
+        h = x @ w
+    return h.sin()
+
+
+def two(x, w):
+    with in_region("two"):
+        h = x @ w @ w
+    return h.sin()
+
+
+def three(x, w):
+    with in_region("three"):
+        h = x @ w @ w @ w
+    return h.sin()
+
+
+def four(x, w):
+    with in_region("four"):
+        h = x @ w @ w.t()
+    return h.sin()
+
+
+PROGRAMS = [one, two, three, four]
+
+
+def compile_and_differentiate(program):
+    """Return a job for a thread: forward and backward, each compiled when it first runs."""
+
+    def work(regional):
+        x = torch.ones(4, 8, device=regional.device, requires_grad=True)
+        w = torch.full((8, 8), 0.125, device=regional.device, requires_grad=True)
+        output = regional.compile(program)(x, w)
+        return [output.detach(), *torch.autograd.grad(output.sum(), (x, w))]
+
+    return work
+
+
+def compile_in_threads(regional):
+    with ThreadPoolExecutor(len(PROGRAMS)) as pool:
+        jobs = [pool.submit(compile_and_differentiate(program), regional) for program in PROGRAMS]
+        return [[tensor.tolist() for tensor in job.result()] for job in jobs]
+
+
+@pytest.mark.regional_known_failure(
+    "torch",
+    reason="a backward compiles without Dynamo's lock: docs/findings/threads_compile_at_once.py",
+    torch=">=2.11",
+)
+@pytest.mark.regional_compile(requires=("backward",), expects_regions=False)
+def test_forward_and_backward_compile_in_several_threads(regional):
+    # In a process of its own: where this fails it leaves PyTorch's tracing state broken for whoever comes next.
+    result = regional.in_new_process(compile_in_threads, timeout=120)
+
+    for found, program in zip(result.value, PROGRAMS, strict=True):
+        x, w = torch.ones(4, 8, requires_grad=True), torch.full((8, 8), 0.125, requires_grad=True)
+        output = program(x, w)
+        expected = [output.detach(), *torch.autograd.grad(output.sum(), (x, w))]
+        torch.testing.assert_close([torch.tensor(values) for values in found], expected)
+    assert result.counters["regions"] == 8
+
+
+def test_one_compiled_program_is_called_by_several_threads(regional):
+    compiled = regional.compile(one)
+    w = regional.randn(8, 8)
+    inputs = [regional.randn(4, 8) for _ in range(8)]
+    compiled(inputs[0], w)
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda x: compiled(x, w), inputs))
+    for result, x in zip(results, inputs, strict=True):
+        torch.testing.assert_close(result, one(x, w))
