@@ -1,5 +1,6 @@
 """``regional_inductor`` in place of PyTorch's: calling convention, caches, missing context, errors."""
 
+import contextlib
 import weakref
 
 import pytest
@@ -66,6 +67,21 @@ def test_values_of_the_trace_survive():
 def test_without_context_values_or_inputs_it_says_what_is_missing():
     with pytest.raises(MissingExampleInputsError, match="0 example inputs for 1 placeholders"):
         regional_inductor(chain("T"))
+
+
+@pytest.mark.parametrize("context", ["none", "the graph's own", "fresh"])
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+def test_graphs_of_make_fx_with_and_without_tracing_context(mode, context):
+    """Real tensors leave each node a value of another fake mode; symbols belong to one shape environment."""
+    x = torch.randn(4, 4)
+    gm = make_fx(lambda x: (x * 2).sin() @ x, tracing_mode=mode)(x)
+    for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default):
+        annotate_node(node, 0)
+    own = next(iter(gm.graph.nodes)).meta["val"].fake_mode
+    fake_mode = FakeTensorMode() if context == "fresh" and mode != "symbolic" else own
+    with contextlib.nullcontext() if context == "none" else tracing(TracingContext(fake_mode)):
+        compiled = regional_inductor(gm)
+    torch.testing.assert_close(compiled([x]), (x * 2).sin() @ x)
 
 
 def test_unknown_config_has_pytorchs_phrase():

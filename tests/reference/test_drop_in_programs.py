@@ -115,16 +115,16 @@ def test_flex_attention_in_a_region():
 
     mask = create_block_mask(causal, None, None, 128, 128, device="cpu")
 
-    def fn(x):
-        x = torch.sin(x)
+    def fn(x, y):
+        query, key, value = torch.sin(x), torch.cos(y), torch.sin(y)
         with annotate(MARK):
-            h = flex_attention(x, x, x, block_mask=mask)
+            h = flex_attention(query, key, value, block_mask=mask)
         return torch.cos(h)
 
-    x = torch.randn(1, 1, 128, 64)
+    inputs = torch.randn(1, 1, 128, 64), torch.randn(1, 1, 128, 64)
     with counted_compiles() as calls:
-        actual = compile_for_user(fn)(x)
-    torch.testing.assert_close(actual, fn(x), rtol=1e-4, atol=1e-4)
+        actual = compile_for_user(fn)(*inputs)
+    torch.testing.assert_close(actual, fn(*inputs), rtol=1e-4, atol=1e-4)
     assert len(calls) == 1
     assert any("flex_attention" in op for op in calls[0])
 

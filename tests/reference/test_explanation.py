@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pytest_regional._torch.lowering import backward_lowered_at_once
 from pytest_regional.annotation import region
-from pytest_regional.reference import explain, explain_program
+from pytest_regional.reference import explain, explain_program, regional
 from tests.reference.graphs import annotate_node, chain, diamond
 from tests.reference.user_backends import counted_compiles
 
@@ -83,7 +83,7 @@ def leaves():
 
 
 def test_program_of_a_compiled_function_is_explained_without_compiling(capsys):
-    compiled = torch.compile(product, backend="regional", fullgraph=True)
+    compiled = torch.compile(product, backend=regional, fullgraph=True)
     with counted_compiles() as calls:
         forward, backward = explain_program(compiled, *leaves())
     assert calls == []

@@ -16,13 +16,14 @@ from pytest_regional.reference import (
     RegionCompileError,
     RegionConfigError,
     RegionFallbackWarning,
+    regional,
 )
 
 BAD_CONFIG = {"inductor_region": "mlp", "inductor_configs": {"max_autotun": True}}
 
 
 def compiled(fn, **keywords):
-    return torch.compile(fn, backend="regional", fullgraph=True, **keywords)
+    return torch.compile(fn, backend=regional, fullgraph=True, **keywords)
 
 
 def line_of(code):

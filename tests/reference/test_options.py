@@ -5,7 +5,7 @@ import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
 from pytest_regional.annotation import region
-from pytest_regional.reference import BackendOptionError
+from pytest_regional.reference import BackendOptionError, regional
 from pytest_regional.reference.options import BackendOptions
 from tests.reference.user_backends import counted_compiles
 
@@ -20,7 +20,7 @@ def twice(x):
 
 
 def compiled(fn, **keywords):
-    return torch.compile(fn, backend="regional", fullgraph=True, **keywords)
+    return torch.compile(fn, backend=regional, fullgraph=True, **keywords)
 
 
 @pytest.mark.parametrize(("options", "calls"), [(None, 1), ({"share_identical": False}, 2)])
@@ -76,3 +76,9 @@ def test_an_option_given_twice():
     assert BackendOptions.merged({"partitioner": "min_cut"}, partitioner="min_cut").partitioner == "min_cut"
     with pytest.raises(BackendOptionError, match="given twice: 'default' and 'min_cut'"):
         BackendOptions.merged({"partitioner": "min_cut"}, partitioner="default")
+
+
+@pytest.mark.skipif("regional" not in torch._dynamo.list_backends(), reason="the package is not installed here")
+def test_options_reach_the_backend_by_its_name():
+    with pytest.raises(BackendCompilerFailed, match="no option 'x'"):
+        torch.compile(product, backend="regional", options={"x": 1})(torch.randn(2, 2))
