@@ -8,10 +8,10 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._torch.annotations import preserve_node_meta
-from pytest_regional._torch.region_compile import aot_autograd, partition_function
-from pytest_regional.reference.cse import cse_within_regions
+from pytest_regional._torch.region_compile import aot_autograd
 from pytest_regional.reference.failure import OnRegionError
 from pytest_regional.reference.options import BackendOptionError, BackendOptions, Partitioner
+from pytest_regional.reference.partitioners import partitioner_for
 from pytest_regional.reference.pre_grad import pre_grad_passes_done, run_pre_grad_passes
 from pytest_regional.reference.regional_inductor import regional_inductor
 from pytest_regional.reference.share import Memory
@@ -72,10 +72,7 @@ def through_aot_autograd(
     **compilers: Callable[[torch.fx.GraphModule, Sequence[Any]], Any],
 ) -> Callable[..., Any]:
     """Hand ``gm`` to AOTAutograd as the backend does; ``compilers`` get its graphs (``fw_compiler`` and so on)."""
-    partition = partition_function(partitioner)
-    if partitioner == "min_cut":
-        partition = cse_within_regions(partition)
-    backend = aot_autograd(**compilers, partition_fn=partition)
+    backend = aot_autograd(**compilers, partition_fn=partitioner_for(partitioner))
     run_pre_grad_passes(gm)
     with preserve_node_meta():
         compiled: Callable[..., Any] = backend(gm, example_inputs)

@@ -6,8 +6,8 @@ import functools
 
 import torch
 
-from pytest_regional._torch.region_compile import aot_autograd, partition_function
-from pytest_regional.reference.cse import cse_within_regions
+from pytest_regional._torch.region_compile import aot_autograd
+from pytest_regional.reference.partitioners import partitioner_for
 from pytest_regional.reference.regional_inductor import regional_inductor
 from tests.reference.graphs import InterpretedCompiler
 
@@ -18,11 +18,10 @@ class Structure:
     def __init__(self, partition="default", share_identical=False):
         self.compiler = InterpretedCompiler()
         compile_graph = functools.partial(regional_inductor, share_identical=share_identical, compiler=self.compiler)
-        partition_fn = partition_function(partition)
         self._options = {
             "fw_compiler": compile_graph,
             "bw_compiler": compile_graph,
-            "partition_fn": cse_within_regions(partition_fn) if partition == "min_cut" else partition_fn,
+            "partition_fn": partitioner_for(partition),
         }
 
     def compile(self, fn, **options):

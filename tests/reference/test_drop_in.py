@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import pytest_regional.reference
 from pytest_regional._torch import torch_version
 from pytest_regional._torch.region_compile import preserve_node_ordering
+from pytest_regional.reference.failure import RegionFallbackWarning
 from pytest_regional.reference.regional_inductor import MissingExampleInputsError, regional_inductor
 from pytest_regional.reference.regions import RegionConfigError
 from tests.reference.graphs import InterpretedCompiler, annotate_node, chain
@@ -152,3 +153,16 @@ def test_ordered_ops_may_stand_in_a_region(marked):
     gm = regional_inductor(gm, compiler=compiler)
     torch.testing.assert_close(tuple(gm(list(inputs))), fn(*inputs))
     assert len(compiler.requests) == (2 if "mm" not in marked else 1)
+
+
+def test_what_a_compiled_graph_consists_of():
+    def fails_on_b(request):
+        if request.key.label == "b":
+            raise NotImplementedError
+        return lambda value: (value.sin(),)
+
+    x = torch.randn(3)
+    with pytest.warns(RegionFallbackWarning):
+        gm = regional_inductor(chain("uab"), x, compiler=fails_on_b, on_region_error="eager", share_identical=False)
+    assert {node.op for node in gm.graph.nodes} == {"placeholder", "call_function", "call_module", "output"}
+    torch.testing.assert_close(gm([x])[0], x.sin().sin().sin())

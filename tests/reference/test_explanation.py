@@ -1,6 +1,8 @@
 """The region plan, told to people."""
 
 import operator
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -168,3 +170,12 @@ def test_names_are_those_of_the_compiled_graph(training):
     for graph, texts in zip(graphs, printed, strict=True):
         for text in texts:
             assert all(f"{partition.name}(" in text for partition in graph.partitions)
+
+
+def test_in_a_process_that_has_compiled_nothing():
+    """Private modules of PyTorch are imported on demand; nothing else may have imported them."""
+    program = (
+        "import torch; from pytest_regional.reference import explain_program; explain_program(torch.sin, torch.ones(1))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("inference graph\nno regions\n", 0), done.stderr

@@ -7,6 +7,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from pytest_regional._torch import torch_version
+from pytest_regional._torch.region_compile import partition_function
 from pytest_regional.annotation import region
 from pytest_regional.reference.extract import called_attributes
 from tests.reference.backends import Structure
@@ -102,7 +103,7 @@ def test_common_subexpressions_stay_on_their_side(partition):
 def test_min_cut_alone_moves_an_op_across_the_border():
     """The twin that shows the defect: PyTorch's own elimination takes ``sin`` out of the region."""
     structure = Structure("min_cut")
-    structure._options["partition_fn"] = structure._options["partition_fn"].__closure__[0].cell_contents
+    structure._options["partition_fn"] = partition_function("min_cut")
     structure.compile(twice)(torch.randn(3, requires_grad=True))
     assert "sin" not in structure.ops[0]
 

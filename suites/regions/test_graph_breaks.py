@@ -1,0 +1,42 @@
+"""Graph breaks around and inside a region: each piece is compiled, and the values are those of eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .annotations import in_region
+
+pytestmark = pytest.mark.regional_compile(fullgraph=False)
+
+
+def pair(regional, **options):
+    return regional.randn(4, 8, **options), regional.randn(8, 8, **options) / 3
+
+
+def around(x, w):
+    h = x.sin()
+    torch._dynamo.graph_break()
+    with in_region("r"):
+        h = h @ w
+    torch._dynamo.graph_break()
+    return h.cos()
+
+
+def inside(x, w):
+    with in_region("r"):
+        h = x @ w
+        torch._dynamo.graph_break()
+        h = h @ w
+    return h.cos()
+
+
+@pytest.mark.parametrize("program", [around, inside], ids=lambda program: program.__name__)
+def test_parity(regional, program):
+    regional.assert_parity(program, *pair(regional, requires_grad=True))
+
+
+@pytest.mark.regional_compile(fullgraph=False, requires=("regions",))
+def test_a_region_between_two_breaks_is_compiled(regional):
+    record = regional.run(around, *pair(regional))
+    assert [(r.name, r.partitions) for r in record.regions] == [("r", 1)]

@@ -1,0 +1,27 @@
+"""Programs that AOTAutograd's own partitioners do not split, or split across a border."""
+
+import pytest
+import torch
+from torch._inductor import config as inductor_config
+
+from pytest_regional.annotation import region
+from tests.reference.backends import Structure
+
+
+def dropped_dropout(x):
+    """The first dropout is used by nobody, and draws all the same."""
+    with region("r"):
+        torch.nn.functional.dropout(x, 0.25)
+        return torch.nn.functional.dropout(x, 0.25)
+
+
+@pytest.mark.parametrize("partition", ["default", "min_cut"])
+def test_a_dropout_that_nobody_uses_draws_as_in_eager(partition):
+    with inductor_config.patch(fallback_random=True):
+        x = torch.randn(64, requires_grad=True)
+        torch.manual_seed(0)
+        expected = dropped_dropout(x)
+        torch.manual_seed(0)
+        actual = Structure(partition).compile(dropped_dropout)(x)
+        assert torch.equal(actual, expected)
+        actual.sum().backward()
