@@ -13,7 +13,7 @@ def backward_lowered_at_once() -> AbstractContextManager[Any]:
 
     ``torch._functorch.config.force_non_lazy_backward_lowering`` (2.11 to 2.15).
     """
-    manager: AbstractContextManager[Any] = symbol("torch._functorch", "config").patch(
+    manager: AbstractContextManager[Any] = symbol("torch._functorch.config", "patch")(
         force_non_lazy_backward_lowering=True
     )
     return manager
