@@ -67,10 +67,13 @@ class Explanation:
         return tuple(dict.fromkeys(partition.region for partition in self.partitions))
 
     def __str__(self) -> str:
+        by_key: dict[str, list[ExplainedPartition]] = defaultdict(list)
+        for partition in self.partitions:
+            configs = f" {dict(partition.configs)}" if partition.configs else ""
+            by_key[f"region {partition.region!r}{configs}"].append(partition)
         lines = [f"{self.kind} graph"] if self.kind else []
-        for region in self.regions:
-            mine = [partition for partition in self.partitions if partition.region == region]
-            lines += [f"region {region!r}: {len(mine)} partition(s)", *map(str, mine)]
+        for region, mine in by_key.items():
+            lines += [f"{region}: {len(mine)} partition(s)", *map(str, mine)]
         return "\n".join(lines if self.partitions else [*lines, "no regions"])
 
 

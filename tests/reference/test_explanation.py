@@ -58,6 +58,15 @@ def test_a_region_that_as_a_whole_stands_between_is_named():
     assert split in ("region 'a' (compiled_region_a_0)", "region 'b' (compiled_region_b_0)")
 
 
+def test_two_configs_of_one_id_are_two_regions(capsys):
+    gm = with_values(chain("aa"))
+    annotate_node(list(gm.graph.nodes)[1], {"inductor_region": "a", "inductor_configs": {"max_autotune": True}})
+    explain(gm)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "region 'a' {'max_autotune': True}: 1 partition(s)"
+    assert printed[2] == "region 'a': 1 partition(s)"
+
+
 def test_no_regions(capsys):
     assert explain(with_values(chain("uu"))).partitions == ()
     assert capsys.readouterr().out == "no regions\n"
