@@ -8,7 +8,7 @@ PINNED := $(shell sed -n 's/^torch==//p' constraints.txt)
 VENV := $(if $(filter $(PINNED),$(TORCH)),.venv,.venv-torch-$(TORCH))
 RUN := $(VENV)/bin/python -m
 
-.PHONY: conformance test lint types bench check clean
+.PHONY: conformance test lint types bench property check clean
 
 conformance: $(VENV)/installed  ## Run the conformance suites on real models; ends with the conformance table.
 	$(RUN) pytest --regional-backend=$(BACKEND) suites $(PYTEST_ARGS)
@@ -26,6 +26,13 @@ types: $(VENV)/installed  ## Check types.
 bench: $(VENV)/installed  ## Print the measurements that the documentation quotes.
 	$(VENV)/bin/python tests/benchmarks/startup.py
 	$(VENV)/bin/python tests/benchmarks/parity_power.py
+	$(VENV)/bin/python tests/benchmarks/partitioning.py
+	$(VENV)/bin/python tests/benchmarks/partition_counts.py
+	$(VENV)/bin/python tests/benchmarks/identical_blocks.py
+	$(VENV)/bin/python tests/benchmarks/region_calls.py
+
+property: $(VENV)/installed  ## Partition 10,000 random graphs instead of 150, two ways (about ten minutes).
+	$(RUN) pytest tests/reference/test_partition_property.py --hypothesis-profile=full $(PYTEST_ARGS)
 
 check: lint types test  ## Everything that CI runs.
 

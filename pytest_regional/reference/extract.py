@@ -23,6 +23,7 @@ from pytest_regional._torch.region_compile import (
     lazy_graph_module,
     replace_graph,
 )
+from pytest_regional.reference.collector import without_collections
 from pytest_regional.reference.partition import Partition, PartitionPlan
 
 NAME_PREFIX = "compiled_region_"
@@ -75,6 +76,7 @@ class ExtractedRegion:
         return module
 
 
+@without_collections()
 def extract_partitions(gm: torch.fx.GraphModule, plan: PartitionPlan) -> list[ExtractedRegion]:
     """Rewrite ``gm`` so that each partition of ``plan`` is one call; return the regions in execution order.
 

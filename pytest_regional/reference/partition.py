@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 import torch.fx
 
+from pytest_regional.reference.collector import without_collections
 from pytest_regional.reference.effects import Edge, element_of, order_edges
 from pytest_regional.reference.placing import place_in_program_order
 from pytest_regional.reference.regions import RegionKey, read_region_keys
@@ -46,6 +47,7 @@ class PartitionPlan:
         return tuple(step for step in self.steps if isinstance(step, Partition))
 
 
+@without_collections()
 def plan_partitions(
     graph: torch.fx.Graph,
     keys: Mapping[torch.fx.Node, RegionKey] | None = None,
