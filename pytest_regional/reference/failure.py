@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch.fx
 
+from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.region_compile import count_fallback, restart_exceptions
 from pytest_regional.reference.calling import Compiled
 from pytest_regional.reference.compile_regions import RegionCompiler, RegionInputError, RegionRequest
@@ -45,7 +46,7 @@ class GuardedCompiler:
         try:
             return self.compiler(request)
         except Exception as error:
-            if isinstance(error, (*restart_exceptions(), RegionInputError)):
+            if isinstance(error, (*restart_exceptions(), MissingTorchSymbolError, RegionInputError)):
                 raise
             failure = RegionCompileError(_describe(request, error))
             if spare is None:

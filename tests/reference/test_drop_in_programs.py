@@ -182,7 +182,6 @@ def test_each_compile_sees_its_configs_and_gives_its_graph_away():
     assert seen == [(True, False, donated)] * 2
 
 
-@pytest.mark.skipif(not hasattr(torch.compile(lambda: 0), "aot_compile"), reason="this torch has no aot_compile")
 def test_ahead_of_time_precompile(tmp_path):
     backend = user_backend()
     inputs = leaves(10, 10)

@@ -5,6 +5,7 @@ import torch
 from torch._dynamo.exc import RestartAnalysis
 from torch._dynamo.utils import counters
 
+from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional.reference import RegionCompileError, RegionFallbackWarning, regional_inductor
 from tests.reference.graphs import chain
 
@@ -34,12 +35,13 @@ def test_eager_policy_runs_the_region_as_it_was():
     torch.testing.assert_close(gm([x])[0], x.sin().sin().sin().sin())
 
 
-def test_dynamos_restarts_pass_through():
-    def restarting(request):
-        raise RestartAnalysis
+@pytest.mark.parametrize("error", [RestartAnalysis, MissingTorchSymbolError])
+def test_what_is_no_failure_of_the_region_passes_through(error):
+    def raising(request):
+        raise error
 
-    with pytest.raises(RestartAnalysis):
-        regional_inductor(chain("a"), torch.randn(3), compiler=restarting, on_region_error="eager")
+    with pytest.raises(error):
+        regional_inductor(chain("a"), torch.randn(3), compiler=raising, on_region_error="eager")
 
 
 def test_unknown_policy():
