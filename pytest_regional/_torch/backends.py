@@ -8,16 +8,20 @@ from typing import Any
 from . import symbol
 
 
-def regional_inductor_backend() -> Callable[..., Any]:
+def regional_inductor_backend(partitioner: str = "default") -> Callable[..., Any]:
     """Return ``regional_inductor`` as forward, backward and inference compiler of ``aot_autograd`` (2.11 to 2.15).
 
-    Node metadata is preserved around it because annotations travel in it.
+    Node metadata is preserved around it because annotations travel in it. ``partitioner`` is ``default`` or
+    ``min_cut``, as AOTAutograd's partitioners are called.
     """
     import torch.fx.traceback
 
+    from .region_compile import partition_function
+
     compiler = symbol("torch.fx.passes.regional_inductor", "regional_inductor")
     aot_autograd = symbol("torch._dynamo.backends.common", "aot_autograd")
-    backend = aot_autograd(fw_compiler=compiler, bw_compiler=compiler)
+    partition = partition_function(partitioner)
+    backend = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=partition)
 
     def torch_regional_inductor(gm: Any, example_inputs: Any) -> Any:
         with torch.fx.traceback.preserve_node_meta(enable=True):

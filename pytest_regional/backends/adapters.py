@@ -29,18 +29,6 @@ class TorchRegionalCapabilities(Capabilities):
         return c.supported_for(">=2.13", "torch 2.11 ignores inductor_region: all annotated nodes are one region")
 
     @property
-    def distinct_region_configs(self) -> Support:
-        """Nodes of one region id with different ``inductor_configs`` are compiled apart, each with its own."""
-        return c.unsupported(
-            "the first annotated node's inductor_configs win for the whole partition, the others are lost"
-        )
-
-    @property
-    def interleaved_regions(self) -> Support:
-        """Regions that depend on each other both ways (a1 -> b2, b1 -> a2) compile."""
-        return c.unsupported("each region is partitioned alone: 'Invalid partition, found dependency cycles'")
-
-    @property
     def share_identical(self) -> Support:
         """Identical partitions are compiled once."""
         return c.unsupported("every partition is compiled on its own")

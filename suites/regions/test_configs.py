@@ -52,6 +52,11 @@ def test_a_region_without_configs_is_compiled_with_the_defaults(regional, seen):
 
 
 @pytest.mark.regional_compile(requires=("region_configs", "distinct_region_configs"))
+@pytest.mark.regional_known_failure(
+    "torch",
+    reason="the first node's configs win for the whole partition: docs/findings/config_of_second_node_is_lost.py",
+    torch=">=2.11",
+)
 def test_different_configs_of_one_id_are_different_regions(regional, seen):
     def program(x, w):
         with in_region("one", epilogue_fusion=False):

@@ -83,6 +83,59 @@ def test_draws_keep_their_order_across_borders(regional):
     regional.assert_parity(program, regional.randn(4, 8), regional.randn(8, 8))
 
 
+@pytest.mark.regional_compile(requires=("rng",))
+@pytest.mark.regional_known_failure(
+    "torch",
+    reason="draws of one region are gathered, past a draw outside: docs/findings/draws_change_order.py",
+    torch=">=2.11",
+)
+def test_a_draw_outside_divides_a_region_that_draws(regional):
+    def program(x, w):
+        with in_region("r"):
+            first = torch.rand_like(x) @ w
+        second = torch.rand_like(x) @ w
+        with in_region("r"):
+            third = torch.rand_like(x) @ w
+        return first, second, third
+
+    regional.assert_parity(program, regional.randn(4, 8), regional.randn(8, 8))
+
+
+def written_late(x, w):
+    with in_region("r"):
+        h = x @ w
+    g = h @ w + x
+    with in_region("r"):
+        x.add_(h)
+    return g
+
+
+def view_written_late(x, w):
+    tail = x[1:]
+    with in_region("r"):
+        h = x @ w
+    g = h @ w + x
+    with in_region("r"):
+        tail.add_(h[1:])
+    return g, tail @ w
+
+
+def result_written_through_a_view(x, w):
+    with in_region("r"):
+        h = x @ w
+    h[0].zero_()
+    with in_region("r"):
+        g = h @ w
+    return g.sin(), h
+
+
+@pytest.mark.parametrize(
+    "program", [written_late, view_written_late, result_written_through_a_view], ids=lambda p: p.__name__
+)
+def test_reads_between_come_before_the_write(regional, program):
+    regional.assert_parity(program, regional.randn(4, 8), regional.randn(8, 8))
+
+
 @torch.library.custom_op("pytest_regional_suites::accumulate", mutates_args=("total",))
 def accumulate(x: torch.Tensor, total: torch.Tensor) -> None:
     """Add ``x`` to ``total`` in place."""

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from .annotations import in_region
 
 pytestmark = pytest.mark.regional_compile(requires=("region_ids", "interleaved_regions"))
+
+# torch 2.11 knows no region ids, so has nothing to refuse: there the backend disclaims region_ids.
+REFUSED = pytest.mark.regional_known_failure(
+    "torch",
+    reason="each region is partitioned alone, and the cycle refused: docs/findings/interleaved_regions.py",
+    torch=">=2.13",
+)
 
 
 def crossed(x, y, w):
@@ -42,6 +50,7 @@ def operands(regional, count, **options):
     return (*inputs, regional.randn(8, 8, **options) / 3)
 
 
+@REFUSED
 def test_two_crossed_regions(regional):
     regional.assert_parity(crossed, *operands(regional, 2))
     record = regional.run(crossed, *operands(regional, 2))
@@ -50,10 +59,12 @@ def test_two_crossed_regions(regional):
     assert sum(r.partitions for r in record.regions) == 3
 
 
+@REFUSED
 def test_two_crossed_regions_train(regional):
     regional.assert_parity(crossed, *operands(regional, 2, requires_grad=True))
 
 
+@REFUSED
 def test_a_ring_of_three(regional):
     regional.assert_parity(ring, *operands(regional, 3, requires_grad=True))
     record = regional.run(ring, *operands(regional, 3))
@@ -62,18 +73,33 @@ def test_a_ring_of_three(regional):
     assert sum(r.partitions for r in record.regions) == 4
 
 
-def backward_only(x, w):
-    """Acyclic forward: region b follows region a; the backward of a's second output waits for b and feeds a."""
-    with in_region("a"):
-        h, k = x @ w, x @ w.T
-    with in_region("b"):
-        m = h @ w
-    k = k.sin()
-    with in_region("a"):
-        n = k @ w
-    with in_region("b"):
-        return m + n @ w.T
+class CrossedBackward(torch.autograd.Function):
+    """One product in the forward; a backward in which two regions wait for each other."""
+
+    @staticmethod
+    def forward(context, x, w):
+        context.save_for_backward(w)
+        return x @ w
+
+    @staticmethod
+    def backward(context, gradient):
+        (w,) = context.saved_tensors
+        with in_region("a"):
+            a1 = gradient @ w
+        with in_region("b"):
+            b1 = gradient @ w.t()
+            b2 = a1 @ w
+        with in_region("a"):
+            a2 = b1 @ w
+        return a2 + b2, None
 
 
-def test_regions_that_cross_only_with_the_backward(regional):
-    regional.assert_parity(backward_only, *operands(regional, 1, requires_grad=True))
+@REFUSED
+def test_regions_that_cross_only_in_the_backward(regional):
+    def program(x, w):
+        return CrossedBackward.apply(x, w).sin()
+
+    regional.assert_parity(program, *operands(regional, 1, requires_grad=True))
+    record = regional.run(program, *operands(regional, 1, requires_grad=True))
+    assert {r.graph for r in record.regions} == {"backward"}
+    assert sum(r.partitions for r in record.regions) == 3

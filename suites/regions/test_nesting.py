@@ -121,3 +121,14 @@ def test_calls_take_a_boxed_list_without_complaint(regional, recwarn):
 
     regional.run(Model(), *pair(regional, requires_grad=True))
     assert not [w for w in recwarn if "boxed" in str(w.message)]
+
+
+@pytest.mark.regional_compile(requires=("regions",), expects_regions=False)
+@pytest.mark.regional_known_failure(
+    "torch",
+    reason="a graph without annotations comes back unboxed: docs/findings/unboxed_without_regions.py",
+    torch=">=2.11",
+)
+def test_a_graph_without_regions_takes_a_boxed_list_too(regional, recwarn):
+    regional.run(lambda x, w: (x @ w).sin(), *pair(regional, requires_grad=True))
+    assert not [w for w in recwarn if "boxed" in str(w.message)]
