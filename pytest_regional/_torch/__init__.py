@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 
@@ -33,21 +34,37 @@ def torch_version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def private_module(name: str) -> ModuleType:
+    """Import and return module ``name``, which ``symbol`` finds only if somebody else has imported it.
+
+    Raises:
+        MissingTorchSymbolError: naming module and torch version, when it does not exist.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise _missing(name) from error
+
+
 def symbol(module: str, name: str) -> Any:
     """Return attribute ``name`` of ``module``.
 
     Raises:
         MissingTorchSymbolError: naming symbol and torch version, when either does not exist.
     """
-    import torch
-
     try:
         value: Any = importlib.import_module(module)
         for part in name.split("."):
             value = getattr(value, part)
     except (ImportError, AttributeError) as error:
-        raise MissingTorchSymbolError(
-            f"{module}.{name} does not exist in torch {torch.__version__}; pytest-regional supports torch 2.11 to "
-            f"2.15. Install a supported torch, or a pytest-regional that knows this one."
-        ) from error
+        raise _missing(f"{module}.{name}") from error
     return value
+
+
+def _missing(name: str) -> MissingTorchSymbolError:
+    import torch
+
+    return MissingTorchSymbolError(
+        f"{name} does not exist in torch {torch.__version__}; pytest-regional supports torch 2.11 to 2.15. Install a "
+        f"supported torch, or a pytest-regional that knows this one."
+    )

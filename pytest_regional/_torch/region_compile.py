@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from pytest_regional._torch import symbol
+from pytest_regional._torch import private_module, symbol
 
 
 def standalone_compile() -> Callable[..., Any]:
@@ -47,7 +47,12 @@ def aot_compiled_artifact() -> type:
 
 def inductor_config() -> Any:
     """``torch._inductor.config``, the configuration module (2.11 to 2.15)."""
-    return symbol("torch._inductor", "config")
+    return private_module("torch._inductor.config")
+
+
+def functorch_config() -> Any:
+    """``torch._functorch.config``, AOTAutograd's configuration module (2.11 to 2.15)."""
+    return private_module("torch._functorch.config")
 
 
 def inductor_config_names() -> list[str]:
@@ -68,7 +73,7 @@ def region_compile_settings(configs: Mapping[str, Any], name: str) -> Iterator[N
     ``torch.fx.traceback._set_regional_inductor_subgraph_name``, which names the region in structured logs; the outer
     graph was partitioned already, so rematerialisation must not run once more.
     """
-    functorch = symbol("torch._functorch", "config")
+    functorch = functorch_config()
     with contextlib.ExitStack() as stack:
         stack.enter_context(inductor_config().patch(dict(configs)))
         if hasattr(functorch, "remat_using_tags_for_fwd_loss_bwd_graph"):
@@ -155,7 +160,7 @@ def compile_state() -> dict[str, Any]:
     (grad mode, autocast, default dtype, threads, determinism, precision: ``GlobalStateGuard``, 2.11 to 2.15).
     """
     guard = symbol("torch._C._dynamo.guards", "GlobalStateGuard")()
-    functorch = symbol("torch._functorch", "config")
+    functorch = functorch_config()
     return {
         "inductor": inductor_config().get_config_copy(),
         "functorch": functorch.get_config_copy(),
@@ -181,7 +186,7 @@ class _ToldAtReset:
 
 def force_autograd_cache() -> bool:
     """``torch._functorch.config.force_autograd_cache`` (2.11 to 2.15)."""
-    return bool(symbol("torch._functorch", "config").force_autograd_cache)
+    return bool(functorch_config().force_autograd_cache)
 
 
 def regional_output_code(gm: Any) -> Any:
@@ -214,7 +219,7 @@ def partition_function(name: str) -> Callable[..., Any]:
 
 def without_cse() -> AbstractContextManager[Any]:
     """Switch ``torch._functorch.config.cse`` off, which the min-cut partitioner reads (2.11 to 2.15)."""
-    manager: AbstractContextManager[Any] = symbol("torch._functorch", "config").patch(cse=False)
+    manager: AbstractContextManager[Any] = functorch_config().patch(cse=False)
     return manager
 
 
@@ -297,7 +302,7 @@ def autograd_profiler() -> Any:
 
 def random_numbers_are_functional() -> bool:
     """``torch._functorch.config.functionalize_rng_ops``: seeds are then passed as arguments (2.11 to 2.15)."""
-    return bool(symbol("torch._functorch", "config").functionalize_rng_ops)
+    return bool(functorch_config().functionalize_rng_ops)
 
 
 def is_fake_tensor(value: Any) -> bool:
