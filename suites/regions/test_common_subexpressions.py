@@ -17,7 +17,7 @@ BOTH = pytest.mark.parametrize(
             "min_cut",
             marks=pytest.mark.regional_known_failure(
                 "torch",
-                reason="an op in a region is merged with its twin outside: docs/findings/min_cut_merges_across_border.py",
+                reason="merges an op with its twin across a border: docs/findings/min_cut_merges_across_border.py",
                 torch=">=2.11",
             ),
         ),

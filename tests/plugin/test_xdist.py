@@ -21,7 +21,7 @@ SOURCE = """
     def test_vacuous(regional):
         pass
 
-    @pytest.mark.regional_compile(requires=("distinct_region_configs",))
+    @pytest.mark.regional_compile(requires=("share_identical",))
     def test_skipped(regional):
         pass
 """
