@@ -42,6 +42,21 @@ def test_configs_hold_in_forward_and_backward_and_not_afterwards(regional, seen)
     assert [r.configs for r in record.regions] == [{"epilogue_fusion": False}] * 2
 
 
+@pytest.mark.regional_compile(requires=("region_configs", "region_ids"))
+def test_two_regions_each_see_their_own_configs_in_both_directions(regional, seen):
+    def program(x, w):
+        with in_region("untuned", epilogue_fusion=True):
+            h = x @ w
+        with in_region("tuned", epilogue_fusion=False):
+            return h @ w.T
+
+    regional.run(program, *pair(regional, requires_grad=True))
+
+    # The order of a backward's regions is the backend's; what each of them sees is not.
+    assert seen[:2] == [True, False]
+    assert sorted(seen[2:]) == [False, True]
+
+
 def test_a_region_without_configs_is_compiled_with_the_defaults(regional, seen):
     def program(x, w):
         with in_region("plain"):

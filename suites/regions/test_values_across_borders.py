@@ -69,6 +69,45 @@ def factory(x, w):
     return h * steps
 
 
+def one_value_returned_twice(x, w):
+    with in_region("r"):
+        h = x @ w
+    return h, h, h.t()
+
+
+def detached_inside(x, w):
+    with in_region("r"):
+        h = (x @ w).detach()
+        g = x @ h.t()
+    return g.sin()
+
+
+def gradient_switched_off_inside(x, w):
+    with in_region("r"):
+        h = x @ w
+        with torch.no_grad():
+            g = h @ w
+    return h.sin(), g
+
+
+def one_value_entering_twice(x, w):
+    with in_region("r"):
+        h = w @ w
+    return x @ h
+
+
+def part_of_a_result_by_strides(x, w):
+    with in_region("r"):
+        h = (x @ w).as_strided((2, 2), (8, 1), 1)
+    return h.sin(), h
+
+
+def no_elements(x, w):
+    with in_region("r"):
+        h = x[:0] @ w
+    return h.sin(), x @ w
+
+
 PROGRAMS = [
     views_in_and_out,
     input_returned,
@@ -77,6 +116,12 @@ PROGRAMS = [
     list_valued_producer,
     transposed,
     factory,
+    one_value_returned_twice,
+    detached_inside,
+    gradient_switched_off_inside,
+    one_value_entering_twice,
+    part_of_a_result_by_strides,
+    no_elements,
 ]
 
 
