@@ -72,3 +72,8 @@ def clear_compile_counters() -> None:
 def tracing_is_active() -> bool:
     """Say whether a Dynamo or AOTAutograd compile is in progress on this thread."""
     return symbol("torch._guards", "TracingContext").try_get() is not None
+
+
+def mark_unbacked(tensor: Any, dimension: int) -> None:
+    """``torch._dynamo.decorators.mark_unbacked``: compile for any size of ``dimension`` (2.11 to 2.15)."""
+    symbol("torch._dynamo.decorators", "mark_unbacked")(tensor, dimension)

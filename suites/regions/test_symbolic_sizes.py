@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pytest_regional._torch.state import mark_unbacked, patched_config
+
 from .annotations import in_region
 
 pytestmark = pytest.mark.regional_compile(dynamic=True, requires=("dynamic_shapes",))
@@ -13,7 +15,8 @@ pytestmark = pytest.mark.regional_compile(dynamic=True, requires=("dynamic_shape
 @pytest.fixture(autouse=True)
 def _capture_sizes_from_data():
     """Let Dynamo trace ``item`` and ``nonzero`` instead of breaking the graph."""
-    with torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+    settings = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
+    with patched_config("torch._dynamo.config", settings):
         yield
 
 
@@ -135,6 +138,6 @@ def test_an_unbacked_size_marked_by_the_caller(regional):
         return h.sin()
 
     x, w = regional.randn(4, 8), regional.randn(8, 8)
-    torch._dynamo.decorators.mark_unbacked(x, 0)
+    mark_unbacked(x, 0)
     compiled = regional.compile(program)
     torch.testing.assert_close(compiled(x, w), program(x, w))
