@@ -83,6 +83,23 @@ def test_draws_keep_their_order_across_borders(regional):
     regional.assert_parity(program, regional.randn(4, 8), regional.randn(8, 8))
 
 
+@pytest.mark.regional_compile(requires=("rng",), inductor_configs={"fallback_random": True})
+@pytest.mark.regional_known_failure(
+    "torch",
+    reason="the default partitioner takes an unused dropout for a tensor: docs/findings/unused_dropout.py",
+    torch=">=2.11",
+)
+def test_a_dropout_that_nobody_uses_still_draws(regional):
+    def program(x, w):
+        with in_region("r"):
+            h = x @ w
+        torch.nn.functional.dropout(h, 0.5)
+        return torch.nn.functional.dropout(h, 0.5)
+
+    x, w = regional.randn(4, 8, requires_grad=True), regional.randn(8, 8, requires_grad=True)
+    regional.assert_parity(program, x, w)
+
+
 @pytest.mark.regional_compile(requires=("rng",))
 @pytest.mark.regional_known_failure(
     "torch",
