@@ -20,8 +20,8 @@ from pytest_regional._torch.backends import regional_inductor_backend
 from pytest_regional.annotation import region
 from pytest_regional.reference import regional
 
-ROUNDS = 9
-CALLS = 300
+ROUNDS = 15
+CALLS = 1_000
 
 
 def program(count: int, *, annotated: bool) -> Callable[..., torch.Tensor]:
