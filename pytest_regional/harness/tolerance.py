@@ -8,8 +8,9 @@ One ulp is the spacing of the *output's* dtype at the magnitude of the float64 e
 smallest normal number): it is what a single rounding of the exact value can cost, so a program that computes in higher
 precision and rounds once always passes, however exact eager was. Complex numbers count as two real ones. Without a
 float64 run the level falls back to the defaults of :func:`torch.testing.assert_close`, which is the level ``dtype``.
-A tensor of fewer than 16 elements is also given what ``dtype`` gives: the largest of a handful of errors says little
-about eager's noise (measured: a mean over 4,096 float32 numbers, summed in another order, alarmed in 4.7 % of runs).
+A tensor of at most 16 elements is also given what ``dtype`` gives: the largest of a handful of errors says little
+about eager's noise (measured: a mean over 4,096 float32 numbers, summed in another order, alarmed in 4.7 % of runs; of
+60,000 gradients of 16 elements of a small feed-forward block, 6 alarmed; of 70,000 with 32 or 512 elements, none).
 ``bitwise`` wants equal bytes, NaN payloads and the sign of zero included.
 """
 
@@ -224,7 +225,7 @@ def _allowed(
     noise = (e - a).abs()[finite]
     earned = EAGER_ERROR_FACTOR * (noise.max() if noise.numel() else 0.0) + ULPS * ulp(a, dtype)
     # Nor does the float64 run refine a float64 output of a narrower program that never was rounded.
-    weak = dtype == torch.float64 or noise.numel() < FEW_ELEMENTS
+    weak = dtype == torch.float64 or noise.numel() <= FEW_ELEMENTS
     return torch.maximum(earned, constant) if weak else earned
 
 
