@@ -1,4 +1,4 @@
-"""Higher-order operators that have no public name yet: loops, scans and maps over graphs.
+"""Higher-order operators that have no public name yet: loops, scans, maps, and options of nested compile regions.
 
 Each function returns the operator itself: Dynamo must not trace the look-up.
 """
@@ -6,9 +6,10 @@ Each function returns the operator itself: Dynamo must not trace the look-up.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
-from pytest_regional._torch import symbol
+from pytest_regional._torch import private_module, symbol
 
 
 def while_loop() -> Callable[..., Any]:
@@ -27,3 +28,18 @@ def map_over() -> Callable[..., Any]:
     """``torch._higher_order_ops.map(function, elements, *arguments)``, along the first dimension (2.11 to 2.15)."""
     function: Callable[..., Any] = symbol("torch._higher_order_ops", "map")
     return function
+
+
+def nested_region_options(**compilers: Callable[..., Any]) -> Any:
+    """``torch._higher_order_ops.invoke_subgraph.NestedCompileRegionOptions`` (2.11 to 2.15).
+
+    ``fw_compiler`` and ``bw_compiler`` take the body and its (fake) inputs.
+    """
+    return symbol("torch._higher_order_ops.invoke_subgraph", "NestedCompileRegionOptions")(**compilers)
+
+
+def with_nested_region_options() -> AbstractContextManager[Any]:
+    """Allow these options: ``torch._dynamo.config.enable_invoke_subgraph_regional_compile`` (2.11 to 2.15)."""
+    config = private_module("torch._dynamo.config")
+    patch: AbstractContextManager[Any] = config.patch(enable_invoke_subgraph_regional_compile=True)
+    return patch

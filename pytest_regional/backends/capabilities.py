@@ -163,6 +163,11 @@ class Capabilities:
         return unsupported("torch refuses the backward of flex_attention on CPU in its Python front end")
 
     @property
+    def nested_region_options(self) -> Support:
+        """The compilers named in the ``options`` of a ``nested_compile_region`` compile its body."""
+        return unsupported("a backend has to ask for these options; PyTorch's regional_inductor_invoke_subgraph does")
+
+    @property
     def pre_grad_passes(self) -> Support:
         """A custom pre-grad pass runs once per Dynamo graph."""
         return supported()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch.compiler import nested_compile_region
+
+from pytest_regional._torch.higher_order import nested_region_options, with_nested_region_options
 
 from .annotations import in_region
 
@@ -70,3 +73,29 @@ def test_a_shared_body_is_compiled_once_in_each_direction(regional):
         ("inner", "backward", 1),
     ]
     assert record.counters["region_compiles"] == 2
+
+
+@pytest.mark.regional_compile(requires=("nested_region_options",))
+def test_a_body_with_compilers_of_its_own(regional):
+    compiled = []
+
+    def compiler(direction):
+        def compile_body(gm, inputs):
+            compiled.append(direction)
+            return torch._inductor.standalone_compile(gm, inputs, dynamic_shapes="from_tracing_context", aot=True)
+
+        return compile_body
+
+    options = nested_region_options(fw_compiler=compiler("forward"), bw_compiler=compiler("backward"))
+
+    def body(x, w):
+        return x @ w
+
+    with with_nested_region_options():
+        marked = nested_compile_region(body, options=options)
+
+        def program(x, w):
+            return marked(marked(x, w).sin(), w)
+
+        regional.assert_parity(program, *pair(regional, requires_grad=True))
+    assert set(compiled) == {"forward", "backward"}

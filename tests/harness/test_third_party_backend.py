@@ -8,6 +8,7 @@ import torch
 from pytest_regional import BackendSpec, FallbackError, VacuousTestError
 from pytest_regional._torch import symbol
 from pytest_regional.testing import regional
+from suites.regions import test_nested_compile_region
 
 from .programs import pair, product, two_products, unannotated
 
@@ -136,3 +137,18 @@ def test_a_region_shared_with_an_earlier_test_is_not_vacuous(tmp_path, monkeypat
             compiles = r.counters.region_compiles
     assert compiles == 0
     torch._dynamo.reset()
+
+
+def asks_for_nested_options(gm, example_inputs):
+    """A backend that lets bodies of ``nested_compile_region`` be compiled by the compilers in their options."""
+    aot = symbol("torch._dynamo.backends.common", "aot_autograd")
+    compiler = symbol("torch.fx.passes.regional_inductor_invoke_subgraph", "regional_inductor_invoke_subgraph")
+    with torch.fx.traceback.preserve_node_meta():
+        return aot(fw_compiler=compiler, bw_compiler=compiler)(gm, example_inputs)
+
+
+def test_the_case_of_nested_options_tells_backends_apart():
+    with regional(spec(asks_for_nested_options)) as r:
+        test_nested_compile_region.test_a_body_with_compilers_of_its_own(r)
+    with regional("reference", expects_regions=False) as r, pytest.raises(AssertionError):
+        test_nested_compile_region.test_a_body_with_compilers_of_its_own(r)
