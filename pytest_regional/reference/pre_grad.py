@@ -1,24 +1,100 @@
-"""Custom pre-grad passes: run once on the whole Dynamo graph, never once more for each region."""
+"""Custom pre-grad passes: run once on the whole Dynamo graph, before or after the cache is asked.
+
+``early`` runs them before the lookup, on hits as well, and the key is that of the transformed graph. ``late`` runs
+them on a miss alone, so their uuids stand in the key for what they will do. ``default`` is ``late`` where it can be.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch.fx
 
-from pytest_regional._torch.region_compile import inductor_config
+from pytest_regional._text import unknown_name
+from pytest_regional._torch.passes import (
+    configured_pre_grad_passes,
+    configured_pre_grad_timing,
+    other_custom_pass_bases,
+    sort_topologically,
+)
+from pytest_regional._torch.region_compile import at_dynamo_reset, inductor_config
+from pytest_regional.reference.pass_uuids import PreGradPassError, PreGradPassWarning, pass_name, uuid_of
+
+__all__ = [
+    "TIMINGS",
+    "PreGradPassError",
+    "PreGradPassWarning",
+    "PreGradPlan",
+    "forget",
+    "plan_pre_grad",
+    "pre_grad_passes_done",
+]
+
+TIMINGS = ("early", "late", "default")
+
+_warned: set[str] = set()
 
 
-def run_pre_grad_passes(gm: torch.fx.GraphModule) -> None:
-    """Apply the passes in Inductor's ``pre_grad_custom_pass`` to Dynamo's graph, in order and in place."""
-    passes = inductor_config().pre_grad_custom_pass
-    if passes is None:
-        return
-    for custom in passes if isinstance(passes, list | tuple) else [passes]:
-        custom(gm.graph)
-    gm.graph.lint()
-    gm.recompile()
+@dataclass(frozen=True)
+class PreGradPlan:
+    """Which passes run on a Dynamo graph, and when.
+
+    Attributes:
+        passes: in the order in which they run.
+        early: whether they run before the cache is asked; with no passes it does not matter, and is false.
+        uuids: one a pass, in order, as they enter the key; empty when early.
+    """
+
+    passes: tuple[Callable[[torch.fx.Graph], Any], ...] = ()
+    early: bool = False
+    uuids: tuple[Hashable, ...] = ()
+
+    def run(self, gm: torch.fx.GraphModule) -> None:
+        """Run the passes on Dynamo's graph, in place.
+
+        What a pass raises comes out as it is.
+
+        Raises:
+            PreGradPassError: naming the pass that left an invalid graph, or that made another instead.
+        """
+        for custom in self.passes:
+            _run_one(custom, gm)
+        if self.passes:
+            gm.recompile()
+
+
+def plan_pre_grad(timing: str | None = None) -> PreGradPlan:
+    """Plan Inductor's ``pre_grad_custom_pass``: one pass, a list or tuple of them, or ``None``.
+
+    Args:
+        timing: ``early``, ``late`` or ``default``; ``None`` for Inductor's ``pre_grad_pass_timing``.
+
+    Raises:
+        PreGradPassError: an unknown timing, something that is no pre-grad pass, ``late`` without a uuid, a bad uuid.
+    """
+    chosen = _checked_timing(configured_pre_grad_timing() if timing is None else timing)
+    passes = _checked_passes(configured_pre_grad_passes())
+    if not passes:
+        return PreGradPlan()
+    if chosen == "early":
+        return PreGradPlan(passes, early=True)
+    uuids = [uuid_of(custom) for custom in passes]
+    lacking = [custom for custom, uuid in zip(passes, uuids, strict=True) if uuid is None]
+    if not lacking:
+        return PreGradPlan(passes, early=False, uuids=tuple(uuids))
+    if chosen == "late":
+        raise PreGradPassError(_no_uuid(passes, lacking))
+    _warn(lacking)
+    return PreGradPlan(passes, early=True)
+
+
+def forget() -> None:
+    """Warn again of passes warned of before, as a new process would."""
+    _warned.clear()
 
 
 @contextlib.contextmanager
@@ -26,3 +102,72 @@ def pre_grad_passes_done() -> Iterator[None]:
     """Keep Inductor from running the passes again while regions of the same graph compile."""
     with inductor_config().patch(pre_grad_custom_pass=None):
         yield
+
+
+def run_pre_grad_passes(gm: torch.fx.GraphModule) -> None:
+    """Run the configured passes on Dynamo's graph where no cache is asked."""
+    plan_pre_grad().run(gm)
+
+
+def _checked_timing(timing: object) -> str:
+    if isinstance(timing, str) and timing in TIMINGS:
+        return timing
+    raise PreGradPassError(f"{unknown_name('pre_grad_pass_timing', timing, TIMINGS)} No pre-grad pass would ever run.")
+
+
+def _checked_passes(configured: Any) -> tuple[Any, ...]:
+    if configured is None:
+        return ()
+    passes = tuple(configured) if isinstance(configured, list | tuple) else (configured,)
+    for custom in passes:
+        if not callable(custom) or isinstance(custom, type):
+            raise PreGradPassError(
+                f"pre_grad_custom_pass holds {custom!r}, which is no pass: give a CustomGraphPass instance, a function "
+                f"that takes a torch.fx.Graph and changes it in place, or a list of these."
+            )
+        for base in other_custom_pass_bases():
+            if isinstance(custom, base):
+                raise PreGradPassError(
+                    f"the pre-grad pass {pass_name(custom)} is a {base.__name__}, but a pre-grad pass is called with a "
+                    f"torch.fx.Graph alone: derive it from CustomGraphPass."
+                )
+    return passes
+
+
+def _run_one(custom: Callable[[torch.fx.Graph], Any], gm: torch.fx.GraphModule) -> None:
+    result = custom(gm.graph)
+    if isinstance(result, torch.fx.Graph | torch.fx.GraphModule) and result is not gm.graph:
+        raise PreGradPassError(
+            f"the pre-grad pass {pass_name(custom)} returned another {type(result).__name__}, which nobody would look "
+            f"at: change the graph that it is called with in place."
+        )
+    try:
+        sort_topologically(gm.graph)
+        gm.graph.lint()
+    except Exception as error:
+        reason = str(error).strip() or "its nodes depend on each other in a cycle"
+        raise PreGradPassError(f"the pre-grad pass {pass_name(custom)} left an invalid graph: {reason}") from error
+
+
+def _no_uuid(passes: Sequence[Any], lacking: Sequence[Any]) -> str:
+    names = ", ".join(map(pass_name, lacking))
+    which = f" ({len(lacking)} of the {len(passes)} in the list)" if len(passes) > 1 else ""
+    return (
+        f"the pre-grad pass {names}{which} has no uuid, so with pre_grad_pass_timing='late' the cache could not tell "
+        f"what it does: derive it from CustomGraphPass and return from uuid() what identifies it, or choose "
+        f"pre_grad_pass_timing='early', which runs it before the cache is asked."
+    )
+
+
+def _warn(lacking: Sequence[Any]) -> None:
+    at_dynamo_reset(forget)
+    for name in dict.fromkeys(map(pass_name, lacking)):
+        if name not in _warned:
+            _warned.add(name)
+            warnings.warn(
+                f"the pre-grad pass {name} has no uuid and runs early: before the cache is asked, so on every compile. "
+                f"Return from uuid() what identifies it to run it on a miss alone, or choose "
+                f"pre_grad_pass_timing='early' to say that this is meant.",
+                PreGradPassWarning,
+                stacklevel=3,
+            )

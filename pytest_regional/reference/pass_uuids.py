@@ -1,0 +1,101 @@
+"""What a pass's ``uuid()`` may return, and the form in which it enters a cache key."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import pathlib
+import uuid
+from collections.abc import Hashable
+from typing import Any
+
+from pytest_regional._torch.passes import custom_graph_pass_base
+
+_PLAIN = (str, bytes, int, float, complex, bool, type(None))
+_ADVICE = "return a non-empty str or bytes, an int, or a tuple of these"
+
+
+class PreGradPassError(RuntimeError):
+    """A pre-grad pass that cannot be used as it is: the message says which, what is wrong and what to do."""
+
+
+class PreGradPassWarning(UserWarning):
+    """A pre-grad pass without a uuid runs before the cache lookup, on every compile."""
+
+
+def pass_name(custom: Any) -> str:
+    """Return the name of a pass: its class's, or its own when it is a function."""
+    return str(getattr(custom, "__qualname__", None) or type(custom).__qualname__)
+
+
+def uuid_of(custom: Any) -> Hashable | None:
+    """Return the uuid of a pass in the form in which it enters a key, or ``None`` when it has none.
+
+    Only a ``CustomGraphPass`` has one, as in PyTorch. What ``uuid()`` raises comes out as it is.
+
+    Raises:
+        PreGradPassError: a uuid that says nothing, changes from call to call, or means nothing to another process.
+    """
+    if not isinstance(custom, custom_graph_pass_base()):
+        return None
+    value = custom.uuid()
+    if value is None:
+        return None
+    stable = _checked(value, custom)
+    again = custom.uuid()
+    if _differs(stable, again):
+        raise PreGradPassError(
+            f"uuid() of the pre-grad pass {pass_name(custom)} returned {value!r} and then {again!r}: no cache entry "
+            f"would ever be found again. Return what identifies the pass's code and settings, the same on each call."
+        )
+    return stable
+
+
+def _checked(value: Any, custom: Any) -> Hashable:
+    what = f"uuid() of the pre-grad pass {pass_name(custom)} returned {value!r}"
+    try:
+        hash(value)
+    except TypeError as error:
+        kind = type(value).__name__
+        raise PreGradPassError(f"{what}, a value of type {kind} that cannot be hashed: {_ADVICE}.") from error
+    try:
+        stable = stable_form(value)
+    except TypeError as error:
+        raise PreGradPassError(f"{what}, which means nothing in another process ({error}): {_ADVICE}.") from error
+    if isinstance(value, str | bytes | tuple | frozenset) and not value:
+        raise PreGradPassError(
+            f"{what}, which identifies nothing: {_ADVICE}, or return None for a pass without a uuid."
+        )
+    return stable
+
+
+def _differs(stable: Hashable, again: Any) -> bool:
+    try:
+        return repr(stable_form(again)) != repr(stable)
+    except TypeError:
+        return True
+
+
+def stable_form(value: Any) -> Hashable:
+    """Return ``value`` as plain data whose ``repr`` is the same in every process and differs when ``value`` does.
+
+    Raises:
+        TypeError: a type whose values cannot be told apart by content.
+    """
+    if type(value) in _PLAIN:
+        return value  # type: ignore[no-any-return]
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if isinstance(value, enum.Enum):
+        return (kind, value.name)
+    if isinstance(value, uuid.UUID | pathlib.PurePath):
+        return (kind, str(value))
+    if isinstance(value, frozenset):
+        return (kind, *sorted(map(repr, map(stable_form, value))))
+    if type(value) is tuple:
+        return tuple(map(stable_form, value))
+    if isinstance(value, tuple):
+        return (kind, *map(stable_form, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = ((field.name, stable_form(getattr(value, field.name))) for field in dataclasses.fields(value))
+        return (kind, *fields)
+    raise TypeError(f"a {kind} is no plain data")

@@ -1,0 +1,364 @@
+"""When pre-grad passes run, with which uuids, and what is refused: the plan, before any cache is asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import itertools
+import operator
+import pathlib
+import uuid
+import warnings
+
+import pytest
+import torch
+from torch._inductor import config
+from torch._inductor.custom_graph_pass import CustomGraphModulePass, CustomGraphPass, CustomInferenceAwareGraphPass
+
+from pytest_regional.reference.pass_uuids import stable_form
+from pytest_regional.reference.pre_grad import (
+    PreGradPassError,
+    PreGradPassWarning,
+    PreGradPlan,
+    plan_pre_grad,
+)
+
+
+class Pass(CustomGraphPass):
+    def __init__(self, uuid=None, action=None):
+        self.value, self.action = uuid, action
+
+    def __call__(self, graph):
+        return self.action(graph) if self.action else None
+
+    def uuid(self):
+        return self.value
+
+
+class Lacking(Pass):
+    """A class of its own, for messages."""
+
+
+def raw(graph):
+    """A function: no CustomGraphPass."""
+
+
+def plan(passes, timing=None):
+    with config.patch(pre_grad_custom_pass=passes):
+        return plan_pre_grad(timing)
+
+
+def graph_module(fn=lambda x: x * 1 + 2):
+    return torch.fx.symbolic_trace(fn)
+
+
+@pytest.fixture(autouse=True)
+def _warnings_are_errors():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PreGradPassWarning)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("timing", "value", "early", "uuids"),
+    [
+        ("early", None, True, ()),
+        ("early", "v1", True, ()),
+        ("late", "v1", False, ("v1",)),
+        ("default", "v1", False, ("v1",)),
+        (None, "v1", False, ("v1",)),
+    ],
+)
+def test_table(timing, value, early, uuids):
+    custom = Pass(value)
+    assert plan(custom, timing) == PreGradPlan((custom,), early, uuids)
+
+
+@pytest.mark.parametrize("timing", ["early", "late", "default", None])
+@pytest.mark.parametrize("passes", [None, [], ()])
+def test_without_passes_nothing_runs_and_nothing_enters_the_key(timing, passes):
+    assert plan(passes, timing) == PreGradPlan((), False, ())
+
+
+@pytest.mark.parametrize("custom", [Lacking(), raw], ids=["uuid is None", "a function"])
+def test_late_needs_a_uuid(custom):
+    name = "raw" if custom is raw else "Lacking"
+    with pytest.raises(PreGradPassError, match=rf"{name} has no uuid.*return from uuid\(\).*'early'") as caught:
+        plan(custom, "late")
+    assert isinstance(caught.value, RuntimeError)
+
+
+@pytest.mark.parametrize("custom", [Lacking(), raw], ids=["uuid is None", "a function"])
+def test_default_without_a_uuid_runs_early_with_one_warning_until_a_reset(custom):
+    with pytest.warns(PreGradPassWarning, match=r"(Lacking|raw) has no uuid and runs early.*uuid\(\).*'early'"):
+        assert plan(custom) == PreGradPlan((custom,), True, ())
+    assert plan(custom).early
+    torch._dynamo.reset()
+    with pytest.warns(PreGradPassWarning):
+        plan(custom)
+
+
+def test_each_class_is_warned_of_once():
+    with pytest.warns(PreGradPassWarning) as caught:
+        plan([Lacking(), raw, Lacking()])
+    assert len(caught) == 2
+    assert plan([raw, Lacking()]).early
+
+
+def test_something_with_a_uuid_method_that_is_no_custom_graph_pass_has_none():
+    """As in PyTorch."""
+    duck = type("Duck", (), {"__call__": lambda self, graph: None, "uuid": lambda self: "v1"})()
+    with pytest.raises(PreGradPassError, match=r"Duck has no uuid.*derive it from CustomGraphPass"):
+        plan(duck, "late")
+
+
+def test_a_list_keeps_its_order():
+    a, b = Pass("a"), Pass("b")
+    assert plan([a, b]) == PreGradPlan((a, b), False, ("a", "b"))
+    assert plan((b, a)) == PreGradPlan((b, a), False, ("b", "a"))
+
+
+def test_one_pass_without_a_uuid_makes_the_list_count_as_without():
+    passes = [Pass("a"), Lacking()]
+    with pytest.raises(PreGradPassError, match=r"pass Lacking \(1 of the 2 in the list\) has no uuid"):
+        plan(passes, "late")
+    with pytest.warns(PreGradPassWarning, match="Lacking"):
+        assert plan(passes) == PreGradPlan(tuple(passes), True, ())
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Version:
+    major: int
+    name: str = "x"
+
+
+GOOD = {
+    "str": "v1",
+    "bytes": b"v1",
+    "int": 1,
+    "zero": 0,
+    "float": 1.0,
+    "bool": True,
+    "nan": float("nan"),
+    "tuple": ("a", (1, None)),
+    "enum": Colour.RED,
+    "uuid": uuid.UUID(int=3),
+    "path": pathlib.PurePosixPath("a/b"),
+    "frozenset": frozenset({"a", "b", "c"}),
+    "dataclass": Version(1),
+    "other dataclass": Version(2),
+    "string of 1": "1",
+}
+
+
+@pytest.mark.parametrize("value", GOOD.values(), ids=GOOD.keys())
+def test_uuids_that_identify(value):
+    (entered,) = plan(Pass(value), "late").uuids
+    assert hash(entered) is not None
+    assert repr(entered) == repr(stable_form(value))
+
+
+def test_two_uuids_that_differ_enter_the_key_differently():
+    forms = [repr(stable_form(value)) for value in GOOD.values()]
+    assert len(set(forms)) == len(forms)
+
+
+def test_sets_enter_the_key_in_one_order():
+    orders = {repr(stable_form(frozenset(order))) for order in itertools.permutations(["a", "bb", "ccc", "dd"])}
+    assert len(orders) == 1
+
+
+class Plain:
+    pass
+
+
+@pytest.mark.parametrize("timing", ["late", "default"])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("", "returned '', which identifies nothing"),
+        (b"", "identifies nothing"),
+        ((), "identifies nothing"),
+        (["v1"], "type list that cannot be hashed: return a non-empty str"),
+        ({"v": 1}, "type dict that cannot be hashed"),
+        (("a", ["b"]), "cannot be hashed"),
+        (Plain(), "means nothing in another process"),
+        ((1, Plain()), "means nothing in another process"),
+        (Plain, "means nothing in another process"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_uuids_that_do_not_identify(value, message, timing):
+    with pytest.raises(PreGradPassError, match=message) as caught:
+        plan(Lacking(value), timing)
+    assert "Lacking" in str(caught.value)
+    assert "return" in str(caught.value)
+
+
+def test_a_uuid_that_changes_from_call_to_call():
+    class Counting(Pass):
+        def uuid(self):
+            self.value += 1
+            return self.value
+
+    with pytest.raises(PreGradPassError, match=r"Counting returned 1 and then 2.*the same on each call"):
+        plan(Counting(0), "late")
+
+
+def test_what_uuid_raises_comes_out():
+    class Broken(Pass):
+        def uuid(self):
+            raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        plan(Broken(), "late")
+
+
+def test_early_never_asks_for_a_uuid():
+    """It does not enter the key, so that even a bad one does no harm."""
+    assert plan(Pass([]), "early").uuids == ()
+
+
+@pytest.mark.parametrize(("timing", "nearest"), [("erly", "early"), ("Late", "late"), (1, None), ("", None)])
+@pytest.mark.parametrize("passes", [None, Pass("v1")], ids=["no pass", "a pass"])
+def test_unknown_timing(timing, nearest, passes):
+    hint = f"Did you mean '{nearest}'" if nearest else "Known: default, early, late"
+    with pytest.raises(PreGradPassError, match=hint):
+        plan(passes, timing)
+
+
+@pytest.mark.skipif(not hasattr(config, "pre_grad_pass_timing"), reason="torch 2.11 has no pre_grad_pass_timing")
+def test_timing_of_pytorchs_own_config():
+    with config.patch(pre_grad_pass_timing="early"):
+        assert plan(Pass("v1")).early
+        assert not plan(Pass("v1"), "late").early
+    with config.patch(pre_grad_pass_timing="erly"), pytest.raises(PreGradPassError, match="'erly'"):
+        plan(Pass("v1"))
+
+
+def test_use_pre_grad_passes_off():
+    with config.patch(use_pre_grad_passes=False):
+        assert plan(Pass("v1")) == PreGradPlan()
+
+
+class ModulePass(CustomGraphModulePass):
+    def __call__(self, gm):
+        pass
+
+    def uuid(self):
+        return "v1"
+
+
+class AwarePass(CustomInferenceAwareGraphPass):
+    def __call__(self, graph, is_inference):
+        pass
+
+    def uuid(self):
+        return "v1"
+
+
+@pytest.mark.parametrize("timing", ["early", "late", "default"])
+@pytest.mark.parametrize(
+    ("custom", "message"),
+    [
+        (3, "holds 3, which is no pass"),
+        ("name", "which is no pass"),
+        (Lacking, "which is no pass: give a CustomGraphPass instance"),
+        ([Pass("v1"), None], "holds None"),
+        (ModulePass(), "ModulePass is a CustomGraphModulePass.*derive it from CustomGraphPass"),
+        (AwarePass(), "AwarePass is a CustomInferenceAwareGraphPass"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_what_is_no_pre_grad_pass(custom, message, timing):
+    with pytest.raises(PreGradPassError, match=message):
+        plan(custom, timing)
+
+
+# Running
+
+
+def remove_ones(graph):
+    for node in graph.find_nodes(op="call_function", target=operator.mul):
+        node.replace_all_uses_with(node.args[0])
+        graph.erase_node(node)
+
+
+def test_passes_run_in_order_in_place():
+    gm, seen = graph_module(), []
+    passes = [Pass("a", lambda graph: seen.append("a")), Pass("b", remove_ones), Pass("c", lambda g: seen.append("c"))]
+    plan(passes).run(gm)
+    assert seen == ["a", "c"]
+    assert operator.mul not in [node.target for node in gm.graph.nodes]
+    assert "* 1" not in gm.code
+    assert gm(torch.tensor(3)) == 5
+
+
+def test_nodes_may_be_left_out_of_order():
+    """Inductor sorts the graph after its pre-grad passes, so passes come to rely on that."""
+
+    def prepend(graph):
+        output = graph.output_node()
+        last = output.args[0]
+        first = next(iter(graph.nodes))
+        with graph.inserting_before(first):
+            output.args = (graph.call_function(operator.neg, (last,)),)
+
+    gm = graph_module()
+    plan(Pass("v1", prepend)).run(gm)
+    assert gm(torch.tensor(3)) == -5
+
+
+def other_graph_value(graph):
+    other = torch.fx.Graph()
+    graph.output_node().args = (other.placeholder("y"),)
+
+
+def missing_attribute(graph):
+    with graph.inserting_before(graph.output_node()):
+        graph.output_node().args = (graph.create_node("call_module", "nowhere"),)
+
+
+def cycle(graph):
+    first = graph.find_nodes(op="call_function", target=operator.mul)[0]
+    first.args = (graph.output_node().args[0], 1)
+
+
+@pytest.mark.parametrize("action", [other_graph_value, missing_attribute, cycle])
+def test_an_invalid_graph(action):
+    with pytest.raises(PreGradPassError, match=r"pass Lacking left an invalid graph: .+"):
+        plan([Pass("a"), Lacking("v1", action), Pass("b")]).run(graph_module())
+
+
+def test_another_graph_returned():
+    """PyTorch drops it without a word, and the pass seems to do nothing."""
+    with pytest.raises(PreGradPassError, match=r"Lacking returned another Graph.*in place"):
+        plan(Lacking("v1", lambda graph: torch.fx.Graph())).run(graph_module())
+
+
+def test_its_own_graph_returned():
+    plan(Lacking("v1", lambda graph: graph)).run(graph_module())
+
+
+def test_what_a_pass_raises_comes_out():
+    def fail(graph):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        plan(Pass("v1", fail)).run(graph_module())
+
+
+def test_torch_compile_tells_what_a_pass_raised():
+    def fail(graph):
+        raise KeyError("mine")
+
+    with (
+        config.patch(pre_grad_custom_pass=Pass("v1", fail)),
+        pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="mine") as caught,
+    ):
+        torch.compile(lambda x: x + 1, backend="regional")(torch.ones(2))
+    assert isinstance(caught.value.inner_exception, KeyError)
