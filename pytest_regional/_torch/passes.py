@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import symbol
+from . import private_module, symbol
 from .region_compile import inductor_config
 
 
@@ -14,13 +14,14 @@ def custom_graph_pass_base() -> Any:
 
 
 def other_custom_pass_bases() -> tuple[type, ...]:
-    """Return the bases of passes that take something else than a graph, as pre-grad passes do (2.11 to 2.15).
+    """Return the bases of passes that take something else than a graph, as pre-grad passes do.
 
-    ``CustomGraphModulePass`` takes a ``GraphModule``, ``CustomInferenceAwareGraphPass`` a second argument; the latter
-    is a ``CustomGraphPass`` all the same.
+    ``CustomGraphModulePass`` takes a ``GraphModule`` (2.11 to 2.15), ``CustomInferenceAwareGraphPass`` a second
+    argument (2.12 and later); the latter is a ``CustomGraphPass`` all the same.
     """
+    module = private_module("torch._inductor.custom_graph_pass")
     names = ("CustomGraphModulePass", "CustomInferenceAwareGraphPass")
-    return tuple(symbol("torch._inductor.custom_graph_pass", name) for name in names)
+    return tuple(getattr(module, name) for name in names if hasattr(module, name))
 
 
 def configured_pre_grad_passes() -> Any:
