@@ -19,6 +19,7 @@ from pytest_regional.harness.counters import Bound, Counters, at_least, at_most
 from pytest_regional.harness.distributed import fake_process_group as fake_pg
 from pytest_regional.harness.options import CompileOptions
 from pytest_regional.harness.passes import counting_pass as pre_grad_pass
+from pytest_regional.harness.passes import replacing
 from pytest_regional.harness.regional import DEFAULT_SEED, Regional, harness, running
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ __all__ = [
     "no_compile",
     "pre_grad_pass",
     "regional",
+    "replacing",
     "restart",
     "run",
 ]

@@ -17,7 +17,7 @@ def reference() -> BackendSpec:
 
         return regional
 
-    return BackendSpec("reference", factory, Capabilities())
+    return BackendSpec("reference", factory, Capabilities(), compile_options=frozenset({"pre_grad_pass_timing"}))
 
 
 class TorchRegionalCapabilities(Capabilities):

@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_regional._text import unknown_name
+
 from .capabilities import Capabilities
+
+COMPILE_OPTIONS = frozenset({"pre_grad_pass_timing"})
 
 DynamoBackend = Callable[..., Any]
 """``backend(gm, example_inputs) -> callable``, as ``torch.compile(..., backend=...)`` takes it."""
@@ -24,6 +28,8 @@ class BackendSpec:
         capabilities: what the backend claims and disclaims.
         known_failures: a text file of known failures kept by the adopter (see ``docs/backends.md``), or ``None``.
         forget: called by isolation and ``restart()``; drops what the backend itself keeps in memory.
+        compile_options: which ``torch.compile(..., options={...})`` the backend takes where torch has no such setting:
+            ``pre_grad_pass_timing`` is the only one there is, and torch 2.11 the only torch without the setting.
         origin: the name that the registry resolved to this specification; another process finds it by that name.
     """
 
@@ -32,6 +38,7 @@ class BackendSpec:
     capabilities: Capabilities = field(default_factory=Capabilities)
     known_failures: Path | None = None
     forget: Callable[[], None] | None = None
+    compile_options: frozenset[str] = frozenset()
     origin: str = ""
 
     def __post_init__(self) -> None:
@@ -45,3 +52,5 @@ class BackendSpec:
                 f"backend {self.name!r}: capabilities must be an instance of Capabilities, not {self.capabilities!r}; "
                 f"a class, such as declared(...) returns, wants calling: declared(...)()"
             )
+        for option in self.compile_options - COMPILE_OPTIONS:
+            raise ValueError(f"backend {self.name!r}: {unknown_name('compile option', option, COMPILE_OPTIONS)}")

@@ -20,7 +20,7 @@ from pytest_regional._torch import seams
 from . import annotated
 from .annotated import RegionId
 from .counters import CounterLog
-from .passes import COUNTS_ITSELF
+from .passes import COUNTS_ITSELF, DynamoGraph
 from .record import GeneratedCode, GeneratedSource, GraphRecord, RegionRecord
 
 
@@ -76,6 +76,7 @@ class _Frame:
     lookup_pending: bool = False
     made_graph: bool = False
     gm: Any = None
+    dynamo_graph: DynamoGraph = field(default_factory=DynamoGraph)
 
     def __str__(self) -> str:
         names = ", ".join(dict.fromkeys(name for name, _ in self.regions))
@@ -188,6 +189,7 @@ class Observer:
 
     def _on_backend_call(self, original: Callable[..., Any], output_graph: Any, gm: Any, *rest: Any, **kw: Any) -> Any:
         with self._frame(_Frame("backend", gm=_Graph.of("inference", gm))) as frame:
+            self.note_passes()
             result = original(output_graph, gm, *rest, **kw)
         if not frame.made_graph:
             # The backend took Dynamo's graph as it is, without AOTAutograd.
@@ -254,8 +256,8 @@ class Observer:
         return result
 
     def _on_aot_outcome(self, outcome: str, counter: str) -> None:
-        if outcome == "hit" and not self._nested:
-            self._mark_made()
+        if not self._nested:
+            self._note_outcome(outcome)
         if self._nested and outcome == "miss":
             # Counted once, by the FX graph lookup that follows or, where there is none, by the code generation.
             self._innermost().lookup_pending = True
@@ -266,6 +268,13 @@ class Observer:
             else f"AOTAutograd cache, {self._innermost()}"
         )
         self._count(counter, cause)
+
+    def _note_outcome(self, outcome: str) -> None:
+        """Note how the lookup of the whole Dynamo graph's result ended: ``hit``, ``miss`` or ``bypass``."""
+        backend = self._inside("backend")
+        if backend:
+            backend.dynamo_graph.outcome = outcome
+            backend.made_graph |= outcome == "hit"
 
     def _on_aot_key(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
@@ -334,9 +343,24 @@ class Observer:
                 self.pass_ran(type(custom).__name__)
         return original(*args, **kwargs)
 
-    def pass_ran(self, name: str) -> None:
-        """Count one run of the pre-grad pass called ``name``, for the Dynamo graph or the region being compiled."""
+    def note_passes(self) -> None:
+        """Note the counting passes that are configured for the Dynamo graph being compiled, whether they run or not."""
+        backend = self._inside("backend")
+        for custom in seams.pre_grad_custom_passes():
+            if backend and getattr(custom, COUNTS_ITSELF, False):
+                backend.dynamo_graph.runs_of(custom)
+
+    def pass_ran(self, name: str, custom: Any = None) -> None:
+        """Count one run of the pre-grad pass called ``name``, for the Dynamo graph or the region being compiled.
+
+        ``custom`` is the pass where it counts itself.
+        """
         self._count("pre_grad_calls", f"{name} ran")
+        backend = self._inside("backend")
+        if custom is not None and self._nested:
+            custom.region_calls += 1
+        elif custom is not None and backend:
+            backend.dynamo_graph.runs_of(custom).calls += 1
 
     def _add_source(self, compiled: Any, *, loaded: bool) -> None:
         text = getattr(compiled, "source_code", None)

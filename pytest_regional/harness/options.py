@@ -54,21 +54,32 @@ class CompileOptions:
     def identity(self) -> tuple[Any, ...]:
         """Return a hashable identity: two options with the same one may share a Dynamo backend object."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        values["pre_grad_pass"] = id(self.pre_grad_pass)
+        passes = self.pre_grad_pass
+        values["pre_grad_pass"] = tuple(map(id, passes)) if isinstance(passes, list | tuple) else id(passes)
         values["inductor_configs"] = tuple(sorted((key, repr(value)) for key, value in self.inductor_configs.items()))
         return tuple(values.items())
 
     @contextlib.contextmanager
-    def scope(self) -> Iterator[None]:
+    def scope(self, taken: frozenset[str] = frozenset()) -> Iterator[None]:
         """Hold the Inductor settings of these options.
 
+        Args:
+            taken: which of them the backend takes itself, where Inductor has no such setting.
+
         Raises:
-            CompileOptionError: an unknown setting, or a timing where torch has none.
+            CompileOptionError: an unknown setting, or a timing where neither torch nor the backend knows it.
         """
-        with state.patched_config("torch._inductor.config", self._settings()):
+        with state.patched_config("torch._inductor.config", self._settings(taken)):
             yield
 
-    def _settings(self) -> dict[str, Any]:
+    def backend_keywords(self, taken: frozenset[str]) -> dict[str, Any]:
+        """Return the keywords to call the backend with: its ``options``, for what Inductor has no setting for."""
+        name = "pre_grad_pass_timing"
+        if self.pre_grad_pass_timing is None or name not in taken or name in state.inductor_config_names():
+            return {}
+        return {"options": {name: self.pre_grad_pass_timing}}
+
+    def _settings(self, taken: frozenset[str]) -> dict[str, Any]:
         known = state.inductor_config_names()
         for name in self.inductor_configs:
             if name not in known:
@@ -78,16 +89,18 @@ class CompileOptions:
             settings["fallback_random"] = True
         if self.pre_grad_pass is not None:
             settings["pre_grad_custom_pass"] = self.pre_grad_pass
-        if self.pre_grad_pass_timing is not None:
-            self._require_timing(known)
+        if self.pre_grad_pass_timing is not None and not self.backend_keywords(taken):
+            _require_timing(known)
             settings["pre_grad_pass_timing"] = self.pre_grad_pass_timing
         return settings
 
-    def _require_timing(self, known: frozenset[str]) -> None:
-        if "pre_grad_pass_timing" not in known:
-            raise CompileOptionError(
-                "this torch has no pre_grad_pass_timing (it came with 2.12): leave it out, or use a newer torch"
-            )
+
+def _require_timing(known: frozenset[str]) -> None:
+    if "pre_grad_pass_timing" not in known:
+        raise CompileOptionError(
+            "this torch has no pre_grad_pass_timing (it came with 2.12), and the backend does not take it as an option "
+            "of its own: leave it out, use a newer torch, or name it in the BackendSpec's compile_options"
+        )
 
 
 def _similar(name: str, known: frozenset[str]) -> frozenset[str]:

@@ -1,8 +1,9 @@
-"""A counting pre-grad pass: what ``pre_grad_pass(uuid=...)`` makes."""
+"""A counting pre-grad pass: what ``pre_grad_pass(uuid=...)`` makes, and what the observer tells it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_regional._torch.passes import custom_graph_pass_base
@@ -10,44 +11,120 @@ from pytest_regional._torch.passes import custom_graph_pass_base
 #: Marks passes that tell the observer of each run themselves, whoever runs them.
 COUNTS_ITSELF = "counts_itself"
 
+#: How the lookup of a whole Dynamo graph's result ended; ``none``: nobody looked.
+OUTCOMES = ("hit", "miss", "bypass", "none")
 
-def observe_call(custom: Any) -> None:
-    """Tell the running harness, if any, that ``custom`` ran."""
-    from .regional import running
 
-    harness = running()
-    if harness is not None:
-        harness.observer.pass_ran(type(custom).__name__)
+@dataclass
+class DynamoGraph:
+    """One Dynamo graph handed to a backend, as its pre-grad passes see it; the observer fills it in.
+
+    A pass that runs early runs before the lookup, so that the outcome comes after the run: both are kept here.
+    """
+
+    outcome: str = "none"
+    _runs: dict[int, GraphRuns] = field(default_factory=dict)
+
+    def runs_of(self, custom: Any) -> GraphRuns:
+        """Return the runs of ``custom`` on this graph, which the pass lists from now on."""
+        if id(custom) not in self._runs:
+            self._runs[id(custom)] = GraphRuns(self)
+            custom.graphs.append(self._runs[id(custom)])
+        return self._runs[id(custom)]
+
+
+@dataclass
+class GraphRuns:
+    """How often one pass ran on one Dynamo graph."""
+
+    graph: DynamoGraph = field(repr=False)
+    calls: int = 0
+
+
+class PassCounts:
+    """What a counting pass has seen. Everything here is plain data of this process.
+
+    Attributes:
+        calls: all runs, on whole Dynamo graphs, on regions, and by hand.
+        region_calls: those on the subgraph of one region, which no regional backend should make.
+        graphs: the Dynamo graphs that were compiled with this pass configured.
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.region_calls = 0
+        self.graphs: list[GraphRuns] = []
+
+    @property
+    def calls_by_compile(self) -> tuple[int, ...]:
+        """The runs on each Dynamo graph handed to the backend with this pass configured, in order; 0 where it did not.
+
+        Runs on a region's subgraph are not among them.
+        """
+        return tuple(runs.calls for runs in self.graphs)
+
+    @property
+    def calls_by_outcome(self) -> dict[str, int]:
+        """The same runs by how the lookup of that graph's result ended: ``hit``, ``miss``, ``bypass`` or ``none``."""
+        return {outcome: sum(r.calls for r in self.graphs if r.graph.outcome == outcome) for outcome in OUTCOMES}
 
 
 def counting_pass(uuid: object = None, transform: Callable[[Any], None] | None = None) -> Any:
-    """Return a ``CustomGraphPass`` that counts its runs in ``.calls``.
+    """Return a ``CustomGraphPass`` that counts its runs; see :class:`PassCounts` for what it knows.
 
     Args:
-        uuid: what ``uuid()`` returns; ``None`` means that the pass has none.
+        uuid: what ``uuid()`` returns, whatever it is; ``None`` means that the pass has none.
         transform: called with the ``torch.fx.Graph`` and expected to change it in place; nothing by default.
     """
     if transform is not None and not callable(transform):
         raise TypeError(f"transform must be callable with a torch.fx.Graph, not {transform!r}")
 
-    class CountingPass(custom_graph_pass_base()):  # type: ignore[misc]
+    class CountingPass(custom_graph_pass_base(), PassCounts):  # type: ignore[misc]
         """Counts its runs and applies ``transform``."""
 
         counts_itself = True
 
-        def __init__(self) -> None:
-            self.calls = 0
-
         def __call__(self, graph: Any) -> None:
             self.calls += 1
-            observe_call(self)
+            _tell_observer(self)
             if transform is not None:
                 transform(graph)
 
         def uuid(self) -> Any:
             return uuid
 
+        def __reduce__(self) -> Any:
+            # Another process counts for itself.
+            return counting_pass, (uuid, transform)
+
         def __repr__(self) -> str:
             return f"CountingPass(uuid={uuid!r}, calls={self.calls})"
 
+    # The name in PyTorch's messages and ours.
+    CountingPass.__qualname__ = "CountingPass"
     return CountingPass()
+
+
+def _tell_observer(custom: Any) -> None:
+    from .regional import running
+
+    harness = running()
+    if harness is not None:
+        harness.observer.pass_ran(type(custom).__name__, custom)
+
+
+def replacing(before: Any, after: Any) -> Callable[[Any], None]:
+    """Return a transform that puts ``after`` for ``before``: a pass that changes results shows that it ran.
+
+    Args:
+        before: the target of nodes in Dynamo's graph: a function such as ``operator.add`` or ``torch.add``, the name of
+            a method.
+        after: the target they get.
+    """
+
+    def replace(graph: Any) -> None:
+        for node in graph.nodes:
+            if node.target == before:
+                node.target = after
+
+    return replace

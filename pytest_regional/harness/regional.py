@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import shutil
 import tempfile
@@ -110,7 +111,7 @@ class Regional(InputFactories):
         """Compile with explicit options; regions named in ``eager_regions`` lose their annotation first."""
         import torch
 
-        with options.scope():
+        with options.scope(self.spec.compile_options):
             # A wrong setting is an error here, at the user's call, not deep inside the first compile.
             backend = self._backend(options, eager_regions)
         return torch.compile(fn, backend=backend, dynamic=options.dynamic, fullgraph=options.fullgraph)
@@ -123,13 +124,15 @@ class Regional(InputFactories):
         return self._backends[identity]
 
     def _make_backend(self, options: CompileOptions, eager_regions: frozenset[str]) -> Callable[..., Any]:
-        inner = self._inner_backend()
+        inner, taken = self._inner_backend(), self.spec.compile_options
+        keywords = options.backend_keywords(taken)
 
         def backend_under_test(gm: Any, example_inputs: Any) -> Any:
             for region in eager_regions:
                 annotated.strip_region(gm, region)
-            with options.scope(), self._compiling_with(options):
-                return inner(gm, example_inputs)
+            with options.scope(taken), self._compiling_with(options):
+                self.observer.note_passes()
+                return inner(gm, example_inputs, **keywords)
 
         return backend_under_test
 
@@ -152,7 +155,7 @@ class Regional(InputFactories):
 
     def _capture_scope(self) -> Callable[[], contextlib.AbstractContextManager[None]]:
         options: CompileOptions | None = getattr(self._current, "options", None)
-        return options.scope if options else contextlib.nullcontext
+        return functools.partial(options.scope, self.spec.compile_options) if options else contextlib.nullcontext
 
     # Running
 
