@@ -1,0 +1,13 @@
+"""The outer cache: whole results of the reference backend, on disk and across machines.
+
+Below everything, and free of torch until a machine is described:
+
+* ``errors``: what can be wrong with an artifact, as exceptions and as warnings.
+* ``machine``: what an artifact depends on besides its own key.
+* ``envelope``: payload bytes in a checked container with magic, format version, header and checksum.
+* ``folders``: folders that others cannot write to. ``files``: artifacts as files, written atomically.
+* ``local``: entries as files. ``remote``: the same in Redis, each authenticated. ``store``: one, then the other.
+
+Artifacts are pickles by the time somebody uses them: nothing here unpickles, and nothing here hands out bytes whose
+origin was not checked. Never load an artifact from a folder that others can write to.
+"""

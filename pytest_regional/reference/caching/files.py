@@ -1,0 +1,150 @@
+"""Artifacts as files: written whole or not at all, read only from private folders."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_regional.reference.caching.envelope import seal, unseal
+from pytest_regional.reference.caching.errors import ArtifactNotFoundError, NotAFileError
+from pytest_regional.reference.caching.folders import require_own_file, require_private
+
+_TEMPORARY = ".regional-tmp"
+
+
+def write_artifact(path: Path, payload: bytes, kind: str) -> None:
+    """Seal ``payload`` and write it to ``path`` atomically; missing folders are made.
+
+    Raises:
+        NotAFileError: ``path`` is a folder or a device.
+        UnsafeFolderError: others can write to the folder.
+        OSError: no space, no permission; the old file, if any, is still there.
+    """
+    if path.exists() and not path.is_file():
+        raise NotAFileError(f"{path} is {_what(path.stat().st_mode)}. Name a file.")
+    require_private(path.parent)
+    write_atomically(path, seal(payload, kind=kind))
+
+
+def read_artifact(path: Path, kind: str) -> bytes:
+    """Return the payload of the artifact at ``path``.
+
+    Raises:
+        ArtifactError: the subclass says what is wrong, the message also which file and what to do.
+        OSError: the file cannot be read.
+    """
+    return unseal(read_private(path), kind=kind, where=str(path))
+
+
+def read_private(path: Path) -> bytes:
+    """Return the bytes of a file that only this user, or root, can have written.
+
+    Raises:
+        ArtifactNotFoundError: there is none.
+        NotAFileError: a folder or a device.
+        UnsafeFolderError: others can write to the folder, or could when the file was written.
+        OSError: the file cannot be read.
+    """
+    path = Path(os.path.realpath(path))
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ArtifactNotFoundError(f"{path} does not exist. Save it first, or check the path.") from error
+    # Before it is opened: opening a pipe would wait for somebody to write to it.
+    if not stat.S_ISREG(mode):
+        raise NotAFileError(f"{path} is {_what(mode)}, not the file of an artifact. Name the file.")
+    require_private(path.parent)
+    with path.open("rb") as file:
+        require_own_file(path, os.fstat(file.fileno()))
+        return file.read()
+
+
+def _what(mode: int) -> str:
+    return "a folder" if stat.S_ISDIR(mode) else "no regular file"
+
+
+def write_atomically(path: Path, data: bytes, *, scratch: Path | None = None) -> None:
+    """Write ``data`` to ``path`` so that whoever reads it, whenever, sees the old file or the whole new one.
+
+    The bytes go to a temporary file, to the disk, and then to their name in one step. A writer that dies leaves the
+    temporary file, which the next writer in the same folder removes. (A computer that dies may lose the step, and
+    leaves the old file.)
+
+    Args:
+        path: in an existing folder.
+        data: all of the file.
+        scratch: an existing folder of the same file system for the temporary file; that of ``path`` by default.
+
+    Raises:
+        OSError: no space, no permission; nothing has changed.
+    """
+    folder = scratch or path.parent
+    remove_abandoned(folder)
+    with _temporary(folder) as (descriptor, temporary):
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+        os.replace(temporary, path)
+
+
+@contextlib.contextmanager
+def _temporary(folder: Path) -> Iterator[tuple[int, Path]]:
+    """Yield a locked new file and its name; it is gone afterwards, unless it has got another name."""
+    descriptor, temporary = _locked_file(folder)
+    try:
+        yield descriptor, temporary
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        os.close(descriptor)
+
+
+def _locked_file(folder: Path) -> tuple[int, Path]:
+    while True:
+        temporary = folder / f"{secrets.token_hex(8)}{_TEMPORARY}"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        _lock(descriptor)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor, temporary
+        # A writer that came between open and lock took the file for abandoned.
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, *, wait: bool = True) -> bool:
+    """Take the file's lock, which its writer holds until it dies; say whether that worked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        # Held by a living writer, or a file system without locks: then nothing there is ever taken for abandoned.
+        return False
+    return True
+
+
+def remove_abandoned(folder: Path) -> int:
+    """Remove the temporary files of writers that died, and return how many.
+
+    A lock tells the dead from the living, not a process number, which says nothing across containers or machines.
+    """
+    return sum(_remove_if_abandoned(path) for path in folder.glob(f"*{_TEMPORARY}"))
+
+
+def _remove_if_abandoned(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        if not _lock(descriptor, wait=False):
+            return False
+        os.unlink(path)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

@@ -1,0 +1,52 @@
+"""Where whole results are kept: on this machine first, then on what machines share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_regional._torch.machine import inductor_cache_dir
+from pytest_regional.reference.caching.entries import EntryStore
+from pytest_regional.reference.caching.errors import CacheWarning
+from pytest_regional.reference.caching.local import LocalStore
+
+__all__ = ["CacheWarning", "EntryStore", "LocalStore", "Store", "default_folder", "open_store"]
+
+
+class Store:
+    """Local entries first; then remote ones, which are kept locally from then on."""
+
+    def __init__(self, local: EntryStore, remote: EntryStore | None = None) -> None:
+        self.local = local
+        self.remote = remote
+
+    def candidates(self, key: str) -> Iterator[bytes]:
+        """Yield the payloads saved under ``key``; the remote store is asked only by who did not take a local one."""
+        seen = set()
+        for payload in self.local.candidates(key):
+            seen.add(_digest(payload))
+            yield payload
+        for payload in self.remote.candidates(key) if self.remote else ():
+            if _digest(payload) not in seen:
+                self.local.save(key, payload)
+                yield payload
+
+    def save(self, key: str, payload: bytes) -> bool:
+        """Keep ``payload`` in both stores, and say whether one of them has it."""
+        kept = self.local.save(key, payload)
+        return (self.remote is not None and self.remote.save(key, payload)) or kept
+
+
+def default_folder() -> Path:
+    """Return ``regional`` below Inductor's cache folder, wherever that is now (``TORCHINDUCTOR_CACHE_DIR``)."""
+    return inductor_cache_dir() / "regional"
+
+
+def open_store() -> Store:
+    """Return the store that environment and configuration describe at this moment."""
+    return Store(LocalStore(default_folder()))
+
+
+def _digest(payload: bytes) -> bytes:
+    return hashlib.sha256(payload).digest()
