@@ -23,6 +23,8 @@ def reference() -> BackendSpec:
 class TorchRegionalCapabilities(Capabilities):
     """PyTorch's ``regional_inductor``."""
 
+    _no_pass = "Inductor's pre-grad stage runs once for every region, never on the whole graph"
+
     @property
     def region_ids(self) -> Support:
         """Nodes with different ``inductor_region`` ids never share a partition."""
@@ -36,7 +38,32 @@ class TorchRegionalCapabilities(Capabilities):
     @property
     def pre_grad_passes(self) -> Support:
         """A custom pre-grad pass runs once per Dynamo graph."""
-        return c.unsupported("Inductor's pre-grad stage runs once for every region, never on the whole graph")
+        return c.unsupported(self._no_pass)
+
+    @property
+    def pre_grad_pass_lists(self) -> Support:
+        """``pre_grad_custom_pass`` may be a list of passes, which run in its order."""
+        return c.unsupported(self._no_pass)
+
+    @property
+    def pre_grad_timing(self) -> Support:
+        """``pre_grad_pass_timing`` says whether passes run before the cache is asked or on a miss alone."""
+        return c.unsupported(self._no_pass)
+
+    @property
+    def pre_grad_timing_checked(self) -> Support:
+        """A misspelt timing is an error, and so is a uuid that identifies nothing."""
+        return c.unsupported(self._no_pass)
+
+    @property
+    def outer_cache(self) -> Support:
+        """The result of a whole Dynamo graph is kept on disk: the same program in another process is a hit."""
+        return c.unsupported("regions are cached one by one; the whole result only under force_autograd_cache")
+
+    @property
+    def outer_cache_before_backward(self) -> Support:
+        """The result of a graph that trains is kept before any backward ran."""
+        return c.unsupported("regions are cached one by one; the whole result only under force_autograd_cache")
 
 
 def torch_regional() -> BackendSpec:
@@ -91,15 +118,43 @@ class WholeGraphCapabilities(Capabilities):
         return c.unsupported(self._reason)
 
 
+class InductorCapabilities(WholeGraphCapabilities):
+    """Whole-graph Inductor."""
+
+    @property
+    def pre_grad_pass_lists(self) -> Support:
+        """``pre_grad_custom_pass`` may be a list of passes, which run in its order."""
+        return c.supported_for(">=2.12", "torch 2.11 calls the list itself")
+
+    @property
+    def pre_grad_timing(self) -> Support:
+        """``pre_grad_pass_timing`` says whether passes run before the cache is asked or on a miss alone."""
+        return c.supported_for(">=2.12", "torch 2.11 runs passes before the cache is asked, always")
+
+    @property
+    def pre_grad_timing_checked(self) -> Support:
+        """A misspelt timing is an error, and so is a uuid that identifies nothing."""
+        return c.unsupported(
+            "with a misspelt timing the pass never runs, with an empty uuid the cache is bypassed, in silence: "
+            "docs/findings/misspelt_pre_grad_timing.py and docs/findings/empty_pass_uuid.py"
+        )
+
+    @property
+    def outer_cache_before_backward(self) -> Support:
+        """The result of a graph that trains is kept before any backward ran."""
+        return c.unsupported("AOTAutograd's cache saves a graph that trains when its backward has compiled")
+
+
 def inductor() -> BackendSpec:
     """Return whole-graph Inductor."""
-    return BackendSpec("inductor", lambda: "inductor", WholeGraphCapabilities())
+    return BackendSpec("inductor", lambda: "inductor", InductorCapabilities())
 
 
 class EagerCapabilities(WholeGraphCapabilities):
     """A backend that compiles nothing by design."""
 
     _reason = "nothing is compiled: the graph runs eager"
+    _no_pass = "Inductor's pre-grad stage is never reached"
 
     @property
     def compiles_regions(self) -> Support:
@@ -109,7 +164,32 @@ class EagerCapabilities(WholeGraphCapabilities):
     @property
     def pre_grad_passes(self) -> Support:
         """A custom pre-grad pass runs once per Dynamo graph."""
-        return c.unsupported("Inductor's pre-grad stage is never reached")
+        return c.unsupported(self._no_pass)
+
+    @property
+    def pre_grad_pass_lists(self) -> Support:
+        """``pre_grad_custom_pass`` may be a list of passes, which run in its order."""
+        return c.unsupported(self._no_pass)
+
+    @property
+    def pre_grad_timing(self) -> Support:
+        """``pre_grad_pass_timing`` says whether passes run before the cache is asked or on a miss alone."""
+        return c.unsupported(self._no_pass)
+
+    @property
+    def pre_grad_timing_checked(self) -> Support:
+        """A misspelt timing is an error, and so is a uuid that identifies nothing."""
+        return c.unsupported(self._no_pass)
+
+    @property
+    def outer_cache(self) -> Support:
+        """The result of a whole Dynamo graph is kept on disk: the same program in another process is a hit."""
+        return c.unsupported(self._reason)
+
+    @property
+    def outer_cache_before_backward(self) -> Support:
+        """The result of a graph that trains is kept before any backward ran."""
+        return c.unsupported(self._reason)
 
 
 def aot_eager() -> BackendSpec:

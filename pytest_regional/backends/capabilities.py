@@ -172,6 +172,31 @@ class Capabilities:
         """A custom pre-grad pass runs once per Dynamo graph."""
         return supported()
 
+    @property
+    def pre_grad_pass_lists(self) -> Support:
+        """``pre_grad_custom_pass`` may be a list of passes, which run in its order."""
+        return supported()
+
+    @property
+    def pre_grad_timing(self) -> Support:
+        """``pre_grad_pass_timing`` says whether passes run before the cache is asked or on a miss alone."""
+        return supported()
+
+    @property
+    def pre_grad_timing_checked(self) -> Support:
+        """A misspelt timing is an error, and so is a uuid that identifies nothing."""
+        return supported()
+
+    @property
+    def outer_cache(self) -> Support:
+        """The result of a whole Dynamo graph is kept on disk: the same program in another process is a hit."""
+        return supported()
+
+    @property
+    def outer_cache_before_backward(self) -> Support:
+        """The result of a graph that trains is kept before any backward ran."""
+        return supported()
+
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """Return every capability's name, those that a subclass adds included."""

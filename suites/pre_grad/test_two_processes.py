@@ -1,0 +1,82 @@
+"""The table of timings in two real processes: the second finds on disk what the first compiled."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+
+import pytest
+import torch
+
+from pytest_regional.testing import pre_grad_pass
+
+from .programs import program_and_inputs, run, square
+from .table import NEEDS, TABLE
+
+pytestmark = pytest.mark.regional_compile(requires=NEEDS, dynamic=False, expects_regions=False)
+
+KINDS = ("function", "module")
+
+
+def compile_all(regional, training):
+    """Compile each row as function and module, each of a size of its own so that no two share an entry."""
+    warnings.simplefilter("ignore")
+    seen = {}
+    for n, (row, kind) in enumerate(itertools.product(TABLE, KINDS)):
+        regional.restart()
+        counting = pre_grad_pass(uuid=row.uuid) if row.passes else None
+        program, inputs = program_and_inputs(regional, kind, n=8 + n, requires_grad=training)
+        before = regional.counters
+        compiled = regional.compile(program, pre_grad_pass=counting, pre_grad_pass_timing=row.timing)
+        values = run(compiled, inputs, training)
+        assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(values, run(program, inputs, training), strict=True))
+        moved = regional.counters - before
+        runs = counting.calls_by_outcome if counting else {}
+        counts = (moved.pre_grad_calls, runs.get("miss", 0), runs.get("hit", 0), moved.cache_misses, moved.cache_hits)
+        seen[row.name, kind] = counts
+    return seen
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        False,
+        pytest.param(
+            True,
+            marks=pytest.mark.regional_compile(requires=(*NEEDS, "backward"), dynamic=False, expects_regions=False),
+        ),
+    ],
+    ids=["inference", "training"],
+)
+def test_table(regional, training):
+    cold = regional.in_new_process(compile_all, training)
+    warm = regional.in_new_process(compile_all, training)
+
+    cells = list(itertools.product(TABLE, KINDS))
+    # Runs, those on a miss, those on a hit; misses, hits.
+    assert cold.value == {(row.name, kind): (row.on_miss, row.on_miss, 0, 1, 0) for row, kind in cells}
+    assert warm.value == {(row.name, kind): (row.on_hit, 0, row.on_hit, 0, 1) for row, kind in cells}
+    assert warm.counters.region_compiles == 0
+    assert (cold.counters.pre_grad_calls, warm.counters.pre_grad_calls) == (
+        sum(row.on_miss for row, _ in cells),
+        sum(row.on_hit for row, _ in cells),
+    )
+
+
+def compile_squares(regional, timing, uuid):
+    counting = pre_grad_pass(uuid=uuid, transform=square)
+    program, inputs = program_and_inputs(regional, "function")
+    value = run(regional.compile(program, pre_grad_pass=counting, pre_grad_pass_timing=timing), inputs)[0]
+    torch.testing.assert_close(value, inputs[0] @ inputs[0])
+    return value
+
+
+@pytest.mark.parametrize(("timing", "hits"), [("late", 0), ("early", 1)])
+def test_another_uuid_in_another_process(regional, timing, hits):
+    """``late`` keeps entries of two uuids apart, ``early`` looks at the graph, and a hit is bitwise what was saved."""
+    first = regional.in_new_process(compile_squares, timing, "v1")
+    other = regional.in_new_process(compile_squares, timing, "v2")
+    assert (other.counters.cache_hits, other.counters.cache_misses) == (hits, 1 - hits)
+    again = regional.in_new_process(compile_squares, timing, "v1")
+    assert (again.counters.cache_hits, again.counters.cache_misses) == (1, 0)
+    assert torch.equal(again.value, first.value)
