@@ -31,14 +31,6 @@ def donation_arguments(compile_function: Callable[..., Any]) -> dict[str, bool]:
     return {"donate_graph_module": True} if accepts and "donate_graph_module" in parameters[1] else {}
 
 
-def constants_may_travel() -> bool:
-    """Return whether a module handed to ``standalone_compile`` may hold constant tensors.
-
-    Where it cannot be donated (2.11) it is deep-copied under a fake mode, which fails on real tensors.
-    """
-    return bool(donation_arguments(symbol("torch._inductor.standalone_compile", "standalone_compile")))
-
-
 def aot_compiled_artifact() -> type:
     """``torch._inductor.standalone_compile.AOTCompiledArtifact``: what ``aot=True`` returns (2.11 to 2.15)."""
     cls: type = symbol("torch._inductor.standalone_compile", "AOTCompiledArtifact")

@@ -49,6 +49,8 @@ SEAMS: dict[str, Seam] = {
     # One FX graph cache lookup; a key that cannot be made is a bypass.
     "fx_key": Seam("torch._inductor.codecache:FxGraphCache", "prepare_key", static=True),
     "fx_lookup": Seam("torch._inductor.codecache:FxGraphCache", "load_with_key", static=True),
+    # Generated code is about to be loaded from what a cache or an artifact kept of it, whichever it was.
+    "code_loaded": Seam("torch._inductor.output_code:CompiledFxGraph", "after_deserialization"),
     # Inductor's pre-grad stage for one graph.
     "pre_grad": Seam("torch._inductor.compile_fx", "run_pre_grad_passes"),
 }
@@ -119,6 +121,12 @@ def aot_counters() -> Mapping[str, int]:
     """Return Dynamo's live ``aot_autograd`` counters (2.11 to 2.15)."""
     counters: Mapping[str, int] = symbol("torch._dynamo.utils", "counters")["aot_autograd"]
     return counters
+
+
+def cache_bypass_reasons() -> Mapping[str, int]:
+    """Return why backends with a cache of their own could not use it, as they say in Dynamo's counters."""
+    reasons: Mapping[str, int] = symbol("torch._dynamo.utils", "counters")["regional_cache_bypass"]
+    return reasons
 
 
 def graph_module_in(result: Any) -> Any:

@@ -20,6 +20,7 @@ from pytest_regional._torch import seams
 from . import annotated
 from .annotated import RegionId
 from .counters import CounterLog
+from .own_cache import OUTCOMES, OwnCache, moved
 from .passes import COUNTS_ITSELF, DynamoGraph
 from .record import GeneratedCode, GeneratedSource, GraphRecord, RegionRecord
 
@@ -100,6 +101,7 @@ class Observer:
         self._scope = scope
         self._local = threading.local()
         self._forbidden = 0
+        self._own_cache = OwnCache()
 
     # Reading
 
@@ -190,7 +192,11 @@ class Observer:
     def _on_backend_call(self, original: Callable[..., Any], output_graph: Any, gm: Any, *rest: Any, **kw: Any) -> Any:
         with self._frame(_Frame("backend", gm=_Graph.of("inference", gm))) as frame:
             self.note_passes()
+            mark = self._own_cache.mark()
             result = original(output_graph, gm, *rest, **kw)
+            for outcome, cause in self._own_cache.since(mark):
+                self._note_outcome(outcome)
+                self._count(OUTCOMES[outcome], cause)
         if not frame.made_graph:
             # The backend took Dynamo's graph as it is, without AOTAutograd.
             self._add_graph(frame.gm)
@@ -249,9 +255,10 @@ class Observer:
         self._local.bypass = "no reason given"
         with self._frame(_Frame("lookup")):
             result = original(*args, **kwargs)
-        for outcome, counter in (("hit", "cache_hits"), ("miss", "cache_misses"), ("bypass", "cache_bypasses")):
-            name = f"autograd_cache_{outcome}"
-            if seams.aot_counters().get(name, 0) > before.get(name, 0):
+        outcomes = moved(before)
+        self._own_cache.saw(outcomes)
+        for outcome, counter in OUTCOMES.items():
+            if outcomes[outcome] > 0:
                 self._on_aot_outcome(outcome, counter)
         return result
 
@@ -272,7 +279,7 @@ class Observer:
     def _note_outcome(self, outcome: str) -> None:
         """Note how the lookup of the whole Dynamo graph's result ended: ``hit``, ``miss`` or ``bypass``."""
         backend = self._inside("backend")
-        if backend:
+        if backend and outcome != "saved":
             backend.dynamo_graph.outcome = outcome
             backend.made_graph |= outcome == "hit"
 
@@ -285,9 +292,11 @@ class Observer:
             raise
 
     def _on_aot_save(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        before = seams.aot_counters().get("autograd_cache_saved", 0)
+        before = dict(seams.aot_counters())
         result = original(*args, **kwargs)
-        if seams.aot_counters().get("autograd_cache_saved", 0) > before:
+        outcomes = moved(before)
+        self._own_cache.saw(outcomes)
+        if outcomes["saved"] > 0:
             self._count("cache_saves", f"AOTAutograd cache, {self._innermost()}")
         return result
 
@@ -320,9 +329,11 @@ class Observer:
             self.log.count(
                 "region_cache_hits" if compiled is not None else "region_cache_misses", f"FX graph cache, {frame}"
             )
-        if compiled is not None:
-            self._add_source(compiled, loaded=True)
         return compiled, info
+
+    def _on_code_loaded(self, original: Callable[..., Any], compiled: Any, *args: Any, **kwargs: Any) -> Any:
+        self._add_source(compiled, loaded=True)
+        return original(compiled, *args, **kwargs)
 
     def _on_codegen(self, original: Callable[..., Any], gm: Any, *args: Any, **kwargs: Any) -> Any:
         self._refuse("Inductor generated code")

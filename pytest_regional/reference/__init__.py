@@ -9,6 +9,7 @@ people), ``options`` (what a user may choose), ``naming`` (nodes in words).
 Nothing here knows of pytest or of the harness.
 """
 
+from pytest_regional.reference.caching.ahead import cache_key
 from pytest_regional.reference.dynamo_backend import regional
 from pytest_regional.reference.explanation import Explanation, explain, explain_program
 from pytest_regional.reference.failure import RegionCompileError, RegionFallbackWarning
@@ -27,6 +28,7 @@ __all__ = [
     "RegionConfigError",
     "RegionFallbackWarning",
     "RegionKey",
+    "cache_key",
     "explain",
     "explain_program",
     "plan_partitions",

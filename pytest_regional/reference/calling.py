@@ -27,12 +27,19 @@ from pytest_regional.reference.extract import ExtractedRegion
 Compiled = Callable[..., Sequence[Any]]
 
 
-def as_graph_target(compiled: Compiled, region: ExtractedRegion) -> Compiled:
-    """Wrap ``compiled`` into a plain function, which FX can print and ``GraphPickler`` finds the artifact in."""
-    direct = inductor_callable(compiled) if makes_plain_values(region) else None
+def as_graph_target(compiled: Compiled, name: str, *, plain: bool) -> Compiled:
+    """Wrap ``compiled`` into a plain function, which FX can print and ``GraphPickler`` finds the artifact in.
+
+    Args:
+        compiled: What the compiler made of the region.
+        name: Of the region in the graph.
+        plain: What ``makes_plain_values`` says of the region; kept on the function for whoever stores it.
+    """
+    direct = inductor_callable(compiled) if plain else None
     call = _checked_call(compiled) if direct is None else _direct_call(compiled, direct)
-    call.__name__ = call.__qualname__ = region.name
+    call.__name__ = call.__qualname__ = name
     call.__wrapped__ = compiled  # type: ignore[attr-defined]
+    call.makes_plain_values = plain  # type: ignore[attr-defined]
     return call
 
 

@@ -17,7 +17,7 @@ from pytest_regional._torch.region_compile import (
     region_compile_settings,
     standalone_compile,
 )
-from pytest_regional.reference.calling import Compiled, as_graph_target
+from pytest_regional.reference.calling import Compiled, as_graph_target, makes_plain_values
 from pytest_regional.reference.extract import ExtractedRegion
 from pytest_regional.reference.regions import RegionKey
 from pytest_regional.reference.restride import restore_strides
@@ -88,7 +88,7 @@ def compile_regions(
         if is_graph_module(compiled):  # it runs as the graph it is
             gm.add_submodule(region.name, compiled)
             continue
-        region.call.target = as_graph_target(compiled, region)
+        region.call.target = as_graph_target(compiled, region.name, plain=makes_plain_values(region))
         region.call.op = "call_function"
         restore_strides(region.call, compiled_output_strides(compiled))
     gm.recompile()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch.fx
 
 from pytest_regional._torch.annotations import preserve_node_meta
-from pytest_regional._torch.region_compile import aot_autograd
+from pytest_regional._torch.autograd_cache import caches_are_on
+from pytest_regional._torch.region_compile import aot_autograd, force_autograd_cache, regional_output_code
+from pytest_regional.reference.caching.outer import OuterCache
+from pytest_regional.reference.caching.store import open_store
 from pytest_regional.reference.failure import OnRegionError
-from pytest_regional.reference.options import BackendOptionError, BackendOptions, Partitioner
+from pytest_regional.reference.options import BackendOptionError, BackendOptions, Partitioner, Timing
 from pytest_regional.reference.partitioners import partitioner_for
-from pytest_regional.reference.pre_grad import pre_grad_passes_done, run_pre_grad_passes
-from pytest_regional.reference.regional_inductor import regional_inductor
+from pytest_regional.reference.pre_grad import plan_pre_grad, pre_grad_passes_done
+from pytest_regional.reference.regional_inductor import compile_annotated
 from pytest_regional.reference.share import Memory
 
 
@@ -24,22 +28,27 @@ def regional(
     partitioner: Partitioner | None = None,
     share_identical: bool | None = None,
     on_region_error: OnRegionError | None = None,
+    outer_cache: bool | None = None,
+    pre_grad_pass_timing: Timing | None = None,
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
-    """Compile the annotated regions of a Dynamo graph; the rest runs as eager ATen.
+    """Compile the annotated regions of a Dynamo graph, or load them; the rest runs as eager ATen.
 
     Args:
         gm: The graph that Dynamo captured.
         example_inputs: Its (fake) inputs.
-        partitioner: See :class:`BackendOptions`, as for the next two.
+        partitioner: See :class:`BackendOptions`, as for the next four.
         share_identical: As above.
         on_region_error: As above.
-        options: The same three as a dictionary: ``torch.compile(fn, backend="regional", options={...})``.
+        outer_cache: As above.
+        pre_grad_pass_timing: As above.
+        options: The same five as a dictionary: ``torch.compile(fn, backend="regional", options={...})``.
         mode: Inductor's presets, which this backend refuses: configs belong to regions.
 
     Raises:
         BackendOptionError: for an unknown option, a value it does not take, or a mode.
+        PreGradPassError: for pre-grad passes that cannot be run as their timing says.
     """
     if mode is not None:
         raise BackendOptionError(
@@ -47,22 +56,47 @@ def regional(
             f"(torch._inductor.list_mode_options()) as inductor_configs of a region."
         )
     chosen = BackendOptions.merged(
-        options, partitioner=partitioner, share_identical=share_identical, on_region_error=on_region_error
+        options,
+        partitioner=partitioner,
+        share_identical=share_identical,
+        on_region_error=on_region_error,
+        outer_cache=outer_cache,
+        pre_grad_pass_timing=pre_grad_pass_timing,
     )
+    return compile_dynamo_graph(gm, example_inputs, chosen)
+
+
+def compile_dynamo_graph(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], chosen: BackendOptions, *, key_only: bool = False
+) -> Callable[..., Any]:
+    """Do what ``regional`` does, with the options put together.
+
+    Raises:
+        KeyFound: with the key of ``gm`` in the outer cache, if ``key_only`` is set.
+    """
     memory: Memory = {}
 
-    def compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+    def compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> torch.fx.GraphModule:
         with pre_grad_passes_done():
-            return regional_inductor(
+            return compile_annotated(
                 graph,
-                *inputs,
+                inputs,
                 share_identical=chosen.share_identical,
                 on_region_error=chosen.on_region_error,
                 memory=memory,
             )
 
-    compilers = {"fw_compiler": compile_graph, "bw_compiler": compile_graph}
-    return through_aot_autograd(gm, example_inputs, chosen.partitioner, **compilers)
+    plan = plan_pre_grad(chosen.pre_grad_pass_timing)
+    if not key_only and not (chosen.outer_cache and caches_are_on()):
+        plan.run(gm)
+        return through_aot_autograd(
+            gm, example_inputs, chosen.partitioner, fw_compiler=_seen_by_pytorch_cache(compile_graph)
+        )
+    if plan.early:
+        plan.run(gm)
+    cache = OuterCache(open_store(), chosen, plan, key_only)
+    with preserve_node_meta():
+        return cache.compile(functools.partial(_backend, chosen.partitioner), gm, example_inputs, compile_graph)
 
 
 def through_aot_autograd(
@@ -72,8 +106,22 @@ def through_aot_autograd(
     **compilers: Callable[[torch.fx.GraphModule, Sequence[Any]], Any],
 ) -> Callable[..., Any]:
     """Hand ``gm`` to AOTAutograd as the backend does; ``compilers`` get its graphs (``fw_compiler`` and so on)."""
-    backend = aot_autograd(**compilers, partition_fn=partitioner_for(partitioner))
-    run_pre_grad_passes(gm)
     with preserve_node_meta():
-        compiled: Callable[..., Any] = backend(gm, example_inputs)
+        compiled: Callable[..., Any] = _backend(partitioner, compilers)(gm, example_inputs)
     return compiled
+
+
+def _backend(partitioner: Partitioner, compilers: Mapping[str, Any]) -> Callable[..., Any]:
+    return aot_autograd(**compilers, partition_fn=partitioner_for(partitioner))
+
+
+def _seen_by_pytorch_cache(
+    compile_graph: Callable[[torch.fx.GraphModule, Sequence[Any]], torch.fx.GraphModule],
+) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Any]:
+    """Return what PyTorch's own cache can store, for who switched that on in place of the outer cache."""
+
+    def compile_for_pytorch(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        compiled = compile_graph(graph, inputs)
+        return regional_output_code(compiled) if force_autograd_cache() else compiled
+
+    return compile_for_pytorch

@@ -22,6 +22,7 @@ from pytest_regional.reference.fingerprint import fingerprint
 from pytest_regional.reference.naming import op_names, source_line
 from pytest_regional.reference.options import Partitioner
 from pytest_regional.reference.partition import Partition, plan_partitions
+from pytest_regional.reference.pre_grad import run_pre_grad_passes
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ def explain_program(
     compilers = {f"{short}_compiler": note(kind) for short, kind in _KINDS.items()}
 
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        run_pre_grad_passes(gm)
         return through_aot_autograd(gm, example_inputs, partitioner, **compilers)
 
     with backward_lowered_at_once():

@@ -2,7 +2,8 @@
 
 A partition's own graph is written only when somebody asks for it: one that shares what another was compiled to never
 needs it. Attributes (constants, bodies of higher-order ops) are no members of partitions: a body is copied to wherever
-it is used, and a constant too if its ``get_attr`` is annotated; other constants enter a partition as inputs.
+it is used, a constant tensor enters as an input. Inside it would be lost when the compiled partition is stored:
+PyTorch's ``deserialize_bundled_cache_entry`` leaves out parameters and buffers of the module (2.11, 2.13, 2.15).
 """
 
 from __future__ import annotations
@@ -16,9 +17,7 @@ from typing import Any, NamedTuple
 
 import torch.fx
 
-from pytest_regional._torch.annotations import region_mark
 from pytest_regional._torch.region_compile import (
-    constants_may_travel,
     is_graph_module,
     lazy_graph_module,
     replace_graph,
@@ -151,10 +150,7 @@ class _Rewriter:
         return attribute(self._gm, str(source.target))
 
     def _travels(self, source: torch.fx.Node) -> bool:
-        if source.op != "get_attr":
-            return False
-        constant = isinstance(self._attribute(source), torch.Tensor)
-        return not constant or (region_mark(source)[0] and constants_may_travel())
+        return source.op == "get_attr" and not isinstance(self._attribute(source), torch.Tensor)
 
     def _input(self, source: torch.fx.Node) -> RegionInput:
         """Keep the metadata; a constant that the trace gave no value stands for itself."""

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, cast
 
 from pytest_regional.reference.failure import OnRegionError
 
 Partitioner = Literal["default", "min_cut"]
-
-_CHOICES: Mapping[str, tuple[object, ...]] = {
-    "partitioner": ("default", "min_cut"),
-    "share_identical": (True, False),
-    "on_region_error": ("raise", "eager"),
-}
+Timing = Literal["early", "late", "default"]
 
 
 class BackendOptionError(ValueError):
@@ -30,18 +25,34 @@ class BackendOptions:
         partitioner: How AOTAutograd splits forward from backward: ``default`` or ``min_cut``.
         share_identical: Whether equal partitions, also of forward and backward, are compiled once.
         on_region_error: ``raise`` a RegionCompileError, or run that region ``eager`` with one warning.
+        outer_cache: Whether results of whole graphs are looked up on disk and stored there.
+        pre_grad_pass_timing: ``early``, ``late`` or ``default``; None for what Inductor's configuration says.
+
+    Every field is part of the cache's key, but for those that say otherwise.
     """
 
-    partitioner: Partitioner = "default"
-    share_identical: bool = True
-    on_region_error: OnRegionError = "raise"
+    partitioner: Partitioner = field(default="default", metadata={"choices": ("default", "min_cut")})
+    share_identical: bool = field(default=True, metadata={"choices": (True, False)})
+    on_region_error: OnRegionError = field(default="raise", metadata={"choices": ("raise", "eager")})
+    outer_cache: bool = field(default=True, metadata={"choices": (True, False), "in_key": False})
+    # What it decides is in the key: the graph after early passes, or the uuids of late ones.
+    pre_grad_pass_timing: Timing | None = field(
+        default=None, metadata={"choices": (None, "early", "late", "default"), "in_key": False}
+    )
 
     def __post_init__(self) -> None:
         for option in fields(self):
-            value, choices = getattr(self, option.name), _CHOICES[option.name]
-            if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
+            value, choices = getattr(self, option.name), option.metadata.get("choices")
+            if choices and not any(
+                value is choice or (isinstance(value, str) and value == choice) for choice in choices
+            ):
                 shown = " or ".join(map(repr, choices))
                 raise BackendOptionError(f"option {option.name!r} of backend 'regional' is {value!r}: use {shown}.")
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Return the options that there are."""
+        return tuple(option.name for option in fields(cls))
 
     @classmethod
     def merged(cls, given: Mapping[str, Any] | None, **keywords: Any) -> BackendOptions:
@@ -52,7 +63,7 @@ class BackendOptions:
         """
         chosen = {name: value for name, value in keywords.items() if value is not None}
         for name, value in (given or {}).items():
-            if name not in _CHOICES:
+            if name not in cls.names():
                 raise BackendOptionError(_unknown(name))
             if chosen.setdefault(name, value) != value:
                 raise BackendOptionError(
@@ -62,9 +73,9 @@ class BackendOptions:
 
 
 def _unknown(name: object) -> str:
-    close = difflib.get_close_matches(str(name), _CHOICES, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(name), BackendOptions.names(), n=1, cutoff=0.5)
     nearest = f" (nearest: {close[0]})" if close else ""
     return (
-        f"backend 'regional' has no option {name!r}{nearest}: it has {', '.join(_CHOICES)}. Settings of Inductor "
-        f"belong into the annotation of a region, as inductor_configs."
+        f"backend 'regional' has no option {name!r}{nearest}: it has {', '.join(BackendOptions.names())}. Settings of "
+        f"Inductor belong into the annotation of a region, as inductor_configs."
     )

@@ -63,6 +63,27 @@ def regional_inductor(
         ``gm``, rewritten to take one list of inputs that it empties; PyTorch's ``RegionalOutputCode`` around it while
         ``torch._functorch.config.force_autograd_cache`` is on.
     """
+    compiled = compile_annotated(
+        gm,
+        example_args,
+        share_identical=share_identical,
+        on_region_error=on_region_error,
+        compiler=compiler,
+        memory=memory,
+    )
+    return regional_output_code(compiled) if force_autograd_cache() else compiled
+
+
+def compile_annotated(
+    gm: torch.fx.GraphModule,
+    example_args: Sequence[object],
+    *,
+    share_identical: bool = True,
+    on_region_error: OnRegionError = "raise",
+    compiler: RegionCompiler = compile_with_inductor,
+    memory: Memory | None = None,
+) -> torch.fx.GraphModule:
+    """As ``regional_inductor``; the result is ``gm`` itself whatever is cached."""
     across_modules = compiler is compile_with_inductor
     compiler = GuardedCompiler(compiler, on_region_error)
     if share_identical:
@@ -70,7 +91,7 @@ def regional_inductor(
     with compile_lock(), preserve_node_meta(enable=False), _tracing_context(gm, example_args):
         _for_each_graph(gm, functools.partial(_compile_graph, compiler=compiler), set())
         use_boxed_codegen(gm)
-    return regional_output_code(gm) if force_autograd_cache() else gm
+    return gm
 
 
 def split_regions(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:

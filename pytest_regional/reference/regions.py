@@ -100,7 +100,7 @@ def _key_from_mapping(value: Mapping[Any, Any], node: torch.fx.Node) -> RegionKe
     else:
         region, label = _region_id(value[REGION_ID], node), str(value[REGION_ID])
     settings = value.get(REGION_CONFIGS)
-    settings = {} if settings is None else _checked_settings(settings, label, node)
+    settings = {} if settings is None else checked_settings(settings, label, node)
     configs = tuple(sorted((name, freeze(setting)) for name, setting in settings.items()))
     return RegionKey(region, configs, settings, label)
 
@@ -124,7 +124,12 @@ def _is_region_id(value: Any) -> bool:
     return isinstance(value, (str, int, enum.Enum)) and not isinstance(value, bool)
 
 
-def _checked_settings(settings: Any, label: str, node: torch.fx.Node) -> dict[str, Any]:
+def checked_settings(settings: Any, label: str, node: torch.fx.Node | None = None) -> dict[str, Any]:
+    """Return Inductor settings of region ``label``, annotated on ``node``, as a dictionary.
+
+    Raises:
+        RegionConfigError: a setting that Inductor does not have, or a value that it does not take.
+    """
     if not isinstance(settings, Mapping):
         raise RegionConfigError(
             f"{REGION_CONFIGS}={settings!r} of region {label!r} is no dictionary{_where(node)}: "
@@ -135,7 +140,7 @@ def _checked_settings(settings: Any, label: str, node: torch.fx.Node) -> dict[st
     return dict(settings)
 
 
-def _check_setting(name: Any, value: Any, label: str, node: torch.fx.Node) -> None:
+def _check_setting(name: Any, value: Any, label: str, node: torch.fx.Node | None) -> None:
     names = inductor_config_names()
     if name not in names:
         raise RegionConfigError(
@@ -188,7 +193,9 @@ def _nearest(name: str, names: list[str]) -> str:
     return f" (nearest: {', '.join(close)})" if close else ""
 
 
-def _where(node: torch.fx.Node) -> str:
-    """Name the node and, where the trace kept it, the user's source line."""
+def _where(node: torch.fx.Node | None) -> str:
+    """Name the node, if there is one, and, where the trace kept it, the user's source line."""
+    if node is None:
+        return ""
     line = source_line([node])
     return f" (node {node.name})" if line is None else f" ({node.name}, from {line})"

@@ -108,9 +108,9 @@ def test_annotation_that_only_the_backward_has(dynamic):
                 return gradient @ x  # backward
 
     x = torch.randn(3, 3, requires_grad=True)
-    output = compiled(Cube.apply, dynamic=dynamic)(x)
-    with pytest.raises(RegionConfigError, match="'max_autotun' in region 'mlp'") as info:
-        output.sum().backward()
+    with pytest.raises(BackendCompilerFailed, match="'max_autotun' in region 'mlp'") as info:
+        compiled(Cube.apply, dynamic=dynamic)(x)
+    assert isinstance(info.value.inner_exception, RegionConfigError)
     assert line_of("backward") in str(info.value)
 
 
@@ -157,10 +157,17 @@ def test_a_region_that_does_not_compile(monkeypatch):
 
 def test_a_region_that_does_not_compile_in_the_backward(monkeypatch):
     break_inductor(monkeypatch, "aten.tanh_backward")
-    output = compiled(block)(*leaves())
-    with pytest.raises(RegionCompileError, match=r"region 'mlp' .*tanh_backward") as info:
-        output.sum().backward()
+    with pytest.raises(BackendCompilerFailed, match=r"region 'mlp' .*tanh_backward") as info:
+        compiled(block)(*leaves())  # the backward is compiled with the forward, so that the cache can keep both
     assert line_of("mlp") in str(info.value)
+    assert isinstance(info.value.inner_exception, RegionCompileError)
+
+
+def test_a_region_that_does_not_compile_in_a_backward_of_its_own_time(monkeypatch):
+    break_inductor(monkeypatch, "aten.tanh_backward")
+    output = compiled(block, options={"outer_cache": False})(*leaves())
+    with pytest.raises(RegionCompileError, match=r"region 'mlp' .*tanh_backward"):
+        output.sum().backward()
 
 
 @pytest.mark.parametrize("op", ["aten.tanh.default", "aten.tanh_backward"])

@@ -1,0 +1,231 @@
+"""AOTAutograd's cache lookup: the place where a backend's own cache of whole results plugs in.
+
+PyTorch asks ``AOTAutogradCache.try_load`` for every Dynamo graph and offers ``AOTAutogradCache.save`` what it compiled.
+For one graph at a time both can be answered by somebody else; all other graphs, those of regions too, are PyTorch's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_regional._torch import private_module, symbol
+from pytest_regional._torch.region_compile import compile_lock, functorch_config, inductor_config, size_hint
+
+_MODULE = "torch._functorch._aot_autograd.autograd_cache"
+
+
+class UncacheableGraphError(Exception):
+    """PyTorch cannot make a key for this graph; the message is its reason."""
+
+
+@dataclass(frozen=True)
+class GraphLookup:
+    """AOTAutograd's question for the compiled result of one Dynamo graph."""
+
+    graph: Any
+    inputs: list[Any]
+    _aot_config: Any
+    _rest: tuple[Any, ...]
+
+    def key(self) -> str:
+        """Return PyTorch's own key: graph, inputs, settings that it knows of; no annotations, and no custom pass.
+
+        ``autograd_cache_key`` takes other arguments in 2.11, where its caller also hides what differs between equal
+        graphs (``sanitize_gm_for_cache``).
+
+        Raises:
+            UncacheableGraphError: PyTorch does not cache such a graph.
+        """
+        compute = symbol(_MODULE, "autograd_cache_key")
+        with _key_settings():
+            try:
+                if _is_first_generation():
+                    names = "cudagraphs", "boxed_forward_device_index"
+                    with symbol(_MODULE, "sanitize_gm_for_cache")(self.graph):
+                        key, _ = compute(
+                            self.graph, self.inputs, self._aot_config, dict(zip(names, self._rest, strict=False))
+                        )
+                else:
+                    key, _ = compute(self.graph, self.inputs, self._aot_config, *self._rest)
+            except Exception as error:
+                raise UncacheableGraphError(f"{type(error).__name__}: {error}") from error
+        return str(key)
+
+    def guards_hold(self, guards: str | None) -> bool:
+        """Return whether an entry's guards on sizes hold for these inputs; no guard is added to the trace."""
+        if guards is None:
+            return True
+        hints = [size_hint(size) for size in self._symbolic_sizes()]
+        return bool(symbol(_MODULE, "AOTAutogradCache").evaluate_guards(guards, hints))
+
+    def revive(self, entry: Any) -> Callable[..., Any]:
+        """Turn a stored ``BundledAOTAutogradResult`` into the callable that AOTAutograd made when it was compiled."""
+        boxed = symbol("torch._inductor.utils", "BoxedBool")(False)
+        compiled: Callable[..., Any] = entry.wrap_post_compile(
+            self.inputs, self._aot_config, {"cudagraphs": boxed, "boxed_forward_device_index": None}
+        )
+        return compiled
+
+    def _symbolic_sizes(self) -> list[Any]:
+        sizes: list[Any] = symbol(_MODULE, "AOTAutogradCache")._filter_backed_symints(self.inputs)
+        return sizes
+
+    def _answer(self, compiled: Any, key: str | None) -> Any:
+        """Return what ``try_load`` returns; a miss with a key asks AOTAutograd to offer the result for saving."""
+        config = self._aot_config
+        if compiled is None and key is not None:
+            info = symbol("torch._functorch._aot_autograd.schemas", "AOTAutogradCacheInfo")(
+                key, time.time_ns(), self._symbolic_sizes()
+            )
+            if _is_first_generation():
+                config.cache_info = info
+            else:
+                config = dataclasses.replace(config, cache_info=info)
+        return compiled if _is_first_generation() else (compiled, config)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a lookup: what was found, or None; and the key to save under, or None."""
+
+    compiled: Callable[..., Any] | None
+    key: str | None
+
+
+@contextlib.contextmanager
+def answering(gm: Any, lookup: Callable[[GraphLookup], Answer], save: Callable[[str, Any], None]) -> Iterator[None]:
+    """Answer AOTAutograd's lookup for ``gm``, and take what it offers to save under the key that was answered.
+
+    ``AOTAutogradCache.try_load`` and ``save`` are static methods that AOTAutograd looks up at each call (2.11, 2.13,
+    2.15). An exception from ``lookup`` is the compile's.
+    """
+    cache = symbol(_MODULE, "AOTAutogradCache")
+    try_load, theirs = vars(cache)["try_load"], vars(cache)["save"]
+    keys: set[str] = set()
+
+    def our_try_load(mod: Any, args: list[Any], aot_config: Any, *rest: Any, **named: Any) -> Any:
+        graph = mod.gm if isinstance(mod, symbol("torch._dynamo.utils", "GmWrapper")) else mod
+        if graph is not gm:
+            return try_load.__func__(mod, args, aot_config, *rest, **named)
+        question = GraphLookup(graph, args, aot_config, _key_arguments(rest, named))
+        answer = lookup(question)
+        if answer.key is not None:
+            keys.add(answer.key)
+        return question._answer(answer.compiled, answer.key)
+
+    def our_save(key: str, entry: Any, remote: bool) -> None:
+        if key in keys:
+            save(key, entry)
+        else:
+            theirs.__func__(key, entry, remote)
+
+    with compile_lock(), _saving_settings():
+        cache.try_load, cache.save = staticmethod(our_try_load), staticmethod(our_save)
+        try:
+            yield
+        finally:
+            cache.try_load, cache.save = try_load, theirs
+
+
+def caches_are_on() -> bool:
+    """Return whether the user lets PyTorch cache results of AOTAutograd (2.11 to 2.15).
+
+    Off with ``torch.compiler.config.force_disable_caches`` or ``torch._functorch.config.enable_autograd_cache=False``.
+    """
+    return bool(symbol(_MODULE, "should_use_local_autograd_cache")())
+
+
+def serializable_compiler(output_type: type, compiler: Callable[..., Any]) -> Any:
+    """``SerializableAOTDispatchCompiler``: a compiler whose results AOTAutograd offers to the cache (2.11 to 2.15)."""
+    return symbol("torch._functorch.aot_autograd", "SerializableAOTDispatchCompiler")(output_type, compiler)
+
+
+def with_serialization(compiled: Callable[..., Any], entry: Callable[[], Any]) -> Callable[..., Any]:
+    """``SerializableCompiledFunction``: a compiled function that tells the entry it came from (2.11 to 2.15)."""
+    wrapped: Callable[..., Any] = symbol(
+        "torch._functorch._aot_autograd.runtime_wrappers", "SerializableCompiledFunction"
+    )(compiled, entry)
+    return wrapped
+
+
+def output_code() -> Any:
+    """``torch._inductor.output_code.OutputCode``, the class that AOTAutograd's cache entries hold (2.11 to 2.15)."""
+    return symbol("torch._inductor.output_code", "OutputCode")
+
+
+def count_outcome(outcome: str, reason: str = "") -> None:
+    """Count an outer lookup or save where PyTorch counts its own, so that existing tools see it.
+
+    ``torch._dynamo.utils.counters["aot_autograd"]["autograd_cache_" + outcome]`` with ``hit``, ``miss``, ``bypass`` or
+    ``saved`` (2.11 to 2.15). Why something was bypassed is a counter of its own, as graph breaks are, in
+    ``counters["regional_cache_bypass"]``.
+    """
+    counters = symbol("torch._dynamo.utils", "counters")
+    counters["aot_autograd"][f"autograd_cache_{outcome}"] += 1
+    if reason:
+        counters["regional_cache_bypass"][reason] += 1
+
+
+def all_ranks_agree(found: bool) -> bool:
+    """Return whether a hit may be used: with several ranks only if all have one (``sync_cache_decision_cross_ranks``).
+
+    2.15 has it; before, PyTorch did not ask the other ranks.
+    """
+    if not _has("sync_cache_decision_cross_ranks"):
+        return found
+    return bool(symbol(_MODULE, "sync_cache_decision_cross_ranks")(found)) and found
+
+
+@contextlib.contextmanager
+def _key_settings() -> Iterator[None]:
+    """Keep pre-grad passes and their timing out of PyTorch's key; they have their own place in ours.
+
+    ``autograd_function_apply`` is let in: Dynamo lifts what such a function closes over into inputs of the graph, so
+    its bodies are in the key like any other part of it.
+    """
+    settings: dict[str, Any] = {"pre_grad_custom_pass": None}
+    if hasattr(inductor_config(), "pre_grad_pass_timing"):
+        settings["pre_grad_pass_timing"] = "default"
+    with (
+        inductor_config().patch(settings),
+        functorch_config().patch(autograd_cache_allow_custom_autograd_functions=True, bypass_autograd_cache_key=False),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _saving_settings() -> Iterator[None]:
+    """Make AOTAutograd ask for every graph, and offer whole results, backward included, before anything has run."""
+    with functorch_config().patch(
+        enable_autograd_cache=True,
+        bundled_autograd_cache=True,
+        force_non_lazy_backward_lowering=True,
+        autograd_cache_allow_custom_autograd_functions=True,
+    ):
+        yield
+
+
+def _key_arguments(rest: Sequence[Any], named: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what follows the AOT config in the key function's arguments.
+
+    Positions of ``try_load``: 2.11 ``(cudagraphs, device index, local, remote)``, 2.13 ``(extra, local, remote, ...)``,
+    2.15 the same with ``act_input_paths`` behind, which enters the key.
+    """
+    if _is_first_generation():
+        return tuple(rest[:2])
+    paths = named.get("act_input_paths", rest[3] if len(rest) > 3 else None)
+    return (rest[0],) if paths is None else (rest[0], paths)
+
+
+def _is_first_generation() -> bool:
+    """Return whether ``try_load`` answers with the callable alone and notes its key in the config (2.11)."""
+    return not _has("create_fx_config")
+
+
+def _has(name: str) -> bool:
+    return hasattr(private_module(_MODULE), name)

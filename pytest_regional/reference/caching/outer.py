@@ -1,0 +1,152 @@
+"""The outer cache at work: one lookup for a Dynamo graph, and one save if nothing was found."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch.fx
+
+from pytest_regional._torch import MissingTorchSymbolError
+from pytest_regional._torch.autograd_cache import (
+    Answer,
+    GraphLookup,
+    UncacheableGraphError,
+    all_ranks_agree,
+    answering,
+    count_outcome,
+    serializable_compiler,
+    with_serialization,
+)
+from pytest_regional.reference.caching.errors import CacheWarning
+from pytest_regional.reference.caching.key import details_of
+from pytest_regional.reference.caching.output_code import CompiledGraph
+from pytest_regional.reference.caching.program import UnsavableGraphError
+from pytest_regional.reference.caching.stable import UnstableValueError
+from pytest_regional.reference.caching.store import Store
+from pytest_regional.reference.options import BackendOptions
+from pytest_regional.reference.pre_grad import PreGradPlan
+
+# An entry's bytes are whole and of this torch when they get here, but what they name may be gone: a custom operator
+# that nobody registered in this process, a library that this system cannot load.
+_UNUSABLE = (ImportError, AttributeError, LookupError, OSError, RuntimeError, TypeError, pickle.UnpicklingError)
+
+
+class KeyFound(Exception):
+    """The key of a graph, raised instead of compiling it; ``key`` is None where there is none, and ``reason`` why."""
+
+    def __init__(self, key: str | None, reason: str) -> None:
+        super().__init__(key)
+        self.key = key
+        self.reason = reason
+
+
+@dataclass
+class OuterCache:
+    """The cache as one compile sees it.
+
+    Attributes:
+        store: where entries are.
+        options: of the backend; part of the key.
+        plan: the pre-grad passes; those that are not early run here, after a miss.
+        key_only: raise :class:`KeyFound` instead of looking up.
+        key: the key that was used, or None before the lookup and where there is none.
+        unsavable: why the result may not be stored, when that is so.
+    """
+
+    store: Store
+    options: BackendOptions
+    plan: PreGradPlan
+    key_only: bool = False
+    key: str | None = None
+    unsavable: str = ""
+
+    def compile(
+        self,
+        backend: Callable[[dict[str, Any]], Callable[..., Any]],
+        gm: torch.fx.GraphModule,
+        inputs: Any,
+        compiler: Callable[[torch.fx.GraphModule, Any], torch.fx.GraphModule],
+    ) -> Callable[..., Any]:
+        """Compile ``gm``, or load what it was compiled to.
+
+        Args:
+            backend: makes an AOTAutograd backend of its compilers, given by keyword.
+            gm: Dynamo's graph.
+            inputs: its (fake) inputs.
+            compiler: compiles the regions of one ATen graph.
+        """
+
+        def compile_graph(graph: torch.fx.GraphModule, graph_inputs: Any) -> CompiledGraph:
+            compiled = compiler(graph, graph_inputs)
+            if compiled.graph.find_nodes(op="call_module"):
+                self.unsavable = "a region did not compile and runs eager"
+            return CompiledGraph(compiled)
+
+        compilers = {
+            # AOTAutograd's front end writes into the backward compiler, so it gets an object of its own.
+            "fw_compiler": serializable_compiler(CompiledGraph, compile_graph),
+            "bw_compiler": serializable_compiler(CompiledGraph, compile_graph),
+        }
+        with answering(gm, self._lookup, self._save):
+            compiled: Callable[..., Any] = backend(compilers)(gm, inputs)
+        return compiled
+
+    def _lookup(self, question: GraphLookup) -> Answer:
+        reason = self._find_key(question)
+        if self.key_only:
+            raise KeyFound(self.key, reason)
+        if self.key is None:
+            count_outcome("bypass", reason)
+        found = self._find(question, self.key) if self.key else None
+        if not all_ranks_agree(found is not None):
+            found = None
+        if found is not None:
+            count_outcome("hit")
+            return Answer(found, None)
+        if self.key:
+            count_outcome("miss")
+        if not self.plan.early:
+            self.plan.run(question.graph)
+        return Answer(None, self.key)
+
+    def _find_key(self, question: GraphLookup) -> str:
+        """Compute the key; return why there is none."""
+        try:
+            self.key = details_of(question, self.options, self.plan.uuids).digest()
+        except (UncacheableGraphError, UnstableValueError) as error:
+            return str(error)
+        return ""
+
+    def _find(self, question: GraphLookup, key: str) -> Callable[..., Any] | None:
+        for payload in self.store.candidates(key):
+            try:
+                entry = pickle.loads(payload)
+                if question.guards_hold(entry.guards_expr):
+                    return with_serialization(question.revive(entry), lambda: pickle.loads(payload))  # noqa: B023
+            except MissingTorchSymbolError:
+                raise
+            except _UNUSABLE as error:
+                warnings.warn(
+                    f"an entry of the outer cache cannot be used here and is compiled anew: "
+                    f"{type(error).__name__}: {error}",
+                    CacheWarning,
+                    stacklevel=2,
+                )
+        return None
+
+    def _save(self, key: str, entry: Any) -> None:
+        if self.unsavable:
+            count_outcome("bypass", self.unsavable)
+            return
+        try:
+            entry.pre_save()
+            payload = pickle.dumps(entry)
+        except (UnsavableGraphError, pickle.PicklingError, AttributeError, TypeError) as error:
+            count_outcome("bypass", f"the result cannot be stored: {error}")
+            return
+        if self.store.save(key, payload):
+            count_outcome("saved")
