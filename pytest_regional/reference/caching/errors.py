@@ -58,6 +58,10 @@ class UnsafeFolderError(ArtifactError):
     """Somebody else could have put the artifact, or code in its stead, where it is."""
 
 
+class UnauthenticatedEntryError(ArtifactError):
+    """An entry from a network is not signed with the secret that this process has."""
+
+
 class CacheWarning(UserWarning):
     """The cache did less than it should have; the program is compiled and right all the same."""
 

@@ -91,13 +91,13 @@ class LocalStore:
             # Somebody else has removed it, and said so.
             return None
         except OSError as stuck:
-            warn_once(f"{why} It is not used, and stays: {stuck}", about=f"remove {path}")
+            warn_once(f"A compiled result is not used, and cannot be removed ({stuck}): {why}", about=f"remove {path}")
             return None
         try:
             payload = _read(key, aside, path)
             _put_back(aside, path)
         except (ArtifactError, OSError):
-            warn(f"{why} It is not used, and was removed.")
+            warn(f"A compiled result was removed, and is compiled again: {why}")
             return None
         else:
             return payload

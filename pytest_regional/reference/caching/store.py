@@ -10,6 +10,7 @@ from pytest_regional._torch.machine import inductor_cache_dir
 from pytest_regional.reference.caching.entries import EntryStore
 from pytest_regional.reference.caching.errors import CacheWarning
 from pytest_regional.reference.caching.local import LocalStore
+from pytest_regional.reference.caching.remote import open_remote_store
 
 __all__ = ["CacheWarning", "EntryStore", "LocalStore", "Store", "default_folder", "open_store"]
 
@@ -45,7 +46,7 @@ def default_folder() -> Path:
 
 def open_store() -> Store:
     """Return the store that environment and configuration describe at this moment."""
-    return Store(LocalStore(default_folder()))
+    return Store(LocalStore(default_folder()), open_remote_store())
 
 
 def _digest(payload: bytes) -> bytes:

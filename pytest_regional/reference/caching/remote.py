@@ -1,0 +1,201 @@
+"""Entries that machines share, in Redis, through Inductor's seam for remote caches.
+
+On when ``torch._functorch.config.enable_remote_autograd_cache`` says so (the setting for PyTorch's own cache of whole
+results; ``False`` is an answer, too). When that has no opinion: on with
+``torch._inductor.config.fx_graph_remote_cache``, or with ``TORCHINDUCTOR_REDIS_HOST`` or ``TORCHINDUCTOR_REDIS_URL``,
+which alone leave PyTorch's own remote caches off. Where the server is, PyTorch decides, by the same variables.
+
+The seam knows names and bytes, no lists. So an entry has one of a few numbered places under its key: the first that is
+free, broken, or already its own. Two machines that save at the same moment may choose the same place; the entry that
+was lost is compiled, and saved, once more.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from pytest_regional._torch import remote_cache as private
+from pytest_regional.reference.caching.entries import KIND, require_key
+from pytest_regional.reference.caching.envelope import seal, unseal
+from pytest_regional.reference.caching.errors import ArtifactError, warn_once
+from pytest_regional.reference.caching.signatures import sign, verified
+
+TIMEOUT_SECONDS = 2.0
+PAUSE_SECONDS = 60.0
+PLACES = 8
+SECRET = "PYTEST_REGIONAL_CACHE_SECRET"
+UNAUTHENTICATED = "PYTEST_REGIONAL_CACHE_UNAUTHENTICATED"
+
+_T = TypeVar("_T")
+
+
+class BytesByName(Protocol):
+    """What a remote cache can do."""
+
+    def get(self, name: str) -> bytes | None:
+        """Return what is stored as ``name``."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Store ``data`` as ``name``."""
+
+
+class Link:
+    """The way to one server. After a failure it is not used for a minute, so that a compile waits for it once.
+
+    Args:
+        address: for messages.
+        connect: makes a connection, when one is needed.
+        errors: what a failing connection raises.
+    """
+
+    def __init__(
+        self, address: str, connect: Callable[[], BytesByName], errors: tuple[type[Exception], ...] = (OSError,)
+    ) -> None:
+        self.address = address
+        self._connect = connect
+        self._errors = errors
+        self._connection: BytesByName | None = None
+        self._paused_until = 0.0
+        self._lock = threading.Lock()
+
+    def ask(self, question: Callable[[BytesByName], _T]) -> _T | None:
+        """Return the answer, or ``None`` while the server cannot be asked; one warning says so."""
+        if time.monotonic() < self._paused_until:
+            return None
+        try:
+            return question(self._connected())
+        except self._errors as error:
+            self._pause(error)
+            return None
+
+    def _connected(self) -> BytesByName:
+        with self._lock:
+            if self._connection is None:
+                self._connection = self._connect()
+            return self._connection
+
+    def _pause(self, error: Exception) -> None:
+        with self._lock:
+            self._connection = None
+            self._paused_until = time.monotonic() + PAUSE_SECONDS
+        warn_once(
+            f"The shared cache at {self.address} is not used for {PAUSE_SECONDS:.0f} s; results are kept on this machine. "
+            f"{type(error).__name__}: {error}. Is the server running, and reachable from here?",
+            about=f"link {self.address}",
+        )
+
+
+class RemoteStore:
+    """Entries on a server, each signed with ``secret`` (an empty one signs nothing and trusts everybody).
+
+    Nothing that happens here stops a compile: an entry that cannot be used is a miss with one warning.
+    """
+
+    def __init__(self, link: Link, secret: bytes) -> None:
+        self.link = link
+        self._secret = secret
+
+    def candidates(self, key: str) -> Iterator[bytes]:
+        """Yield the payloads saved under ``key``."""
+        require_key(key)
+        for place in range(PLACES):
+            value = self._get(key, place)
+            if value is None:
+                return
+            payload = self._payload(key, place, value)
+            if payload is not None:
+                yield payload
+
+    def save(self, key: str, payload: bytes) -> bool:
+        """Keep ``payload`` under ``key`` and say whether that was possible."""
+        require_key(key)
+        place = self._place(key, payload)
+        signed = sign(seal(payload, kind=KIND, key=key), key=key, secret=self._secret)
+        return self.link.ask(lambda server: _put(server, _name(key, place), signed)) is True
+
+    def _place(self, key: str, payload: bytes) -> int:
+        for place in range(PLACES):
+            value = self._get(key, place)
+            if value is None or self._payload(key, place, value) in (None, payload):
+                return place
+        # All are taken: one has to go, and it is another one each time.
+        return time.monotonic_ns() % PLACES
+
+    def _get(self, key: str, place: int) -> bytes | None:
+        return self.link.ask(lambda server: server.get(_name(key, place)))
+
+    def _payload(self, key: str, place: int, value: bytes) -> bytes | None:
+        where = f"The entry {_name(key, place)} at {self.link.address}"
+        try:
+            sealed = verified(value, key=key, secret=self._secret, where=where)
+            return unseal(sealed, kind=KIND, key=key, where=where)
+        except ArtifactError as error:
+            warn_once(f"{error} It is not used.", about=f"{type(error).__name__} {where}")
+            return None
+
+
+def open_remote_store(environment: Mapping[str, str] = os.environ) -> RemoteStore | None:
+    """Return the shared store that environment and configuration ask for, or ``None``; one warning if it cannot be."""
+    if not is_wanted(environment):
+        return None
+    secret, unauthenticated = environment.get(SECRET, ""), environment.get(UNAUTHENTICATED, "")
+    if not secret and unauthenticated != "allow":
+        warn_once(
+            f"The shared cache is not used: its entries are pickles from a network, and there is no secret to sign "
+            f"them with. Set {SECRET} to the same secret on all machines, or {UNAUTHENTICATED}=allow where everybody "
+            f"who can reach the server may run code here."
+        )
+        return None
+    if not private.redis_is_installed():
+        warn_once(
+            "The shared cache is not used: the package redis is missing. Run: pip install 'pytest-regional[redis]'"
+        )
+        return None
+    return RemoteStore(_link(address(environment)), secret.encode())
+
+
+def is_wanted(environment: Mapping[str, str]) -> bool:
+    """Say whether configuration or environment ask for a shared cache."""
+    autograd, graphs = private.remote_cache_settings()
+    if autograd is not None:
+        return autograd
+    return bool(graphs or environment.get("TORCHINDUCTOR_REDIS_HOST") or environment.get("TORCHINDUCTOR_REDIS_URL"))
+
+
+def address(environment: Mapping[str, str]) -> str:
+    """Return host and port, without the password that a URL may hold."""
+    url = urlsplit(environment.get("TORCHINDUCTOR_REDIS_URL", ""))
+    if url.scheme:
+        return url.netloc.rpartition("@")[2] + url.path
+    host, port = environment.get("TORCHINDUCTOR_REDIS_HOST", "localhost"), environment.get("TORCHINDUCTOR_REDIS_PORT")
+    return f"{host}:{port or 6379}"
+
+
+_links: dict[str, Link] = {}
+
+
+def _link(address: str) -> Link:
+    """Return this process's one link to ``address``: connections are reused, failures remembered."""
+    if address not in _links:
+        errors = (*private.remote_errors(), ValueError)
+        _links[address] = Link(address, lambda: private.RemoteBytes(TIMEOUT_SECONDS), errors)
+    return _links[address]
+
+
+def forget_failures() -> None:
+    """Try every server again at the next question, as a new process would."""
+    _links.clear()
+
+
+def _name(key: str, place: int) -> str:
+    return f"pytest-regional:1:{key}:{place}"
+
+
+def _put(server: BytesByName, name: str, data: bytes) -> bool:
+    server.put(name, data)
+    return True
