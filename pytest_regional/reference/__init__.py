@@ -4,12 +4,22 @@ Read in this order: ``regions`` (what an annotation asks for), ``effects`` (what
 (the plan), ``extract`` (the plan as submodules), ``compile_regions`` (submodules as compiled callables),
 ``regional_inductor`` (all of it as one graph pass), ``dynamo_backend`` (the pass as ``torch.compile`` backend). Then
 ``share`` (identical regions once), ``failure`` (regions that do not compile), ``symbols`` and ``restride`` (what
-crosses a border), ``cse`` (the border before AOTAutograd splits the graph), ``explanation`` (the plan for
-people), ``options`` (what a user may choose), ``naming`` (nodes in words).
+crosses a border), ``cse`` (the border before AOTAutograd splits the graph), ``pre_grad`` (passes before all that),
+``caching`` (results of whole graphs, on disk and across machines), ``artifacts`` (the same as files of the user's),
+``explanation`` (the plan for people), ``options`` (what a user may choose), ``naming`` (nodes in words).
 Nothing here knows of pytest or of the harness.
 """
 
+from pytest_regional.reference.artifacts import (
+    CompiledProgram,
+    CompiledRegion,
+    compile_program,
+    compile_region,
+    load,
+    load_or_compile,
+)
 from pytest_regional.reference.caching.ahead import cache_key
+from pytest_regional.reference.caching.errors import ArtifactError, CacheWarning
 from pytest_regional.reference.dynamo_backend import regional
 from pytest_regional.reference.explanation import Explanation, explain, explain_program
 from pytest_regional.reference.failure import RegionCompileError, RegionFallbackWarning
@@ -19,7 +29,11 @@ from pytest_regional.reference.regional_inductor import regional_inductor, split
 from pytest_regional.reference.regions import RegionAnnotationError, RegionConfigError, RegionKey
 
 __all__ = [
+    "ArtifactError",
     "BackendOptionError",
+    "CacheWarning",
+    "CompiledProgram",
+    "CompiledRegion",
     "Explanation",
     "Partition",
     "PartitionPlan",
@@ -29,8 +43,12 @@ __all__ = [
     "RegionFallbackWarning",
     "RegionKey",
     "cache_key",
+    "compile_program",
+    "compile_region",
     "explain",
     "explain_program",
+    "load",
+    "load_or_compile",
     "plan_partitions",
     "regional",
     "regional_inductor",

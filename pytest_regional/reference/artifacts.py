@@ -1,0 +1,280 @@
+"""Compiled programs and regions as files: compile in one process, run in another.
+
+An artifact is a pickle in a checked envelope: loading one runs code that is in it. It is read only from folders that
+nobody else can write to; never load one that came from somewhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.fx
+
+from pytest_regional._torch import MissingTorchSymbolError
+from pytest_regional._torch.aot_compile import (
+    aot_compile,
+    call_unguarded,
+    dump_function,
+    guard_failure,
+    load_function,
+    training_artifacts,
+)
+from pytest_regional._torch.region_compile import donation_arguments, region_compile_settings, standalone_compile
+from pytest_regional.reference.caching.errors import ArtifactError, ArtifactNotFoundError, CacheWarning, WrongKindError
+from pytest_regional.reference.caching.files import read_artifact, write_artifact
+from pytest_regional.reference.caching.region_code import RegionCode
+from pytest_regional.reference.calling import as_graph_target
+from pytest_regional.reference.dynamo_backend import compile_dynamo_graph
+from pytest_regional.reference.options import BackendOptions
+from pytest_regional.reference.regions import checked_settings
+
+PROGRAM = "compiled program"
+REGION = "compiled region"
+
+PathLike = str | os.PathLike[str]
+
+
+class UnsavableArtifactError(ArtifactError):
+    """What was compiled cannot be stored; the message says what in it."""
+
+
+class UnloadableArtifactError(ArtifactError):
+    """A whole artifact names something that does not exist in this process."""
+
+
+class MissingModuleError(ArtifactError):
+    """The artifact of a module was loaded without the module that has the parameters."""
+
+
+class InputMismatchError(ArtifactError):
+    """A loaded program was called with inputs that it was not compiled for."""
+
+
+@dataclass(frozen=True)
+class CompiledProgram:
+    """A function or module, compiled as one graph with its backward; made by ``compile_program`` and ``load``."""
+
+    _function: Any
+    _module: torch.nn.Module | None = None
+    _of_module: bool = False
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run it.
+
+        Raises:
+            InputMismatchError: shapes, dtypes or other properties that it was compiled for do not hold.
+        """
+        arguments = (self._module, *inputs) if self._of_module else inputs
+        reason = guard_failure(self._function, arguments)
+        if reason:
+            raise InputMismatchError(
+                f"the compiled program does not hold for these inputs: {reason}. Compile it for them, with "
+                f"dynamic=True for several sizes."
+            )
+        return call_unguarded(self._function, arguments)
+
+    def save(self, path: PathLike) -> None:
+        """Write it to ``path``, whole or not at all.
+
+        Raises:
+            UnsavableArtifactError: it refers to something that has no place in a file.
+            ArtifactError: ``path`` is a folder, or others can write to its folder.
+        """
+        with _unsavable():
+            payload = pickle.dumps((self._of_module, dump_function(self._function)))
+        write_artifact(Path(path), payload, PROGRAM)
+
+
+@dataclass(frozen=True)
+class CompiledRegion:
+    """One graph, compiled by Inductor as a whole; made by ``compile_region`` and ``load``."""
+
+    _call: Callable[..., Sequence[Any]]
+
+    def __call__(self, *inputs: Any) -> Sequence[Any]:
+        """Run it; returns the tuple of its outputs."""
+        return self._call(*inputs)
+
+    def save(self, path: PathLike) -> None:
+        """Write it to ``path``, whole or not at all.
+
+        Raises:
+            UnsavableArtifactError: it refers to something that has no place in a file.
+            ArtifactError: ``path`` is a folder, or others can write to its folder.
+        """
+        with _unsavable():
+            payload = pickle.dumps(RegionCode.of(self._call))
+        write_artifact(Path(path), payload, REGION)
+
+
+def compile_program(
+    fn: Callable[..., Any],
+    *inputs: Any,
+    dynamic: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> CompiledProgram:
+    """Compile the annotated regions of ``fn`` for ``inputs``, forward and backward, and run nothing.
+
+    Args:
+        fn: a function, or a module, that Dynamo captures as one graph.
+        inputs: its arguments; looked at, not changed.
+        dynamic: as ``torch.compile``'s.
+        options: as ``torch.compile``'s with ``backend="regional"``.
+    """
+    chosen = BackendOptions.merged(options)
+    module = fn if isinstance(fn, torch.nn.Module) else None
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        return compile_dynamo_graph(gm, example_inputs, chosen)
+
+    with _without_gradients([*inputs, *(module.parameters() if module else ())]):
+        function = aot_compile(module.forward if module else fn, inputs, backend, dynamic)
+    return CompiledProgram(function, module, module is not None)
+
+
+def compile_region(
+    gm: torch.fx.GraphModule, *inputs: Any, configs: Mapping[str, Any] | None = None, name: str = "region"
+) -> CompiledRegion:
+    """Compile ``gm`` by Inductor, forward and, where inputs require gradients, backward.
+
+    Args:
+        gm: a graph that returns a tuple: of ATen ops, or as Dynamo makes it. It is left as it is.
+        inputs: one for each placeholder; sizes are taken as they are.
+        configs: Inductor settings for this compile, as in an annotation.
+        name: what it is called in logs and errors.
+
+    Raises:
+        RegionConfigError: a setting that Inductor does not have.
+    """
+    settings = checked_settings(configs or {}, name)
+    compile_function = standalone_compile()
+    copied = torch.fx.GraphModule(gm, _copied(gm.graph))
+    with training_artifacts(), region_compile_settings(settings, name):
+        artifact = compile_function(
+            copied, list(inputs), dynamic_shapes="from_example_inputs", aot=True, **donation_arguments(compile_function)
+        )
+    return CompiledRegion(as_graph_target(artifact, name, plain=False))
+
+
+def load(path: PathLike, module: torch.nn.Module | None = None) -> CompiledProgram | CompiledRegion:
+    """Load what ``save`` wrote. Nothing is compiled.
+
+    Args:
+        path: the file.
+        module: what holds the parameters, for a program that was compiled of a module.
+
+    Raises:
+        ArtifactError: the subclass says what is wrong with the file, the message also what to do.
+    """
+    kind, payload = _read(Path(path))
+    with _unloadable(Path(path)):
+        if kind == REGION:
+            return CompiledRegion(pickle.loads(payload).load())
+        of_module, data = pickle.loads(payload)
+        function = load_function(data)
+    if of_module and module is None:
+        raise MissingModuleError(f"{path} was compiled of a module: give it, for its parameters: load(path, module).")
+    return CompiledProgram(function, module, of_module)
+
+
+def load_or_compile(
+    path: PathLike,
+    fn: Callable[..., Any],
+    *inputs: Any,
+    dynamic: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> CompiledProgram:
+    """Load the program from ``path`` or, where that cannot be, compile it and save it there.
+
+    A file that is there and cannot be used is told of with one ``CacheWarning``, and so is a result that cannot be
+    saved. Arguments are those of ``compile_program``. What ``fn`` does is not compared with what the file holds.
+    """
+    try:
+        loaded = load(path, fn if isinstance(fn, torch.nn.Module) else None)
+        if isinstance(loaded, CompiledProgram):
+            return loaded
+        raise WrongKindError(f"{path} holds a {REGION}, not a {PROGRAM}. Name another file.")
+    except ArtifactNotFoundError:
+        pass
+    except ArtifactError as error:
+        warnings.warn(f"compiled anew: {error}", CacheWarning, stacklevel=2)
+    compiled = compile_program(fn, *inputs, dynamic=dynamic, options=options)
+    try:
+        compiled.save(path)
+    except (ArtifactError, OSError) as error:
+        warnings.warn(f"compiled, but not saved: {error}", CacheWarning, stacklevel=2)
+    return compiled
+
+
+def _read(path: Path) -> tuple[str, bytes]:
+    try:
+        return PROGRAM, read_artifact(path, PROGRAM)
+    except WrongKindError:
+        return REGION, read_artifact(path, REGION)
+
+
+def _copied(graph: torch.fx.Graph) -> torch.fx.Graph:
+    copied = torch.fx.Graph()
+    copied.output(copied.graph_copy(graph, {}))
+    return copied
+
+
+@contextlib.contextmanager
+def _unsavable() -> Iterator[None]:
+    try:
+        yield
+    except MissingTorchSymbolError:
+        raise
+    except (
+        pickle.PicklingError,
+        AttributeError,
+        TypeError,
+        RuntimeError,
+        AssertionError,
+        NotImplementedError,
+    ) as error:
+        raise UnsavableArtifactError(f"this cannot be saved: {type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def _unloadable(path: Path) -> Iterator[None]:
+    """Tell what a whole artifact of this torch and machine can still lack: something that this process has not."""
+    try:
+        yield
+    except MissingTorchSymbolError:
+        raise
+    except (
+        ImportError,
+        AttributeError,
+        LookupError,
+        OSError,
+        TypeError,
+        RuntimeError,
+        pickle.UnpicklingError,
+    ) as error:
+        raise UnloadableArtifactError(
+            f"{path} is whole, but cannot be loaded here: {type(error).__name__}: {error}. Import the modules that "
+            f"define its operators and functions first, or compile it anew."
+        ) from error
+
+
+@contextlib.contextmanager
+def _without_gradients(values: Sequence[Any]) -> Iterator[None]:
+    """Take ``.grad`` away for a while: the guards that 2.13 stores of a tensor with one cannot be loaded."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor) and value.is_leaf]
+    gradients = [tensor.grad for tensor in tensors]
+    for tensor in tensors:
+        tensor.grad = None
+    try:
+        yield
+    finally:
+        for tensor, gradient in zip(tensors, gradients, strict=True):
+            tensor.grad = gradient
