@@ -84,7 +84,7 @@ class Link:
             self._connection = None
             self._paused_until = time.monotonic() + PAUSE_SECONDS
         warn_once(
-            f"The shared cache at {self.address} is not used for {PAUSE_SECONDS:.0f} s; results are kept on this machine. "
+            f"The shared cache at {self.address} is not used for {PAUSE_SECONDS:.0f} s; results are kept here only. "
             f"{type(error).__name__}: {error}. Is the server running, and reachable from here?",
             about=f"link {self.address}",
         )
