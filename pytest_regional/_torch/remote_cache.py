@@ -72,8 +72,9 @@ def remote_cache_settings() -> tuple[bool | None, bool | None]:
 
 @functools.cache
 def _cache_class() -> Any:
-    # PyTorch counts and logs by the name of the class.
-    return type("RemoteRegionalCache", (symbol("torch._inductor.remote_cache", "RemoteCache"),), {})
+    # PyTorch counts and logs by the name of the class. Its own ``_get`` takes an empty value for none.
+    members = {"_get": lambda self, name, sample: self._backend_get(name)}
+    return type("RemoteRegionalCache", (symbol("torch._inductor.remote_cache", "RemoteCache"),), members)
 
 
 def _hurry(client: Any, timeout: float) -> None:

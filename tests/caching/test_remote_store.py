@@ -1,0 +1,437 @@
+"""Entries that machines share: who may write them, and what a server that fails costs."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_regional._torch import remote_cache as private
+from pytest_regional.reference.caching import envelope, errors, remote
+from pytest_regional.reference.caching.entries import KIND
+from pytest_regional.reference.caching.errors import CacheWarning
+from pytest_regional.reference.caching.local import LocalStore
+from pytest_regional.reference.caching.remote import Link, RemoteStore, open_remote_store
+from pytest_regional.reference.caching.signatures import sign
+from pytest_regional.reference.caching.store import Store, open_store
+from tests.caching.conftest import RunningRedis, free_port
+from tests.caching.trials import flipped
+from tests.caching.writer import MACHINE
+
+SECRET = b"a secret"
+
+
+class Server:
+    """What a remote cache is to the store: bytes by name."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.questions = 0
+
+    def get(self, name: str) -> bytes | None:
+        self.questions += 1
+        return self.values.get(name)
+
+    def put(self, name: str, data: bytes) -> None:
+        self.questions += 1
+        self.values[name] = data
+
+
+@pytest.fixture(autouse=True)
+def fixed_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(envelope, "this_machine", lambda: MACHINE)
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def store(server: Server) -> RemoteStore:
+    return _store(server)
+
+
+def _store(server: Server, secret: bytes = SECRET) -> RemoteStore:
+    return RemoteStore(Link("here:1", lambda: server), secret)
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """No warning is given: it would be an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def _missed(store: RemoteStore, key: str, message: str) -> None:
+    """It is a miss each time, and one warning."""
+    with pytest.warns(CacheWarning, match=message) as said:
+        assert [list(store.candidates(key)) for _ in range(2)] == [[], []]
+    assert len(said) == 1
+
+
+@pytest.mark.usefixtures("quiet")
+def test_entries_come_back_to_everybody_with_the_secret(store: RemoteStore, server: Server) -> None:
+    assert [store.save("ab", payload) for payload in (b"one", b"two", b"one")] == [True] * 3
+    assert store.save("cd", b"three")
+    other = _store(server)
+    assert [list(other.candidates(key)) for key in ("ab", "cd", "ef")] == [[b"one", b"two"], [b"three"], []]
+    assert len(server.values) == 3
+
+
+def test_a_miss_is_one_question_and_a_save_two(store: RemoteStore, server: Server) -> None:
+    assert list(store.candidates("ab")) == []
+    assert server.questions == 1
+    store.save("ab", b"one")
+    assert server.questions == 3
+
+
+def test_a_key_with_many_entries_takes_one_more_in_place_of_another(store: RemoteStore, server: Server) -> None:
+    payloads = [b"%d" % number for number in range(remote.PLACES + 3)]
+    assert all(store.save("ab", payload) for payload in payloads)
+    assert len(server.values) == remote.PLACES
+    assert payloads[-1] in list(store.candidates("ab"))
+
+
+@pytest.mark.parametrize("key", ["", "../x", "AB"])
+def test_a_key_that_is_no_hash_is_refused(store: RemoteStore, key: str) -> None:
+    with pytest.raises(ValueError, match="is no cache key"):
+        store.save(key, b"")
+    with pytest.raises(ValueError, match="is no cache key"):
+        list(store.candidates(key))
+
+
+def _entry(payload: bytes, key: str, secret: bytes) -> bytes:
+    return sign(envelope.seal(payload, kind=KIND, key=key), key=key, secret=secret)
+
+
+def test_a_forged_entry_is_a_miss(store: RemoteStore, server: Server) -> None:
+    server.values[remote._name("ab", 0)] = _entry(b"evil", "ab", b"a guess")
+    _missed(store, "ab", "not signed with this process's secret: forged")
+
+
+def test_an_unsigned_entry_is_a_miss(store: RemoteStore, server: Server) -> None:
+    server.values[remote._name("ab", 0)] = _entry(b"evil", "ab", b"")
+    _missed(store, "ab", "not signed")
+
+
+def test_an_entry_replayed_under_another_key_is_a_miss(store: RemoteStore, server: Server) -> None:
+    """Twice refused: by the signature, and, signed anew by who has the secret, by the key inside."""
+    store.save("ab", b"payload")
+    server.values[remote._name("cd", 0)] = server.values[remote._name("ab", 0)]
+    _missed(store, "cd", "not signed.*moved from another key")
+    sealed = envelope.seal(b"payload", kind=KIND, key="ab")
+    server.values[remote._name("ef", 0)] = sign(sealed, key="ef", secret=SECRET)
+    _missed(store, "ef", "belongs to the key ab, not to ef")
+
+
+def test_an_entry_cut_anywhere_is_a_miss(store: RemoteStore, server: Server) -> None:
+    store.save("ab", b"payload")
+    whole = server.values[remote._name("ab", 0)]
+    for length in range(len(whole)):
+        server.values[remote._name("ab", 0)] = whole[:length]
+        errors.forget_warnings()
+        _missed(store, "ab", "not signed")
+
+
+def test_a_bit_flipped_anywhere_is_a_miss(store: RemoteStore, server: Server) -> None:
+    store.save("ab", b"payload")
+    whole = server.values[remote._name("ab", 0)]
+    for _, data in flipped(whole, range(len(whole))):
+        server.values[remote._name("ab", 0)] = data
+        errors.forget_warnings()
+        _missed(store, "ab", "not signed")
+
+
+def test_a_refused_entry_is_replaced_by_the_next_save_and_hides_no_other(store: RemoteStore, server: Server) -> None:
+    store.save("ab", b"one")
+    store.save("ab", b"two")
+    server.values[remote._name("ab", 0)] = b"broken"
+    with pytest.warns(CacheWarning, match="not signed"):
+        assert list(store.candidates("ab")) == [b"two"]
+    store.save("ab", b"three")
+    assert list(store.candidates("ab")) == [b"three", b"two"]
+
+
+def test_an_entry_from_another_torch_is_a_miss(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.save("ab", b"payload")
+    monkeypatch.setattr(envelope, "this_machine", lambda: MACHINE.__class__(*"ABCDEF"))
+    _missed(store, "ab", "compiled by torch torch")
+
+
+@pytest.mark.usefixtures("quiet")
+def test_trust_by_name_takes_signed_and_unsigned(server: Server) -> None:
+    trusting = _store(server, b"")
+    trusting.save("ab", b"unsigned")
+    _store(server).save("cd", b"signed")
+    assert [list(trusting.candidates(key)) for key in ("ab", "cd")] == [[b"unsigned"], [b"signed"]]
+
+
+def test_trust_by_name_still_wants_whole_entries(server: Server) -> None:
+    store = _store(server, b"")
+    store.save("ab", b"payload")
+    server.values[remote._name("ab", 0)] = server.values[remote._name("ab", 0)][:-1]
+    _missed(store, "ab", "is truncated")
+
+
+def test_the_local_store_is_first_and_learns_from_the_remote_one(tmp_path: Path, server: Server) -> None:
+    first, second = (Store(LocalStore(tmp_path / name), _store(server)) for name in ("first", "second"))
+    assert first.save("ab", b"payload")
+    assert list(second.candidates("ab")) == [b"payload"]
+    server.values.clear()
+    assert list(second.candidates("ab")) == [b"payload"]
+
+
+def test_who_takes_a_local_entry_asks_no_server(tmp_path: Path, server: Server) -> None:
+    store = Store(LocalStore(tmp_path / "store"), _store(server))
+    store.save("ab", b"payload")
+    asked = server.questions
+    assert next(store.candidates("ab")) == b"payload"
+    assert server.questions == asked
+
+
+def test_an_entry_in_both_stores_is_offered_once(tmp_path: Path, server: Server) -> None:
+    store = Store(LocalStore(tmp_path / "store"), _store(server))
+    store.save("ab", b"both")
+    _store(server).save("ab", b"remote only")
+    assert list(store.candidates("ab")) == [b"both", b"remote only"]
+
+
+def test_a_save_that_only_the_server_takes_is_a_save(tmp_path: Path, server: Server) -> None:
+    (tmp_path / "store").write_text("in the way")
+    local = LocalStore(tmp_path / "store")
+    with pytest.warns(CacheWarning, match="are not saved"):
+        assert [Store(local, remote).save("ab", b"payload") for remote in (_store(server), None)] == [True, False]
+
+
+class Failing(Server):
+    def get(self, name: str) -> bytes | None:
+        self.questions += 1
+        raise ConnectionResetError("gone")
+
+
+def test_a_failing_server_is_asked_once_a_minute_and_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(remote.time, "monotonic", lambda: now[0])
+    server = Failing()
+    connections = []
+    link = Link("here:1", lambda: connections.append(server) or server)  # type: ignore[func-returns-value]
+    store = RemoteStore(link, SECRET)
+
+    def ask_after(seconds: float) -> tuple[int, int]:
+        now[0] += seconds
+        assert list(store.candidates("ab")) == []
+        assert not store.save("ab", b"")
+        return server.questions, len(connections)
+
+    with pytest.warns(CacheWarning, match="here:1 is not used for 60 s.*ConnectionResetError: gone") as said:
+        assert [ask_after(seconds) for seconds in (0, 1, 58, 2, 59)] == [(1, 1), (1, 1), (1, 1), (2, 2), (2, 2)]
+    assert len(said) == 1
+
+
+def test_a_failing_server_leaves_the_local_store(tmp_path: Path) -> None:
+    store = Store(LocalStore(tmp_path / "store"), _store(Failing()))
+    with pytest.warns(CacheWarning) as said:
+        assert (store.save("ab", b"payload"), list(store.candidates("ab"))) == (True, [b"payload"])
+    assert len(said) == 1
+
+
+def test_what_is_no_fault_of_the_server_is_not_hidden(store: RemoteStore) -> None:
+    with pytest.raises(ZeroDivisionError):
+        store.link.ask(lambda server: 1 / 0)
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setenv("TORCHINDUCTOR_REDIS_HOST", "127.0.0.1")
+    monkeypatch.setenv(remote.SECRET, "a secret")
+    return monkeypatch
+
+
+@pytest.mark.usefixtures("quiet")
+def test_nothing_is_shared_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(remote.SECRET, "a secret")
+    assert open_remote_store() is None
+
+
+@pytest.mark.parametrize("name", ["TORCHINDUCTOR_REDIS_HOST", "TORCHINDUCTOR_REDIS_URL"])
+def test_a_named_server_is_asked(name: str) -> None:
+    assert remote.is_wanted({name: "redis://cache"})
+    assert not remote.is_wanted({name: ""})
+
+
+def test_pytorchs_settings_turn_it_on_and_off() -> None:
+    named = {"TORCHINDUCTOR_REDIS_HOST": "cache"}
+    with torch._inductor.config.patch(fx_graph_remote_cache=True):
+        assert remote.is_wanted({})
+        with torch._functorch.config.patch(enable_remote_autograd_cache=False):
+            assert not remote.is_wanted(named)
+    with torch._inductor.config.patch(fx_graph_remote_cache=False):
+        assert remote.is_wanted(named)
+    with torch._functorch.config.patch(enable_remote_autograd_cache=True):
+        assert remote.is_wanted({})
+
+
+@pytest.mark.parametrize("said", ["", "yes", "1"])
+def test_without_a_secret_nothing_is_shared(environment: pytest.MonkeyPatch, said: str) -> None:
+    environment.delenv(remote.SECRET)
+    environment.setenv(remote.UNAUTHENTICATED, said)
+    message = "no secret.*PYTEST_REGIONAL_CACHE_SECRET.*PYTEST_REGIONAL_CACHE_UNAUTHENTICATED=allow"
+    with pytest.warns(CacheWarning, match=message) as warned:
+        assert [open_remote_store() for _ in range(2)] == [None, None]
+    assert len(warned) == 1
+
+
+def test_without_the_package_nothing_is_shared(environment: pytest.MonkeyPatch) -> None:
+    environment.setattr(private, "redis_is_installed", lambda: False)
+    with pytest.warns(CacheWarning, match=r"pip install 'pytest-regional\[redis\]'") as warned:
+        assert [open_remote_store() for _ in range(2)] == [None, None]
+    assert len(warned) == 1
+
+
+@pytest.mark.parametrize(
+    ("variables", "address"),
+    [
+        ({}, "localhost:6379"),
+        ({"TORCHINDUCTOR_REDIS_HOST": "cache", "TORCHINDUCTOR_REDIS_PORT": "1"}, "cache:1"),
+        ({"TORCHINDUCTOR_REDIS_URL": "redis://me:password@cache:2/3"}, "cache:2/3"),
+        ({"TORCHINDUCTOR_REDIS_URL": "unix:///run/redis.sock"}, "/run/redis.sock"),
+    ],
+)
+def test_the_address_in_messages_holds_no_password(variables: dict[str, str], address: str) -> None:
+    assert remote.address(variables) == address
+
+
+# From here on through PyTorch's own backend.
+
+
+@pytest.fixture
+def redis(environment: pytest.MonkeyPatch, redis_port: int) -> int:
+    environment.setenv("TORCHINDUCTOR_REDIS_PORT", str(redis_port))
+    return redis_port
+
+
+@pytest.fixture
+def raw(redis: int) -> Iterator[object]:
+    """The server as an attacker, or a broken network, sees it."""
+    import redis as package
+
+    client = package.Redis(port=redis)
+    client.flushall()
+    yield client
+    client.close()
+
+
+def _machine(name: str, tmp_path: Path) -> Store:
+    shared = open_store().remote
+    assert shared is not None
+    return Store(LocalStore(tmp_path / name), shared)
+
+
+@pytest.mark.usefixtures("quiet", "raw")
+def test_redis_shares_entries_between_machines(tmp_path: Path) -> None:
+    first, second = (_machine(name, tmp_path) for name in ("first", "second"))
+    payload = bytes(range(256)) * 20_000
+    assert first.save("ab", payload)
+    assert list(second.candidates("ab")) == [payload]
+    assert list(second.local.candidates("ab")) == [payload]
+
+
+@pytest.mark.usefixtures("raw")
+def test_redis_shares_entries_between_processes(tmp_path: Path) -> None:
+    code = """
+import sys
+from pytest_regional.reference.caching import envelope
+from pytest_regional.reference.caching.store import open_store
+from tests.caching.writer import MACHINE
+envelope.this_machine = lambda: MACHINE
+assert open_store().save("ab", b"from another process")
+"""
+    subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], check=True, cwd=Path(__file__).parents[2])
+    assert list(_machine("here", tmp_path).candidates("ab")) == [b"from another process"]
+
+
+def test_redis_with_bytes_that_nobody_signed_is_a_miss(tmp_path: Path, raw: object) -> None:
+    store = _machine("here", tmp_path)
+    store.remote.save("ab", b"payload")  # type: ignore[union-attr]
+    (name,) = raw.keys()  # type: ignore[attr-defined]
+    value = raw.get(name)  # type: ignore[attr-defined]
+    for broken, key in ((value[:-1], "ab"), (b"", "ab"), (b"\x80\x04N.", "ab"), (value, "cd")):
+        raw.set(name.decode().replace(":ab:", f":{key}:"), broken)  # type: ignore[attr-defined]
+        errors.forget_warnings()
+        with pytest.warns(CacheWarning, match="not signed") as said:
+            assert list(store.candidates(key)) == []
+        assert len(said) == 1
+
+
+def test_redis_that_refuses_to_store_is_one_warning(tmp_path: Path, raw: object) -> None:
+    raw.config_set("maxmemory", "1")  # type: ignore[attr-defined]
+    try:
+        store = _machine("here", tmp_path)
+        with pytest.warns(CacheWarning, match="OutOfMemoryError") as said:
+            assert [store.save("ab", b"%d" % number) for number in range(3)] == [True] * 3
+        assert len(said) == 1
+    finally:
+        raw.config_set("maxmemory", "0")  # type: ignore[attr-defined]
+    assert len(list(store.candidates("ab"))) == 3
+
+
+def test_redis_that_goes_away_is_one_warning(environment: pytest.MonkeyPatch, tmp_path: Path, redis_port: int) -> None:
+    port = free_port()
+    environment.setenv("TORCHINDUCTOR_REDIS_PORT", str(port))
+    with RunningRedis(port, tmp_path):
+        store = _machine("here", tmp_path)
+        assert store.save("ab", b"payload")
+    with pytest.warns(CacheWarning, match=f"127.0.0.1:{port} is not used for 60 s.*cannot be reached") as said:
+        assert [list(store.candidates(key)) for key in ("ab", "cd")] == [[b"payload"], []]
+    assert len(said) == 1
+
+
+def test_no_server_is_one_warning_and_no_waiting(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    environment.setenv("TORCHINDUCTOR_REDIS_PORT", str(free_port()))
+    store = _machine("here", tmp_path)
+    started = time.monotonic()
+    with pytest.warns(CacheWarning, match="cannot be reached") as said:
+        assert (store.save("ab", b"payload"), list(store.candidates("ab"))) == (True, [b"payload"])
+    assert len(said) == 1
+    assert time.monotonic() - started < 1
+
+
+def test_a_server_that_never_answers_is_waited_for_once(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        environment.setenv("TORCHINDUCTOR_REDIS_PORT", str(silent.getsockname()[1]))
+        environment.setattr(remote, "TIMEOUT_SECONDS", 0.5)
+        store = _machine("here", tmp_path)
+        started = time.monotonic()
+        with pytest.warns(CacheWarning, match="is not used for 60 s.*[Tt]imeout") as said:
+            assert all(store.save("ab", b"%d" % number) for number in range(5))
+        assert len(said) == 1
+        assert 0.4 < time.monotonic() - started < 1.5
+        assert len(list(store.candidates("ab"))) == 5
+
+
+def test_an_address_that_is_none_is_one_warning(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    environment.setenv("TORCHINDUCTOR_REDIS_PORT", "none")
+    store = _machine("here", tmp_path)
+    with pytest.warns(CacheWarning, match="127.0.0.1:none is not used.*ValueError") as said:
+        assert [store.save("ab", b"payload") for _ in range(2)] == [True, True]
+    assert len(said) == 1
+
+
+@pytest.mark.usefixtures("quiet", "raw")
+def test_pytorch_counts_what_is_asked_of_the_server(tmp_path: Path) -> None:
+    stats = private.symbol("torch._inductor.remote_cache", "cache_stats")._stats["RemoteRegionalCache"]
+    before = (stats.miss, stats.put, stats.hit)
+    store = _machine("here", tmp_path)
+    store.save("ab", b"payload")
+    assert list(store.remote.candidates("ab")) == [b"payload"]  # type: ignore[union-attr]
+    # Saving looks for a free place: a miss. Looking up is a hit, and a miss where the entries end.
+    assert (stats.miss - before[0], stats.put - before[1], stats.hit - before[2]) == (2, 1, 1)
