@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_regional._torch import symbol
+from pytest_regional._torch.region_compile import compile_lock
 
 _CODECACHE = "torch._inductor.codecache"
 
@@ -14,12 +18,14 @@ _CODECACHE = "torch._inductor.codecache"
 class CodeFile(NamedTuple):
     """A file of generated code, its path relative to Inductor's cache folder.
 
-    ``library`` is the key under which a compiled C++ library is known to Inductor; empty for Python sources.
+    ``library`` is the key under which a compiled C++ library is known to Inductor, ``source`` the SHA-256 of what it
+    was compiled from; both are empty for Python sources.
     """
 
     path: str
     content: bytes
     library: str = ""
+    source: str = ""
 
 
 def cache_dir() -> str:
@@ -33,22 +39,36 @@ def code_files(artifact: Any) -> tuple[CodeFile, ...]:
     ``CompiledFxGraph.source_code`` and ``cache_key`` (2.11 to 2.15) name the source; the libraries are those whose
     functions stand in the module made of it, each with Inductor's ``key``.
     """
-    graph = artifact.inner_fn.compiled_fn.serialize().compiled_fw.result
-    key = graph.cache_key
-    source = CodeFile(_below_cache_dir(_source_path(key)), graph.source_code.encode())
-    return source, *_libraries(key)
+    entry = artifact.inner_fn.compiled_fn.serialize()
+    graphs = [part.result for part in (entry.compiled_fw, entry.compiled_bw) if part is not None]
+    sources = [
+        CodeFile(_below_cache_dir(_source_path(graph.cache_key)), graph.source_code.encode()) for graph in graphs
+    ]
+    return *sources, *(library for graph in graphs for library in _libraries(graph.cache_key))
 
 
-def install(file: CodeFile, path: str) -> None:
-    """Make Inductor load the library at ``path`` when its code asks for the library that ``file`` was.
+@contextlib.contextmanager
+def libraries_at_hand(files: Mapping[str, CodeFile]) -> Iterator[None]:
+    """Have code that is loaded inside find its libraries in ``files``, by path, without a compiler.
 
-    Without it Inductor would look for a compiler, its vector instructions and a precompiled header before it finds
-    that nothing is to be built (``CppPythonBindingsCodeCache.cache``, 2.11 to 2.15).
+    Inductor itself would ask the compiler what it can do, with a test program for vector instructions and a precompiled
+    header, before it finds that nothing is to be built; and look for another library if the answers differ
+    (``CppPythonBindingsCodeCache.load_async``, 2.11 to 2.15, whose first argument is the source).
     """
     cache = symbol(_CODECACHE, "CppPythonBindingsCodeCache")
-    if file.library and file.library not in cache.cache:
-        library = cache._load_library(path, file.library)
-        cache.cache[file.library] = lambda: library
+    paths = {file.source: (path, file.library) for path, file in files.items() if file.source}
+    original = cache.load_async
+
+    def load_async(main_code: str, *args: Any, **kwargs: Any) -> Any:
+        found = paths.get(_digest(main_code.encode()))
+        return original(main_code, *args, **kwargs) if found is None else lambda: cache._load_library(*found)
+
+    with compile_lock():
+        cache.load_async = load_async
+        try:
+            yield
+        finally:
+            del cache.load_async  # the class inherits it
 
 
 def _source_path(key: str) -> str:
@@ -72,5 +92,14 @@ def _libraries(key: str) -> Iterator[CodeFile]:
             path, name = getattr(library, "__file__", None), getattr(library, "key", "")
             if path and name and path not in seen and os.path.isfile(path):
                 seen.add(path)
-                with open(path, "rb") as file:
-                    yield CodeFile(_below_cache_dir(path), file.read(), name)
+                yield CodeFile(_below_cache_dir(path), Path(path).read_bytes(), name, _source_digest(Path(path)))
+
+
+def _source_digest(library: Path) -> str:
+    """Return the digest of what a library was compiled from, which Inductor keeps beside it; empty without."""
+    source = library.with_suffix(".cpp")
+    return _digest(source.read_bytes()) if source.is_file() else ""
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

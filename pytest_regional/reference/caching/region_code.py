@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._torch.kernels import CodeFile, cache_dir, code_files, install
+from pytest_regional._torch.kernels import CodeFile, cache_dir, code_files, libraries_at_hand
 from pytest_regional._torch.region_compile import aot_compiled_artifact
 from pytest_regional.reference.caching.files import write_atomically
 from pytest_regional.reference.calling import Compiled, as_graph_target
@@ -43,9 +43,9 @@ class RegionCode:
 
     def load(self) -> Compiled:
         """Return the function that calls the region in a graph."""
-        for file in self.files:
-            install(file, str(_in_place(file)))
-        artifact: Callable[..., Any] = aot_compiled_artifact().deserialize(self.artifact)  # type: ignore[attr-defined]
+        in_place = {str(_in_place(file)): file for file in self.files}
+        with libraries_at_hand(in_place):
+            artifact: Callable[..., Any] = aot_compiled_artifact().deserialize(self.artifact)  # type: ignore[attr-defined]
         return as_graph_target(artifact, self.name, plain=self.makes_plain_values)
 
 
