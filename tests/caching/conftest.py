@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,21 @@ def as_new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
     yield
     errors.forget_warnings()
     remote.forget_failures()
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setenv("TORCHINDUCTOR_REDIS_HOST", "127.0.0.1")
+    monkeypatch.setenv(remote.SECRET, "a secret")
+    return monkeypatch
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """No warning is given: it would be an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
 
 
 @pytest.fixture(scope="session")
