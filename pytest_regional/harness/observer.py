@@ -21,7 +21,7 @@ from . import annotated
 from .annotated import RegionId
 from .counters import CounterLog
 from .own_cache import OUTCOMES, OwnCache, moved
-from .passes import COUNTS_ITSELF, DynamoGraph
+from .passes import COUNTS_ITSELF, DynamoGraph, is_body
 from .record import GeneratedCode, GeneratedSource, GraphRecord, RegionRecord
 
 
@@ -77,6 +77,7 @@ class _Frame:
     lookup_pending: bool = False
     made_graph: bool = False
     gm: Any = None
+    module: Any = None
     dynamo_graph: DynamoGraph = field(default_factory=DynamoGraph)
 
     def __str__(self) -> str:
@@ -190,7 +191,7 @@ class Observer:
         return exceeded, limit
 
     def _on_backend_call(self, original: Callable[..., Any], output_graph: Any, gm: Any, *rest: Any, **kw: Any) -> Any:
-        with self._frame(_Frame("backend", gm=_Graph.of("inference", gm))) as frame:
+        with self._frame(_Frame("backend", gm=_Graph.of("inference", gm), module=gm)) as frame:
             self.note_passes()
             mark = self._own_cache.mark()
             result = original(output_graph, gm, *rest, **kw)
@@ -361,17 +362,21 @@ class Observer:
             if backend and getattr(custom, COUNTS_ITSELF, False):
                 backend.dynamo_graph.runs_of(custom)
 
-    def pass_ran(self, name: str, custom: Any = None) -> None:
+    def pass_ran(self, name: str, custom: Any = None, graph: Any = None) -> None:
         """Count one run of the pre-grad pass called ``name``, for the Dynamo graph or the region being compiled.
 
-        ``custom`` is the pass where it counts itself.
+        ``custom`` is the pass where it counts itself, and ``graph`` what it ran on.
         """
-        self._count("pre_grad_calls", f"{name} ran")
         backend = self._inside("backend")
+        if custom is not None and backend and not self._nested:
+            runs = backend.dynamo_graph.runs_of(custom)
+            if is_body(graph, backend.module):
+                runs.body_calls += 1
+                return
+            runs.calls += 1
+        self._count("pre_grad_calls", f"{name} ran")
         if custom is not None and self._nested:
             custom.region_calls += 1
-        elif custom is not None and backend:
-            backend.dynamo_graph.runs_of(custom).calls += 1
 
     def _add_source(self, compiled: Any, *, loaded: bool) -> None:
         text = getattr(compiled, "source_code", None)

@@ -39,13 +39,20 @@ class GraphRuns:
 
     graph: DynamoGraph = field(repr=False)
     calls: int = 0
+    body_calls: int = 0
+
+
+def is_body(graph: Any, module: Any) -> bool:
+    """Say whether ``graph`` is that of an operator's body inside Dynamo's ``module``, not of the module itself."""
+    inner = (child for child in module.modules() if child is not module)
+    return graph is not None and any(getattr(child, "graph", None) is graph for child in inner)
 
 
 class PassCounts:
     """What a counting pass has seen. Everything here is plain data of this process.
 
     Attributes:
-        calls: all runs, on whole Dynamo graphs, on regions, and by hand.
+        calls: all runs, on whole Dynamo graphs, bodies of operators in them, on regions, and by hand.
         region_calls: those on the subgraph of one region, which no regional backend should make.
         graphs: the Dynamo graphs that were compiled with this pass configured.
     """
@@ -59,9 +66,14 @@ class PassCounts:
     def calls_by_compile(self) -> tuple[int, ...]:
         """The runs on each Dynamo graph handed to the backend with this pass configured, in order; 0 where it did not.
 
-        Runs on a region's subgraph are not among them.
+        Runs on a region's subgraph or on the body of an operator are not among them.
         """
         return tuple(runs.calls for runs in self.graphs)
+
+    @property
+    def body_calls(self) -> int:
+        """The runs on bodies of operators such as ``checkpoint``, which Inductor hands to passes one by one."""
+        return sum(runs.body_calls for runs in self.graphs)
 
     @property
     def calls_by_outcome(self) -> dict[str, int]:
@@ -86,7 +98,7 @@ def counting_pass(uuid: object = None, transform: Callable[[Any], None] | None =
 
         def __call__(self, graph: Any) -> None:
             self.calls += 1
-            _tell_observer(self)
+            _tell_observer(self, graph)
             if transform is not None:
                 transform(graph)
 
@@ -105,12 +117,12 @@ def counting_pass(uuid: object = None, transform: Callable[[Any], None] | None =
     return CountingPass()
 
 
-def _tell_observer(custom: Any) -> None:
+def _tell_observer(custom: Any, graph: Any) -> None:
     from .regional import running
 
     harness = running()
     if harness is not None:
-        harness.observer.pass_ran(type(custom).__name__, custom)
+        harness.observer.pass_ran(type(custom).__name__, custom, graph)
 
 
 def replacing(before: Any, after: Any) -> Callable[[Any], None]:

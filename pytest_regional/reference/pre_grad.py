@@ -54,17 +54,17 @@ class PreGradPlan:
     uuids: tuple[Hashable, ...] = ()
 
     def run(self, gm: torch.fx.GraphModule) -> None:
-        """Run the passes on Dynamo's graph, in place.
+        """Run the passes in place: on the bodies of operators such as ``checkpoint``, then on Dynamo's graph itself.
 
         What a pass raises comes out as it is.
 
         Raises:
             PreGradPassError: naming the pass that left an invalid graph, or that made another instead.
         """
-        for custom in self.passes:
-            _run_one(custom, gm)
-        if self.passes:
-            gm.recompile()
+        for module in _bodies_first(gm) if self.passes else ():
+            for custom in self.passes:
+                _run_one(custom, module)
+            module.recompile()
 
 
 def plan_pre_grad(timing: str | None = None) -> PreGradPlan:
@@ -132,6 +132,14 @@ def _checked_passes(configured: Any) -> tuple[Any, ...]:
                     f"torch.fx.Graph alone: derive it from CustomGraphPass."
                 )
     return passes
+
+
+def _bodies_first(gm: torch.fx.GraphModule) -> list[torch.fx.GraphModule]:
+    """Return the graphs that the passes run on, in Inductor's order."""
+    used = {node.target for node in gm.graph.find_nodes(op="get_attr")}
+    bodies = [b for name, b in gm.named_children() if name in used and isinstance(b, torch.fx.GraphModule)]
+    found = [inner for body in bodies for inner in _bodies_first(body)]
+    return [*dict.fromkeys(found), gm]
 
 
 def _run_one(custom: Callable[[torch.fx.Graph], Any], gm: torch.fx.GraphModule) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 from pytest_regional import region
 
@@ -79,6 +80,39 @@ def test_a_pass_runs_once_for_all_regions(regional, pre_grad_pass, timing, train
     assert (counting.calls, counting.region_calls, counting.calls_by_compile) == (1, 0, (1,))
 
 
+@torch.compiler.nested_compile_region
+def nested_product(x, w):
+    return product(x, w)
+
+
+def in_nested_region(x, w):
+    """One body, used twice: Dynamo puts a body that is used once into the graph."""
+    return nested_product(nested_product(x, w), w)
+
+
+def in_checkpoint(x, w):
+    return torch.utils.checkpoint.checkpoint(product, x, w, use_reentrant=False) @ w
+
+
+@timings
+@pytest.mark.parametrize(("program", "products"), [(in_nested_region, [1, 0]), (in_checkpoint, [1, 1])])
+def test_bodies_of_operators(regional, pre_grad_pass, timing, program, products):
+    """The pass finds the product in the body, and the run on it is told apart from that on the graph."""
+    seen = []
+
+    def note_and_square(graph):
+        seen.append(len(products_in(graph)))
+        square(graph)
+
+    counting = pre_grad_pass(uuid="v1", transform=note_and_square)
+    x, w = program_and_inputs(regional, "function")[1]
+    with regional.expect(pre_grad_calls=1):
+        values = run(regional.compile(program, pre_grad_pass=counting, pre_grad_pass_timing=timing), (x, w))
+    torch.testing.assert_close(values[0], (x @ x) @ (x @ x))
+    assert seen == products
+    assert (counting.calls, counting.body_calls, counting.calls_by_compile) == (2, 1, (1,))
+
+
 def broken(x, w):
     x = product(x, w)
     torch._dynamo.graph_break()
@@ -130,6 +164,9 @@ def test_a_timing_in_pytorchs_own_config(regional, pre_grad_pass, timing, on_hit
 def test_pre_grad_passes_switched_off(regional, pre_grad_pass):
     counting = pre_grad_pass(uuid="v1", transform=square)
     program, (x, w) = program_and_inputs(regional, "function")
-    compiled = regional.compile(program, pre_grad_pass=counting, inductor_configs={"use_pre_grad_passes": False})
-    torch.testing.assert_close(run(compiled, (x, w))[0], x @ w)
-    assert counting.calls == 0
+    for switched_on, expected in [(False, x @ w), (True, x @ x)]:
+        compiled = regional.compile(
+            program, pre_grad_pass=counting, inductor_configs={"use_pre_grad_passes": switched_on}
+        )
+        torch.testing.assert_close(run(compiled, (x, w))[0], expected)
+    assert counting.calls_by_compile == (0, 1)

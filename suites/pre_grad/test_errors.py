@@ -21,6 +21,19 @@ checked = pytest.mark.regional_compile(
 _names = itertools.count()
 
 
+@pytest.fixture
+def works_with_a_uuid(regional, pre_grad_pass):
+    """Show that the same compile is fine with a uuid: the error was about that, and passes do run here."""
+
+    def check(kind="function", timing="late"):
+        counting = pre_grad_pass(uuid="v1")
+        program, inputs = program_and_inputs(regional, kind)
+        run(regional.compile(program, pre_grad_pass=counting, pre_grad_pass_timing=timing), inputs)
+        assert counting.calls_by_compile == (1,)
+
+    return check
+
+
 def pass_without_uuid():
     """Return a pass of a class that nobody was warned of, in whatever process this is."""
 
@@ -38,7 +51,7 @@ def function_without_uuid(graph):
 
 @pytest.mark.parametrize("kind", ["function", "module"])
 @pytest.mark.parametrize("make", [pass_without_uuid, lambda: function_without_uuid], ids=["pass", "function"])
-def test_late_without_a_uuid(regional, make, kind):
+def test_late_without_a_uuid(regional, works_with_a_uuid, make, kind):
     custom = make()
     name = getattr(custom, "__qualname__", type(custom).__qualname__)
     program, inputs = program_and_inputs(regional, kind)
@@ -48,15 +61,17 @@ def test_late_without_a_uuid(regional, make, kind):
         pytest.raises(RuntimeError, match=rf"(?s){name}.*uuid\(\).*early"),
     ):
         run(compiled, inputs)
+    works_with_a_uuid(kind)
 
 
 @pytest.mark.regional_compile(requires=(*NEEDS, "pre_grad_pass_lists"), dynamic=False, expects_regions=False)
-def test_late_with_a_list_names_the_pass_without_a_uuid(regional, pre_grad_pass):
+def test_late_with_a_list_names_the_pass_without_a_uuid(regional, pre_grad_pass, works_with_a_uuid):
     lacking = pass_without_uuid()
     program, inputs = program_and_inputs(regional, "function")
     compiled = regional.compile(program, pre_grad_pass=[pre_grad_pass(uuid="v1"), lacking], pre_grad_pass_timing="late")
     with pytest.raises(RuntimeError, match=type(lacking).__qualname__):
         run(compiled, inputs)
+    works_with_a_uuid()
 
 
 @pytest.fixture
@@ -76,7 +91,7 @@ def said():
     logger.removeHandler(handler)
 
 
-def test_default_without_a_uuid_is_said_once_for_each_class(regional, said):
+def test_default_without_a_uuid_is_said_once_for_each_class(regional, said, works_with_a_uuid):
     program, inputs = program_and_inputs(regional, "function")
     first, other = pass_without_uuid(), pass_without_uuid()
     for custom, expected in [(first, 1), (first, 1), (other, 2), (type(first)(), 2)]:
@@ -84,13 +99,16 @@ def test_default_without_a_uuid_is_said_once_for_each_class(regional, said):
         assert len(said()) == expected
     assert type(first).__qualname__ in said()[0]
     assert type(other).__qualname__ in said()[1]
+    works_with_a_uuid(timing="default")
 
 
 @pytest.mark.parametrize(("timing", "uuid"), [("early", None), ("early", "v1"), ("late", "v1"), ("default", "v1")])
 def test_nothing_is_said_otherwise(regional, pre_grad_pass, said, timing, uuid):
     program, inputs = program_and_inputs(regional, "function")
-    run(regional.compile(program, pre_grad_pass=pre_grad_pass(uuid=uuid), pre_grad_pass_timing=timing), inputs)
+    counting = pre_grad_pass(uuid=uuid)
+    run(regional.compile(program, pre_grad_pass=counting, pre_grad_pass_timing=timing), inputs)
     assert said() == []
+    assert counting.calls_by_compile == (1,)
 
 
 class Mine(Exception):
@@ -131,7 +149,7 @@ def test_a_pass_that_raises_leaves_no_entry(regional, pre_grad_pass, timing, kin
         torch.testing.assert_close(run(compiled(), inputs), run(program, inputs))
 
 
-def test_what_uuid_raises_is_seen(regional):
+def test_what_uuid_raises_is_seen(regional, works_with_a_uuid):
     base = torch._inductor.custom_graph_pass.CustomGraphPass
 
     def uuid(self):
@@ -141,6 +159,7 @@ def test_what_uuid_raises_is_seen(regional):
     program, inputs = program_and_inputs(regional, "function")
     with pytest.raises(Exception, match="no uuid today"):
         run(regional.compile(program, pre_grad_pass=broken, pre_grad_pass_timing="late"), inputs)
+    works_with_a_uuid()
 
 
 @checked

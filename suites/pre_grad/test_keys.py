@@ -138,6 +138,7 @@ def test_passes_of_a_list_run_in_its_order(regional, pre_grad_pass, timing):
     program, inputs = program_and_inputs(regional, "function")
     run(regional.compile(program, pre_grad_pass=passes, pre_grad_pass_timing=timing), inputs)
     assert order == ["c", "a", "b"]
+    assert [counting.calls_by_compile for counting in passes] == [(1,)] * 3
 
 
 @pytest.mark.regional_compile(requires=LISTS, dynamic=False)

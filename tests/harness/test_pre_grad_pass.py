@@ -88,6 +88,30 @@ def test_each_piece_between_graph_breaks_is_a_compile():
     assert counting.calls_by_compile == (1, 1)
 
 
+nested = torch.compiler.nested_compile_region(plain)
+
+
+def in_body(x, w):
+    return nested(nested(x, w), w)
+
+
+def runs_a_copy(gm, example_inputs):
+    """A backend that runs the pass on the body, and on a copy of the graph."""
+    (custom,) = [symbol("torch._inductor.config", "pre_grad_custom_pass")]
+    (body,) = [child for child in gm.children() if isinstance(child, torch.fx.GraphModule)]
+    custom(body.graph)
+    custom(torch.fx.Graph())
+    return gm.forward
+
+
+def test_runs_on_bodies_of_operators_are_counted_apart():
+    counting = pre_grad_pass(uuid="v1")
+    spec = BackendSpec(name="runs_a_copy", factory=lambda: runs_a_copy)
+    with regional(spec, expects_regions=False) as r, r.expect(pre_grad_calls=1), torch.no_grad():
+        r.compile(in_body, pre_grad_pass=counting)(*pair(r))
+    assert (counting.calls, counting.body_calls, counting.calls_by_compile) == (2, 1, (1,))
+
+
 def runs_twice(gm, example_inputs):
     """A backend that runs every configured pass twice, and looks nothing up."""
     for custom in symbol("torch._inductor.config", "pre_grad_custom_pass"):

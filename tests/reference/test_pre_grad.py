@@ -319,6 +319,18 @@ def test_nodes_may_be_left_out_of_order():
     assert gm(torch.tensor(3)) == -5
 
 
+def test_bodies_come_before_the_graph_that_uses_them():
+    inner, body, outer = graph_module(), graph_module(), graph_module()
+    for module, child, name in [(body, inner, "inner"), (outer, body, "body"), (outer, inner, "again")]:
+        module.add_submodule(name, child)
+        with module.graph.inserting_before(module.graph.output_node()):
+            module.graph.get_attr(name)
+    outer.add_submodule("unused", graph_module())
+    seen = []
+    plan([Pass("a", seen.append), Pass("b", seen.append)]).run(outer)
+    assert seen == [g for module in (inner, body, outer) for g in (module.graph, module.graph)]
+
+
 def other_graph_value(graph):
     other = torch.fx.Graph()
     graph.output_node().args = (other.placeholder("y"),)
