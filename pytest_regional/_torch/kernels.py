@@ -85,14 +85,19 @@ def _libraries(key: str) -> Iterator[CodeFile]:
     """``PyCodeCache.modules`` holds every generated module that this process loaded (2.11 to 2.15)."""
     seen = set()
     for module in symbol(_CODECACHE, "PyCodeCache").modules:
-        if getattr(module, "key", None) != key:
-            continue
-        for function in vars(module).values():
-            library = getattr(function, "__self__", None)
+        functions = vars(module).values() if getattr(module, "key", None) == key else ()
+        for library in (getattr(function, "__self__", None) for function in functions):
             path, name = getattr(library, "__file__", None), getattr(library, "key", "")
-            if path and name and path not in seen and os.path.isfile(path):
-                seen.add(path)
-                yield CodeFile(_below_cache_dir(path), Path(path).read_bytes(), name, _source_digest(Path(path)))
+            file = _existing(path) if path and name not in seen else None
+            if name and file:
+                seen.add(name)
+                yield CodeFile(_below_cache_dir(str(file)), file.read_bytes(), name, _source_digest(file))
+
+
+def _existing(path: str) -> Path | None:
+    """Return the file of a library; where it was loaded from may be gone, and another of that name in use now."""
+    candidates = Path(cache_dir(), _below_cache_dir(path)), Path(path)
+    return next((file for file in candidates if file.is_file()), None)
 
 
 def _source_digest(library: Path) -> str:
