@@ -62,8 +62,12 @@ def regional(
     isolate: bool = True,
     seed: int = DEFAULT_SEED,
     cache_dir: str | Path | None = None,
+    shared_cache: bool = False,
 ) -> Iterator[Regional]:
     """Give what the ``regional_compile`` marker and the ``regional`` fixture give; the keywords are the marker's.
+
+    Three are not: ``seed`` and ``cache_dir``, which the plugin chooses for a test, and ``shared_cache``, which lets
+    compiles inside use a cache on a server that the environment names.
 
     Yields:
         the harness. When the block ends without an exception, it is checked that something was compiled.
@@ -75,7 +79,9 @@ def regional(
     """
     options = CompileOptions(dynamic, fullgraph, inductor_configs or {}, None, pre_grad_pass_timing)
     folder = Path(cache_dir) if cache_dir is not None else None
-    with harness(backend, device, folder=folder, seed=seed, options=options, isolate=isolate) as made:
+    with harness(
+        backend, device, folder=folder, seed=seed, options=options, isolate=isolate, shared_cache=shared_cache
+    ) as made:
         _skip_without(made, requires)
         yield made
         made.check_fallbacks()

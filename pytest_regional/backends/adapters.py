@@ -17,7 +17,18 @@ def reference() -> BackendSpec:
 
         return regional
 
-    return BackendSpec("reference", factory, Capabilities(), compile_options=frozenset({"pre_grad_pass_timing"}))
+    def forget() -> None:
+        from pytest_regional.reference.process import forget
+
+        forget()
+
+    return BackendSpec(
+        "reference",
+        factory,
+        Capabilities(),
+        forget=forget,
+        compile_options=frozenset({"pre_grad_pass_timing"}),
+    )
 
 
 class TorchRegionalCapabilities(Capabilities):

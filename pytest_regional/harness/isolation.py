@@ -18,6 +18,14 @@ from pytest_regional._torch import state
 #: Environment variables whose values are cache folders: ours to set, never a leak.
 CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
+#: Environment variables that name a cache server, which other tests and machines write to.
+SHARED_CACHE_VARIABLES = ("TORCHINDUCTOR_REDIS_HOST", "TORCHINDUCTOR_REDIS_URL")
+
+_SHARED_CACHE_SETTINGS = {
+    "torch._inductor.config": "fx_graph_remote_cache",
+    "torch._functorch.config": "enable_remote_autograd_cache",
+}
+
 _UNTRACKED_ENVIRONMENT = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION", *CACHE_VARIABLES})
 
 # Written by PyTorch itself while it compiles (2.11 to 2.15), not by tests.
@@ -200,6 +208,21 @@ def cache_folder(folder: Path) -> Iterator[Path]:
             _set_environment(name, value)
 
 
+@contextlib.contextmanager
+def no_shared_cache() -> Iterator[None]:
+    """Leave caches on servers alone while the context lasts; what is set inside counts."""
+    saved = {name: os.environ.pop(name, MISSING) for name in SHARED_CACHE_VARIABLES}
+    try:
+        with contextlib.ExitStack() as stack:
+            for module, setting in _SHARED_CACHE_SETTINGS.items():
+                if state.config_values(module)[setting]:
+                    stack.enter_context(state.patched_config(module, {setting: False}))
+            yield
+    finally:
+        for name, value in saved.items():
+            _set_environment(name, value)
+
+
 @dataclass
 class Isolation:
     """The isolation of one test; ``leaks`` is filled when it ends."""
@@ -211,15 +234,16 @@ class Isolation:
 
 
 @contextlib.contextmanager
-def isolated(folder: Path, seed: int) -> Iterator[Isolation]:
+def isolated(folder: Path, seed: int, *, shared_cache: bool = False) -> Iterator[Isolation]:
     """Isolate what runs inside: see the module's docstring.
 
     Args:
         folder: where this test's compiler caches go; created when missing, never deleted.
         seed: for Python's, NumPy's and torch's generators.
+        shared_cache: whether a cache on a server that the environment names may be used.
     """
     isolation = Isolation(folder, seed)
-    with cache_folder(folder):
+    with cache_folder(folder), contextlib.nullcontext() if shared_cache else no_shared_cache():
         forget()
         random_state = _random_state()
         snapshot = Snapshot.take()

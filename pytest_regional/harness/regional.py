@@ -266,6 +266,8 @@ class Regional(InputFactories):
             "seed": self.seed,
             "cache_dir": str(self.folder),
             "expects_regions": False,
+            # What this test set since it began is for its children, too.
+            "shared_cache": True,
         }
 
     # Ending
@@ -323,6 +325,7 @@ def harness(
     seed: int = DEFAULT_SEED,
     options: CompileOptions | None = None,
     isolate: bool = True,
+    shared_cache: bool = False,
 ) -> Iterator[Regional]:
     """Isolate and observe what runs inside; yields the :class:`Regional` to do it with.
 
@@ -333,6 +336,7 @@ def harness(
         seed: for the random generators.
         options: how programs are compiled by default.
         isolate: ``False`` only observes; caches, configuration and seeds are then the caller's business.
+        shared_cache: whether a cache on a server that the environment names may be used in spite of isolation.
     """
     resolved = registry.resolve(spec) if isinstance(spec, str) else spec
     with contextlib.ExitStack() as stack:
@@ -341,7 +345,7 @@ def harness(
         regional = Regional(resolved, device, folder, seed, options or CompileOptions())
         stack.enter_context(structured_trace_off())
         if isolate:
-            stack.enter_context(_isolated(regional))
+            stack.enter_context(_isolated(regional, shared_cache=shared_cache))
         stack.enter_context(regional.observer.watching())
         _RUNNING.append(regional)
         try:
@@ -351,10 +355,10 @@ def harness(
 
 
 @contextlib.contextmanager
-def _isolated(regional: Regional) -> Iterator[None]:
+def _isolated(regional: Regional, *, shared_cache: bool) -> Iterator[None]:
     state = None
     try:
-        with isolation.isolated(regional.folder, regional.seed) as state:
+        with isolation.isolated(regional.folder, regional.seed, shared_cache=shared_cache) as state:
             yield
     finally:
         regional.leaks = state.leaks if state else ()

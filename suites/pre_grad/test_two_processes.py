@@ -63,20 +63,28 @@ def test_table(regional, training):
     )
 
 
-def compile_squares(regional, timing, uuid):
-    counting = pre_grad_pass(uuid=uuid, transform=square)
-    program, inputs = program_and_inputs(regional, "function")
-    value = run(regional.compile(program, pre_grad_pass=counting, pre_grad_pass_timing=timing), inputs)[0]
-    torch.testing.assert_close(value, inputs[0] @ inputs[0])
-    return value
+TIMINGS = ("late", "early")
 
 
-@pytest.mark.parametrize(("timing", "hits"), [("late", 0), ("early", 1)])
-def test_another_uuid_in_another_process(regional, timing, hits):
+def compile_squares(regional, uuid):
+    """Compile with each timing, of a size of its own; return values, hits and misses."""
+    seen = {}
+    for n, timing in enumerate(TIMINGS):
+        regional.restart()
+        counting = pre_grad_pass(uuid=uuid, transform=square)
+        program, inputs = program_and_inputs(regional, "function", n=8 + n)
+        before = regional.counters
+        value = run(regional.compile(program, pre_grad_pass=counting, pre_grad_pass_timing=timing), inputs)[0]
+        torch.testing.assert_close(value, inputs[0] @ inputs[0])
+        moved = regional.counters - before
+        seen[timing] = value, (moved.cache_hits, moved.cache_misses)
+    return seen
+
+
+def test_another_uuid_in_another_process(regional):
     """``late`` keeps entries of two uuids apart, ``early`` looks at the graph, and a hit is bitwise what was saved."""
-    first = regional.in_new_process(compile_squares, timing, "v1")
-    other = regional.in_new_process(compile_squares, timing, "v2")
-    assert (other.counters.cache_hits, other.counters.cache_misses) == (hits, 1 - hits)
-    again = regional.in_new_process(compile_squares, timing, "v1")
-    assert (again.counters.cache_hits, again.counters.cache_misses) == (1, 0)
-    assert torch.equal(again.value, first.value)
+    first, other, again = (regional.in_new_process(compile_squares, uuid).value for uuid in ("v1", "v2", "v1"))
+    assert {timing: first[timing][1] for timing in TIMINGS} == {"late": (0, 1), "early": (0, 1)}
+    assert {timing: other[timing][1] for timing in TIMINGS} == {"late": (0, 1), "early": (1, 0)}
+    assert {timing: again[timing][1] for timing in TIMINGS} == {"late": (1, 0), "early": (1, 0)}
+    assert all(torch.equal(first[timing][0], again[timing][0]) for timing in TIMINGS)

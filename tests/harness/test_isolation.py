@@ -187,3 +187,32 @@ def test_reset_forgets_disk_as_well():
         r.reset()
         with r.expect(graphs=1, region_cache_hits=0, region_compiles=1):
             r.compile(product)(*x)
+
+
+@pytest.mark.parametrize("name", ["TORCHINDUCTOR_REDIS_HOST", "TORCHINDUCTOR_REDIS_URL"])
+def test_a_cache_server_is_left_alone(name, monkeypatch):
+    monkeypatch.setenv(name, "redis://cache.example")
+    with regional(expects_regions=False):
+        assert name not in os.environ
+        monkeypatch.setenv(name, "mine")  # what a test sets itself counts
+        assert os.environ[name] == "mine"
+    assert os.environ[name] == "redis://cache.example"
+    with regional(expects_regions=False, shared_cache=True):
+        assert os.environ[name] == "redis://cache.example"
+
+
+def test_settings_that_ask_for_a_cache_server():
+    with torch._inductor.config.patch(fx_graph_remote_cache=True):
+        with regional(expects_regions=False):
+            assert torch._inductor.config.fx_graph_remote_cache is False
+        assert torch._inductor.config.fx_graph_remote_cache is True
+
+
+def test_a_restart_forgets_warnings():
+    from pytest_regional.reference.caching.errors import CacheWarning, warn_once
+
+    with regional(expects_regions=False) as harness:
+        for _ in range(2):
+            with pytest.warns(CacheWarning, match="said once"):
+                warn_once("said once")
+            harness.restart()
