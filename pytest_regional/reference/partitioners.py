@@ -20,9 +20,28 @@ def partitioner_for(name: str) -> Callable[..., Any]:
 
     def partition(joint_module: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
         pick_from_unused_tuples(joint_module.graph)
-        return function(joint_module, *args, **kwargs)
+        forward, backward = function(joint_module, *args, **kwargs)
+        if drop_repeated(forward.graph, backward.graph):
+            backward.recompile()
+        return forward, backward
 
     return partition
+
+
+def drop_repeated(forward: torch.fx.Graph, backward: torch.fx.Graph) -> int:
+    """Remove from the backward draws that the forward has made, and ops for them alone; return how many ops.
+
+    The default partitioner of torch 2.11 to 2.15 leaves a draw there whose mask is saved, because draws are no dead
+    code, and all ops that it draws for: later draws would differ from eager's.
+    """
+    names = {node.name for node in forward.nodes if node.op == "call_function"}
+    repeated = 0
+    for node in reversed(backward.nodes):
+        only_random = not node.is_impure(impure_random=False)
+        if node.op == "call_function" and node.name in names and not node.users and only_random:
+            backward.erase_node(node)
+            repeated += 1
+    return repeated
 
 
 def pick_from_unused_tuples(graph: torch.fx.Graph) -> int:

@@ -25,3 +25,20 @@ def test_a_dropout_that_nobody_uses_draws_as_in_eager(partition):
         actual = Structure(partition).compile(dropped_dropout)(x)
         assert torch.equal(actual, expected)
         actual.sum().backward()
+
+
+def dropped_product(x, w):
+    """The mask is saved for the backward, its product is not."""
+    with region("r"):
+        return torch.nn.functional.dropout(x @ w, 0.25)
+
+
+@pytest.mark.parametrize("partition", ["default", "min_cut"])
+def test_a_backward_does_not_draw_again(partition):
+    structure = Structure(partition)
+    with inductor_config.patch(fallback_random=True):
+        inputs = [torch.randn(8, 8, requires_grad=True) for _ in range(2)]
+        output = structure.compile(dropped_product)(*inputs)
+        after_forward = torch.get_rng_state()
+        output.backward(torch.ones(8, 8))
+    assert torch.equal(torch.get_rng_state(), after_forward)
