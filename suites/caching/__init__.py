@@ -1,0 +1,1 @@
+"""The cache of whole results: what hits, what misses, what a hit is worth, and what cannot be cached."""
