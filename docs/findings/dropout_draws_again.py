@@ -1,8 +1,8 @@
 """With eager's random numbers, a dropout behind another op draws a second time in the backward.
 
-AOTAutograd's default partitioner saves the mask, but leaves the draw (and the product that it draws for) in the backward
-graph, where nobody uses it: draws are no dead code. Whatever draws next gets other numbers than in eager. The min-cut
-partitioner removes it.
+AOTAutograd's default partitioner saves the mask, but leaves the draw (and the product that it draws for) in the
+backward graph, where nobody uses it: draws are no dead code. Whatever draws next gets other numbers than in eager.
+The min-cut partitioner removes it.
 """
 
 import os
@@ -25,7 +25,7 @@ def eager(gm, inputs):
 
 
 backend = aot_autograd(fw_compiler=eager, bw_compiler=eager, partition_fn=default_partition)
-x, w = torch.ones(8, 8, requires_grad=True), torch.ones(8, 8)
+x, w = (torch.ones(8, 8, requires_grad=True) for _ in range(2))
 with torch._inductor.config.patch(fallback_random=True):
     output = torch.compile(program, backend=backend)(x, w)
     before = torch.get_rng_state()
