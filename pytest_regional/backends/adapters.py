@@ -76,6 +76,11 @@ class TorchRegionalCapabilities(Capabilities):
         """The result of a graph that trains is kept before any backward ran."""
         return c.unsupported("regions are cached one by one; the whole result only under force_autograd_cache")
 
+    @property
+    def outer_cache_of_functions(self) -> Support:
+        """An ``autograd.Function`` does not keep a graph out of that cache."""
+        return c.unsupported("regions are cached one by one; the whole result only under force_autograd_cache")
+
 
 def torch_regional() -> BackendSpec:
     """Return PyTorch's ``regional_inductor`` through ``aot_autograd``."""
@@ -155,6 +160,11 @@ class InductorCapabilities(WholeGraphCapabilities):
         """The result of a graph that trains is kept before any backward ran."""
         return c.unsupported("AOTAutograd's cache saves a graph that trains when its backward has compiled")
 
+    @property
+    def outer_cache_of_functions(self) -> Support:
+        """An ``autograd.Function`` does not keep a graph out of that cache."""
+        return c.unsupported("a bypass, unless autograd_cache_allow_custom_autograd_functions is set")
+
 
 def inductor() -> BackendSpec:
     """Return whole-graph Inductor."""
@@ -200,6 +210,11 @@ class EagerCapabilities(WholeGraphCapabilities):
     @property
     def outer_cache_before_backward(self) -> Support:
         """The result of a graph that trains is kept before any backward ran."""
+        return c.unsupported(self._reason)
+
+    @property
+    def outer_cache_of_functions(self) -> Support:
+        """An ``autograd.Function`` does not keep a graph out of that cache."""
         return c.unsupported(self._reason)
 
 

@@ -197,6 +197,11 @@ class Capabilities:
         """The result of a graph that trains is kept before any backward ran."""
         return supported()
 
+    @property
+    def outer_cache_of_functions(self) -> Support:
+        """An ``autograd.Function`` does not keep a graph out of that cache."""
+        return supported()
+
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """Return every capability's name, those that a subclass adds included."""
