@@ -33,6 +33,9 @@ bench: $(VENV)/installed  ## Print the measurements that the documentation quote
 	$(VENV)/bin/python tests/benchmarks/partition_counts.py
 	$(VENV)/bin/python tests/benchmarks/identical_blocks.py
 	$(VENV)/bin/python tests/benchmarks/region_calls.py
+	$(VENV)/bin/python tests/benchmarks/warm_start.py
+	$(VENV)/bin/python tests/benchmarks/faults.py
+	$(VENV)/bin/python -m tests.reference.corruption
 
 property: $(VENV)/installed  ## Partition 10,000 random graphs instead of 150, two ways (about ten minutes).
 	$(RUN) pytest tests/reference/test_partition_property.py --hypothesis-profile=full $(PYTEST_ARGS)

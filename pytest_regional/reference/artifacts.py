@@ -136,7 +136,10 @@ def compile_program(
         return compile_dynamo_graph(gm, example_inputs, chosen)
 
     with _without_gradients([*inputs, *(module.parameters() if module else ())]):
-        function = aot_compile(module.forward if module else fn, inputs, backend, dynamic)
+        if module:
+            function = aot_compile(_call_module, [module, *inputs], backend, dynamic)
+        else:
+            function = aot_compile(fn, inputs, backend, dynamic)
     return CompiledProgram(function, module, module is not None)
 
 
@@ -212,6 +215,11 @@ def load_or_compile(
     except (ArtifactError, OSError) as error:
         warnings.warn(f"compiled, but not saved: {error}", CacheWarning, stacklevel=2)
     return compiled
+
+
+def _call_module(module: torch.nn.Module, *inputs: Any) -> Any:
+    """Call ``module``, which is an argument here: a method that is compiled may keep its module in a closure."""
+    return module(*inputs)
 
 
 def _read(path: Path) -> tuple[str, bytes]:

@@ -77,7 +77,7 @@ def compile_dynamo_graph(
     memory: Memory = {}
 
     def compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> torch.fx.GraphModule:
-        with pre_grad_passes_done():
+        with pre_grad_passes_done():  # a backward may compile when all else is over
             return compile_annotated(
                 graph,
                 inputs,
@@ -87,15 +87,14 @@ def compile_dynamo_graph(
             )
 
     plan = plan_pre_grad(chosen.pre_grad_pass_timing)
-    if not key_only and not (chosen.outer_cache and caches_are_on()):
+    uncached = not key_only and not (chosen.outer_cache and caches_are_on())
+    if plan.early or uncached:
         plan.run(gm)
-        return through_aot_autograd(
-            gm, example_inputs, chosen.partitioner, fw_compiler=_seen_by_pytorch_cache(compile_graph)
-        )
-    if plan.early:
-        plan.run(gm)
-    cache = OuterCache(open_store(), chosen, plan, key_only)
-    with preserve_node_meta():
+    with pre_grad_passes_done(), preserve_node_meta():
+        if uncached:
+            compiler = _seen_by_pytorch_cache(compile_graph)
+            return through_aot_autograd(gm, example_inputs, chosen.partitioner, fw_compiler=compiler)
+        cache = OuterCache(open_store(), chosen, plan, key_only)
         return cache.compile(functools.partial(_backend, chosen.partitioner), gm, example_inputs, compile_graph)
 
 

@@ -113,6 +113,13 @@ def test_a_module_that_was_trained_before():
     assert all(parameter.grad is kept for parameter, kept in zip(owner.parameters(), gradients, strict=True))
 
 
+def test_a_module_of_pytorchs_own(tmp_path):
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 4))
+    artifacts.compile_program(layers, inputs()[0]).save(tmp_path / "artifact")
+    loaded = artifacts.load(tmp_path / "artifact", layers)
+    assert torch.equal(loaded(inputs()[0]), layers(inputs()[0]))
+
+
 def test_a_module_needs_its_module(tmp_path):
     artifacts.compile_program(model(), inputs()[0]).save(tmp_path / "artifact")
     with pytest.raises(artifacts.MissingModuleError, match=r"load\(path, module\)"):
