@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pytest_regional._torch import symbol
+from pytest_regional._torch.region_compile import new_fake_mode, tracing
 
 
 def aot_compile(
@@ -36,8 +37,12 @@ def dump_function(compiled: Any) -> bytes:
 
 
 def load_function(data: bytes) -> Any:
-    """``AOTCompiledFunction.deserialize`` (2.11 to 2.15)."""
-    return symbol("torch._dynamo.aot_compile", "AOTCompiledFunction").deserialize(data)
+    """``AOTCompiledFunction.deserialize`` (2.11 to 2.15).
+
+    Up to 2.13 some stored guards (of a ``torch.cond``) are only read where a trace is going on.
+    """
+    with tracing(new_fake_mode()):
+        return symbol("torch._dynamo.aot_compile", "AOTCompiledFunction").deserialize(data)
 
 
 def guard_failure(compiled: Any, arguments: Sequence[Any]) -> str:

@@ -140,6 +140,14 @@ def caches_are_on() -> bool:
     return bool(symbol(_MODULE, "should_use_local_autograd_cache")())
 
 
+def entries_are_wanted() -> bool:
+    """Return whether an entry is made of a graph without a key: so it is while Dynamo compiles ahead of time.
+
+    ``torch._functorch.config.bypass_autograd_cache_key`` (2.11 to 2.15).
+    """
+    return bool(functorch_config().bypass_autograd_cache_key)
+
+
 def serializable_compiler(output_type: type, compiler: Callable[..., Any]) -> Any:
     """``SerializableAOTDispatchCompiler``: a compiler whose results AOTAutograd offers to the cache (2.11 to 2.15)."""
     return symbol("torch._functorch.aot_autograd", "SerializableAOTDispatchCompiler")(output_type, compiler)

@@ -37,8 +37,15 @@ def threads():
     return set_and_put_back(torch.set_num_threads, now, now + 1)
 
 
+@contextlib.contextmanager
 def precision():
-    return set_and_put_back(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision(), "medium")
+    """Set what products are rounded to; PyTorch's own setter would leave the precision of each backend behind."""
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    before = [backend.fp32_precision for backend in backends]
+    with set_and_put_back(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision(), "medium"):
+        yield
+    for backend, value in zip(backends, before, strict=True):
+        backend.fp32_precision = value
 
 
 def deterministic():
@@ -72,8 +79,6 @@ def test_a_config_misses_while_it_is_set_and_hits_when_it_is_restored(regional, 
 @pytest.mark.parametrize("state", STATES)
 def test_state_of_the_process(regional, state):
     inputs = pair(regional)
-    with state():
-        pass  # What nobody has set yet may be another state than what is put back.
     check(regional, "miss", mlp, inputs)
     for outcome in ("miss", "hit"):
         with state():

@@ -41,6 +41,19 @@ def custom(x, w):
     return Cube.apply(h) + x
 
 
+def marked_branch(x, w):
+    with region("branch"):
+        return x @ w
+
+
+def other_branch(x, w):
+    return x - w
+
+
+def conditional(x, w):
+    return torch.cond(x.sum() > 0, marked_branch, other_branch, (x, w))
+
+
 class Model(torch.nn.Module):
     """Two layers, the first in a region."""
 

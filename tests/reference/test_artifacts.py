@@ -15,7 +15,17 @@ from pytest_regional.reference.caching import errors
 from pytest_regional.reference.caching.errors import CacheWarning
 from pytest_regional.reference.caching.files import write_artifact
 from pytest_regional.reference.regions import RegionConfigError
-from tests.reference.artifact_programs import block, custom, inputs, model, product, results, run_loaded, structured
+from tests.reference.artifact_programs import (
+    block,
+    conditional,
+    custom,
+    inputs,
+    model,
+    product,
+    results,
+    run_loaded,
+    structured,
+)
 
 PROGRAMS = {"block": block, "custom": custom}
 
@@ -87,6 +97,16 @@ def test_structure_and_constants_of_the_result(tmp_path):
     expected = structured(*inputs())
     assert loaded["pair"][1] == 3
     torch.testing.assert_close([loaded["sum"], loaded["pair"][0]], [expected["sum"], expected["pair"][0]])
+
+
+def test_a_program_that_no_cache_takes(tmp_path):
+    """PyTorch makes no key for ``torch.cond``, so the outer cache is bypassed; a file needs no key."""
+    values = [value.detach() for value in inputs()]
+    artifacts.compile_program(conditional, *values).save(tmp_path / "artifact")
+    loaded = artifacts.load(tmp_path / "artifact")
+    for sign in (1, -1):
+        x, w = values[0].abs() * sign, values[1]
+        torch.testing.assert_close(loaded(x, w), conditional(x, w))
 
 
 def test_several_sizes(tmp_path):

@@ -18,6 +18,7 @@ from pytest_regional._torch.autograd_cache import (
     all_ranks_agree,
     answering,
     count_outcome,
+    entries_are_wanted,
     serializable_compiler,
     with_serialization,
 )
@@ -33,6 +34,9 @@ from pytest_regional.reference.pre_grad import PreGradPlan
 # An entry's bytes are whole and of this torch when they get here, but what they name may be gone: a custom operator
 # that nobody registered in this process, a library that this system cannot load.
 _UNUSABLE = (ImportError, AttributeError, LookupError, OSError, RuntimeError, TypeError, pickle.UnpicklingError)
+
+# Under it an entry is made that is not stored: whoever compiles ahead of time takes it from the compiled function.
+_KEY_OF_NONE = "none"
 
 
 class KeyFound(Exception):
@@ -111,7 +115,7 @@ class OuterCache:
             count_outcome("miss")
         if not self.plan.early:
             self.plan.run(question.graph)
-        return Answer(None, self.key)
+        return Answer(None, self.key or (_KEY_OF_NONE if entries_are_wanted() else None))
 
     def _find_key(self, question: GraphLookup) -> str:
         """Compute the key; return why there is none."""
@@ -148,5 +152,5 @@ class OuterCache:
         except (UnsavableGraphError, pickle.PicklingError, AttributeError, TypeError) as error:
             count_outcome("bypass", f"the result cannot be stored: {error}")
             return
-        if self.store.save(key, payload):
+        if key != _KEY_OF_NONE and self.store.save(key, payload):
             count_outcome("saved")
