@@ -121,6 +121,8 @@ def test_a_number_among_the_inputs(regional):
         return mlp(x, w) * factor
 
     x, w = pair(regional)
-    for outcome, factor in [("miss", 3), ("hit", 3), ("hit", 7)]:
-        values = look_up(regional, outcome, scaled, (x, w, factor))
-        torch.testing.assert_close(values, [scaled(x, w, factor)])
+    for outcome in ("miss", "hit"):
+        torch.testing.assert_close(look_up(regional, outcome, scaled, (x, w, 3)), [scaled(x, w, 3)])
+    # torch 2.15 keys on the number itself: another one is a miss there, and a hit before.
+    regional.restart()
+    torch.testing.assert_close(run(regional.compile(scaled), (x, w, 7)), [scaled(x, w, 7)])
