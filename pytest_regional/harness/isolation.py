@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_regional._torch import state
 
@@ -77,7 +77,7 @@ class Snapshot:
         leaks = self.leaks()
         for leak in leaks:
             self._restore_one(leak)
-        return leaks
+        return tuple(leak for leak in leaks if not _means_the_same(leak.before, leak.after))
 
     def _restore_one(self, leak: Leak) -> None:
         for module in self.config:
@@ -156,11 +156,46 @@ def _write(name: str) -> Any:
     return write
 
 
+class Precision(NamedTuple):
+    """The precision of float32 products: what ``torch.get_float32_matmul_precision`` says, and what backends have."""
+
+    everywhere: str
+    cuda: str
+    mkldnn: str
+
+
+def _precision() -> Precision:
+    import torch
+
+    backends = torch.backends
+    try:
+        everywhere = torch.get_float32_matmul_precision()
+    except RuntimeError:  # backends were set apart, so that there is no one answer
+        everywhere = "differs"
+    return Precision(everywhere, backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision)
+
+
+def _set_precision(value: Precision) -> None:
+    import torch
+
+    if value.everywhere != "differs":
+        torch.set_float32_matmul_precision(value.everywhere)
+    torch.backends.cuda.matmul.fp32_precision = value.cuda
+    torch.backends.mkldnn.matmul.fp32_precision = value.mkldnn
+
+
+def _means_the_same(before: Any, after: Any) -> bool:
+    """Tell a precision that was put back: PyTorch leaves "ieee" where "none" was, which enters cache keys."""
+    if not isinstance(before, Precision) or not isinstance(after, Precision):
+        return False
+    return before == Precision(*(part if part != "ieee" else "none" for part in after))
+
+
 _TORCH_STATE: dict[str, tuple[Any, Any]] = {
     "default dtype": (_read("get_default_dtype"), _write("set_default_dtype")),
     "default device": (_read("get_default_device"), _set_default_device),
     "grad mode": (_read("is_grad_enabled"), lambda value: _write("set_grad_enabled")(value)),
-    "float32 matmul precision": (_read("get_float32_matmul_precision"), _write("set_float32_matmul_precision")),
+    "float32 matmul precision": (_precision, _set_precision),
     "number of threads": (_read("get_num_threads"), _write("set_num_threads")),
     "deterministic algorithms": (
         lambda: (

@@ -208,6 +208,22 @@ def test_settings_that_ask_for_a_cache_server():
         assert torch._inductor.config.fx_graph_remote_cache is True
 
 
+def test_a_precision_that_a_test_put_back_leaves_no_trace():
+    with regional(expects_regions=False) as harness:
+        torch.set_float32_matmul_precision("medium")
+        torch.set_float32_matmul_precision("highest")
+        assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"
+    assert torch.backends.mkldnn.matmul.fp32_precision == "none"
+    assert harness.leaks == ()
+
+
+def test_a_precision_that_a_test_left_is_put_back_and_named():
+    with regional(expects_regions=False) as harness:
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    assert torch.backends.mkldnn.matmul.fp32_precision == "none"
+    assert [leak.name for leak in harness.leaks] == ["float32 matmul precision"]
+
+
 def test_a_restart_forgets_warnings():
     from pytest_regional.reference.caching.errors import CacheWarning, warn_once
 
