@@ -118,5 +118,5 @@ def test_a_second_model_of_the_same_blocks_costs_no_compile(regional):
     with regional.expect(region_compiles=0):
         regional.compile(model(3))(x, w)
     regional.restart()
-    with regional.expect(region_compiles=0, region_cache_hits=1):
-        regional.compile(model(3))(x, w)
+    with regional.expect(region_compiles=0, region_cache_hits=1):  # a third model: no cache has the whole of it
+        regional.compile(model(4))(x, w)
