@@ -253,7 +253,13 @@ class Regional(InputFactories):
             NewProcessError: the call raised or died there, or took longer than ``timeout`` seconds.
             TypeError: the function or its arguments cannot cross to another process.
         """
-        return call_in_new_process(job_for(function, arguments, self._for_new_process()), timeout)
+        result = call_in_new_process(job_for(function, arguments, self._for_new_process()), timeout)
+        there = result.counters
+        # What was compiled or loaded there was compiled or loaded by this test.
+        self.observer.called_compiled_region |= bool(
+            there.region_compiles or there.cache_hits or there.region_cache_hits
+        )
+        return result
 
     def _for_new_process(self) -> dict[str, Any]:
         return {

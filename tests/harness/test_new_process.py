@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pytest_regional import NewProcessError
+from pytest_regional import NewProcessError, VacuousTestError
 from pytest_regional.testing import regional
 
 from .programs import pair, product
@@ -99,3 +99,13 @@ def test_local_functions_are_refused():
 def test_arguments_that_cannot_travel_are_refused():
     with quiet() as r, pytest.raises(TypeError, match="picklable"):
         r.in_new_process(add, lambda: 3, 4)
+
+
+def test_what_a_process_compiled_this_test_compiled():
+    with regional() as r:
+        r.in_new_process(compile_product, 4)
+
+
+def test_a_process_that_compiles_nothing_leaves_the_test_vacuous():
+    with pytest.raises(VacuousTestError), regional() as r:
+        r.in_new_process(add, 1, 2)
