@@ -421,6 +421,24 @@ def test_a_region_left_eager_is_not_stored(monkeypatch):
     assert (seen["miss"], seen["saved"], seen["regions"]) == (1, 1, 1)
 
 
+def test_a_region_left_eager_in_a_body_is_not_stored(monkeypatch):
+    @torch.compiler.nested_compile_region
+    def body(x, w):
+        with region("body"):
+            return x @ w
+
+    def nested(x, w):
+        return body(x, w).sin()
+
+    def failing(*args, **kwargs):
+        raise NotImplementedError("no kernel")
+
+    monkeypatch.setattr(torch._inductor, "standalone_compile", failing)
+    with pytest.warns(UserWarning, match="it runs eagerly"):
+        _, seen = run(nested, *tensors(), options={"on_region_error": "eager"})
+    assert seen.reasons == ("a region did not compile and runs eager",)
+
+
 def test_a_result_that_cannot_be_stored_is_used_all_the_same(monkeypatch):
     monkeypatch.setattr(store.LocalStore, "save", lambda self, key, payload: False)
     output, seen = run(program, *tensors())

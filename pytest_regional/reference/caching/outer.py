@@ -22,6 +22,7 @@ from pytest_regional._torch.autograd_cache import (
     serializable_compiler,
     with_serialization,
 )
+from pytest_regional._torch.region_compile import is_graph_module
 from pytest_regional.reference.caching.errors import CacheWarning
 from pytest_regional.reference.caching.key import details_of
 from pytest_regional.reference.caching.output_code import CompiledGraph
@@ -86,7 +87,7 @@ class OuterCache:
 
         def compile_graph(graph: torch.fx.GraphModule, graph_inputs: Any) -> CompiledGraph:
             compiled = compiler(graph, graph_inputs)
-            if compiled.graph.find_nodes(op="call_module"):
+            if _runs_a_region_eager(compiled):
                 self.unsavable = "a region did not compile and runs eager"
             return CompiledGraph(compiled)
 
@@ -154,3 +155,9 @@ class OuterCache:
             return
         if key != _KEY_OF_NONE and self.store.save(key, payload):
             count_outcome("saved")
+
+
+def _runs_a_region_eager(gm: torch.fx.GraphModule) -> bool:
+    """Return whether a region, also in the body of an operator, stayed a module because it did not compile."""
+    graphs = (module.graph for module in gm.modules() if is_graph_module(module))
+    return any(graph.find_nodes(op="call_module") for graph in graphs)
