@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_regional._torch import symbol
+from pytest_regional._torch.machine import inductor_cache_dir
 from pytest_regional._torch.region_compile import compile_lock
 
 _CODECACHE = "torch._inductor.codecache"
@@ -26,11 +27,6 @@ class CodeFile(NamedTuple):
     content: bytes
     library: str = ""
     source: str = ""
-
-
-def cache_dir() -> str:
-    """``cache_dir`` of ``torch._inductor.runtime.cache_dir_utils``: ``TORCHINDUCTOR_CACHE_DIR`` or a default."""
-    return str(symbol("torch._inductor.runtime.cache_dir_utils", "cache_dir")())
 
 
 def code_files(artifact: Any) -> tuple[CodeFile, ...]:
@@ -96,7 +92,7 @@ def _libraries(key: str) -> Iterator[CodeFile]:
 
 def _existing(path: str) -> Path | None:
     """Return the file of a library; where it was loaded from may be gone, and another of that name in use now."""
-    candidates = Path(cache_dir(), _below_cache_dir(path)), Path(path)
+    candidates = inductor_cache_dir() / _below_cache_dir(path), Path(path)
     return next((file for file in candidates if file.is_file()), None)
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._torch.kernels import CodeFile, cache_dir, code_files, libraries_at_hand
+from pytest_regional._torch.kernels import CodeFile, code_files, libraries_at_hand
+from pytest_regional._torch.machine import inductor_cache_dir
 from pytest_regional._torch.region_compile import aot_compiled_artifact
 from pytest_regional.reference.caching.files import write_atomically
 from pytest_regional.reference.calling import Compiled, as_graph_target
@@ -51,7 +52,7 @@ class RegionCode:
 
 def _in_place(file: CodeFile) -> Path:
     """Write ``file`` below Inductor's cache folder, unless it is there with the same content."""
-    path = Path(cache_dir(), file.path)
+    path = inductor_cache_dir() / file.path
     if not path.is_file() or _digest(path.read_bytes()) != _digest(file.content):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, file.content)
