@@ -31,20 +31,11 @@ def reference() -> BackendSpec:
     )
 
 
-class TorchRegionalCapabilities(Capabilities):
-    """PyTorch's ``regional_inductor``."""
+class NoWholeGraphStages(Capabilities):
+    """Neither pre-grad passes nor a cache for whole graphs."""
 
-    _no_pass = "Inductor's pre-grad stage runs once for every region, never on the whole graph"
-
-    @property
-    def region_ids(self) -> Support:
-        """Nodes with different ``inductor_region`` ids never share a partition."""
-        return c.supported_for(">=2.13", "torch 2.11 ignores inductor_region: all annotated nodes are one region")
-
-    @property
-    def share_identical(self) -> Support:
-        """Identical partitions are compiled once."""
-        return c.unsupported("every partition is compiled on its own")
+    _no_pass = ""
+    _no_cache = ""
 
     @property
     def pre_grad_passes(self) -> Support:
@@ -69,17 +60,34 @@ class TorchRegionalCapabilities(Capabilities):
     @property
     def outer_cache(self) -> Support:
         """The result of a whole Dynamo graph is kept on disk: the same program in another process is a hit."""
-        return c.unsupported("regions are cached one by one; the whole result only under force_autograd_cache")
+        return c.unsupported(self._no_cache)
 
     @property
     def outer_cache_before_backward(self) -> Support:
         """The result of a graph that trains is kept before any backward ran."""
-        return c.unsupported("regions are cached one by one; the whole result only under force_autograd_cache")
+        return c.unsupported(self._no_cache)
 
     @property
     def outer_cache_of_functions(self) -> Support:
         """An ``autograd.Function`` does not keep a graph out of that cache."""
-        return c.unsupported("regions are cached one by one; the whole result only under force_autograd_cache")
+        return c.unsupported(self._no_cache)
+
+
+class TorchRegionalCapabilities(NoWholeGraphStages):
+    """PyTorch's ``regional_inductor``."""
+
+    _no_pass = "Inductor's pre-grad stage runs once for every region, never on the whole graph"
+    _no_cache = "regions are cached one by one; the whole result only under force_autograd_cache"
+
+    @property
+    def region_ids(self) -> Support:
+        """Nodes with different ``inductor_region`` ids never share a partition."""
+        return c.supported_for(">=2.13", "torch 2.11 ignores inductor_region: all annotated nodes are one region")
+
+    @property
+    def share_identical(self) -> Support:
+        """Identical partitions are compiled once."""
+        return c.unsupported("every partition is compiled on its own")
 
 
 def torch_regional() -> BackendSpec:
@@ -171,50 +179,16 @@ def inductor() -> BackendSpec:
     return BackendSpec("inductor", lambda: "inductor", InductorCapabilities())
 
 
-class EagerCapabilities(WholeGraphCapabilities):
+class EagerCapabilities(NoWholeGraphStages, WholeGraphCapabilities):
     """A backend that compiles nothing by design."""
 
     _reason = "nothing is compiled: the graph runs eager"
     _no_pass = "Inductor's pre-grad stage is never reached"
+    _no_cache = _reason
 
     @property
     def compiles_regions(self) -> Support:
         """At least one subgraph of an annotated program is compiled; without it, vacuity is not checked."""
-        return c.unsupported(self._reason)
-
-    @property
-    def pre_grad_passes(self) -> Support:
-        """A custom pre-grad pass runs once per Dynamo graph."""
-        return c.unsupported(self._no_pass)
-
-    @property
-    def pre_grad_pass_lists(self) -> Support:
-        """``pre_grad_custom_pass`` may be a list of passes, which run in its order."""
-        return c.unsupported(self._no_pass)
-
-    @property
-    def pre_grad_timing(self) -> Support:
-        """``pre_grad_pass_timing`` says whether passes run before the cache is asked or on a miss alone."""
-        return c.unsupported(self._no_pass)
-
-    @property
-    def pre_grad_timing_checked(self) -> Support:
-        """A misspelt timing is an error, and so is a uuid that identifies nothing."""
-        return c.unsupported(self._no_pass)
-
-    @property
-    def outer_cache(self) -> Support:
-        """The result of a whole Dynamo graph is kept on disk: the same program in another process is a hit."""
-        return c.unsupported(self._reason)
-
-    @property
-    def outer_cache_before_backward(self) -> Support:
-        """The result of a graph that trains is kept before any backward ran."""
-        return c.unsupported(self._reason)
-
-    @property
-    def outer_cache_of_functions(self) -> Support:
-        """An ``autograd.Function`` does not keep a graph out of that cache."""
         return c.unsupported(self._reason)
 
 
