@@ -314,11 +314,6 @@ def storage_key(value: Any) -> int | None:
         return None
 
 
-def preserve_node_ordering(graph: Any, dependencies: Mapping[Any, Any]) -> None:
-    """Wrap nodes into ``control_deps`` (``torch._inductor.fx_passes.control_dependencies``, 2.11 to 2.15)."""
-    symbol("torch._inductor.fx_passes.control_dependencies", "preserve_node_ordering")(graph, dependencies)
-
-
 def torch_region_count(gm: Any) -> int:
     """Count the partitions PyTorch's own regional_inductor makes of ``gm``, which it rewrites (2.13, 2.15).
 

@@ -26,6 +26,7 @@ OTHER = "other"
 _COLLECTIVE_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d", "symm_mem")
 _WRITING_HIGHER_ORDER_OPS = ("triton_kernel_wrapper_mutation", "auto_functionalized_with_mutation")
 _FREE_EFFECTS = ("_assert_", "sym_constrain_range")
+_ORDERED_OP = "control_deps"
 
 
 def order_edges(graph: torch.fx.Graph) -> list[Edge]:
@@ -69,7 +70,7 @@ def effect_classes(node: torch.fx.Node) -> frozenset[str]:
 def _impurity(node: torch.fx.Node) -> frozenset[str]:
     """Effects that neither a schema nor a dependency among the arguments says."""
     name = _name(node.target)
-    if name.startswith(_FREE_EFFECTS) or name == "control_deps" or written_arguments(node):
+    if name.startswith(_FREE_EFFECTS) or name == _ORDERED_OP or written_arguments(node):
         return frozenset()
     return frozenset((OTHER,)) if node.is_impure() else frozenset()
 
@@ -121,12 +122,24 @@ def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
     if is_op_overload(node.target):
         return _written_by_schema(node)
     name = _name(node.target)
+    if name == _ORDERED_OP:
+        return _written_by_body(node)
     if is_higher_order_op(node.target):
         return node.all_input_nodes if name in _WRITING_HIGHER_ORDER_OPS else []
     written = [*_nodes_in(node.kwargs.get("out"))]
     in_place = name.endswith("_") and not name.endswith("__")
     if in_place or node.target is operator.setitem or _is_augmented_assignment(node.target):
         written += _nodes_in(node.args[0])
+    return written
+
+
+def _written_by_body(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """Return what the op that ``control_deps`` orders writes to; its operands stand behind the first two arguments."""
+    written: list[torch.fx.Node] = []
+    for body in _bodies(node)[:1]:
+        operands = dict(zip(body.graph.find_nodes(op="placeholder"), node.args[2:], strict=False))
+        inner = (argument for other in body.graph.nodes for argument in written_arguments(other))
+        written += (operand for argument in inner for operand in _nodes_in(operands.get(argument)))
     return written
 
 
@@ -186,8 +199,10 @@ def _storage_order(
 
 
 def _read_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """Return the arguments whose memory ``node`` touches; picking an element of a tuple touches none."""
-    return [] if element_of(node) is not None else node.all_input_nodes
+    """Return the arguments whose memory ``node`` touches; picking an element of a tuple, or waiting, touches none."""
+    if element_of(node) is not None:
+        return []
+    return _nodes_in(node.args[1:]) if _name(node.target) == _ORDERED_OP else node.all_input_nodes
 
 
 class _Storages:

@@ -1,0 +1,11 @@
+"""Order that nobody's values ask for: ``control_deps`` edges in a graph, through regions, and of whole regions.
+
+``operator`` (one node in and out of PyTorch's operator), ``implied`` (edges that hold anyway), ``sorting`` (the graph
+in a legal order), ``add`` and ``remove`` (the two functions for users).
+"""
+
+from pytest_regional.reference.ordering.add import AddedOrder, add_control_deps
+from pytest_regional.reference.ordering.errors import OrderingCycleError, OrderingError
+from pytest_regional.reference.ordering.remove import remove_control_deps
+
+__all__ = ["AddedOrder", "OrderingCycleError", "OrderingError", "add_control_deps", "remove_control_deps"]

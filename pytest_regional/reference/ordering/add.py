@@ -1,0 +1,164 @@
+"""``add_control_deps``: say which nodes of a graph have to wait for which others."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from pytest_regional._torch.region_compile import is_op_overload
+from pytest_regional.reference.effects import Edge, element_of
+from pytest_regional.reference.ordering.errors import OrderingCycleError, OrderingError
+from pytest_regional.reference.ordering.implied import Ancestors
+from pytest_regional.reference.ordering.operator import operands_of, wait_for
+from pytest_regional.reference.ordering.sorting import sort_by
+
+_ADDED_FOR_ORDER = "element_for_order"
+
+
+@dataclass(frozen=True)
+class AddedOrder:
+    """What became of requested edges, each a pair ``(before, after)``.
+
+    Attributes:
+        added: those that the operator enforces now.
+        implied: those that hold anyway, through the flow of values or through other edges.
+        moved: nodes that stand elsewhere in the program now.
+    """
+
+    added: tuple[Edge, ...] = ()
+    implied: tuple[Edge, ...] = ()
+    moved: tuple[torch.fx.Node, ...] = ()
+
+
+def add_control_deps(
+    graph: torch.fx.Graph, dependencies: Mapping[torch.fx.Node, Iterable[torch.fx.Node]]
+) -> AddedOrder:
+    """Let each key of ``dependencies`` run after all nodes of its value, by PyTorch's ``control_deps`` operator.
+
+    A node that waits becomes a call of the operator and keeps name, users, position where it may, and metadata;
+    ``remove_control_deps`` undoes it. Edges that hold anyway cost nothing. A later dependency moves nodes. An element
+    of a tuple stands for the op that makes the tuple. Nothing is changed when an error is raised. As after any change
+    of a graph, its module needs ``recompile()`` before it is called.
+
+    Raises:
+        OrderingError: a node that is not in ``graph`` or cannot wait, no dependency, or one twice.
+        OrderingCycleError: an order that cannot be kept, with the nodes of one cycle.
+    """
+    requested = list(_checked(graph, dependencies))
+    moved = sort_by(graph, requested)
+    position = {node: i for i, node in enumerate(graph.nodes)}
+    wanted: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+    for before, after in requested:
+        wanted.setdefault(after, []).append(before)
+    # Edges are added in program order, so that an edge is judged with all earlier ones in place.
+    ancestors = Ancestors(graph, (before for before, _ in requested))
+    added: list[Edge] = []
+    for node in list(graph.nodes):
+        needed = ancestors.needed(node, wanted.get(node, ()), position)
+        if needed:
+            wait_for(node, [_waitable(dependency) for dependency in needed])
+            added += ((dependency, node) for dependency in needed)
+    return AddedOrder(tuple(added), tuple(edge for edge in requested if edge not in set(added)), moved)
+
+
+def _checked(graph: torch.fx.Graph, dependencies: Mapping[torch.fx.Node, Iterable[torch.fx.Node]]) -> Iterator[Edge]:
+    """Yield the edges that are not void: a placeholder or an attribute is there before anything runs."""
+    if graph.owning_module is None:
+        raise OrderingError("the graph belongs to no GraphModule, which has to hold the bodies of control_deps")
+    known = set(graph.nodes)
+    edges: dict[Edge, None] = {}
+    for node, asked in dependencies.items():
+        _check_dependent(node, known)
+        for dependency in _check_dependencies(node, asked, known):
+            before, after = _producer(dependency), _producer(node)
+            if before is after:
+                raise OrderingCycleError(
+                    f"{node.name!r} cannot wait for itself ({dependency.name!r} is made by the same op)",
+                    (before.name, after.name),
+                )
+            edges[before, after] = None
+    yield from (edge for edge in edges if edge[0].op not in ("placeholder", "get_attr"))
+
+
+def _check_dependent(node: torch.fx.Node, known: set[torch.fx.Node]) -> None:
+    _check_known(node, known, "asked to wait")
+    if node.op != "call_function":
+        raise OrderingError(
+            f"{node.name!r} ({node.op}) cannot wait for anything: only calls of functions run at a time of their own"
+        )
+
+
+def _check_dependencies(
+    node: torch.fx.Node, asked: Iterable[torch.fx.Node], known: set[torch.fx.Node]
+) -> list[torch.fx.Node]:
+    if isinstance(asked, torch.fx.Node) or not isinstance(asked, Iterable):
+        raise OrderingError(f"dependencies of {node.name!r} must be a list of nodes, not {asked!r}")
+    listed = list(asked)
+    if not listed:
+        raise OrderingError(f"{node.name!r} is given no dependency: leave it out, an empty wait does not lower")
+    for number, dependency in enumerate(listed):
+        _check_known(dependency, known, f"a dependency of {node.name!r}")
+        if dependency.op == "output":
+            raise OrderingError(f"{node.name!r} cannot run after the output of its graph")
+        if dependency in listed[:number]:
+            raise OrderingError(f"{node.name!r} is given the dependency {dependency.name!r} twice")
+    return listed
+
+
+def _check_known(node: object, known: set[torch.fx.Node], role: str) -> None:
+    if not isinstance(node, torch.fx.Node):
+        raise OrderingError(f"{node!r}, {role}, is no node of an FX graph")
+    if node not in known:
+        raise OrderingError(f"{node.name!r}, {role}, is not in this graph: it was erased, or belongs to another one")
+
+
+def _producer(node: torch.fx.Node) -> torch.fx.Node:
+    producer = element_of(node)
+    return node if producer is None else _producer(producer)
+
+
+def _waitable(node: torch.fx.Node) -> torch.fx.Node:
+    """Return a node whose run Inductor can wait for in place of ``node``.
+
+    Lowering of 2.11 skips a dependency that is a tuple, and lowering of 2.13 and 2.15 one without a result that is not
+    in the operator itself; both lose the edge in silence.
+    """
+    value = node.meta.get("val")
+    if isinstance(value, (tuple, list)):
+        return _element(node, value)
+    if _gives_nothing(node) and (earlier := _earlier_value(node)) is not None:
+        wait_for(node, [earlier])
+    return node
+
+
+def _gives_nothing(node: torch.fx.Node) -> bool:
+    target: Any = node.target
+    return is_op_overload(target) and not target._schema.returns
+
+
+def _element(node: torch.fx.Node, values: tuple[object, ...] | list[object]) -> torch.fx.Node:
+    number = next((i for i, value in enumerate(values) if isinstance(value, torch.Tensor)), None)
+    if number is None:
+        return node
+    for user in node.users:
+        if user.target is operator.getitem and user.args[1] == number and user.prev is node:
+            return user
+    with node.graph.inserting_after(node):
+        element = node.graph.call_function(operator.getitem, (node, number))
+    element.meta = {"val": values[number], _ADDED_FOR_ORDER: True}
+    return element
+
+
+def is_added_element(node: torch.fx.Node) -> bool:
+    """Return whether ``node`` is there for order alone."""
+    return _ADDED_FOR_ORDER in node.meta
+
+
+def _earlier_value(node: torch.fx.Node) -> torch.fx.Node | None:
+    candidates = [*operands_of(node), *node.graph.find_nodes(op="placeholder")]
+    return next((other for other in candidates if isinstance(other.meta.get("val"), torch.Tensor)), None)
