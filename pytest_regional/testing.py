@@ -24,6 +24,7 @@ from pytest_regional.harness.regional import DEFAULT_SEED, Regional, harness, ru
 
 if TYPE_CHECKING:
     from pytest_regional.backends.spec import BackendSpec
+    from pytest_regional.harness.graph_passes.result import PassRun
     from pytest_regional.harness.parity import ParityReport
     from pytest_regional.harness.process import ProcessResult
     from pytest_regional.harness.record import CompileRecord
@@ -45,6 +46,7 @@ __all__ = [
     "replacing",
     "restart",
     "run",
+    "run_pass",
 ]
 
 
@@ -121,6 +123,11 @@ def compile(fn: Any, **options: Any) -> Any:
 def run(fn: Any, *inputs: Any, backward: Any = None) -> CompileRecord:
     """As :meth:`Regional.run` of :func:`current`."""
     return current().run(fn, *inputs, backward=backward)
+
+
+def run_pass(passes: Any, fn_or_graph: Any, *inputs: Any, **options: Any) -> PassRun:
+    """As :meth:`Regional.run_pass` of :func:`current`."""
+    return current().run_pass(passes, fn_or_graph, *inputs, **options)
 
 
 def assert_parity(fn: Any, *inputs: Any, **options: Any) -> ParityReport:

@@ -26,6 +26,7 @@ from .process import ProcessResult, call_in_new_process, job_for
 from .record import CompileRecord
 
 if TYPE_CHECKING:
+    from .graph_passes.result import PassRun
     from .parity import ParityReport
 
 DEFAULT_SEED = 20251006
@@ -212,6 +213,16 @@ class Regional(InputFactories):
         report = ParityCheck(self, fn, inputs, backward, level, rtol, atol).run()
         self.parity_reports.append(report)
         return report
+
+    def run_pass(self, passes: Any, fn_or_graph: Any, *inputs: Any, **options: Any) -> PassRun:
+        """Run a graph pass, or a list of them, on a program; see ``docs/testing-passes.md``.
+
+        Keywords are ``stage`` ("pre_grad", "joint", "post_grad", "graph"), ``backward`` as :meth:`run`, and ``dynamic``,
+        ``fullgraph`` and ``inductor_configs`` as :meth:`compile`.
+        """
+        from .graph_passes.running import run_pass
+
+        return run_pass(self, passes, fn_or_graph, inputs, **options)
 
     # Watching
 

@@ -1,0 +1,193 @@
+"""Stages inside a compile: the passes stand in Inductor's own setting while the backend under test compiles."""
+
+from __future__ import annotations
+
+import itertools
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch.fx
+
+from pytest_regional._torch.state import config_values
+from pytest_regional.harness.check import ParityCheck
+from pytest_regional.harness.execution import execute
+from pytest_regional.harness.parity import ParityReport
+
+from .errors import GraphPassError, PassNeverRanError
+from .forms import GraphPass
+from .recorder import PassGraphs, Place, Recorder, inductor_pass, note
+from .result import PassRun
+from .stages import Stage
+
+if TYPE_CHECKING:
+    from pytest_regional.harness.options import CompileOptions
+    from pytest_regional.harness.regional import Regional
+
+_NUMBERS = itertools.count()
+
+
+def run_in_compile(given: Any, passes: tuple[GraphPass, ...], trial: Trial, backward: Any) -> PassRun:
+    """Compile and run the program of ``trial`` once, its backward included, with ``passes`` in their setting."""
+    recorder = trial.recorder(passes)
+    trial.execute(recorder, backward)
+    return PassRun(recorder.graphs, given, passes, trial.stage, Recompile(trial, passes, backward))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A program, and how it is compiled.
+
+    Attributes:
+        regional: the harness.
+        program: a function or module.
+        inputs: its arguments.
+        options: how to compile, without the passes.
+        stage: where the passes stand.
+    """
+
+    regional: Regional
+    program: Any
+    inputs: tuple[Any, ...]
+    options: CompileOptions
+    stage: Stage
+
+    def recorder(self, passes: tuple[GraphPass, ...], *, twice: bool = False) -> Recorder:
+        """Return a recorder that knows which graph of this harness's compile it stands in."""
+        return Recorder(passes, self.stage, self._place, twice, self._ran)
+
+    def compile(self, options: CompileOptions, eager_regions: frozenset[str] = frozenset()) -> Any:
+        """Compile as if the program had never been compiled."""
+        return self.regional.compile_with(never_compiled(self.program), options, eager_regions)
+
+    def options_with(self, recorder: Recorder, options: CompileOptions | None = None) -> CompileOptions:
+        """Return options that hold ``recorder`` in its setting.
+
+        Raises:
+            GraphPassError: another pass stands there already.
+        """
+        options, setting = options or self.options, self.stage.setting
+        configured = options.inductor_configs.get(setting, config_values("torch._inductor.config")[setting])
+        other = configured or (options.pre_grad_pass if setting == "pre_grad_custom_pass" else None)
+        if other:
+            raise GraphPassError(
+                f"{setting} holds {other!r} already, and run_pass would replace it: give run_pass a list of both passes"
+            )
+        if setting == "pre_grad_custom_pass":
+            return replace(options, pre_grad_pass=inductor_pass(recorder))
+        return replace(options, inductor_configs={**options.inductor_configs, setting: inductor_pass(recorder)})
+
+    def execute(self, recorder: Recorder, backward: Any) -> None:
+        """Compile and run with ``recorder`` in its setting.
+
+        Raises:
+            Exception: what a pass raised, as it was; or what the compile or the program raised, with a note.
+            PassNeverRanError: no graph came by.
+        """
+        compiled = self.compile(self.options_with(recorder))
+        seed = self.regional.seed
+        run = execute(compiled, self.inputs, backward=backward, seed=seed, state_of=self.program)
+        recorder.forget_modules()
+        if recorder.failure is not None:
+            raise recorder.failure
+        if run.exception is not None:
+            note(run.exception, self._after_what(recorder))
+            raise run.exception
+        self.require_ran(recorder)
+
+    def require_ran(self, recorder: Recorder) -> None:
+        """Raise :class:`PassNeverRanError` when no graph came by."""
+        if not recorder.graphs:
+            raise PassNeverRanError(self._never_ran(recorder))
+
+    def _after_what(self, recorder: Recorder) -> str:
+        names = ", ".join(one.name for one in recorder.passes)
+        ran = ", ".join(str(one.place) for one in recorder.graphs) or "no graph yet"
+        return f"run_pass: {names} (stage {self.stage.name!r}) had run on {ran}; see whether it fails without the pass"
+
+    def _never_ran(self, recorder: Recorder) -> str:
+        names = ", ".join(one.name for one in recorder.passes)
+        backend = self.regional.backend
+        return (
+            f"{names} never ran at stage {self.stage.name!r} with backend {backend!r}: no graph reached Inductor's "
+            f"{self.stage.setting}. A backend that compiles regions compiles annotated operators alone (use "
+            f"pytest_regional.region(...) in the program); one that does not use Inductor has no such stage (try "
+            f"stage='graph'); and use_{self.stage.name.removesuffix('_pre').removesuffix('_post')}_passes or its kind "
+            f"may be off."
+        )
+
+    def _place(self) -> Place:
+        frame = self.regional.observer._innermost()
+        region = ", ".join(dict.fromkeys(name for name, _ in frame.regions)) if frame.kind == "region" else None
+        if frame.graph is not None:
+            return Place(frame.graph.kind, region)
+        return Place("dynamo" if self.stage.name == "pre_grad" else "joint", region)
+
+    def _ran(self, one: GraphPass, graph: torch.fx.Graph) -> None:
+        # A counting pass tells the observer itself.
+        if self.stage.name == "pre_grad" and not getattr(one.given, "counts_itself", False):
+            self.regional.observer.pass_ran(one.name)
+
+
+@dataclass(frozen=True)
+class Recompile:
+    """Asks the passes again, by compiling again."""
+
+    trial: Trial
+    passes: tuple[GraphPass, ...]
+    backward: Any
+
+    def again(self, graphs: Sequence[PassGraphs]) -> Sequence[PassGraphs]:
+        """Compile with every pass run twice, where its second run has the same surroundings as the first."""
+        recorder = self.trial.recorder(self.passes, twice=True)
+        self.trial.execute(recorder, self.backward)
+        pairs = zip(recorder.graphs, recorder.again, strict=True)
+        return [PassGraphs(*one.place, one.after, again) for one, again in pairs if again is not None]
+
+    def numerics(self, level: str, rtol: float | None, atol: float | None, backward: Any) -> ParityReport:
+        """Compare the program compiled with the passes with eager; when it differs, say whether they are to blame."""
+        trial, backward = self.trial, self.backward if backward is None else backward
+        recorder = trial.recorder(self.passes)
+        check = PassParity(trial.regional, trial.program, trial.inputs, backward, level, rtol, atol, trial, recorder)
+        report = check.run()
+        trial.require_ran(recorder)
+        trial.regional.parity_reports.append(report)
+        return report
+
+
+@dataclass
+class PassParity(ParityCheck):
+    """Parity of the program compiled with passes, and the blame laid on them or taken off them."""
+
+    trial: Trial
+    recorder: Recorder
+
+    def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:
+        options = replace(self.trial.options, fallback_random=True)
+        return self.trial.compile(self.trial.options_with(self.recorder, options), eager_regions)
+
+    def _blame(self, first: Any, second: Any) -> str:
+        names = ", ".join(one.name for one in self.recorder.passes)
+        plain = self.trial.compile(replace(self.trial.options, fallback_random=True))
+        if all(self._judge(case, self._execute(plain, case.inputs)).ok for case in (first, second)):
+            return f"the pass {names}: compiled without it the program agrees with eager"
+        return f"not the pass {names} alone: compiled without it the program differs from eager as well"
+
+
+def never_compiled(program: Any) -> Callable[..., Any]:
+    """Return ``program`` as a function that Dynamo has never seen.
+
+    Dynamo keeps what it compiled, and what it learned of sizes, by code object: a program that is run under ten passes
+    would otherwise hit the recompile limit.
+    """
+    if not isinstance(program, types.FunctionType):
+
+        def call(*inputs: Any) -> Any:
+            return program(*inputs)
+
+        return never_compiled(call)
+    code = program.__code__.replace(co_name=f"{program.__code__.co_name}_{next(_NUMBERS)}")
+    copied = types.FunctionType(code, program.__globals__, program.__name__, program.__defaults__, program.__closure__)
+    copied.__kwdefaults__ = program.__kwdefaults__
+    return copied

@@ -1,0 +1,151 @@
+"""The forms that graph passes have in the wild, and how each is called.
+
+``pass(graph)`` is Inductor's own contract. A callable is given the ``GraphModule`` instead when its first parameter is
+annotated as one or called ``gm``, ``graph_module``, ``module`` or ``mod``, and also gets example inputs when it
+requires a second argument.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch.fx
+
+from pytest_regional._torch import graph_passes as private
+from pytest_regional._torch.passes import custom_graph_pass_base
+
+from .errors import GraphPassError, PassFormError
+from .stages import GRAPH, Stage
+
+MODULE_PARAMETERS = frozenset({"gm", "graph_module", "module", "mod"})
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a pass runs on: a graph module, and whether it is for inference."""
+
+    module: torch.fx.GraphModule
+    is_inference: bool
+
+    def example_inputs(self) -> list[Any]:
+        """Return one (fake) value a placeholder, ``None`` where tracing left none."""
+        placeholders = self.module.graph.find_nodes(op="placeholder")
+        return [node.meta.get("val", node.meta.get("example_value")) for node in placeholders]
+
+
+@dataclass(frozen=True)
+class GraphPass:
+    """One pass under test."""
+
+    given: Any
+    call: Callable[[Target], Any]
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return pass_name(self.given)
+
+
+def graph_passes(given: Any, stage: Stage) -> tuple[GraphPass, ...]:
+    """Return the pass, or the passes of a list, ready to be called at ``stage``.
+
+    Raises:
+        PassFormError: something that is no pass, or none for that stage.
+    """
+    passes = tuple(given) if isinstance(given, list | tuple) else (given,)
+    if not passes:
+        raise PassFormError("run_pass got an empty list of passes: there is nothing to run")
+    return tuple(GraphPass(one, _way_to_call(one, stage)) for one in passes)
+
+
+def pass_name(given: Any) -> str:
+    """Return what to call a pass in messages: its ``name``, a function's name, else its class."""
+    name = getattr(given, "name", None)
+    if isinstance(name, str) and name:
+        return name
+    inner = getattr(given, "func", given)
+    return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def _way_to_call(given: Any, stage: Stage) -> Callable[[Target], Any]:
+    if isinstance(given, type):
+        raise PassFormError(f"{given.__name__} is a class: run_pass needs an instance, {given.__name__}(...)")
+    aware = private.inference_aware_pass_base()
+    if aware and isinstance(given, aware):
+        return _inference_aware(given, stage)
+    if isinstance(given, custom_graph_pass_base()):
+        return lambda target: given(target.module.graph)
+    if isinstance(given, private.graph_module_pass_base()):
+        return lambda target: given(target.module)
+    if isinstance(given, private.pattern_matcher_pass()) or (not callable(given) and hasattr(given, "apply")):
+        return lambda target: given.apply(target.module.graph)
+    return _plain_callable(given)
+
+
+def _inference_aware(given: Any, stage: Stage) -> Callable[[Target], Any]:
+    if stage is not GRAPH and not stage.tells_inference:
+        raise PassFormError(
+            f"{pass_name(given)} takes is_inference, which Inductor gives to post-grad passes alone: run it at stage "
+            f"'post_grad', or derive it from CustomGraphPass for stage {stage.name!r}"
+        )
+    return lambda target: given(target.module.graph, target.is_inference)
+
+
+def _plain_callable(given: Any) -> Callable[[Target], Any]:
+    if not callable(given):
+        raise PassFormError(
+            f"{given!r} is no graph pass: give a function of a torch.fx.Graph (or GraphModule), a CustomGraphPass, a "
+            f"PatternMatcherPass, or a list of these"
+        )
+    parameters = _required(given)
+    if len(parameters) > 1 and parameters[1].name == "is_inference":
+        return lambda target: given(target.module.graph, target.is_inference)
+    if len(parameters) > 1:
+        return lambda target: given(target.module, target.example_inputs())
+    if parameters and _wants_module(parameters[0]):
+        return lambda target: given(target.module)
+    return lambda target: given(target.module.graph)
+
+
+def _required(given: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        parameters = inspect.signature(given).parameters.values()
+    except ValueError:  # a builtin that does not tell
+        return []
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [p for p in parameters if p.kind in positional and p.default is p.empty]
+    return required or [p for p in parameters if p.kind in positional][:1]
+
+
+def _wants_module(parameter: inspect.Parameter) -> bool:
+    annotation = parameter.annotation
+    if annotation is inspect.Parameter.empty:
+        return parameter.name in MODULE_PARAMETERS
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    return "GraphModule" in text
+
+
+def run_one(one: GraphPass, target: Target, stage: Stage) -> torch.fx.GraphModule:
+    """Call a pass and return the graph module that counts from here on.
+
+    Raises:
+        GraphPassError: it returned another graph where Inductor would drop it, or something else that nobody reads.
+    """
+    returned = one.call(target)
+    made = getattr(returned, "graph_module", returned)
+    if made is None or made is target.module or made is target.module.graph or isinstance(made, int):
+        return target.module
+    if not isinstance(made, torch.fx.Graph | torch.fx.GraphModule):
+        raise GraphPassError(
+            f"the pass {one.name} returned {type(made).__name__} {made!r:.80}: a pass returns nothing (it changed the "
+            f"graph in place), or a Graph or GraphModule"
+        )
+    if stage is not GRAPH:
+        raise GraphPassError(
+            f"the pass {one.name} returned another {type(made).__name__}, which Inductor drops in silence at stage "
+            f"{stage.name!r}: change the graph that it is called with in place"
+        )
+    return made if isinstance(made, torch.fx.GraphModule) else torch.fx.GraphModule(target.module, made)

@@ -1,0 +1,89 @@
+"""Stage ``graph``: the passes are called on a graph itself, and nothing is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch.fx
+
+from pytest_regional._torch.annotations import preserve_node_meta
+from pytest_regional._torch.graph_passes import trace_to_aten
+from pytest_regional.harness.execution import execute
+from pytest_regional.harness.parity import ParityError, ParityReport, check_program, compare
+
+from .errors import GraphPassError
+from .forms import GraphPass
+from .recorder import PassGraphs, Place, Recorder, require_valid
+from .result import PassRun
+from .snapshot import snapshot
+from .stages import GRAPH
+
+PLACE = Place("graph")
+
+
+def run_on_graph(
+    given: Any, passes: tuple[GraphPass, ...], program: Any, inputs: tuple[Any, ...], *, dynamic: bool, seed: int
+) -> PassRun:
+    """Run ``passes`` on ``program``: a graph (module), changed as the passes change it, or a function to be traced."""
+    module = graph_module_of(program, inputs, dynamic=dynamic)
+    require_valid(module, "the graph given to run_pass is invalid before any pass ran", GRAPH)
+    recorder = Recorder(passes, GRAPH, lambda: PLACE)
+    recorder.run(module)
+    rerun = GivenGraph(passes, recorder.graphs[0], inputs, seed)
+    return PassRun(recorder.graphs, given, passes, GRAPH, rerun)
+
+
+def graph_module_of(program: Any, inputs: tuple[Any, ...], *, dynamic: bool) -> torch.fx.GraphModule:
+    """Return ``program`` as a graph module: itself, the module around a graph, or what tracing makes of a function."""
+    if isinstance(program, torch.fx.GraphModule):
+        return program
+    if isinstance(program, torch.fx.Graph):
+        return program.owning_module or torch.fx.GraphModule(torch.nn.Module(), program)
+    if not callable(program):
+        raise TypeError(f"run_pass needs a torch.fx.Graph, a GraphModule, a function or a module, not {program!r}")
+    with preserve_node_meta():
+        traced: torch.fx.GraphModule = trace_to_aten(program, inputs, dynamic=dynamic)
+    return traced
+
+
+@dataclass(frozen=True)
+class GivenGraph:
+    """Asks the passes again, on the graph that they left."""
+
+    passes: tuple[GraphPass, ...]
+    graphs: PassGraphs
+    inputs: tuple[Any, ...]
+    seed: int
+
+    def again(self, graphs: Sequence[PassGraphs]) -> Sequence[PassGraphs]:
+        """Run the passes on a copy of their own result."""
+        recorder = Recorder(self.passes, GRAPH, lambda: PLACE)
+        recorder.run(snapshot(self.graphs.after, copy_values=True))
+        return recorder.graphs
+
+    def numerics(self, level: str, rtol: float | None, atol: float | None, backward: Any) -> ParityReport:
+        """Compare the graph after the passes with the graph before, on the inputs."""
+        self._require_inputs()
+        before = self._execute(self.graphs.before, backward)
+        check_program(before)
+        anchor = self._execute(self.graphs.before, backward, anchor=True) if level == "close" else None
+        after = self._execute(self.graphs.after, backward)
+        report = compare(before, after, anchor, level=level, rtol=rtol, atol=atol, label="the graph after the pass")
+        if not report.ok:
+            names = ", ".join(one.name for one in self.passes)
+            blame = f"the pass {names} ('eager' is the graph before it, 'compiled' the graph after it)"
+            raise ParityError(report, blame) from after.exception
+        return report
+
+    def _execute(self, module: torch.fx.GraphModule, backward: Any, *, anchor: bool = False) -> Any:
+        return execute(module, self.inputs, backward=backward, seed=self.seed, anchor=anchor)
+
+    def _require_inputs(self) -> None:
+        wanted = len(self.graphs.before.graph.find_nodes(op="placeholder"))
+        if wanted and not self.inputs:
+            raise GraphPassError(
+                f"assert_same_numerics needs inputs to run the graph on (it takes {wanted}): "
+                f"run_pass(pass, graph, *inputs)"
+            )

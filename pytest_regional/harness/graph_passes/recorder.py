@@ -1,0 +1,191 @@
+"""Run passes where a graph comes by, and keep the graph as it was before and as it is after."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch.fx
+
+from pytest_regional._torch.graph_passes import inference_aware_pass_base
+from pytest_regional._torch.passes import custom_graph_pass_base, sort_topologically
+
+from .errors import InvalidGraphError
+from .forms import GraphPass, Target, run_one
+from .snapshot import GraphSnapshot, snapshot
+from .stages import GRAPH, Stage
+
+
+class Place(NamedTuple):
+    """Which graph of a compile: its kind, and the region when one region is compiled on its own."""
+
+    kind: str
+    region: str | None = None
+
+    def __str__(self) -> str:
+        named = "the graph" if self.kind == "graph" else f"the {self.kind} graph"
+        return named + (f" of region {self.region!r}" if self.region else "")
+
+
+class PassGraphs(NamedTuple):
+    """One graph that passes ran on.
+
+    Attributes:
+        kind: ``inference``, ``forward`` or ``backward`` as AOTAutograd made it; ``joint`` before it is split in two,
+            ``dynamo`` before AOTAutograd, ``graph`` for one that was given.
+        region: the region, where one is compiled on its own, else ``None``.
+        before: the graph before the first pass.
+        after: the graph after the last.
+    """
+
+    kind: str
+    region: str | None
+    before: GraphSnapshot
+    after: GraphSnapshot
+
+    @property
+    def place(self) -> Place:
+        """Which graph it is."""
+        return Place(self.kind, self.region)
+
+
+@dataclass
+class _Record:
+    graphs: PassGraphs
+    again: GraphSnapshot | None
+    live: torch.fx.GraphModule
+
+
+@dataclass
+class Recorder:
+    """Runs passes on every graph it is called with.
+
+    Attributes:
+        passes: what to run, in order.
+        stage: where.
+        locate: tells which graph is being compiled now.
+        twice: whether to run all passes once more on their own result.
+        failure: what a pass raised, as it was, before any compiler wrapped it.
+        ran: called with every pass that ran.
+    """
+
+    passes: Sequence[GraphPass]
+    stage: Stage
+    locate: Callable[[], Place]
+    twice: bool = False
+    ran: Callable[[GraphPass, torch.fx.Graph], None] = lambda one, graph: None
+    failure: BaseException | None = None
+    records: list[_Record] = field(default_factory=list)
+
+    @property
+    def graphs(self) -> tuple[PassGraphs, ...]:
+        """The graphs met, in order; bodies of operators are parts of the graph that holds them."""
+        return tuple(record.graphs for record in self.records)
+
+    @property
+    def again(self) -> tuple[GraphSnapshot | None, ...]:
+        """What the second run left of each graph, where there was one."""
+        return tuple(record.again for record in self.records)
+
+    def forget_modules(self) -> None:
+        """Let go of the compiler's own graphs once the compile is over."""
+        for record in self.records:
+            record.live = record.graphs.after
+
+    def run(self, module: torch.fx.GraphModule, is_inference: bool | None = None) -> torch.fx.GraphModule:
+        """Run the passes on ``module`` and record it; what a pass raises goes on, with a note of where it was."""
+        place = self.locate()
+        try:
+            return self._run(module, place, _is_inference(place) if is_inference is None else is_inference)
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def _run(self, module: torch.fx.GraphModule, place: Place, is_inference: bool) -> torch.fx.GraphModule:
+        given = self.stage is GRAPH
+        bodies = {id(record.live): record.graphs.before for record in self.records}
+        before = snapshot(module, bodies, copy_values=given)
+        module = self._pipeline(module, place, is_inference)
+        after = snapshot(module, copy_values=given)
+        again = snapshot(self._pipeline(module, place, is_inference), copy_values=given) if self.twice else None
+        inner = {id(part) for part in module.modules()}
+        self.records = [record for record in self.records if id(record.live) not in inner]
+        self.records.append(_Record(PassGraphs(*place, before, after), again, module))
+        return module
+
+    def _pipeline(self, module: torch.fx.GraphModule, place: Place, is_inference: bool) -> torch.fx.GraphModule:
+        for one in self.passes:
+            module = self._one(one, Target(module, is_inference), place)
+        return module
+
+    def _one(self, one: GraphPass, target: Target, place: Place) -> torch.fx.GraphModule:
+        self.ran(one, target.module.graph)
+        try:
+            module = run_one(one, target, self.stage)
+        except Exception as error:
+            note(error, f"run_pass: raised by the pass {one.name} at stage {self.stage.name!r} on {place}")
+            raise
+        require_valid(
+            module, f"the pass {one.name} left an invalid graph ({place}, stage {self.stage.name!r})", self.stage
+        )
+        return module
+
+
+def _is_inference(place: Place) -> bool:
+    # A region is compiled on its own, as a graph that needs no gradient.
+    return place.region is not None or place.kind not in ("forward", "backward", "joint")
+
+
+def require_valid(module: torch.fx.GraphModule, what: str, stage: Stage) -> None:
+    """Sort as Inductor would where it would, and lint.
+
+    Raises:
+        InvalidGraphError: ``what``, and what is wrong.
+    """
+    try:
+        if stage.sorts:
+            sort_topologically(module.graph)
+        module.graph.lint()
+    except Exception as error:
+        reason = str(error).strip() or "its nodes depend on each other in a cycle"
+        hint = "" if stage.sorts else " (at Inductor's own stages it would be sorted first)"
+        raise InvalidGraphError(f"{what}: {reason}{hint}") from error
+    if not stage.sorts:
+        module.recompile()
+
+
+def note(error: BaseException, text: str) -> None:
+    """Add ``text`` below the error's own message, as ``add_note`` does from Python 3.11 on."""
+    notes = [*getattr(error, "__notes__", [])]
+    error.__notes__ = [*notes, text]
+
+
+def inductor_pass(recorder: Recorder) -> Any:
+    """Return ``recorder`` as a custom pass for one of Inductor's settings.
+
+    Its uuid is new each time, so that no cached result stands in for a run.
+    """
+    aware = inference_aware_pass_base() if recorder.stage.tells_inference else None
+    identity = uuid.uuid4().hex
+
+    class RecordingPass(aware or custom_graph_pass_base()):  # type: ignore[misc]
+        """Runs and records the passes under test."""
+
+        # The passes inside are what is counted; the observer keeps what it knows of this one in ``graphs``.
+        counts_itself = True
+
+        def __init__(self) -> None:
+            self.graphs: list[Any] = []
+
+        def __call__(self, graph: torch.fx.Graph, is_inference: bool | None = None) -> None:
+            recorder.run(graph.owning_module, is_inference)
+
+        def uuid(self) -> str:
+            return f"run_pass {identity}"
+
+        def __repr__(self) -> str:
+            return f"RecordingPass({identity})"
+
+    return RecordingPass()

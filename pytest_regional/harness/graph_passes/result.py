@@ -1,0 +1,264 @@
+"""What ``run_pass`` returns: the graphs before and after, and assertions about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytest_regional._text import plural
+
+from . import order, uuids
+from .errors import GraphAssertionError, WhichGraphError
+from .forms import GraphPass
+from .ops import Occurrence, occurrences
+from .patterns import OpPattern, op_pattern, require_known
+from .recorder import PassGraphs, Place
+from .snapshot import GraphSnapshot
+from .stages import Stage
+from .structure import structure_of
+from .text import diff
+
+if TYPE_CHECKING:
+    from pytest_regional.harness.counters import Bound
+    from pytest_regional.harness.parity import ParityReport
+
+
+class Rerun(Protocol):
+    """What a result needs to ask the passes again."""
+
+    def again(self, graphs: Sequence[PassGraphs]) -> Sequence[PassGraphs]:
+        """Return, for the same graphs, what was before and after a second run on the first's result."""
+
+    def numerics(self, level: str, rtol: float | None, atol: float | None, backward: Any) -> ParityReport:
+        """Return the report of a comparison with what is computed without the passes; raise when it differs."""
+
+
+@dataclass(frozen=True)
+class PassRun:
+    """Passes that ran on one program.
+
+    Every assertion looks at all graphs, unless ``graph=`` (a kind such as ``"forward"``) or ``region=`` choose some.
+
+    Attributes:
+        graphs: each graph that the passes ran on: ``kind``, ``region``, ``before``, ``after``.
+    """
+
+    graphs: tuple[PassGraphs, ...]
+    _given: Any = field(repr=False)
+    _passes: tuple[GraphPass, ...] = field(repr=False)
+    _stage: Stage = field(repr=False)
+    _rerun: Rerun = field(repr=False)
+
+    @property
+    def stage(self) -> str:
+        """The stage at which the passes ran."""
+        return self._stage.name
+
+    @property
+    def before(self) -> GraphSnapshot:
+        """The graph before the passes, where there is a single one; else see :meth:`graph`."""
+        return self.graph().before
+
+    @property
+    def after(self) -> GraphSnapshot:
+        """The graph after the passes, where there is a single one; else see :meth:`graph`."""
+        return self.graph().after
+
+    @property
+    def changed(self) -> bool:
+        """Whether any graph differs in more than the names of its nodes."""
+        return any(structure_of(one.before) != structure_of(one.after) for one in self.graphs)
+
+    def graph(self, kind: str | None = None, region: str | None = None, index: int | None = None) -> PassGraphs:
+        """Return the one graph of that kind and region, or number ``index`` of those.
+
+        Raises:
+            WhichGraphError: none, or several; the message lists them.
+        """
+        found = self._selected(kind, region)
+        if index is not None and 0 <= index < len(found):
+            return found[index]
+        if len(found) > 1 or index is not None:
+            raise WhichGraphError(
+                f"the passes ran on {plural(len(found), 'such graph')}: {_places(found)}. Choose one with "
+                f"result.graph(kind, region=..., index=...), or look at all of result.graphs."
+            )
+        return found[0]
+
+    def _selected(self, kind: str | None, region: str | None) -> list[PassGraphs]:
+        found = [one for one in self.graphs if kind in (None, one.kind) and region in (None, one.region)]
+        if not found:
+            wanted = Place(kind or "whole", region)
+            raise WhichGraphError(f"the passes did not run on {wanted}; they ran on {_places(self.graphs)}")
+        return found
+
+    # Operators
+
+    def assert_count(self, op: Any, n: int | Bound, *, graph: str | None = None, region: str | None = None) -> None:
+        """Assert that ``op`` occurs ``n`` times after the passes (``at_least(n)`` and ``at_most(n)`` are ranges).
+
+        Raises:
+            GraphAssertionError: another number, with the graphs.
+            UnknownOpError: an operator that no graph held and torch does not know.
+        """
+        __tracebackhide__ = True
+        chosen, pattern = self._selected(graph, region), op_pattern(op)
+        require_known([pattern], _all(chosen))
+        found = [one for graphs in chosen for one in pattern.among(occurrences(graphs.after))]
+        if not (len(found) == n if isinstance(n, int) else n.admits(len(found))):
+            raise self._failure(f"{pattern.text!r} occurs {_times(len(found))}, not {_times(n)}", chosen, found)
+
+    def assert_replaced(self, *, before: Any, after: Any, graph: str | None = None, region: str | None = None) -> None:
+        """Assert that every ``before`` is gone and that ``after`` came; each an operator, or a list of them.
+
+        Raises:
+            GraphAssertionError: there was nothing to replace, something is left, or nothing came.
+            UnknownOpError: an operator that no graph held and torch does not know.
+        """
+        __tracebackhide__ = True
+        chosen = self._selected(graph, region)
+        old, new = _patterns(before), _patterns(after)
+        require_known([*old, *new], _all(chosen))
+        for pattern in old:
+            left = _found(pattern, chosen, _after)
+            if not _found(pattern, chosen, _before):
+                raise self._failure(f"there was no {pattern.text!r} to replace", chosen, left)
+            if left:
+                raise self._failure(f"{pattern.text!r} is left {_times(len(left))}", chosen, left)
+        for pattern in new:
+            came, were = _found(pattern, chosen, _after), _found(pattern, chosen, _before)
+            if len(came) <= len(were):
+                message = f"no {pattern.text!r} came: {_times(len(were))} before, {_times(len(came))} after"
+                raise self._failure(message, chosen, came)
+
+    def assert_order(
+        self, *ops: Any, pinned: bool = False, graph: str | None = None, region: str | None = None
+    ) -> None:
+        """Assert that after the passes every occurrence of an operator stands before every one of the next.
+
+        It is checked in each graph for the operators that it holds; one graph at least must hold them all.
+
+        Args:
+            ops: two or more; ``"aten.mm#1"`` is the second in program order.
+            pinned: also that data flow or ``control_deps`` make it so, not position alone.
+            graph: look at graphs of this kind only.
+            region: look at graphs of this region only.
+
+        Raises:
+            GraphAssertionError: with the graphs, what is out of order marked.
+            UnknownOpError: an operator that no graph held and torch does not know.
+        """
+        __tracebackhide__ = True
+        if len(ops) < 2:
+            raise TypeError(f"assert_order needs two operators or more, not {len(ops)}: there is no order otherwise")
+        chosen, patterns = self._selected(graph, region), [op_pattern(op) for op in ops]
+        require_known(patterns, _all(chosen))
+        self._require_all_in_one(patterns, chosen)
+        for graphs in chosen:
+            present = occurrences(graphs.after)
+            if wrong := order.out_of_order(patterns, present):
+                raise self._order_failure("stands after", wrong, graphs)
+            if pinned and (loose := order.not_pinned(patterns, present)):
+                raise self._order_failure(
+                    "stands before, by position alone (no data flow, no control_deps),", loose, graphs
+                )
+
+    def _require_all_in_one(self, patterns: Sequence[OpPattern], chosen: Sequence[PassGraphs]) -> None:
+        missing = {one: [p.text for p in patterns if not p.among(occurrences(one.after))] for one in chosen}
+        if all(missing.values()):
+            lacks = "; ".join(f"{one.place} lacks {', '.join(map(repr, names))}" for one, names in missing.items())
+            raise self._failure(f"no graph holds all of these operators: {lacks}", chosen, [])
+
+    def _order_failure(self, how: str, pairs: Sequence[order.Pair], graphs: PassGraphs) -> GraphAssertionError:
+        sentences = [f"{a.name} ({a.node.name}) {how} {b.name} ({b.node.name})" for a, b in pairs]
+        more = [f"and {plural(len(pairs) - 5, 'more pair')}"] if len(pairs) > 5 else []
+        return self._failure("\n  ".join(sentences[:5] + more), [graphs], [one for pair in pairs for one in pair])
+
+    def _failure(self, what: str, chosen: Iterable[PassGraphs], marked: Iterable[Occurrence]) -> GraphAssertionError:
+        nodes = {one.node for one in marked}
+        shown = [f"{one.place}:\n{diff(one.before, one.after, nodes)}" for one in chosen]
+        names = ", ".join(one.name for one in self._passes)
+        return GraphAssertionError("\n".join([f"after {names} (stage {self.stage!r}): {what}", *shown]))
+
+    # The passes themselves
+
+    def assert_same_numerics(
+        self,
+        *,
+        level: str = "close",
+        rtol: float | None = None,
+        atol: float | None = None,
+        backward: Any = None,
+    ) -> ParityReport:
+        """Assert that the passes change no value and no gradient; judged as :meth:`Regional.assert_parity` judges.
+
+        At stage ``graph`` the graph after is compared with the graph before, at the others the compiled program with
+        eager, and when it differs the program is compiled without the passes to see whether they are to blame.
+
+        Raises:
+            ParityError: what differs, by how much, and whether without the passes it differs as well.
+        """
+        __tracebackhide__ = True
+        return self._rerun.numerics(level, rtol, atol, backward)
+
+    def assert_idempotent(self) -> None:
+        """Assert that the passes, run again on their own result, change nothing but names.
+
+        Raises:
+            GraphAssertionError: with what the second run changed.
+        """
+        __tracebackhide__ = True
+        for one in self._rerun.again(self.graphs):
+            if structure_of(one.before) != structure_of(one.after):
+                names = ", ".join(one.name for one in self._passes)
+                raise GraphAssertionError(
+                    f"{names} (stage {self.stage!r}) is not idempotent: run again on its own result it changed "
+                    f"{one.place}:\n{diff(one.before, one.after)}"
+                )
+
+    def assert_uuid_changes(self, *others: Any, equal: Any = None) -> None:
+        """Assert that the uuid tells configurations of the pass apart.
+
+        Args:
+            others: other configurations, whose uuids must differ from this pass's and from each other. Each is a pass,
+                a list where a list ran, or a factory (a class, a function without parameters), which is called twice:
+                what it makes must have one uuid.
+            equal: a pass or factory with the configuration of the pass that ran, whose uuid must be the same.
+
+        Raises:
+            NoUuidError: a pass has none; the message says how to give it one.
+            GraphAssertionError: two that must differ are equal, or the reverse, or two calls of one differ.
+        """
+        __tracebackhide__ = True
+        uuids.assert_uuid_changes(self._given, others, equal)
+
+
+def _places(graphs: Iterable[PassGraphs]) -> str:
+    return ", ".join(str(one.place) for one in graphs)
+
+
+def _patterns(ops: Any) -> list[OpPattern]:
+    return [op_pattern(op) for op in (ops if isinstance(ops, list | tuple) else [ops])]
+
+
+def _before(graphs: PassGraphs) -> GraphSnapshot:
+    return graphs.before
+
+
+def _after(graphs: PassGraphs) -> GraphSnapshot:
+    return graphs.after
+
+
+def _all(chosen: Iterable[PassGraphs]) -> list[Occurrence]:
+    return [one for graphs in chosen for side in (graphs.before, graphs.after) for one in occurrences(side)]
+
+
+def _found(
+    pattern: OpPattern, chosen: Iterable[PassGraphs], side: Callable[[PassGraphs], GraphSnapshot]
+) -> list[Occurrence]:
+    return [one for graphs in chosen for one in pattern.among(occurrences(side(graphs)))]
+
+
+def _times(n: int | Bound) -> str:
+    return {1: "once", 2: "twice"}.get(n, f"{n} times") if isinstance(n, int) else f"{n} times"

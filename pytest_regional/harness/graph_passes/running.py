@@ -1,0 +1,43 @@
+"""``regional.run_pass``: choose the stage, and run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch.fx
+
+from .compiled import Trial, run_in_compile
+from .forms import graph_passes
+from .given_graph import run_on_graph
+from .result import PassRun
+from .stages import GRAPH, stage_named
+
+if TYPE_CHECKING:
+    from pytest_regional.harness.regional import Regional
+
+
+def run_pass(
+    regional: Regional,
+    passes: Any,
+    program: Any,
+    inputs: tuple[Any, ...],
+    *,
+    stage: str | None = None,
+    dynamic: bool | None = None,
+    fullgraph: bool | None = None,
+    inductor_configs: dict[str, Any] | None = None,
+    backward: Any = None,
+) -> PassRun:
+    """As :meth:`Regional.run_pass`."""
+    is_graph = isinstance(program, torch.fx.Graph | torch.fx.GraphModule)
+    where = stage_named(("graph" if is_graph else "post_grad") if stage is None else stage)
+    ready = graph_passes(passes, where)
+    options = regional.options.override(dynamic=dynamic, fullgraph=fullgraph, inductor_configs=inductor_configs)
+    if where is GRAPH:
+        return run_on_graph(passes, ready, program, inputs, dynamic=bool(options.dynamic), seed=regional.seed)
+    if isinstance(program, torch.fx.Graph) or not callable(program):
+        raise TypeError(
+            f"stage {where.name!r} compiles a function or module, not {type(program).__name__}: a graph itself is for "
+            f"stage 'graph'"
+        )
+    return run_in_compile(passes, ready, Trial(regional, program, inputs, options, where), backward)

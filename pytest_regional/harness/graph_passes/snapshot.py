@@ -1,0 +1,70 @@
+"""Copies of graphs as they were at one moment, with the bodies of their operators."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch.fx
+
+from pytest_regional._torch.graph_passes import codegen_of, rename_node
+
+
+class GraphSnapshot(torch.fx.GraphModule):  # type: ignore[misc]
+    """A graph as it was: a ``GraphModule`` of its own that can be called, and lists ``nodes`` as a ``Graph`` does."""
+
+    @property
+    def nodes(self) -> Any:
+        """The nodes in program order."""
+        return self.graph.nodes
+
+
+def snapshot(
+    module: torch.fx.GraphModule,
+    instead: Mapping[int, torch.fx.GraphModule] | None = None,
+    *,
+    copy_values: bool = False,
+) -> GraphSnapshot:
+    """Copy ``module``'s graph, names and metadata kept, and every body that it calls.
+
+    Args:
+        module: what to copy.
+        instead: by ``id`` of a body, what to put in its place: how it was before it changed.
+        copy_values: whether tensors and modules that the graph holds are copied too, so that the copy goes on
+            computing the same when the original is written to.
+    """
+    graph, values = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
+    for node in module.graph.nodes:
+        values[node] = graph.node_copy(node, values.__getitem__)
+    for original, copied in values.items():
+        rename_node(copied, original.name)
+    graph.set_codegen(copy.copy(codegen_of(module.graph)))
+    held = {node.target: attribute(module, node.target) for node in module.graph.nodes if holds_attribute(node)}
+    attributes = {name: _copied(value, instead or {}, copy_values) for name, value in held.items()}
+    return GraphSnapshot(attributes, graph)
+
+
+def holds_attribute(node: torch.fx.Node) -> bool:
+    """Say whether ``node`` stands for an attribute of its module: a tensor, a submodule, a body."""
+    return node.op in ("get_attr", "call_module")
+
+
+def attribute(module: torch.nn.Module, path: Any) -> Any:
+    """Return the attribute at a dotted ``path``."""
+    value: Any = module
+    for name in str(path).split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _copied(value: Any, instead: Mapping[int, torch.fx.GraphModule], copy_values: bool) -> Any:
+    if id(value) in instead:
+        return instead[id(value)]
+    if isinstance(value, torch.fx.GraphModule):
+        return snapshot(value, instead, copy_values=copy_values)
+    if not copy_values or not isinstance(value, torch.Tensor | torch.nn.Module):
+        return value
+    if isinstance(value, torch.Tensor) and not value.is_leaf:
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    return copy.deepcopy(value)
