@@ -1,0 +1,162 @@
+"""``overlap_collectives``: one pass over a forward or backward ATen graph."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import torch.fx
+
+from pytest_regional.reference.effects import Edge
+from pytest_regional.reference.ordering.add import add_control_deps
+from pytest_regional.reference.overlap.claims import Claims
+from pytest_regional.reference.overlap.collectives import Collective
+from pytest_regional.reference.overlap.costs import Cost, compute_cost
+from pytest_regional.reference.overlap.errors import OverlapError
+from pytest_regional.reference.overlap.hoisting import hoist_starts
+from pytest_regional.reference.overlap.pins import Hiding
+from pytest_regional.reference.overlap.plan import BY_INPUTS, OverlapPlan, PlannedCollective
+from pytest_regional.reference.overlap.program import Program
+from pytest_regional.reference.overlap.sinking import Moves, sink_waits
+
+_ORIGINAL_PEAK = "overlap_original_peak_bytes"
+
+
+def overlap_collectives(
+    graph: torch.fx.Graph,
+    *,
+    memory_bound: int | float | None = None,
+    in_flight: int | None = None,
+    cost: Cost = compute_cost,
+) -> OverlapPlan:
+    """Start each functional collective as early, and wait for it as late, as data flow and bounds allow.
+
+    Collectives of one process group keep their order, so that all ranks go on issuing them alike. The plan is pinned by
+    ``control_deps`` edges. A second application changes nothing.
+
+    Args:
+        graph: a forward or backward ATen graph; changed in place. Its module needs ``recompile()`` before it is called.
+        memory_bound: how much communication memory (results from start to last use, and values computed for a
+            collective from start to last wait) may be alive at once: bytes, or, as a float, a factor of what the graph
+            needs as it is. No move goes past it; what the graph needs as it is, it needs. None: no bound.
+        in_flight: how many collectives may be in flight at once, bounded in the same way. None: no bound.
+        cost: how much communication a node can hide, 0 for none; the same on all ranks.
+
+    Raises:
+        OverlapError: a bound that means nothing, or a collective without ``meta["val"]``.
+    """
+    _check(memory_bound, in_flight)
+    program = Program(graph, cost)
+    if not program.collectives:
+        return OverlapPlan(memory_bound=memory_bound if isinstance(memory_bound, int) else None, in_flight=in_flight)
+    before = Claims(program, program.order, None, None).peaks()
+    limit = _limit(program, memory_bound, before[0])
+    schedule = _schedule(program, limit, in_flight)
+    planned = _Planning(program, schedule)
+    edges = _apply(graph, program, schedule)
+    return OverlapPlan(
+        collectives=planned.collectives(),
+        peak_bytes_before=before[0],
+        peak_bytes_after=planned.peaks[0],
+        peak_in_flight_before=before[1],
+        peak_in_flight_after=planned.peaks[1],
+        memory_bound=limit,
+        in_flight=in_flight,
+        edges=edges,
+        changed=bool(edges) or schedule.order != program.order,
+    )
+
+
+def _check(memory_bound: int | float | None, in_flight: int | None) -> None:
+    if isinstance(memory_bound, bool) or not isinstance(memory_bound, (int, float, type(None))):
+        raise OverlapError(f"memory_bound must be bytes (int), a factor (float) or None, not {memory_bound!r}")
+    if isinstance(memory_bound, float) and not 1.0 <= memory_bound < math.inf:
+        raise OverlapError(
+            f"memory_bound={memory_bound!r} is a factor of what the graph needs as it is, which no move makes less: "
+            f"give 1.0 or more, or bytes as an int"
+        )
+    if isinstance(memory_bound, int) and memory_bound < 0:
+        raise OverlapError(f"memory_bound={memory_bound!r} must not be negative")
+    if in_flight is not None and (isinstance(in_flight, bool) or not isinstance(in_flight, int) or in_flight < 1):
+        raise OverlapError(f"in_flight must be None or a whole number from 1 on, not {in_flight!r}")
+
+
+def _limit(program: Program, memory_bound: int | float | None, peak: int) -> int | None:
+    """Return the bound in bytes; a factor is one of what the graph needed before this pass first changed it."""
+    for collective in program.collectives:
+        peak = min(peak, collective.start.meta.setdefault(_ORIGINAL_PEAK, peak))
+    return int(memory_bound * peak) if isinstance(memory_bound, float) else memory_bound
+
+
+def _schedule(program: Program, memory: int | None, in_flight: int | None) -> Moves:
+    sunk = sink_waits(program, Claims(program, program.order, memory, in_flight))
+    for wait, (_, other) in sunk.stops.items():
+        if other in program.starts:
+            program.require(wait, other)
+    # Where a start may stand under a bound in bytes depends on sizes, which may differ between ranks.
+    hoisted = hoist_starts(
+        program, sunk.order, Claims(program, sunk.order, memory, in_flight), groups_apart=memory is None
+    )
+    return Moves(hoisted.order, sunk.moved | hoisted.moved, {**sunk.stops, **hoisted.stops})
+
+
+def _apply(graph: torch.fx.Graph, program: Program, schedule: Moves) -> tuple[Edge, ...]:
+    hiding = Hiding(program, schedule.order)
+    edges = [*hiding.edges(), *_bounds(program, schedule, hiding)]
+    for previous, node in zip(schedule.order, schedule.order[1:], strict=False):
+        if previous.next is not node:
+            previous.append(node)
+    wanted: dict[torch.fx.Node, dict[torch.fx.Node, None]] = {}
+    for before, after in edges:
+        wanted.setdefault(after, {})[before] = None
+    return add_control_deps(graph, {after: list(sources) for after, sources in wanted.items()}).added if wanted else ()
+
+
+def _bounds(program: Program, schedule: Moves, hiding: Hiding) -> Iterator[Edge]:
+    """Yield the edges that keep a start after what frees its memory, and a start that needs it after a wait."""
+    for node, (_, other) in schedule.stops.items():
+        if node in program.starts and hiding.of(program.starts[node]):
+            yield other, node
+        elif node in program.waits and other in program.starts and hiding.of(program.waits[node]):
+            yield node, other
+
+
+class _Planning:
+    """Tells what a schedule does, before it is applied."""
+
+    def __init__(self, program: Program, schedule: Moves) -> None:
+        self._program, self._stops = program, schedule.stops
+        self._claims = Claims(program, schedule.order, None, None)
+        self.peaks = self._claims.peaks()
+        self._hiding = Hiding(program, schedule.order)
+        self._position = {node: i for i, node in enumerate(schedule.order)}
+        self._before = _stayed_before(program.order, schedule.moved)
+        self._after = _stayed_before(schedule.order, schedule.moved)
+
+    def collectives(self) -> tuple[PlannedCollective, ...]:
+        ordered = sorted(self._program.collectives, key=lambda c: self._position[c.start])
+        return tuple(map(self._planned, ordered))
+
+    def _planned(self, collective: Collective) -> PlannedCollective:
+        hidden_by = self._hiding.of(collective)
+        ends = (collective.start, *collective.waits)
+        reasons = dict.fromkeys(self._stops[node][0] for node in ends if node in self._stops)
+        return PlannedCollective(
+            start=collective.start,
+            waits=collective.waits,
+            op=collective.op,
+            group=collective.group,
+            hidden_by=hidden_by,
+            hidden_cost=sum(map(self._program.hides, hidden_by)),
+            bytes_in_flight=self._claims.size_of(collective),
+            start_moved=self._before[collective.start] - self._after[collective.start],
+            wait_moved=self._after[collective.waits[-1]] - self._before[collective.waits[-1]],
+            stopped_by=" and ".join(reasons) or BY_INPUTS,
+        )
+
+
+def _stayed_before(order: Sequence[torch.fx.Node], moved: set[torch.fx.Node]) -> dict[torch.fx.Node, int]:
+    """Return, for each node, how many nodes before it are none of ``moved``."""
+    stayed = itertools.accumulate((int(node not in moved) for node in order), initial=0)
+    return dict(zip(order, stayed, strict=False))
