@@ -14,16 +14,14 @@ def inference_aware_pass_base() -> Any:
     return getattr(module, "CustomInferenceAwareGraphPass", None)
 
 
-def graph_module_pass_base() -> type:
+def graph_module_pass_base() -> Any:
     """Return Inductor's ``CustomGraphModulePass``, which takes a ``GraphModule`` (2.11 to 2.15)."""
-    base: type = symbol("torch._inductor.custom_graph_pass", "CustomGraphModulePass")
-    return base
+    return symbol("torch._inductor.custom_graph_pass", "CustomGraphModulePass")
 
 
-def pattern_matcher_pass() -> type:
+def pattern_matcher_pass() -> Any:
     """Return ``torch._inductor.pattern_matcher.PatternMatcherPass``, which applies to a graph (2.11 to 2.15)."""
-    cls: type = symbol("torch._inductor.pattern_matcher", "PatternMatcherPass")
-    return cls
+    return symbol("torch._inductor.pattern_matcher", "PatternMatcherPass")
 
 
 def trace_to_aten(function: Callable[..., Any], inputs: tuple[Any, ...], *, dynamic: bool) -> Any:

@@ -185,6 +185,10 @@ def inductor_pass(recorder: Recorder) -> Any:
         def uuid(self) -> str:
             return f"run_pass {identity}"
 
+        def __reduce__(self) -> Any:
+            # torch 2.11 pickles pre-grad passes into cache keys.
+            return str, (f"run_pass {identity}",)
+
         def __repr__(self) -> str:
             return f"RecordingPass({identity})"
 
