@@ -11,14 +11,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_regional._torch import seams
+from pytest_regional._torch.generated_code import RawLaunch, recording_launches
 
 from . import annotated
 from .annotated import RegionId
+from .codegen import origins_of
 from .counters import CounterLog
 from .own_cache import OUTCOMES, OwnCache, moved
 from .passes import COUNTS_ITSELF, DynamoGraph, is_body
@@ -344,9 +346,10 @@ class Observer:
             self.log.count("region_cache_misses", f"AOTAutograd cache, {frame}")
         if frame.kind == "graph" and frame.graph:
             frame.graph.add_partition(tuple(annotated.regions_in(gm)) or frame.regions)
-        compiled = original(gm, *args, **kwargs)
+        with recording_launches() as launches:
+            compiled = original(gm, *args, **kwargs)
         self.log.count("region_compiles", f"code generation for {frame}")
-        self._add_source(compiled, loaded=False)
+        self._add_source(compiled, loaded=False, launches=launches)
         return compiled
 
     def _on_pre_grad(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -378,11 +381,12 @@ class Observer:
         if custom is not None and self._nested:
             custom.region_calls += 1
 
-    def _add_source(self, compiled: Any, *, loaded: bool) -> None:
+    def _add_source(self, compiled: Any, *, loaded: bool, launches: Sequence[RawLaunch] = ()) -> None:
         text = getattr(compiled, "source_code", None)
         if not isinstance(text, str):
             return
         frame = self._innermost()
         names = tuple(dict.fromkeys(name for name, _ in frame.regions))
         kind = frame.graph.kind if frame.graph else "unknown"
-        self.sources.append(GeneratedSource(kind, names, text, loaded))
+        origins = None if loaded else origins_of(launches, text)
+        self.sources.append(GeneratedSource(kind, names, text, loaded, origins))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .codegen import CodeAssertions, Events, LaunchOrigin, events_of, origins_kept
 from .counters import Counters
 
 DEFAULT_REGION = "default"
@@ -56,17 +57,24 @@ class GeneratedSource:
         regions: names of the regions whose nodes the subgraph holds.
         text: the source.
         loaded: whether a cache gave it rather than a code generation.
+        origins: which operators are behind each kernel launch, where this process generated the code; else None.
     """
 
     graph: str
     regions: tuple[str, ...]
     text: str
     loaded: bool
+    origins: tuple[LaunchOrigin, ...] | None = field(default=None, repr=False)
+
+    @property
+    def events(self) -> Events:
+        """What the code does, in execution order; ``str()`` of it is a table."""
+        return events_of(self.text, origins_kept(self.text) if self.origins is None else self.origins)
 
 
 @dataclass(frozen=True)
-class GeneratedCode:
-    """Everything Inductor generated in one run, in order."""
+class GeneratedCode(CodeAssertions):
+    """Everything Inductor generated in one run, in order; :class:`CodeAssertions` lists what can be asserted of it."""
 
     sources: tuple[GeneratedSource, ...] = ()
 

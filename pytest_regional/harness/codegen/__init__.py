@@ -1,0 +1,74 @@
+"""Read the code that Inductor generated, and assert what it does.
+
+* ``events``: what happens in a wrapper, as plain records.
+* ``wrapper``, ``kernels``, ``comments``, ``names``: the parts of its text.
+* ``reader``: from text to events in execution order.
+* ``origins``: which ATen operators each launch computes.
+* ``patterns``: from ``"aten.add"`` to the events it names.
+* ``memory``: which storage lives when.
+* ``assertions``: what a test says, and what it prints when the code is otherwise.
+"""
+
+from __future__ import annotations
+
+from .assertions import CodeAssertions
+from .errors import (
+    AmbiguousCodeError,
+    CodeAssertionError,
+    NoGeneratedCodeError,
+    NoSuchOpError,
+    UnknownOriginError,
+    UnknownSizeError,
+    UnreadableCodeError,
+)
+from .events import (
+    Alias,
+    Allocate,
+    Assert,
+    CodeEvent,
+    CollectiveStart,
+    Copy,
+    Events,
+    ExternCall,
+    Free,
+    KernelLaunch,
+    LaunchOrigin,
+    Op,
+    Return,
+    Reuse,
+    Step,
+    Wait,
+)
+from .origins import events_of, origins_kept, origins_of
+from .patterns import OpPattern
+
+__all__ = [
+    "Alias",
+    "Allocate",
+    "AmbiguousCodeError",
+    "Assert",
+    "CodeAssertionError",
+    "CodeAssertions",
+    "CodeEvent",
+    "CollectiveStart",
+    "Copy",
+    "Events",
+    "ExternCall",
+    "Free",
+    "KernelLaunch",
+    "LaunchOrigin",
+    "NoGeneratedCodeError",
+    "NoSuchOpError",
+    "Op",
+    "OpPattern",
+    "Return",
+    "Reuse",
+    "Step",
+    "UnknownOriginError",
+    "UnknownSizeError",
+    "UnreadableCodeError",
+    "Wait",
+    "events_of",
+    "origins_kept",
+    "origins_of",
+]

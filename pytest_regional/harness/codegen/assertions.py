@@ -1,0 +1,279 @@
+"""What a test says about generated code."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pytest_regional._text import plural
+from pytest_regional.harness.counters import Bound, bounds_of
+
+from . import operators
+from .errors import AmbiguousCodeError, CodeAssertionError, NoSuchOpError
+from .events import CodeEvent, Copy, Events, KernelLaunch
+from .memory import freed_at, peak_of
+from .patterns import OpLike, OpPattern, require_known
+from .view import Place, View, missing, views_holding, views_of
+
+
+class CodeAssertions:
+    """The assertions of :class:`~pytest_regional.harness.record.GeneratedCode`.
+
+    All of them take ``graph=`` (``"forward"``, ``"backward"`` or ``"inference"``) and ``region=`` to look at a part of
+    the code. A pattern that names nothing, code that cannot be read and launches of unknown origin are errors, never a
+    pass.
+    """
+
+    sources: tuple[Any, ...]
+
+    def _views(self, graph: str | None, region: str | None) -> list[View]:
+        return views_of(self.sources, graph, region)
+
+    @property
+    def events(self) -> Events:
+        """The events of all sources, in order."""
+        return Events(itertools.chain.from_iterable(source.events for source in self.sources))
+
+    def assert_order(self, *ops: OpLike, graph: str | None = None, region: str | None = None) -> None:
+        """Assert that every launch of each operator comes before every launch of the next.
+
+        Raises:
+            CodeAssertionError: one does not, or both are fused into one kernel.
+        """
+        __tracebackhide__ = True
+        patterns = _at_least_two(ops)
+        for view in views_holding(self._views(graph, region), patterns):
+            for groups in _comparable(view, patterns):
+                for (before, first), (after, second) in itertools.pairwise(zip(patterns, groups, strict=True)):
+                    _check_order(view, before, first, after, second)
+
+    def assert_not_fused(self, *ops: OpLike, graph: str | None = None, region: str | None = None) -> None:
+        """Assert that no kernel computes two of the operators.
+
+        Raises:
+            CodeAssertionError: one does.
+        """
+        __tracebackhide__ = True
+        patterns = _at_least_two(ops)
+        for view in views_holding(self._views(graph, region), patterns):
+            for one, other in itertools.combinations(patterns, 2):
+                both = sorted(set(view.places(one)) & set(view.places(other)))
+                if both:
+                    raise view.failure(f"{one} and {other} are fused into one kernel ({view.lines(both)})", both)
+
+    def assert_fused(self, *ops: OpLike, graph: str | None = None, region: str | None = None) -> None:
+        """Assert that every kernel that computes one of the operators computes the others too.
+
+        Raises:
+            CodeAssertionError: one does not.
+        """
+        __tracebackhide__ = True
+        patterns = _at_least_two(ops)
+        for view in views_holding(self._views(graph, region), patterns):
+            places = [set(view.places(pattern)) for pattern in patterns]
+            apart = sorted(set[Place]().union(*places) - places[0].intersection(*places[1:]))
+            if apart:
+                named = ", ".join(map(str, patterns))
+                raise view.failure(f"{named} are not fused: {view.lines(apart)} compute only some of them", apart)
+
+    def assert_count(self, op: OpLike, n: int | Bound, *, graph: str | None = None, region: str | None = None) -> None:
+        """Assert how many launches and extern calls compute the operator; ``at_most(n)`` and ``at_least(n)`` are taken.
+
+        Raises:
+            CodeAssertionError: it is another number.
+        """
+        __tracebackhide__ = True
+        bound, pattern = bounds_of({"graphs": n})["graphs"], OpPattern.of(op)
+        views = self._views(graph, region)
+        _require_known(views)
+        found = [(view, place) for view in views for place in view.places(pattern)]
+        if not found and not (bound.admits(0) and operators.exists(pattern.name)):
+            raise missing(views, pattern)
+        if not bound.admits(len(found)):
+            shown = [view.table([place for v, place in found if v is view]) for view in views]
+            raise _failure(f"{pattern}: expected {bound} launches, found {len(found)}", shown)
+
+    def assert_freed_before(
+        self, op_or_buffer: OpLike, op: OpLike, *, graph: str | None = None, region: str | None = None
+    ) -> None:
+        """Assert that what the first writes is deleted or reused before the first launch of ``op``.
+
+        Raises:
+            CodeAssertionError: it lives on.
+        """
+        __tracebackhide__ = True
+        views = self._views(graph, region)
+        buffer = op_or_buffer if isinstance(op_or_buffer, str) and _is_buffer(views, op_or_buffer) else None
+        first, second = None if buffer else OpPattern.of(op_or_buffer), OpPattern.of(op)
+        for view in views_holding(views, [pattern for pattern in (first, second) if pattern]):
+            made = view.places(first) if first else _writers(view, str(buffer))
+            for piece, written, user in _used_in_same_piece(view, made, view.places(second), f"{op_or_buffer}", second):
+                _check_freed(view, written, _buffers(view, written, first, buffer), (piece, user), second)
+
+    def assert_peak_live_bytes(
+        self,
+        *,
+        at_most: int,
+        hints: Mapping[str, int] | None = None,
+        graph: str | None = None,
+        region: str | None = None,
+    ) -> None:
+        """Assert how much memory the code itself holds at most: allocations, until they are freed or reused.
+
+        Inputs belong to the caller and do not count. Every source is judged alone.
+
+        Args:
+            at_most: bytes.
+            hints: values of symbolic sizes, and bytes of buffers that an extern call allocates.
+            graph: look at this graph alone.
+            region: look at this region alone.
+
+        Raises:
+            CodeAssertionError: it is more; the message names the buffers that are alive there.
+            UnknownSizeError: a size is not known.
+        """
+        __tracebackhide__ = True
+        for view in self._views(graph, region):
+            for n, events in enumerate(view.pieces):
+                peak = peak_of(events, hints or {})
+                if peak.size > at_most:
+                    told = f"{peak.size} bytes are alive at once, more than {at_most}: {', '.join(peak.buffers)}"
+                    raise view.failure(told, [(n, peak.position or 0)])
+
+    def assert_no_copy(self, *, graph: str | None = None, region: str | None = None) -> None:
+        """Assert that no call and no kernel does nothing but copy.
+
+        Raises:
+            CodeAssertionError: one does.
+        """
+        __tracebackhide__ = True
+        views = self._views(graph, region)
+        _require_known(views)
+        for view in views:
+            copies = [(n, i) for n, events in enumerate(view.pieces) for i, e in enumerate(events) if _only_copies(e)]
+            if copies:
+                raise view.failure(f"{plural(len(copies), 'event')} only copy: {view.lines(copies)}", copies)
+
+
+def _at_least_two(ops: Sequence[OpLike]) -> list[OpPattern]:
+    if len(ops) < 2:
+        raise TypeError(f"name at least two operators, not {len(ops)}")
+    patterns = list(map(OpPattern.of, ops))
+    for one, other in itertools.combinations(patterns, 2):
+        if one == other:
+            raise ValueError(
+                f"{one} is named twice; ordinals tell launches of one operator apart: '{one}#1', '{one}#2'"
+            )
+    return patterns
+
+
+def _failure(message: str, tables: Iterable[str]) -> Exception:
+    return CodeAssertionError("\n".join([message, *tables]))
+
+
+def _require_known(views: Sequence[View]) -> None:
+    for view in views:
+        for events in view.pieces:
+            require_known(events)
+
+
+def _comparable(view: View, patterns: Sequence[OpPattern]) -> list[list[list[Place]]]:
+    """Return, for each stretch of code to look at, the places of each pattern.
+
+    A stretch is a source that holds all of them; where there is none, the whole graph, if each pattern stands in one
+    source only.
+    """
+    places = [view.places(pattern) for pattern in patterns]
+    pieces = [{piece for piece, _ in found} for found in places]
+    shared = sorted(set.intersection(*pieces))
+    if shared:
+        return [[[place for place in found if place[0] == piece] for found in places] for piece in shared]
+    spread = [pattern for pattern, found in zip(patterns, pieces, strict=True) if len(found) > 1]
+    if spread:
+        raise AmbiguousCodeError(
+            f"no source of the {view.graph} graph holds all of {', '.join(map(str, patterns))}, and "
+            f"{', '.join(map(str, spread))} stand in several: name region=, or one launch as in '{spread[0].name}#1'"
+        )
+    return [places]
+
+
+def _check_order(view: View, before: OpPattern, first: list[Place], after: OpPattern, second: list[Place]) -> None:
+    __tracebackhide__ = True
+    both = sorted(set(first) & set(second))
+    if both:
+        raise view.failure(f"{before} and {after} are fused into one kernel ({view.lines(both)})", both)
+    pairs = [(a, b) for a, b in itertools.product(first, second) if not _exclusive(view[a], view[b])]
+    if not pairs:
+        raise AmbiguousCodeError(f"{before} and {after} stand in different arms of a branch: never do both run")
+    wrong = [(a, b) for a, b in pairs if a > b]
+    if wrong:
+        late, early = sorted({a for a, _ in wrong}), sorted({b for _, b in wrong})
+        told = f"{before} ({view.lines(late)}) does not come before {after} ({view.lines(early)})"
+        raise view.failure(told, [*late, *early])
+
+
+def _exclusive(one: CodeEvent, other: CodeEvent) -> bool:
+    """Say whether the two stand in different arms of one branch."""
+    for a, b in zip(one.path, other.path, strict=False):
+        if a != b:
+            return a.kind == "if" == b.kind and a.line == b.line
+    return False
+
+
+def _is_buffer(views: Sequence[View], name: str) -> bool:
+    return any(name in event.writes for view in views for events in view.pieces for event in events)
+
+
+def _writers(view: View, buffer: str) -> list[Place]:
+    """Return where ``buffer`` first gets a value."""
+    found = [(n, i) for n, events in enumerate(view.pieces) for i, e in enumerate(events) if buffer in e.writes]
+    return [next(place for place in found if place[0] == piece) for piece in dict.fromkeys(p for p, _ in found)]
+
+
+def _used_in_same_piece(
+    view: View, made: list[Place], used: list[Place], name: str, second: OpPattern
+) -> list[tuple[int, Place, int]]:
+    found = [
+        (place[0], place, min(i for piece, i in used if piece == place[0]))
+        for place in made
+        if any(piece == place[0] for piece, _ in used)
+    ]
+    if not found:
+        raise AmbiguousCodeError(
+            f"no source of the {view.graph} graph holds both {name} and {second}: buffers that cross sources are held "
+            f"by the code around them"
+        )
+    return found
+
+
+def _buffers(view: View, written: Place, pattern: OpPattern | None, buffer: str | None) -> tuple[str, ...]:
+    """Return the buffers that ``pattern`` writes in a launch, or all of the launch's where that is not known."""
+    if buffer or pattern is None:
+        return (str(buffer),)
+    event = view[written]
+    told = event.ops_of if isinstance(event, KernelLaunch) else ()
+    mine = tuple(name for name, ops in told if any(map(pattern.matches, ops)) and name in event.writes)
+    if not (mine or event.writes):
+        raise NoSuchOpError(f"what {pattern} writes is not known: {event.text} (line {event.line})")
+    return mine or event.writes
+
+
+def _check_freed(view: View, written: Place, buffers: tuple[str, ...], used: Place, second: OpPattern) -> None:
+    __tracebackhide__ = True
+    piece, made = written
+    for buffer in buffers:
+        freed = freed_at(view.pieces[piece], made, buffer)
+        if freed is None or freed > used[1]:
+            when = "never freed here" if freed is None else f"freed only at {view.lines([(piece, freed)])}"
+            marked = [written, used, *([(piece, freed)] if freed is not None else [])]
+            told = f"{buffer} ({view.lines([written])}) is not freed before {second} ({view.lines([used])}): {when}"
+            raise view.failure(told, marked)
+
+
+def _only_copies(event: CodeEvent) -> bool:
+    """Say whether ``event`` copies, or is a kernel that makes some buffer, or all it makes, by copying alone."""
+    if isinstance(event, Copy) or not isinstance(event, KernelLaunch):
+        return isinstance(event, Copy)
+    made = [ops for name, ops in event.ops_of if name in event.writes] or [event.ops or ()]
+    return any(all(operators.only_moves(op.name) for op in ops) for ops in made)

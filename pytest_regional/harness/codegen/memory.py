@@ -1,0 +1,197 @@
+"""Which storage lives when: a walk over events that follows names, views, reuses and frees."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import UnknownSizeError
+from .events import Alias, Allocate, CodeEvent, ExternCall, Free, Return, Reuse, Step
+from .sizes import Sizes, bytes_of
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Memory made by one event; ``name`` is its first buffer."""
+
+    number: int
+    name: str
+    size: int
+
+
+@dataclass
+class _State:
+    """What each name holds at one moment."""
+
+    held: dict[str, tuple[Storage, ...]] = field(default_factory=dict)
+
+    def live(self) -> set[Storage]:
+        return {storage for storages in self.held.values() for storage in storages}
+
+    def bytes(self) -> int:
+        return sum(storage.size for storage in self.live())
+
+    def of(self, name: str) -> tuple[Storage, ...]:
+        base = name.partition("[")[0]
+        return self.held.get(name) or (self.held.get(base, ()) if base != name else ())
+
+    def forget(self, name: str) -> None:
+        for key in [key for key in self.held if key == name or key.startswith(f"{name}[")]:
+            del self.held[key]
+
+    def copy(self) -> _State:
+        return _State(dict(self.held))
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most bytes alive at once, where that is, and the buffers that are alive there."""
+
+    size: int = 0
+    position: int | None = None
+    buffers: tuple[str, ...] = ()
+
+
+def peak_of(events: Sequence[CodeEvent], hints: Sizes) -> Peak:
+    """Return the peak of the memory that the code itself allocates; inputs belong to the caller.
+
+    Of two branches the one that needs more counts. A loop is walked once.
+
+    Raises:
+        UnknownSizeError: a buffer's size cannot be computed; the message says which and what to pass in ``hints``.
+    """
+    walk = _Walk(hints)
+    peak, _ = walk.run(list(enumerate(events)), _State(), 0)
+    if walk.unknown:
+        raise UnknownSizeError(
+            "the size of these buffers is not known; pass hints={name: value} with bytes for a buffer, a value for a "
+            "symbol: " + "; ".join(walk.unknown)
+        )
+    return peak
+
+
+class _Walk:
+    def __init__(self, hints: Sizes) -> None:
+        self.hints = hints
+        self.unknown: list[str] = []
+        self.numbers = itertools.count()
+
+    def run(self, events: list[tuple[int, CodeEvent]], state: _State, depth: int) -> tuple[Peak, _State]:
+        """Execute ``events``, all nested ``depth`` levels deep or deeper."""
+        peak = Peak()
+        for step, group in _levels(events, depth):
+            if step is None:
+                for position, event in group:
+                    self.execute(event, state)
+                    peak = _higher(peak, _peak_at(state, position))
+            elif step.kind == "if":
+                arms = [self.run(list(arm), state.copy(), depth + 1) for _, arm in _arms(group, depth)]
+                peak = _higher(peak, *(arm_peak for arm_peak, _ in arms))
+                state = max((after for _, after in arms), key=_State.bytes)
+            else:
+                inner, state = self.run(group, state, depth + 1)
+                peak = _higher(peak, inner)
+        return peak, state
+
+    def execute(self, event: CodeEvent, state: _State) -> None:
+        """Let ``event`` happen to ``state``."""
+        if isinstance(event, Allocate):
+            for name in event.writes:
+                state.forget(name)
+                state.held[name] = (self._storage(name, lambda: bytes_of(event, self.hints)),)
+        elif isinstance(event, (Alias, Reuse)):
+            _bind(event, state)
+        elif isinstance(event, Free):
+            for name in event.reads:
+                state.forget(name)
+        elif isinstance(event, ExternCall):
+            for name in set(event.writes) - set(event.reads):
+                self._result(event, name, state)
+        elif isinstance(event, Return):
+            self._leave(event, state)
+
+    def _result(self, event: ExternCall, name: str, state: _State) -> None:
+        """Account for memory that a call allocates by itself; ``out=`` and in-place results have some already."""
+        if name not in state.held and event.text.startswith(f"{name} = "):
+            state.held[name] = (self._storage(name, lambda: self.hints[name]),)
+
+    def _storage(self, name: str, size: Callable[[], int]) -> Storage:
+        try:
+            return Storage(next(self.numbers), name, self.hints[name] if name in self.hints else size())
+        except KeyError as missing:
+            told = f"{name} (made by a call)" if missing.args[0] == name else f"{name} (needs {missing.args[0]})"
+            self.unknown.append(told)
+            return Storage(next(self.numbers), name, 0)
+
+    def _leave(self, event: Return, state: _State) -> None:
+        """Drop the other names of a function that returns; those of the caller do not begin with its name."""
+        function = next((step.label for step in reversed(event.path) if step.kind == "call"), None)
+        for name in list(state.held):
+            mine = function is None or name.startswith(f"{function}_")
+            if mine and not name.startswith(f"{function}_args") and name not in event.reads:
+                state.held.pop(name, None)
+
+
+def _bind(event: Alias | Reuse, state: _State) -> None:
+    storages = tuple(storage for name in event.reads for storage in state.of(name))
+    if isinstance(event, Reuse) and event.freed:
+        for name in event.reads:
+            state.forget(name)
+    for name in event.writes:
+        state.forget(name)
+        if storages:
+            state.held[name] = storages
+
+
+def _peak_at(state: _State, position: int) -> Peak:
+    live = sorted(state.live(), key=lambda storage: storage.number)
+    return Peak(state.bytes(), position, tuple(f"{storage.name} ({storage.size})" for storage in live))
+
+
+def _higher(*peaks: Peak) -> Peak:
+    return max(peaks, key=lambda peak: peak.size)
+
+
+def _levels(
+    events: list[tuple[int, CodeEvent]], depth: int
+) -> Iterator[tuple[Step | None, list[tuple[int, CodeEvent]]]]:
+    """Group neighbours by the level in which they stand at ``depth``; the arms of one ``if`` are one group."""
+
+    def key(item: tuple[int, CodeEvent]) -> tuple[Any, ...] | None:
+        path = item[1].path
+        return (path[depth].kind, path[depth].line, path[depth].label) if len(path) > depth else None
+
+    for found, group in itertools.groupby(events, key):
+        members = list(group)
+        yield (members[0][1].path[depth] if found else None), members
+
+
+def _arms(group: list[tuple[int, CodeEvent]], depth: int) -> list[tuple[int, list[tuple[int, CodeEvent]]]]:
+    """Return the arms of an ``if``; one without events, such as a missing ``else``, does nothing."""
+    found = [(arm, list(members)) for arm, members in itertools.groupby(group, lambda item: item[1].path[depth].arm)]
+    return [*found, (-1, [])] if len(found) == 1 else found
+
+
+def freed_at(events: Sequence[CodeEvent], made: int, buffer: str) -> int | None:
+    """Return the position after ``made`` where the memory of ``buffer`` is deleted or reused, None when nowhere."""
+    walk, state, wanted = _Walk(_NoSizes()), _State(), set[Storage]()
+    for position, event in enumerate(events):
+        held = {storage for name in event.reads for storage in state.of(name)}
+        if isinstance(event, Reuse) and held & wanted:
+            return position
+        walk.execute(event, state)
+        if position == made:
+            state.held.setdefault(buffer, (Storage(-1, buffer, 0),))
+            wanted = set(state.of(buffer))
+        elif wanted and not wanted & state.live():
+            return position
+    return None
+
+
+class _NoSizes(dict[str, int]):
+    """Hints for a walk that asks for lifetimes alone."""
+
+    def __missing__(self, name: str) -> int:
+        return 0

@@ -1,0 +1,135 @@
+"""Which operators each launch computes: from what Inductor told while generating, else from its comments."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections import deque
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from pytest_regional._torch.generated_code import RawLaunch
+
+from . import names, operators
+from .events import CodeEvent, Events, ExternCall, KernelLaunch, LaunchOrigin, Op
+from .reader import read_events
+
+Origins = tuple[LaunchOrigin, ...]
+
+_KEPT = 512
+_generated_here: dict[bytes, Origins] = {}
+
+
+def origins_of(launches: Sequence[RawLaunch], text: str) -> Origins:
+    """Return what ``launches`` say about the kernels of the wrapper ``text``, and keep it for when it is loaded."""
+    owned = {node for launch in launches if launch.is_extern for node in _own(launch)}
+    origins = tuple(_origin(launch, owned) for launch in launches if not launch.is_extern)
+    _generated_here.pop(_digest(text), None)
+    _generated_here[_digest(text)] = origins
+    while len(_generated_here) > _KEPT:
+        del _generated_here[next(iter(_generated_here))]
+    return origins
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def origins_kept(text: str) -> Origins | None:
+    """Return what this process learnt when it generated ``text``, None when another process did."""
+    return _generated_here.get(_digest(text))
+
+
+def _own(launch: RawLaunch) -> set[Any]:
+    """Return the nodes that an extern call stands for, without those that it mentions because its inputs are theirs."""
+    operator = names.operator_called(launch.kernel)
+    packet = operators.packet_name(operator) if operator else None
+    (_, mentioned), own = launch.buffers[0], {launch.node} - {None}
+    return own | {node for node in mentioned if operators.packet_name(str(node.target)) == packet}
+
+
+def _origin(launch: RawLaunch, owned: set[Any]) -> LaunchOrigin:
+    ops_of = tuple((name, _ops(nodes, owned)) for name, nodes in launch.buffers)
+    return LaunchOrigin(launch.kernel, _unique(op for _, ops in ops_of for op in ops), ops_of)
+
+
+def _unique(ops: Any) -> tuple[Op, ...]:
+    return tuple(dict.fromkeys(ops))
+
+
+def _ops(nodes: Sequence[Any], owned: set[Any]) -> tuple[Op, ...]:
+    return _unique(
+        _op(node) for node in nodes if node.op == "call_function" and node not in owned and not _is_higher_order(node)
+    )
+
+
+def _is_higher_order(node: Any) -> bool:
+    """Say whether ``node`` calls subgraphs: what they compute has nodes of its own."""
+    import torch
+
+    return isinstance(node.target, torch._ops.HigherOrderOperator)
+
+
+def _op(node: Any) -> Op:
+    target, original = str(node.target), node.meta.get("original_aten")
+    whole = operators.packet_name(str(original)) if original is not None else None
+    return Op(target, whole if whole not in (None, operators.packet_name(target)) else None)
+
+
+@lru_cache(maxsize=256)
+def events_of(text: str, origins: Origins | None) -> Events:
+    """Return the events of wrapper ``text``, with the operators of each launch as far as known.
+
+    Raises:
+        UnreadableCodeError: ``text`` is not a Python wrapper.
+    """
+    events = read_events(text)
+    return Events(_told(events, origins) if origins is not None else _guarded(events))
+
+
+def _told(events: list[CodeEvent], origins: Origins) -> list[CodeEvent]:
+    """Give each launch the operators of the origin that makes one of its buffers, or of the next one of its kernel."""
+    waiting: dict[str, deque[LaunchOrigin]] = {}
+    for origin in origins:
+        waiting.setdefault(origin.kernel, deque()).append(origin)
+    found: dict[int, LaunchOrigin | None] = {}
+    told = []
+    for event in events:
+        if isinstance(event, KernelLaunch):
+            if event.line not in found:
+                found[event.line] = _take(event, waiting.get(event.kernel))
+            known = found[event.line]
+            event = dataclasses.replace(event, ops=known.ops, ops_of=known.ops_of) if known else event
+        told.append(event)
+    return told
+
+
+def _take(event: KernelLaunch, waiting: deque[LaunchOrigin] | None) -> LaunchOrigin | None:
+    if not waiting:
+        return None
+    chosen = next((o for o in waiting if {name for name, _ in o.ops_of} & set(event.writes)), waiting[0])
+    waiting.remove(chosen)
+    return chosen
+
+
+def _guarded(events: list[CodeEvent]) -> list[CodeEvent]:
+    """Take from launches the operators that extern calls compute.
+
+    A kernel that copies the input of a matrix product is said to belong to the product, too.
+    """
+    called = {
+        (event.comment.nodes[-1], operators.packet_name(op.name))
+        for event in events
+        if isinstance(event, ExternCall) and event.comment and event.comment.nodes
+        for op in event.ops or ()
+    }
+    return [_without(event, called) if isinstance(event, KernelLaunch) else event for event in events]
+
+
+def _without(event: KernelLaunch, called: set[tuple[str, str]]) -> CodeEvent:
+    if not event.ops or not event.comment:
+        return event
+    elsewhere = {packet for node, packet in called if node in event.comment.nodes}
+    left = tuple(op for op in event.ops if operators.packet_name(op.name) not in elsewhere)
+    return dataclasses.replace(event, ops=left)

@@ -1,0 +1,299 @@
+"""From the text of a wrapper to its events, in the order in which ``call`` executes them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import names, operators
+from .comments import Comment, comments_between, origin_comments
+from .errors import UnreadableCodeError
+from .events import (
+    Alias,
+    Allocate,
+    Assert,
+    CodeEvent,
+    CollectiveStart,
+    Copy,
+    ExternCall,
+    Free,
+    KernelLaunch,
+    Op,
+    Return,
+    Reuse,
+    Step,
+    Wait,
+)
+from .kernels import KernelDefinition
+from .wrapper import Wrapper
+
+# Calls that neither touch the contents of a buffer nor its lifetime.
+BOOKKEEPING = frozenset(
+    ["get_raw_stream", "clear", "size", "stride", "numel", "storage_offset", "set_device", "synchronize", "wait", "max"]
+)
+
+
+def read_events(text: str) -> list[CodeEvent]:
+    """Return the events of the wrapper ``text`` as its own words tell them.
+
+    Raises:
+        UnreadableCodeError: ``text`` is not a Python wrapper.
+    """
+    return list(_FunctionReader(Wrapper.of(text), "call", ()).events())
+
+
+class _FunctionReader:
+    """Reads one function of a wrapper; calls of its other functions are read in place."""
+
+    def __init__(self, wrapper: Wrapper, name: str, path: tuple[Step, ...], argument: str | None = None) -> None:
+        if len(path) > 40:
+            raise UnreadableCodeError(f"the function {name} of the generated code calls itself")
+        self.wrapper, self.function = wrapper, wrapper.functions[name]
+        self.argument = argument
+        self.path = path
+        self.comments = comments_between(wrapper.lines, self.function.lineno, self.function.end_lineno or 0)
+        self.pending: list[Comment] = list(reversed(origin_comments(self.comments)))
+        self.returned: tuple[str, ...] = ()
+
+    def events(self) -> Iterator[CodeEvent]:
+        """Yield the events of the whole function."""
+        yield from self._block(self.function.body)
+
+    # Statements
+
+    def _block(self, statements: list[ast.stmt]) -> Iterator[CodeEvent]:
+        taken: ast.stmt | None = None
+        for statement, following in zip(statements, [*statements[1:], None], strict=False):
+            if statement is taken:
+                continue
+            if isinstance(statement, ast.Assign) and self._is_reuse(statement):
+                old, taken = names.mentioned(statement.value), self._deletion_beside(statement, following)
+                yield self._event(
+                    Reuse, statement, reads=old, writes=names.targets_of(statement), freed=taken is not None
+                )
+            else:
+                yield from self._statement(statement)
+
+    def _is_reuse(self, statement: ast.Assign) -> bool:
+        comment = self.comments.get(statement.lineno, "")
+        return comment in ("reuse", "alloc") and not names.operator_called(self._path(statement.value) or "")
+
+    @staticmethod
+    def _deletion_beside(statement: ast.Assign, following: ast.stmt | None) -> ast.stmt | None:
+        beside = isinstance(following, ast.Delete) and following.lineno == statement.lineno
+        return following if beside else None
+
+    def _statement(self, statement: ast.stmt) -> Iterator[CodeEvent]:
+        reader = READERS.get(type(statement))
+        if reader:
+            yield from reader(self, statement)
+        elif not isinstance(statement, (ast.Pass, ast.Import, ast.ImportFrom, ast.Global)):
+            yield self._event(CodeEvent, statement, reads=names.mentioned(statement))
+
+    def _event(self, kind: type[CodeEvent], node: ast.stmt, **fields: Any) -> CodeEvent:
+        text = self.wrapper.lines[node.lineno - 1].strip()
+        return kind(line=node.lineno, text=text, path=self.path, **fields)
+
+    def _delete(self, statement: ast.Delete) -> Iterator[CodeEvent]:
+        yield self._event(Free, statement, reads=tuple(map(names.spelled, statement.targets)))
+
+    def _return(self, statement: ast.Return) -> Iterator[CodeEvent]:
+        elements = statement.value.elts if isinstance(statement.value, ast.Tuple) else []
+        self.returned = tuple((*names.mentioned(element), "")[0] for element in elements)
+        yield self._event(Return, statement, reads=tuple(filter(None, self.returned)))
+
+    def _with(self, statement: ast.With) -> Iterator[CodeEvent]:
+        yield from self._block(statement.body)
+
+    def _if(self, statement: ast.If) -> Iterator[CodeEvent]:
+        if all(isinstance(inner, ast.Raise) for inner in statement.body) and not statement.orelse:
+            yield self._event(Assert, statement, reads=names.mentioned(statement.test))
+            return
+        for number, block in enumerate((statement.body, statement.orelse)):
+            yield from self._nested("if", statement, statement.test, block, number)
+
+    def _loop(self, statement: ast.While | ast.For) -> Iterator[CodeEvent]:
+        head = statement.test if isinstance(statement, ast.While) else statement.iter
+        yield from self._nested("while", statement, head, statement.body, 0)
+
+    def _nested(
+        self, kind: str, statement: ast.stmt, head: ast.expr, block: list[ast.stmt], arm: int
+    ) -> Iterator[CodeEvent]:
+        outer = self.path
+        self.path = (*outer, Step(kind, statement.lineno, ast.unparse(head), arm))
+        yield from self._block(block)
+        self.path = outer
+
+    def _assert(self, statement: ast.Assert) -> Iterator[CodeEvent]:
+        yield self._event(Assert, statement, reads=names.mentioned(statement.test))
+
+    def _expression(self, statement: ast.Expr) -> Iterator[CodeEvent]:
+        if isinstance(statement.value, ast.Call):
+            yield from self._call(statement, statement.value, ())
+
+    def _assign(self, statement: ast.Assign) -> Iterator[CodeEvent]:
+        value, target = statement.value, statement.targets[0]
+        if isinstance(value, ast.Name) and value.id == "args":
+            yield from self._parameters(statement)
+        elif isinstance(value, (ast.List, ast.Tuple)):
+            yield from self._elements(statement, value)
+        elif isinstance(value, ast.Call):
+            yield from self._call(statement, value, names.elements_of(target))
+        elif isinstance(value, (ast.Name, ast.Subscript)):
+            yield self._event(Alias, statement, reads=(names.spelled(value),), writes=(names.spelled(target),))
+
+    def _parameters(self, statement: ast.Assign) -> Iterator[CodeEvent]:
+        """Bind the parameters of a function that this reader was sent into."""
+        bound = names.elements_of(statement.targets[0])
+        for number, name in enumerate(bound if self.argument else ()):
+            yield self._event(Alias, statement, reads=(f"{self.argument}[{number}]",), writes=(name,))
+        if self.argument:
+            # args.clear() follows: the list holds nothing any more.
+            yield self._event(Alias, statement, writes=(self.argument,))
+
+    def _elements(self, statement: ast.Assign, value: ast.List | ast.Tuple) -> Iterator[CodeEvent]:
+        target = names.spelled(statement.targets[0])
+        for number, element in enumerate(value.elts):
+            reads = names.mentioned(element) if not isinstance(element, ast.Subscript) else (names.spelled(element),)
+            if reads:
+                yield self._event(Alias, statement, reads=reads[:1], writes=(f"{target}[{number}]",))
+
+    # Calls
+
+    def _path(self, node: ast.expr) -> str | None:
+        path = names.dotted(node.func) if isinstance(node, ast.Call) else None
+        return names.resolved(path, self.wrapper.aliases) if path else None
+
+    def _call(self, statement: ast.stmt, call: ast.Call, targets: tuple[str, ...]) -> Iterator[CodeEvent]:
+        inner = self._function_called(call)
+        path = self._path(call) or ""
+        last = path.rpartition(".")[2]
+        if inner:
+            yield from self._inline(statement, call, inner, targets)
+        elif "empty_strided" in last:
+            yield self._allocation(statement, call, targets)
+        elif last.startswith("assert_") or "check_inf_and_nan" in last:
+            yield self._event(Assert, statement, reads=names.mentioned(*call.args[:1]))
+        elif self._kernel_called(call):
+            yield self._launch(statement, call, self.wrapper.kernels[self._kernel_called(call)], targets)
+        elif "reinterpret_tensor" in last or last in ("_alloc_from_pool", "copy_if_misaligned"):
+            yield self._event(Alias, statement, reads=names.mentioned(*call.args[:1]), writes=targets)
+        elif names.operator_called(path):
+            yield self._extern(statement, call, names.operator_called(path) or "", targets)
+        elif isinstance(call.func, ast.Attribute) and (last.endswith("_") or last == "clone"):
+            yield self._method(statement, call, last, targets)
+        elif last not in BOOKKEEPING:
+            yield self._event(CodeEvent, statement, reads=names.mentioned(call), writes=targets)
+
+    def _function_called(self, call: ast.Call) -> str | None:
+        """Return which of the wrapper's own functions is called: a subgraph, or ``self.partitions[0]``."""
+        if isinstance(call.func, ast.Subscript) and names.dotted(call.func.value) == "self.partitions":
+            return f"partition_{ast.unparse(call.func.slice)}"
+        name = names.dotted(call.func)
+        return name if name in self.wrapper.functions and name != "call" else None
+
+    def _inline(self, statement: ast.stmt, call: ast.Call, name: str, targets: tuple[str, ...]) -> Iterator[CodeEvent]:
+        step = Step("call", statement.lineno, name)
+        argument = next(iter(names.mentioned(*call.args)), None)
+        if name not in self.wrapper.functions:
+            raise UnreadableCodeError(f"line {statement.lineno} calls {name}, which the generated code does not define")
+        inner = _FunctionReader(self.wrapper, name, (*self.path, step), argument)
+        yield from inner.events()
+        whole = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
+        for number, returned in enumerate(inner.returned):
+            target = f"{targets[0]}[{number}]" if whole else (*targets, *inner.returned)[number]
+            if returned:
+                yield self._event(Alias, statement, reads=(returned,), writes=(target,))
+
+    def _allocation(self, statement: ast.stmt, call: ast.Call, targets: tuple[str, ...]) -> CodeEvent:
+        spelled = [_items(argument) for argument in call.args[:2]]
+        dtypes = [a for a in (names.dotted(n) for n in [*call.args[2:], *(k.value for k in call.keywords)]) if a]
+        size, stride = (*spelled, (), ())[:2]
+        dtype = next((name for name in dtypes if name.startswith("torch.")), "")
+        return self._event(Allocate, statement, writes=targets, size=size, stride=stride, dtype=dtype)
+
+    def _kernel_called(self, call: ast.Call) -> str:
+        path = names.dotted(call.func) or ""
+        head, _, method = path.partition(".")
+        return head if head in self.wrapper.kernels and method in ("", "run") else ""
+
+    def _launch(
+        self, statement: ast.stmt, call: ast.Call, kernel: KernelDefinition, targets: tuple[str, ...]
+    ) -> CodeEvent:
+        comment = self._comment(statement)
+        passed = [(next(iter(names.mentioned(a)), ""), p) for a, p in zip(call.args, kernel.parameters, strict=False)]
+        reads = tuple(dict.fromkeys(name for name, parameter in passed if name and parameter.reads))
+        writes = dict.fromkeys(name for name, parameter in passed if name and parameter.writes)
+        fields = {"reads": reads, "writes": (*writes, *targets), "kernel": kernel.name}
+        if kernel.is_users:
+            return self._event(KernelLaunch, statement, ops=(Op(f"triton.{kernel.function}"),), **fields)
+        told = comment and comment.sorted and comment.operators
+        ops = tuple(map(Op, comment.operators)) if comment and told else None
+        return self._event(KernelLaunch, statement, ops=ops, comment=comment, **fields)
+
+    def _extern(self, statement: ast.stmt, call: ast.Call, operator: str, targets: tuple[str, ...]) -> CodeEvent:
+        comment = self._comment(statement)
+        out = names.mentioned(*(keyword.value for keyword in call.keywords if keyword.arg == "out"))
+        inputs = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg != "out")]
+        mutated = [call.args[i] for i in operators.mutated_positions(operator) if i < len(call.args)]
+        return self._event(
+            _extern_kind(operator),
+            statement,
+            reads=names.mentioned(*inputs),
+            writes=tuple(dict.fromkeys((*targets, *out, *names.mentioned(*mutated)))),
+            ops=_ops_of(operator),
+            function=names.dotted(call.func) or operator,
+            comment=comment,
+        )
+
+    def _method(self, statement: ast.stmt, call: ast.Call, method: str, targets: tuple[str, ...]) -> CodeEvent:
+        changed = names.mentioned(call.func)
+        return self._event(
+            Copy if method in ("copy_", "clone") else ExternCall,
+            statement,
+            reads=names.mentioned(*call.args) or changed,
+            writes=targets or changed,
+            ops=(Op(f"aten.{method}"),),
+            function=method,
+        )
+
+    def _comment(self, statement: ast.stmt) -> Comment | None:
+        """Return the last comment on origins between the launch before and ``statement``."""
+        found = None
+        while self.pending and self.pending[-1].line < statement.lineno:
+            found = self.pending.pop()
+        return found
+
+
+READERS: dict[type[ast.stmt], Callable[[_FunctionReader, Any], Iterator[CodeEvent]]] = {
+    ast.Assign: _FunctionReader._assign,
+    ast.Expr: _FunctionReader._expression,
+    ast.Delete: _FunctionReader._delete,
+    ast.Return: _FunctionReader._return,
+    ast.With: _FunctionReader._with,
+    ast.If: _FunctionReader._if,
+    ast.While: _FunctionReader._loop,
+    ast.For: _FunctionReader._loop,
+    ast.Assert: _FunctionReader._assert,
+}
+
+
+def _items(node: ast.expr) -> tuple[str, ...]:
+    return tuple(map(ast.unparse, node.elts)) if isinstance(node, (ast.Tuple, ast.List)) else ()
+
+
+def _extern_kind(operator: str) -> type[ExternCall]:
+    if names.is_wait(operator):
+        return Wait
+    if names.is_collective(operator):
+        return CollectiveStart
+    return Copy if operators.packet_name(operator) in operators.COPIES else ExternCall
+
+
+def _ops_of(operator: str) -> tuple[Op, ...]:
+    """Return the operator, and the functional one that Inductor turned into this in-place collective."""
+    namespace, packet, *overload = operator.split(".")
+    if names.is_collective(operator) and packet.endswith("_"):
+        return Op(operator), Op(".".join([namespace, packet.rstrip("_"), *overload]))
+    return (Op(operator),)

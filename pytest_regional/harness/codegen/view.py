@@ -1,0 +1,136 @@
+"""The code of one graph: its pieces in the order in which they were generated, and where operators stand in them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from .errors import AmbiguousCodeError, CodeAssertionError, NoGeneratedCodeError
+from .events import CodeEvent, Events
+from .patterns import OpPattern, launches_of, no_such_op, require_known
+from .table import rows
+
+GRAPHS = ("forward", "backward", "inference", "unknown")
+Place = tuple[int, int]
+"""Number of the piece, position of the event in it."""
+
+
+class Source(Protocol):
+    """What a :class:`~pytest_regional.harness.record.GeneratedSource` offers here."""
+
+    @property
+    def graph(self) -> str:
+        """Which graph it belongs to."""
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """Names of its regions."""
+
+    @property
+    def events(self) -> Events:
+        """What it does."""
+
+
+@dataclass(frozen=True)
+class View:
+    """The code of one graph.
+
+    Attributes:
+        graph: ``"forward"``, ``"backward"``, ``"inference"`` or ``"unknown"``.
+        pieces: the events of each source.
+        titles: what to print above each of them.
+    """
+
+    graph: str
+    pieces: tuple[Events, ...]
+    titles: tuple[str, ...]
+
+    def __getitem__(self, place: Place) -> CodeEvent:
+        return self.pieces[place[0]][place[1]]
+
+    def places(self, pattern: OpPattern) -> list[Place]:
+        """Return where the launches named by ``pattern`` stand, in order."""
+        found = [
+            (n, position)
+            for n, events in enumerate(self.pieces)
+            for position, event in enumerate(events)
+            if any(map(pattern.matches, event.ops or ()))
+        ]
+        return found if pattern.ordinal is None else found[pattern.ordinal - 1 : pattern.ordinal]
+
+    def failure(self, message: str, marked: Collection[Place]) -> CodeAssertionError:
+        """Return the error that says ``message`` and lists the events, ``marked`` ones with a ``>``."""
+        return CodeAssertionError(f"{message}\n{self.table(marked)}")
+
+    def table(self, marked: Collection[Place] = ()) -> str:
+        """Return the events as a table; pieces that hold no mark are left out when others do."""
+        wanted = {piece for piece, _ in marked} or set(range(len(self.pieces)))
+        lines = []
+        for n in sorted(wanted):
+            lines += [self.titles[n], *rows(self.pieces[n], {position for piece, position in marked if piece == n})]
+        return "\n".join(lines)
+
+    def lines(self, places: Iterable[Place]) -> str:
+        """Return ``line 12`` or ``lines 12, 15``."""
+        numbers = [str(self[place].line) for place in places]
+        return f"line{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+
+
+def views_of(sources: Sequence[Source], graph: str | None, region: str | None) -> list[View]:
+    """Return one view per graph that has code, of ``graph`` and ``region`` only where they are named.
+
+    Raises:
+        ValueError: ``graph`` is no kind of graph.
+        NoGeneratedCodeError: nothing was generated, or nothing for that graph and region.
+    """
+    if graph is not None and graph not in GRAPHS:
+        near = difflib.get_close_matches(graph, GRAPHS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{graph!r} is no kind of graph.{hint} Known: {', '.join(GRAPHS)}.")
+    chosen = [s for s in sources if graph in (None, s.graph) and (region is None or region in s.regions)]
+    if not any(launches_of(source.events) for source in chosen):
+        raise NoGeneratedCodeError(_nothing(sources, graph, region))
+    return [_view(kind, chosen) for kind in dict.fromkeys(source.graph for source in chosen)]
+
+
+def _view(graph: str, sources: Sequence[Source]) -> View:
+    mine = [source for source in sources if source.graph == graph]
+    titles = (f"{graph} graph, source {n}, regions: {', '.join(s.regions) or 'none'}" for n, s in enumerate(mine, 1))
+    return View(graph, tuple(source.events for source in mine), tuple(titles))
+
+
+def _nothing(sources: Sequence[Source], graph: str | None, region: str | None) -> str:
+    wanted = " ".join(filter(None, [graph and f"of the {graph} graph", region and f"of region {region!r}"]))
+    there = ", ".join(f"{s.graph} ({', '.join(s.regions) or 'no region'})" for s in sources)
+    if not sources:
+        return "there is no generated code: nothing was compiled with Inductor in this run, or nothing was loaded"
+    return f"there is no generated code {wanted} that launches anything; there are: {there}"
+
+
+def views_holding(views: Sequence[View], patterns: Sequence[OpPattern]) -> list[View]:
+    """Return the views in which all ``patterns`` name something.
+
+    Raises:
+        UnknownOriginError: a launch whose operators are not known.
+        NoSuchOpError: a pattern that names nothing.
+        AmbiguousCodeError: no one view has them all.
+    """
+    for view in views:
+        for events in view.pieces:
+            require_known(events)
+    holding = [view for view in views if all(map(view.places, patterns))]
+    if holding:
+        return holding
+    for pattern in patterns:
+        if not any(view.places(pattern) for view in views):
+            raise missing(views, pattern)
+    where = "; ".join(f"{p} in {', '.join(v.graph for v in views if v.places(p))}" for p in patterns)
+    raise AmbiguousCodeError(f"no one graph has all of them: {where}. Name operators of one graph, or graph=.")
+
+
+def missing(views: Sequence[View], pattern: OpPattern) -> Exception:
+    """Return the error for a ``pattern`` that names nothing in ``views``."""
+    events = [event for view in views for piece in view.pieces for event in piece]
+    return no_such_op(pattern, events, " and ".join(f"the {view.graph} code" for view in views))
