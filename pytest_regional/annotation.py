@@ -6,7 +6,7 @@ of it: as a context manager, as a decorator of functions and methods, in eager m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from torch.fx.traceback import annotate
@@ -23,18 +23,27 @@ class RegionMark(Protocol):
         """Mark all ops that ``func`` makes."""
 
 
-def region(name: str | int | None = None, *, configs: Mapping[str, Any] | None = None) -> RegionMark:
+def region(
+    name: str | int | None = None,
+    *,
+    configs: Mapping[str, Any] | None = None,
+    after: Sequence[str | int] | None = None,
+) -> RegionMark:
     """Mark the ops made inside for compilation by Inductor, as region ``name`` (the default region when left out).
 
     Args:
         name: Region id; ops of two ids never share a compiled partition.
         configs: Inductor configuration of this region alone, such as ``{"max_autotune": True}``.
+        after: Ids of regions that have to run first, though no value says so; gradients run the other way round.
+            PyTorch's own backends read over it.
     """
     mark: dict[str, Any] = {}
     if name is not None:
         mark["inductor_region"] = name
     if configs is not None:
         mark["inductor_configs"] = dict(configs)
+    if after is not None:
+        mark["inductor_after"] = list(after)
     manager: RegionMark = annotate({"compile_with_inductor": mark})
     return manager
 

@@ -10,6 +10,7 @@ from pytest_regional._torch import symbol
 ANNOTATION = "compile_with_inductor"
 REGION_ID = "inductor_region"
 REGION_CONFIGS = "inductor_configs"
+REGION_AFTER = "inductor_after"
 
 
 def region_mark(node: Any) -> tuple[bool, Any]:

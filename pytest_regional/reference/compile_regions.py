@@ -18,7 +18,9 @@ from pytest_regional._torch.region_compile import (
     standalone_compile,
 )
 from pytest_regional.reference.calling import Compiled, as_graph_target, makes_plain_values
+from pytest_regional.reference.effects import Edge
 from pytest_regional.reference.extract import ExtractedRegion
+from pytest_regional.reference.ordering.carry import carried_order
 from pytest_regional.reference.regions import RegionKey
 from pytest_regional.reference.restride import restore_strides
 
@@ -45,6 +47,11 @@ class RegionRequest:
         return self.region.module
 
     @property
+    def order(self) -> tuple[Edge, ...]:
+        """Pairs ``(before, after)`` of nodes of ``module`` that have to run in this order though no value says so."""
+        return self.region.order_edges
+
+    @property
     def inputs(self) -> tuple[Any, ...]:
         """The (fake) values of the region's inputs."""
         return tuple(border.meta["val"] for border in self.region.inputs)
@@ -64,7 +71,8 @@ class RegionInputError(RuntimeError):
 def compile_with_inductor(request: RegionRequest) -> Compiled:
     """Compile one region through ``torch._inductor.standalone_compile``, with its own configuration patched in."""
     compile_function = standalone_compile()
-    with region_compile_settings(request.key.settings, request.name):
+    order = carried_order(request.module, request.order)
+    with region_compile_settings(request.key.settings, request.name), order:
         artifact: Compiled = compile_function(
             request.module,
             list(request.inputs),

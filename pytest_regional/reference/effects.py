@@ -19,6 +19,16 @@ from pytest_regional._torch.region_compile import is_graph_module, is_higher_ord
 
 Edge = tuple[torch.fx.Node, torch.fx.Node]
 
+
+@dataclass(frozen=True, eq=False)
+class Barrier:
+    """All nodes of ``before`` run before any of ``after``, for as many edges as there are nodes, not pairs."""
+
+    name: str
+    before: tuple[torch.fx.Node, ...]
+    after: tuple[torch.fx.Node, ...]
+
+
 RANDOM = "random"
 COLLECTIVE = "collective"
 OTHER = "other"
@@ -27,6 +37,8 @@ _COLLECTIVE_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "c10d
 _WRITING_HIGHER_ORDER_OPS = ("triton_kernel_wrapper_mutation", "auto_functionalized_with_mutation")
 _FREE_EFFECTS = ("_assert_", "sym_constrain_range")
 _ORDERED_OP = "control_deps"
+# Their schema says that they may be views; where they are none, they copy.
+_COPYING_VIEWS = ("reshape", "contiguous", "to")
 
 
 def order_edges(graph: torch.fx.Graph) -> list[Edge]:
@@ -58,7 +70,7 @@ def effect_classes(node: torch.fx.Node) -> frozenset[str]:
     target = node.target
     if is_higher_order_op(target):
         own = frozenset((RANDOM,)) if "rng_state" in _name(target) else _impurity(node)
-        return own.union(*map(_body_effects, _bodies(node)))
+        return own.union(*map(_body_effects, bodies_of(node)))
     if is_op_overload(target):
         if torch.Tag.nondeterministic_seeded in target.tags:
             return frozenset((RANDOM,))
@@ -80,7 +92,8 @@ def _is_opaque(node: torch.fx.Node) -> bool:
     return module is None or not is_graph_module(module.get_submodule(str(node.target)))
 
 
-def _bodies(node: torch.fx.Node) -> list[torch.fx.GraphModule]:
+def bodies_of(node: torch.fx.Node) -> list[torch.fx.GraphModule]:
+    """Return the graphs that ``node`` is given to run."""
     owner = node.graph.owning_module
     if owner is None:
         return []
@@ -115,6 +128,17 @@ def element_of(node: torch.fx.Node) -> torch.fx.Node | None:
     return producer if many else None
 
 
+def launches(node: torch.fx.Node) -> bool:
+    """Return whether ``node`` may run anything: a view of its argument, or an element of a tuple, does not."""
+    target: Any = node.target
+    if node.op != "call_function" or target is operator.getitem:
+        return node.op in ("call_module", "call_method")
+    if not is_op_overload(target) or target._opname in _COPYING_VIEWS:
+        return True
+    returns = target._schema.returns
+    return not returns or any(value.alias_info is None or value.alias_info.is_write for value in returns)
+
+
 def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
     """Return the argument nodes that ``node`` writes to."""
     if node.op not in ("call_function", "call_method"):
@@ -136,7 +160,7 @@ def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
 def _written_by_body(node: torch.fx.Node) -> list[torch.fx.Node]:
     """Return what the op that ``control_deps`` orders writes to; its operands stand behind the first two arguments."""
     written: list[torch.fx.Node] = []
-    for body in _bodies(node)[:1]:
+    for body in bodies_of(node)[:1]:
         operands = dict(zip(body.graph.find_nodes(op="placeholder"), node.args[2:], strict=False))
         inner = (argument for other in body.graph.nodes for argument in written_arguments(other))
         written += (operand for argument in inner for operand in _nodes_in(operands.get(argument)))

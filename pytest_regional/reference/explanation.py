@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import types
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 import torch
 import torch.fx
@@ -16,12 +16,13 @@ from pytest_regional._torch.lowering import backward_lowered_at_once
 from pytest_regional._torch.region_compile import use_boxed_codegen
 from pytest_regional.reference.compile_regions import request_for
 from pytest_regional.reference.dynamo_backend import through_aot_autograd
-from pytest_regional.reference.effects import order_edges
+from pytest_regional.reference.effects import Barrier, order_edges
 from pytest_regional.reference.extract import ExtractedRegion, bodies_inside, called_attributes, extract_partitions
 from pytest_regional.reference.fingerprint import fingerprint
 from pytest_regional.reference.naming import op_names, source_line
 from pytest_regional.reference.options import Partitioner
-from pytest_regional.reference.partition import Partition, plan_partitions
+from pytest_regional.reference.ordering.planning import OrderedPlan, plan_in_order
+from pytest_regional.reference.partition import Partition
 from pytest_regional.reference.pre_grad import run_pre_grad_passes
 
 
@@ -149,13 +150,15 @@ class _Explainer:
         self, gm: torch.fx.GraphModule, graph_name: str, path: str, done: set[int]
     ) -> Iterator[ExplainedPartition]:
         done.add(id(gm))
-        plan = plan_partitions(gm.graph)
         duplicate = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
-        regions = extract_partitions(duplicate, plan_partitions(duplicate.graph))
-        names = {partition: region.name for region, partition in zip(regions, plan.partitions, strict=True)}
-        splits = _splits(gm.graph, plan.partitions, names)
-        for region, partition in zip(regions, plan.partitions, strict=True):
-            yield self._one(region, partition, splits.get(partition, (None, None)), graph_name, path)
+        plan = plan_in_order(duplicate.graph)
+        dividers = dict(_dividers(duplicate.graph, plan))
+        regions = extract_partitions(duplicate, plan.partitions, plan.edges)
+        names = {region.partition: region.name for region in regions}
+        for region in regions:
+            divider = dividers.get(region.partition)
+            split = (None, None) if divider is None else divider.in_words(names)
+            yield self._one(region, split, graph_name, path)
         carried = bodies_inside(regions)
         for name, body in called_attributes(duplicate).items():
             if id(body) not in done | carried:
@@ -164,79 +167,98 @@ class _Explainer:
     def _one(
         self,
         region: ExtractedRegion,
-        partition: Partition,
         split: tuple[str | None, str | None],
         graph_name: str,
         path: str,
     ) -> ExplainedPartition:
-        name = path + region.name
+        name, partition = path + region.name, region.partition
         original = self.first.setdefault(fingerprint(request_for(region)).token, graph_name + name)
         shared = None if original == graph_name + name else original.removeprefix(graph_name)
         ops = op_names(partition.nodes)
         return ExplainedPartition(name, partition.key.label, partition.key.settings, ops, *split, shared)
 
 
-def _splits(
-    graph: torch.fx.Graph, partitions: Sequence[Partition], names: Mapping[Partition, str]
-) -> dict[Partition, tuple[str, str | None]]:
+@dataclass(frozen=True)
+class _Divider:
+    """What stands between two partitions of one region, if anything does but the order of other regions."""
+
+    unit: torch.fx.Node | Partition | Barrier | None
+    requested: bool = False
+
+    def in_words(self, names: Mapping[Partition, str]) -> tuple[str, str | None]:
+        """Return what it is, and the user's line."""
+        if self.unit is None:
+            return "the order of other regions", None
+        if isinstance(self.unit, Barrier):
+            return f"the order that annotations ask for: {self.unit.name}", None
+        by_order = ", by an order edge" if self.requested else ""
+        if isinstance(self.unit, Partition):
+            return f"region {self.unit.key.label!r} ({names[self.unit]}){by_order}", source_line(self.unit.nodes)
+        return f"{self.unit.name}{by_order}", source_line([self.unit])
+
+
+def _dividers(graph: torch.fx.Graph, plan: OrderedPlan) -> Iterator[tuple[Partition, _Divider]]:
     """Say, for each partition but the first of a key, what stands between it and the one before."""
-    order = _Order.of(graph, partitions)
+    partitions = plan.partitions.partitions
+    order = _Order.of(graph, plan)
+    by_values = order if not plan.edges else _Order.of(graph, replace(plan, edges=()))
     last: dict[object, Partition] = {}
-    splits: dict[Partition, tuple[str, str | None]] = {}
     for partition in partitions:
         earlier = last.get(partition.key)
         if earlier is not None:
-            splits[partition] = _in_words(order.between(earlier, partition), names)
+            unit = by_values.between(earlier, partition)
+            yield partition, _Divider(unit or order.between(earlier, partition), requested=unit is None)
         last[partition.key] = partition
-    return splits
 
 
-def _in_words(unit: torch.fx.Node | Partition | None, names: Mapping[Partition, str]) -> tuple[str, str | None]:
-    if unit is None:
-        return "the order of other regions", None
-    if isinstance(unit, Partition):
-        return f"region {unit.key.label!r} ({names[unit]})", source_line(unit.nodes)
-    return unit.name, source_line([unit])
+_Unit: TypeAlias = "torch.fx.Node | Barrier"
 
 
 @dataclass
 class _Order:
     """What must run before what, among nodes and among whole partitions."""
 
-    before: Mapping[torch.fx.Node, list[torch.fx.Node]]
-    position: Mapping[torch.fx.Node, int]
-    home: Mapping[torch.fx.Node, Partition]
+    before: Mapping[_Unit, list[_Unit]]
+    position: Mapping[_Unit, int]
+    home: Mapping[_Unit, Partition]
 
     @classmethod
-    def of(cls, graph: torch.fx.Graph, partitions: Sequence[Partition]) -> _Order:
-        before: dict[torch.fx.Node, list[torch.fx.Node]] = defaultdict(list)
+    def of(cls, graph: torch.fx.Graph, plan: OrderedPlan) -> _Order:
+        before: dict[_Unit, list[_Unit]] = defaultdict(list)
         for node in graph.nodes:
             before[node] += node.all_input_nodes
-        for a, b in order_edges(graph):
+        for a, b in (*order_edges(graph), *plan.edges):
             before[b].append(a)
-        position = {node: index for index, node in enumerate(graph.nodes)}
-        return cls(before, position, {node: partition for partition in partitions for node in partition.nodes})
+        position: dict[_Unit, int] = {node: index for index, node in enumerate(graph.nodes)}
+        for barrier in plan.barriers:
+            before[barrier] += barrier.before
+            position[barrier] = min(position[node] for node in barrier.after)
+            for node in barrier.after:
+                before[node].append(barrier)
+        home: dict[_Unit, Partition] = {
+            node: partition for partition in plan.partitions.partitions for node in partition.nodes
+        }
+        return cls(before, position, home)
 
-    def between(self, earlier: Partition, later: Partition) -> torch.fx.Node | Partition | None:
+    def between(self, earlier: Partition, later: Partition) -> _Unit | Partition | None:
         """Search for a node outside both on a path of nodes, else for a partition on a path of partitions."""
-        node = self._search(earlier, later, whole_partitions=False)
-        if isinstance(node, torch.fx.Node) and node in self.home:
-            return self.home[node]
-        return node or self._search(earlier, later, whole_partitions=True)
+        unit = self._search(earlier, later, whole_partitions=False)
+        if isinstance(unit, torch.fx.Node) and unit in self.home:
+            return self.home[unit]
+        return unit or self._search(earlier, later, whole_partitions=True)
 
-    def _search(
-        self, earlier: Partition, later: Partition, *, whole_partitions: bool
-    ) -> torch.fx.Node | Partition | None:
+    def _search(self, earlier: Partition, later: Partition, *, whole_partitions: bool) -> _Unit | Partition | None:
         """Go backwards from ``later`` until something outside both depends on ``earlier``."""
-        sources, members = set(earlier.nodes), set(later.nodes)
+        sources: set[_Unit] = set(earlier.nodes)
+        members: set[_Unit] = set(later.nodes)
         floor = min(self.position[node] for node in sources)
-        stack = [node for node in self._inputs(later.nodes) if node not in members]
+        stack = [unit for unit in self._inputs(later.nodes) if unit not in members]
         seen = set(stack)
         while stack:
             node = stack.pop()
             if node in sources or (not whole_partitions and self.position[node] < floor):
                 continue
-            unit: torch.fx.Node | Partition = self.home.get(node, node) if whole_partitions else node
+            unit: _Unit | Partition = self.home.get(node, node) if whole_partitions else node
             inputs = list(self._inputs(unit.nodes if isinstance(unit, Partition) else [node]))
             if not sources.isdisjoint(inputs):
                 return unit
@@ -245,5 +267,5 @@ class _Order:
             stack += fresh
         return None
 
-    def _inputs(self, nodes: Sequence[torch.fx.Node]) -> Iterator[torch.fx.Node]:
-        return (other for node in nodes for other in self.before[node])
+    def _inputs(self, units: Iterable[_Unit]) -> Iterator[_Unit]:
+        return (other for unit in units for other in self.before.get(unit, ()))

@@ -23,6 +23,8 @@ from pytest_regional._torch.region_compile import (
     replace_graph,
 )
 from pytest_regional.reference.collector import without_collections
+from pytest_regional.reference.effects import Edge
+from pytest_regional.reference.ordering.add import add_control_deps, as_dependencies
 from pytest_regional.reference.partition import Partition, PartitionPlan
 
 NAME_PREFIX = "compiled_region_"
@@ -49,6 +51,14 @@ class ExtractedRegion:
     inputs: list[RegionInput]
     results: tuple[torch.fx.Node, ...]
     attributes: Mapping[torch.fx.Node, Any] = field(default_factory=dict)
+    order: tuple[tuple[int, int], ...] = ()
+    """Positions in ``partition.nodes``: the first runs before the second though no value says so."""
+
+    @property
+    def order_edges(self) -> tuple[Edge, ...]:
+        """``order`` as nodes of ``module``."""
+        ops = [node for node in self.module.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
+        return tuple((ops[a], ops[b]) for a, b in self.order)
 
     @cached_property
     def module(self) -> torch.fx.GraphModule:
@@ -76,20 +86,37 @@ class ExtractedRegion:
 
 
 @without_collections()
-def extract_partitions(gm: torch.fx.GraphModule, plan: PartitionPlan) -> list[ExtractedRegion]:
+def extract_partitions(
+    gm: torch.fx.GraphModule, plan: PartitionPlan, edges: Iterable[Edge] = ()
+) -> list[ExtractedRegion]:
     """Rewrite ``gm`` so that each partition of ``plan`` is one call; return the regions in execution order.
+
+    ``edges`` are what the regions have to keep besides the flow of values; those between partitions are the plan's.
 
     The calls are ``call_module`` nodes whose submodules do not exist yet: ``install_submodules`` makes them, or
     ``compile_regions`` turns them into calls of compiled code. The Python code of ``gm`` is stale until then.
     """
     if not plan.partitions:
         return []
-    return _Rewriter(gm).rewrite(plan)
+    regions = _Rewriter(gm).rewrite(plan)
+    _tell_order(regions, edges)
+    return regions
+
+
+def _tell_order(regions: Iterable[ExtractedRegion], edges: Iterable[Edge]) -> None:
+    """Give each region the edges between two of its own nodes."""
+    homes = {node: (region, i) for region in regions for i, node in enumerate(region.partition.nodes)}
+    for before, after in edges:
+        if before in homes and after in homes and homes[before][0] is homes[after][0]:
+            region = homes[after][0]
+            region.order = (*region.order, (homes[before][1], homes[after][1]))
 
 
 def install_submodules(gm: torch.fx.GraphModule, regions: Iterable[ExtractedRegion]) -> None:
     """Give ``gm`` the regions as submodules that run eagerly, so that it is a whole module again."""
     for region in regions:
+        if region.order:
+            add_control_deps(region.module.graph, as_dependencies(region.order_edges))
         gm.add_submodule(region.name, region.module)
     gm.recompile()
 

@@ -41,7 +41,8 @@ def fingerprint(request: RegionRequest) -> Fingerprint:
     for node in region.partition.nodes:
         description.add_node(node)
     results = description.arguments(region.results)
-    return Fingerprint((request.key.configs, tuple(description.lines), results), description.symbolic)
+    order = tuple(sorted(region.order))
+    return Fingerprint((request.key.configs, tuple(description.lines), results, order), description.symbolic)
 
 
 class _Description:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import torch.fx
 
 from pytest_regional.reference.collector import without_collections
-from pytest_regional.reference.effects import Edge, element_of, order_edges
+from pytest_regional.reference.effects import Barrier, Edge, element_of, order_edges
 from pytest_regional.reference.placing import place_in_program_order
 from pytest_regional.reference.regions import RegionKey, read_region_keys
 
@@ -52,17 +52,19 @@ def plan_partitions(
     graph: torch.fx.Graph,
     keys: Mapping[torch.fx.Node, RegionKey] | None = None,
     extra_edges: Iterable[Edge] = (),
+    barriers: Sequence[Barrier] = (),
 ) -> PartitionPlan:
     """Plan the partitions of ``graph``.
 
     Args:
         graph: An FX graph in program order.
         keys: Region key of each node to compile; by default what the annotations say.
-        extra_edges: ``(before, after)`` pairs to keep, beyond data flow and effects.
+        extra_edges: ``(before, after)`` pairs to keep, beyond data flow and effects; both must stand in this order.
+        barriers: Groups of nodes to keep apart; the first node behind a barrier stands after all before it.
     """
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     homes = _homes(nodes, read_region_keys(graph) if keys is None else keys)
-    dag = _Dag.build(nodes, homes, [*order_edges(graph), *extra_edges])
+    dag = _Dag.build(nodes, homes, [*order_edges(graph), *extra_edges], barriers)
     runs, least = _fewest_runs(dag)
     return PartitionPlan(tuple(_steps(dag, runs, homes)), least)
 
@@ -101,25 +103,41 @@ class _Dag:
 
     @classmethod
     def build(
-        cls, nodes: Sequence[torch.fx.Node], homes: Mapping[torch.fx.Node, RegionKey | None], edges: Iterable[Edge]
+        cls,
+        nodes: Sequence[torch.fx.Node],
+        homes: Mapping[torch.fx.Node, RegionKey | None],
+        edges: Iterable[Edge],
+        barriers: Sequence[Barrier],
     ) -> _Dag:
-        number: dict[torch.fx.Node, int] = {}
+        number: dict[torch.fx.Node | Barrier, int] = {}
         members: list[list[torch.fx.Node]] = []
+        in_front: dict[torch.fx.Node, list[Barrier]] = defaultdict(list)
+        for barrier in barriers:
+            for node in barrier.after:
+                in_front[node].append(barrier)
         for node in nodes:
             producer = element_of(node)
             if producer is not None and producer in number:
                 number[node] = number[producer]
                 members[number[node]].append(node)
-            else:
-                number[node] = len(members)
-                members.append([node])
+                continue
+            for barrier in in_front.get(node, ()):
+                if barrier not in number:
+                    number[barrier] = len(members)
+                    members.append([])
+            number[node] = len(members)
+            members.append([node])
         pairs = (
             (number[source], number[node]) for node in nodes for source in node.all_input_nodes if source in number
         )
-        ordered = ((number[a], number[b]) for a, b in edges if a in number and b in number)
+        held = [(a, barrier) for barrier in barriers for a in barrier.before]
+        freed = [(barrier, b) for barrier in barriers for b in barrier.after]
+        every: Iterable[tuple[torch.fx.Node | Barrier, torch.fx.Node | Barrier]] = (*edges, *held, *freed)
+        ordered = ((number[a], number[b]) for a, b in every if a in number and b in number)
         unique = dict.fromkeys((a, b) for a, b in (*pairs, *ordered) if a != b)
         key_numbers: dict[RegionKey | None, int | None] = {None: None}
-        keys = [key_numbers.setdefault(homes[group[0]], len(key_numbers)) for group in members]
+        found = (homes[group[0]] if group else None for group in members)
+        keys = [key_numbers.setdefault(key, len(key_numbers)) for key in found]
         return cls._linked(members, keys, unique)
 
     @classmethod
@@ -129,7 +147,7 @@ class _Dag:
         dag = cls(members, keys, [[] for _ in members], [[] for _ in members])
         for a, b in edges:
             if a > b:
-                raise ValueError(f"order edge runs against program order: {members[a][0]} before {members[b][0]}")
+                raise ValueError(f"order edge runs against program order: {_first(members[a])} before {_first(members[b])}")
             dag.before[b].append(a)
             dag.after[a].append(b)
         return dag
@@ -142,6 +160,10 @@ class _Dag:
             return [[last - i for i in reversed(numbers)] for numbers in reversed(lists)]
 
         return _Dag(self.members[::-1], self.keys[::-1], turn(self.after), turn(self.before))
+
+
+def _first(group: Iterable[torch.fx.Node]) -> str:
+    return next(map(str, group), "a barrier")
 
 
 def _fewest_runs(dag: _Dag) -> tuple[list[list[int]], int]:
@@ -303,7 +325,7 @@ def _step(
     dag: _Dag, content: list[int], homes: Mapping[torch.fx.Node, RegionKey | None]
 ) -> Iterator[torch.fx.Node | Partition]:
     nodes = tuple(node for i in content for node in dag.members[i])
-    key = homes[nodes[0]]
+    key = homes[nodes[0]] if nodes else None
     if key is None:
         yield from nodes
     else:

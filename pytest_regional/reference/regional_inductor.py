@@ -32,7 +32,8 @@ from pytest_regional.reference.extract import (
     install_submodules,
 )
 from pytest_regional.reference.failure import GuardedCompiler, OnRegionError
-from pytest_regional.reference.partition import plan_partitions
+from pytest_regional.reference.ordering.planning import plan_in_order
+from pytest_regional.reference.ordering.whole_regions import warn_of_unknown_regions
 from pytest_regional.reference.share import Memory, SharedCompiler
 from pytest_regional.reference.symbols import pass_missing_symbols
 
@@ -88,6 +89,7 @@ def compile_annotated(
     compiler = GuardedCompiler(compiler, on_region_error)
     if share_identical:
         compiler = SharedCompiler(compiler, memory, across_modules=across_modules)
+    warn_of_unknown_regions(gm.graph)
     with compile_lock(), preserve_node_meta(enable=False), _tracing_context(gm, example_args):
         _for_each_graph(gm, functools.partial(_compile_graph, compiler=compiler), set())
         use_boxed_codegen(gm)
@@ -112,7 +114,8 @@ def _for_each_graph(
 ) -> None:
     """Extract the regions of ``gm``, and those of the bodies that stayed outside all regions, each body once."""
     done.add(id(gm))
-    regions = extract_partitions(gm, plan_partitions(gm.graph))
+    plan = plan_in_order(gm.graph)
+    regions = extract_partitions(gm, plan.partitions, plan.edges)
     carried = bodies_inside(regions)
     for path, body in called_attributes(gm).items():
         if id(body) in done:

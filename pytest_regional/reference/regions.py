@@ -16,7 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import torch.fx
 
-from pytest_regional._torch.annotations import REGION_CONFIGS, REGION_ID, region_mark
+from pytest_regional._torch.annotations import REGION_AFTER, REGION_CONFIGS, REGION_ID, region_mark
 from pytest_regional._torch.region_compile import inductor_config_names, inductor_config_type
 from pytest_regional.reference.naming import source_line
 
@@ -88,21 +88,42 @@ def read_region_keys(graph: torch.fx.Graph) -> dict[torch.fx.Node, RegionKey]:
 
 
 def _key_from_mapping(value: Mapping[Any, Any], node: torch.fx.Node) -> RegionKey:
-    unknown = [name for name in value if name not in (REGION_ID, REGION_CONFIGS)]
+    known = [REGION_ID, REGION_CONFIGS, REGION_AFTER]
+    unknown = [name for name in value if name not in known]
     if unknown:
-        nearest = _nearest(str(unknown[0]), [REGION_ID, REGION_CONFIGS])
+        nearest = _nearest(str(unknown[0]), known)
         raise RegionAnnotationError(
             f"compile_with_inductor{_of_region(value)} has an unknown entry {unknown[0]!r}{nearest}{_where(node)}: "
-            f"it understands {REGION_ID!r} and {REGION_CONFIGS!r}."
+            f"it understands {REGION_ID!r}, {REGION_CONFIGS!r} and {REGION_AFTER!r}."
         )
     if REGION_ID not in value:
         region, label = None, DEFAULT_REGION
     else:
         region, label = _region_id(value[REGION_ID], node), str(value[REGION_ID])
+    _check_after(value, label, node)
     settings = value.get(REGION_CONFIGS)
     settings = {} if settings is None else checked_settings(settings, label, node)
     configs = tuple(sorted((name, freeze(setting)) for name, setting in settings.items()))
     return RegionKey(region, configs, settings, label)
+
+
+def regions_before(node: torch.fx.Node) -> tuple[Hashable, ...]:
+    """Return the ids of the regions that ``node``'s region asks to run after."""
+    _, value = region_mark(node)
+    return tuple(value.get(REGION_AFTER) or ()) if isinstance(value, Mapping) else ()
+
+
+def _check_after(value: Mapping[Any, Any], label: str, node: torch.fx.Node) -> None:
+    after = value.get(REGION_AFTER)
+    if after is None:
+        return
+    if not isinstance(after, (list, tuple)) or not all(map(_is_region_id, after)):
+        raise RegionAnnotationError(
+            f"{REGION_AFTER}={after!r} of region {label!r} is no list of region ids{_where(node)}: "
+            f"name the regions that have to run first, as in ['mlp']."
+        )
+    if REGION_ID in value and value[REGION_ID] in after:
+        raise RegionAnnotationError(f"region {label!r} is asked to run after itself{_where(node)}.")
 
 
 def _of_region(value: Mapping[Any, Any]) -> str:

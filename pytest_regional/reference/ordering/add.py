@@ -66,6 +66,14 @@ def add_control_deps(
     return AddedOrder(tuple(added), tuple(edge for edge in requested if edge not in set(added)), moved)
 
 
+def as_dependencies(edges: Iterable[Edge]) -> dict[torch.fx.Node, list[torch.fx.Node]]:
+    """Return ``(before, after)`` pairs as what ``add_control_deps`` takes."""
+    dependencies: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+    for before, after in edges:
+        dependencies.setdefault(after, []).append(before)
+    return dependencies
+
+
 def _checked(graph: torch.fx.Graph, dependencies: Mapping[torch.fx.Node, Iterable[torch.fx.Node]]) -> Iterator[Edge]:
     """Yield the edges that are not void: a placeholder or an attribute is there before anything runs."""
     if graph.owning_module is None:

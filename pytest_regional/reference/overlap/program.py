@@ -35,6 +35,7 @@ class Program:
         self.order: list[torch.fx.Node] = list(graph.nodes)
         self._ops: dict[torch.fx.Node, Op] = {node: op for node in self.order if (op := op_of(node)) is not None}
         self._cost = cost
+        self._costs: dict[torch.fx.Node, float] = {}
         self.collectives = find_collectives(self.order, self._ops)
         self.starts: dict[torch.fx.Node, Collective] = {c.start: c for c in self.collectives}
         self.waits: dict[torch.fx.Node, Collective] = {wait: c for c in self.collectives for wait in c.waits}
@@ -135,10 +136,12 @@ class Program:
 
     def hides(self, node: torch.fx.Node) -> float:
         """Return how much communication ``node`` can hide."""
-        op = self._ops.get(node)
         if node.op not in ("call_function", "call_module") or self._communicates(node):
             return 0.0
-        return self._cost(node if op is None else op.inner)
+        if node not in self._costs:
+            op = self._ops.get(node)
+            self._costs[node] = self._cost(node if op is None else op.inner)
+        return self._costs[node]
 
     def size_of(self, node: torch.fx.Node) -> int:
         """Return the bytes of all tensors that ``node`` makes, symbolic sizes by their hints.

@@ -53,14 +53,15 @@ def overlap_collectives(
     before = Claims(program, program.order, None, None).peaks()
     limit = _limit(program, memory_bound, before[0])
     schedule = _schedule(program, limit, in_flight)
-    planned = _Planning(program, schedule)
+    planning = _Planning(program, schedule)
+    collectives = planning.collectives()
     edges = _apply(graph, program, schedule)
     return OverlapPlan(
-        collectives=planned.collectives(),
+        collectives=collectives,
         peak_bytes_before=before[0],
-        peak_bytes_after=planned.peaks[0],
+        peak_bytes_after=planning.peaks[0],
         peak_in_flight_before=before[1],
-        peak_in_flight_after=planned.peaks[1],
+        peak_in_flight_after=planning.peaks[1],
         memory_bound=limit,
         in_flight=in_flight,
         edges=edges,

@@ -53,12 +53,13 @@ def sink_waits(program: Program, claims: Claims) -> Moves:
 
 
 def _uses(program: Program) -> dict[torch.fx.Node, int]:
-    """Return where each node stands; a start together with what prepares its inputs right before it."""
+    """Return where each node stands, with the attributes right before it, and a start with what prepares its inputs."""
     slots = {}
-    begin = 0
+    attributes = preparations = 0
     for place, node in enumerate(program.order):
-        slots[node] = begin if node in program.starts else place
-        begin = begin if program.is_preparation(node) else place + 1
+        slots[node] = preparations if node in program.starts else attributes
+        attributes = attributes if node.op == "get_attr" else place + 1
+        preparations = preparations if program.is_preparation(node) else place + 1
     return slots
 
 

@@ -1,0 +1,179 @@
+"""Which nodes stand for a marked op after Inductor's own graph passes.
+
+Before those passes every node gets a number in its metadata, and the flow of values between numbers is noted. A node
+that still bears its number stands for itself. An op that is gone was either not needed, or replaced by new nodes
+(a product and a sum by ``addmm``): then the new nodes before the same users stand for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.fx
+
+from pytest_regional.reference.effects import launches
+from pytest_regional.reference.ordering.errors import OrderingError
+from pytest_regional.reference.ordering.marks import mark_of
+
+_NUMBER = "pytest_regional_number"
+
+Dependencies = dict[torch.fx.Node, list[torch.fx.Node]]
+
+
+@dataclass
+class _Snapshot:
+    """A graph as it was: which numbers bear a mark, what each number was, and which numbers used it."""
+
+    by_mark: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    targets: dict[int, Any] = field(default_factory=dict)
+    users: dict[int, list[int]] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+
+
+class Snapshots:
+    """The graphs of one region: its own, and those of bodies; ``edges`` are the order between marks."""
+
+    def __init__(self, edges: Iterable[tuple[int, int]]) -> None:
+        self._after: dict[int, list[int]] = defaultdict(list)
+        for a, b in edges:
+            self._after[a].append(b)
+        self._numbers = itertools.count()
+        self._of_number: dict[int, _Snapshot] = {}
+
+    def note(self, graph: torch.fx.Graph) -> None:
+        """Give the nodes of ``graph`` their numbers."""
+        snapshot = _Snapshot()
+        for node in graph.nodes:
+            number = node.meta[_NUMBER] = next(self._numbers)
+            self._of_number[number] = snapshot
+            snapshot.targets[number], snapshot.names[number] = node.target, node.name
+            mark = mark_of(node)
+            if node.op == "call_function" and mark is not None:
+                snapshot.by_mark[mark].append(number)
+        for node in graph.nodes:
+            snapshot.users[node.meta[_NUMBER]] = [user.meta[_NUMBER] for user in node.users]
+
+    def dependencies(self, graph: torch.fx.Graph) -> Dependencies:
+        """Return which nodes of ``graph`` have to wait for which.
+
+        Raises:
+            OrderingError: where one op replaced several that another one has to run between.
+        """
+        numbers = (node.meta[_NUMBER] for node in graph.nodes if _NUMBER in node.meta)
+        snapshot = self._of_number.get(next(numbers, -1))
+        if snapshot is None or not snapshot.by_mark:
+            return {}
+        return _Standing(graph, snapshot).dependencies(self._after)
+
+
+class _Standing:
+    """A graph behind the passes, seen with what it was before them."""
+
+    def __init__(self, graph: torch.fx.Graph, snapshot: _Snapshot) -> None:
+        self._snapshot = snapshot
+        self._position = {node: i for i, node in enumerate(graph.nodes)}
+        self._same: dict[int, list[torch.fx.Node]] = defaultdict(list)
+        for node in graph.nodes:
+            number = node.meta.get(_NUMBER)
+            if number is not None and snapshot.targets.get(number) == node.target:
+                self._same[number].append(node)
+        self._old = {node for nodes in self._same.values() for node in nodes}
+        self._nodes = {mark: self._nodes_of(numbers) for mark, numbers in snapshot.by_mark.items()}
+
+    def dependencies(self, after: dict[int, list[int]]) -> Dependencies:
+        found: Dependencies = defaultdict(list)
+        for mark, nodes in self._nodes.items():
+            for follower in self._followers(mark, after):
+                for node, dependencies in self._edge(mark, follower, _last(nodes)):
+                    found[node] += [other for other in dependencies if other not in found[node]]
+        return dict(found)
+
+    def _followers(self, mark: int, after: dict[int, list[int]]) -> Iterator[int]:
+        """Yield the marks that come next; where nothing runs for one, those behind it."""
+        seen, stack = {mark}, list(after.get(mark, ()))
+        while stack:
+            following = stack.pop()
+            if following in seen:
+                continue
+            seen.add(following)
+            if _first(self._nodes.get(following, [])):
+                yield following
+            else:
+                stack += after.get(following, ())
+
+    def _edge(
+        self, mark: int, follower: int, dependencies: Sequence[torch.fx.Node]
+    ) -> Iterator[tuple[torch.fx.Node, list[torch.fx.Node]]]:
+        """Pair what runs for two marks, but for pairs that data flow turns round."""
+        possible = {
+            node: [other for other in dependencies if other is not node and not self._flows(node, other)]
+            for node in _first(self._nodes[follower])
+        }
+        if dependencies and not any(possible.values()):
+            raise OrderingError(
+                f"{self._name(follower)} has to run after {self._name(mark)}, but Inductor's graph passes made "
+                f"{', '.join(node.name for node in possible)} of it, which {dependencies[0].name} needs. "
+                f"Order other ops, or keep Inductor from fusing these in the graph."
+            )
+        yield from ((node, others) for node, others in possible.items() if others)
+
+    def _name(self, mark: int) -> str:
+        return repr(self._snapshot.names[self._snapshot.by_mark[mark][0]])
+
+    def _flows(self, source: torch.fx.Node, target: torch.fx.Node) -> bool:
+        floor = self._position[source]
+        return source in _reached([target], lambda node: self._inputs(node, floor))
+
+    def _inputs(self, node: torch.fx.Node, floor: int) -> list[torch.fx.Node]:
+        return [other for other in node.all_input_nodes if self._position[other] >= floor]
+
+    def _nodes_of(self, numbers: Iterable[int]) -> list[torch.fx.Node]:
+        """Return what runs now for ops that had ``numbers``, in program order."""
+        found = {node for number in numbers for node in self._same.get(number) or self._replacing(number)}
+        return sorted((node for node in found if node.op == "call_function"), key=self._position.__getitem__)
+
+    def _replacing(self, number: int) -> set[torch.fx.Node]:
+        """Return the new nodes before the nearest users of ``number`` that are still there."""
+        users = _reached([number], lambda one: [] if one in self._same else self._snapshot.users[one])
+        there = [node for user in users if user != number for node in self._same.get(user, ())]
+        inputs = [source for node in there for source in node.all_input_nodes if source not in self._old]
+        return _reached(inputs, lambda node: [source for source in node.all_input_nodes if source not in self._old])
+
+
+def _reached(start: Iterable[Any], neighbours: Callable[[Any], Iterable[Any]]) -> set[Any]:
+    seen, stack = set(start), list(start)
+    while stack:
+        fresh = set(neighbours(stack.pop())) - seen
+        seen |= fresh
+        stack += fresh
+    return seen
+
+
+def _first(nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+    """Return those of ``nodes`` that start its work: none behind another one, and no views, which run nothing."""
+    covered: set[torch.fx.Node] = set()
+    first = []
+    for node in nodes:
+        sources = [source for source in node.all_input_nodes if source in nodes]
+        if any(source in covered or launches(source) for source in sources):
+            covered.add(node)
+        elif launches(node):
+            first.append(node)
+    return first
+
+
+def _last(nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+    """Return those of ``nodes`` that end its work; where it is all views, the last of these."""
+    covered: set[torch.fx.Node] = set()
+    last = []
+    for node in reversed(nodes):
+        users = [user for user in node.users if user in nodes]
+        if any(user in covered or launches(user) for user in users):
+            covered.add(node)
+        elif launches(node):
+            last.append(node)
+    return last[::-1] or list(nodes[-1:])

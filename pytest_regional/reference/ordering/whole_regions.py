@@ -1,0 +1,104 @@
+"""Order of whole regions, which their annotations ask for: ``region("comm", after=["mlp"])``.
+
+In a forward graph everything of ``comm`` runs after everything of ``mlp``. Among gradients it is the other way round,
+as automatic differentiation turns everything round: so the order agrees with the flow of values in the backward
+wherever it does in the forward. What a checkpoint computes again keeps the order of the forward.
+"""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+
+import torch.fx
+
+from pytest_regional.reference.effects import Barrier, bodies_of, launches
+from pytest_regional.reference.regions import RegionKey, freeze, read_region_keys, regions_before
+
+
+class RegionOrderWarning(UserWarning):
+    """A region asks to run after one that its graph does not have."""
+
+
+def order_of_regions(graph: torch.fx.Graph) -> list[Barrier]:
+    """Return the barriers that annotations of ``graph``, and of bodies that its nodes run, ask for."""
+    seen = _Seen.in_graph(graph)
+    return [barrier for later, earlier in seen.asked for barrier in seen.barriers(later, earlier)]
+
+
+def warn_of_unknown_regions(graph: torch.fx.Graph) -> None:
+    """Warn where a region asks to run after one that is not there: in a graph before, perhaps, or misspelt."""
+    seen = _Seen.in_graph(graph)
+    for later, earlier in seen.asked:
+        if earlier not in seen.labels and any(not _is_gradient(node) for node in seen.members[later]):
+            label, missing = seen.labels[later], seen.asked[later, earlier]
+            others = [name for name in seen.labels.values() if name != label]
+            near = difflib.get_close_matches(str(missing), others, n=1)
+            warnings.warn(
+                f"region {label!r} asks to run after {missing!r}, which has no op in this graph; it has "
+                f"{', '.join(map(repr, others)) or 'no other region'}"
+                + (f" (did you mean {near[0]!r}?)" if near else "")
+                + ". Regions of graphs before a graph break run first anyway.",
+                RegionOrderWarning,
+                stacklevel=2,
+            )
+
+
+@dataclass
+class _Seen:
+    """What the annotations of a graph say: who asks for what, and which nodes run which region."""
+
+    labels: dict[Hashable, str] = field(default_factory=dict)
+    members: dict[Hashable, list[torch.fx.Node]] = field(default_factory=lambda: defaultdict(list))
+    asked: dict[tuple[Hashable, Hashable], object] = field(default_factory=dict)
+
+    @classmethod
+    def in_graph(cls, graph: torch.fx.Graph) -> _Seen:
+        seen = cls()
+        keys = read_region_keys(graph)
+        annotations: dict[int, object] = {}
+        for node in graph.nodes:
+            if node in keys:
+                seen._note(node, keys[node], annotations)
+            for body in bodies_of(node):
+                seen._note_body(node, cls.in_graph(body.graph))
+        return seen
+
+    def _note(self, node: torch.fx.Node, key: RegionKey, annotations: dict[int, object]) -> None:
+        """Take ``node`` into its region; an annotation that several nodes share is looked at once."""
+        self.labels[key.region] = key.label
+        if launches(node):
+            self.members[key.region].append(node)
+        annotation = node.meta["custom"]
+        if id(annotation) not in annotations:
+            annotations[id(annotation)] = annotation
+            self.asked.update({(key.region, freeze(earlier)): earlier for earlier in regions_before(node)})
+
+    def _note_body(self, node: torch.fx.Node, inner: _Seen) -> None:
+        self.labels.update(inner.labels)
+        self.asked.update(inner.asked)
+        for region in inner.members:
+            if node not in self.members[region]:
+                self.members[region].append(node)
+
+    def barriers(self, later: Hashable, earlier: Hashable) -> Iterator[Barrier]:
+        """Yield the barrier between two regions, and the one between their gradients."""
+        for first, second, gradients in ((earlier, later, False), (later, earlier, True)):
+            before = self._some(first, gradients=gradients)
+            after = self._some(second, gradients=gradients)
+            before_alone = tuple(node for node in before if node not in after)
+            if before_alone and after:
+                what = "gradients of region" if gradients else "region"
+                name = f"{what} {self.labels[second]!r} after {self.labels[first]!r}"
+                yield Barrier(name, before_alone, tuple(node for node in after if node not in before))
+
+    def _some(self, region: Hashable, *, gradients: bool) -> tuple[torch.fx.Node, ...]:
+        return tuple(node for node in self.members.get(region, ()) if _is_gradient(node) == gradients)
+
+
+def _is_gradient(node: torch.fx.Node) -> bool:
+    """Return what AOTAutograd's partitioner was told of ``node`` (``meta["partitioner_tag"]``, torch 2.11 to 2.15)."""
+    return bool(node.meta.get("partitioner_tag") == "is_backward")
