@@ -151,7 +151,7 @@ def require_valid(module: torch.fx.GraphModule, what: str, stage: Stage) -> None
     except Exception as error:
         reason = str(error).strip() or "its nodes depend on each other in a cycle"
         hint = "" if stage.sorts else " (at Inductor's own stages it would be sorted first)"
-        raise InvalidGraphError(f"{what}: {reason}{hint}") from error
+        raise InvalidGraphError(f"{what}{hint}: {reason}") from error
     if not stage.sorts:
         module.recompile()
 

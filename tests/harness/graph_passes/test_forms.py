@@ -120,8 +120,7 @@ def test_on_a_graph(bare, form):
 def test_in_a_compile(inductor):
     """All forms in one list: the first finds sin, the others find what they look for gone."""
     passes = [*FORMS["tuple"], *(one for form, one in FORMS.items() if form not in ("list", "tuple"))]
-    for order in (passes, passes[::-1]):
-        inductor.run_pass(order, torch.sin, inductor.randn(3)).assert_replaced(before="aten.sin", after="aten.cos")
+    inductor.run_pass(passes, torch.sin, inductor.randn(3)).assert_replaced(before="aten.sin", after="aten.cos")
 
 
 @pytest.mark.parametrize("stage", ["post_grad", "joint"])

@@ -161,7 +161,7 @@ def test_operators_inside_control_deps_count(bare):
     with pytest.raises(GraphAssertionError) as failure:
         result.assert_count("aten.mul", 0)
     (marked,) = [line for line in str(failure.value).splitlines() if line.startswith(">")]
-    assert marked.startswith("> +     mul = aten.mul.Tensor(")
+    assert marked.startswith("> +     mul_tensor = aten.mul.Tensor(")
 
 
 def test_operators_inside_the_branches_of_cond_count(bare, inductor):

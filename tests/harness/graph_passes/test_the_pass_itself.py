@@ -58,7 +58,7 @@ def test_a_backward_alone_made_wrong(inductor):
         result.assert_same_numerics()
     assert {
         mismatch.where.removeprefix("second call, on fresh inputs: ") for mismatch in failure.value.report.mismatches
-    } == {"grad of inputs[1]"}
+    } == {"grad of input 1"}
     assert result.assert_same_numerics(backward=False).ok
 
 
@@ -94,7 +94,7 @@ def test_a_backend_that_is_wrong_without_the_pass():
 
 
 def test_a_graph_without_inputs(bare):
-    result = bare.run_pass(nothing, torch.fx.symbolic_trace(torch.sin))
+    result = bare.run_pass(nothing, torch.fx.symbolic_trace(lambda x: x.sin()))
     with pytest.raises(GraphPassError, match=r"needs inputs to run the graph on \(it takes 1\)"):
         result.assert_same_numerics()
 
@@ -111,7 +111,8 @@ def test_idempotent(inductor, stage):
     result = inductor.run_pass(add_zero, products, x, w, stage=stage)
     assert result.changed
     with pytest.raises(
-        GraphAssertionError, match=r"(?s)add_zero .*is not idempotent: run again .*\+ add_1 = aten.add.Tensor\(mm, 0\)"
+        GraphAssertionError,
+        match=r"(?s)add_zero .*is not idempotent: run again .*\+ add_tensor_1 = aten.add.Tensor\(mm, 0\)",
     ):
         result.assert_idempotent()
     # The question leaves the answer as it was.
@@ -130,7 +131,7 @@ def test_idempotence_with_bodies(bare):
         orders_once(graph)
         for node in graph.find_nodes(op="get_attr"):
             body = getattr(graph.owning_module, node.target)
-            for inner in body.graph.find_nodes(op="call_function"):
+            for inner in body.graph.find_nodes(op="call_function", target=aten.mm.default):
                 inner.args = inner.args[::-1]
 
     with pytest.raises(GraphAssertionError, match="not idempotent"):
