@@ -191,7 +191,7 @@ class _Divider:
             return "the order of other regions", None
         if isinstance(self.unit, Barrier):
             return f"the order that annotations ask for: {self.unit.name}", None
-        by_order = ", by an order edge" if self.requested else ""
+        by_order = ", by requested order" if self.requested else ""
         if isinstance(self.unit, Partition):
             return f"region {self.unit.key.label!r} ({names[self.unit]}){by_order}", source_line(self.unit.nodes)
         return f"{self.unit.name}{by_order}", source_line([self.unit])
@@ -201,7 +201,7 @@ def _dividers(graph: torch.fx.Graph, plan: OrderedPlan) -> Iterator[tuple[Partit
     """Say, for each partition but the first of a key, what stands between it and the one before."""
     partitions = plan.partitions.partitions
     order = _Order.of(graph, plan)
-    by_values = order if not plan.edges else _Order.of(graph, replace(plan, edges=()))
+    by_values = _Order.of(graph, replace(plan, edges=(), barriers=()))
     last: dict[object, Partition] = {}
     for partition in partitions:
         earlier = last.get(partition.key)

@@ -147,7 +147,9 @@ class _Dag:
         dag = cls(members, keys, [[] for _ in members], [[] for _ in members])
         for a, b in edges:
             if a > b:
-                raise ValueError(f"order edge runs against program order: {_first(members[a])} before {_first(members[b])}")
+                raise ValueError(
+                    f"order edge runs against program order: {_first(members[a])} before {_first(members[b])}"
+                )
             dag.before[b].append(a)
             dag.after[a].append(b)
         return dag

@@ -8,7 +8,7 @@ In flight at a position are the collectives that have started and whose last wai
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch.fx
@@ -99,7 +99,7 @@ class Claims:
         """Return the first position in ``[lowest, start]`` from which on all bounds hold, and the one that stops it."""
         stops = [
             (self._room_before(resource, claims, lowest, self._begin(collective)), resource.name)
-            for resource, claims in self._held(collective, self._results[collective.start])
+            for resource, claims in self._held(collective)
         ]
         stop, name = max(stops, key=lambda pair: pair[0])
         return (stop, name) if stop > lowest else (lowest, None)
@@ -115,7 +115,7 @@ class Claims:
 
     def start_at(self, collective: Collective, begin: int) -> None:
         """Note that ``collective`` starts before position ``begin``."""
-        for resource, claims in self._held(collective, self._results[collective.start]):
+        for resource, claims in self._held(collective):
             for claim in claims:
                 if begin < claim.begin:
                     _raise(resource, begin, claim.begin, claim.amount)
@@ -129,10 +129,10 @@ class Claims:
                     _raise(resource, claim.end, end, claim.amount)
                     claim.end = end
 
-    def _held(self, collective: Collective, *more: Claim) -> Iterable[tuple[_Resource, list[Claim]]]:
-        """Return what grows with ``collective``: its inputs (in one direction also its result), and its flight."""
+    def _held(self, collective: Collective) -> Iterator[tuple[_Resource, list[Claim]]]:
+        """Yield what grows with ``collective``: its inputs, its result, and its flight."""
         inputs = [self._inputs.get(root) or self._results[root] for root in self._read[collective.start]]
-        yield self._memory, [*inputs, *more]
+        yield self._memory, [*inputs, self._results[collective.start]]
         yield self._in_flight, [self._flights[collective.start]]
 
     def _room_before(self, resource: _Resource, claims: Sequence[Claim], lowest: int, highest: int) -> int:

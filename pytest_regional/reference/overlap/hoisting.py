@@ -73,11 +73,10 @@ class _Hoisting:
         slot, bound = self._claims.earliest(collective, lowest)
         if bound is not None:
             self._stops[start] = (bound, self._order[slot - 1])
-        if slot < self._places[start].slot:
-            self._claims.start_at(collective, slot)
-            self._move(start, slot)
-            for element in collective.elements:
-                self._places[element] = _Place(slot, False, self._places[start].owner, self._places[element].original)
+        self._claims.start_at(collective, slot)
+        self._move(start, slot)
+        for element in collective.elements:
+            self._places[element] = _Place(slot, False, self._places[start].owner, self._places[element].original)
         self._last_start[queue] = self._after(start)
 
     def _move(self, start: torch.fx.Node, slot: int) -> None:

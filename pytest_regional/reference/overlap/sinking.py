@@ -34,19 +34,19 @@ def sink_waits(program: Program, claims: Claims) -> Moves:
     first one all of it.
     """
     order = program.order
-    slots = _uses(program)
+    uses = _uses(program)
+    slots: dict[torch.fx.Node, int] = {}
     stops = {}
-    for place, node in reversed(list(enumerate(order))):
+    for node in reversed(order):
         is_wait = node in program.waits
         if not program.after[node] or not (is_wait or program.is_view_of_result(node)):
             continue
-        slots[node] = min(slots[user] for user in program.after[node])
+        slots[node] = min(slots.get(user, uses[user]) for user in program.after[node])
         if is_wait:
-            slot, bound = claims.latest(program.waits[node], node, slots[node])
+            slots[node], bound = claims.latest(program.waits[node], node, slots[node])
+            claims.wait_at(program.waits[node], slots[node])
             if bound is not None:
-                stops[node] = (bound, order[slot])
-            claims.wait_at(program.waits[node], slot)
-            slots[node] = slot if slot > place + 1 else place
+                stops[node] = (bound, order[slots[node]])
     keys = _rearranged(program, slots)
     moved = {node for node, key in keys.items() if not key[1]}
     return Moves(sorted(order, key=keys.__getitem__), moved, stops)
@@ -69,7 +69,9 @@ def _rearranged(program: Program, slots: dict[torch.fx.Node, int]) -> dict[torch
     for place, node in enumerate(program.order):
         slot = place
         if node in program.waits:
-            slot = slots[node]
+            slot = slots.get(node, place)
+        elif node.op == "get_attr":
+            slot = min((slots.get(user, place) for user in node.users), default=place)
         elif program.is_view_of_result(node):
             slot = max([place, *(keys[source][0] for source in program.before[node])])
         keys[node] = (slot, slot == place, place)

@@ -1,0 +1,170 @@
+"""``region("comm", after=["mlp"])``: order of whole regions."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from pytest_regional.annotation import region
+from pytest_regional.reference import RegionAnnotationError, explain, explain_program, regional_inductor, split_regions
+from pytest_regional.reference.ordering import OrderingCycleError
+from pytest_regional.reference.ordering.whole_regions import RegionOrderWarning
+from tests.reference.backends import Structure
+from tests.reference.graphs import InterpretedCompiler, annotate_node, diamond
+
+
+def asking(lines, outputs=None, **after):
+    """Build a graph as ``diamond`` does, in which regions ask to run after others."""
+    gm = diamond(lines, outputs)
+    for node in gm.graph.nodes:
+        mark = node.meta.get("custom", {}).get("compile_with_inductor")
+        if mark and mark["inductor_region"] in after:
+            annotate_node(node, {**mark, "inductor_after": after[mark["inductor_region"]]})
+    return gm
+
+
+def calls(gm):
+    return [str(node.target).removeprefix("compiled_region_") for node in gm.graph.find_nodes(op="call_module")]
+
+
+def test_the_region_runs_after_the_other():
+    lines = ["p comm x", "q mlp x", "r mlp q"]
+    assert calls(split_regions(asking(lines))) == ["comm_0", "mlp_0"]
+    assert calls(split_regions(asking(lines, comm=["mlp"]))) == ["mlp_0", "comm_0"]
+
+
+def test_eager_ops_follow_the_values_alone():
+    gm = split_regions(asking(["p comm x", "e u p", "q mlp x", "f u q"], comm=["mlp"]))
+    names = [node.name for node in gm.graph.nodes if node.op in ("call_module", "call_function")]
+    assert names.index("compiled_region_mlp_0") < names.index("compiled_region_comm_0") < names.index("e")
+
+
+def test_several_regions_and_chains():
+    lines = ["p c x", "q b x", "r a x"]
+    assert calls(split_regions(asking(lines, c=["b"], b=["a"]))) == ["a_0", "b_0", "c_0"]
+    assert calls(split_regions(asking(lines, c=["a", "b"]))) == ["b_0", "a_0", "c_0"]
+
+
+def test_all_of_it_waits_for_all_of_the_other():
+    lines = ["p comm x", "q mlp x", "e u q", "r mlp e", "s comm x"]
+    gm = asking(lines, comm=["mlp"])
+    assert calls(split_regions(gm)) == ["mlp_0", "mlp_1", "comm_0"]
+
+
+def test_an_order_that_values_forbid_names_the_regions():
+    gm = asking(["p comm x", "q mlp p"], comm=["mlp"])
+    with pytest.raises(OrderingCycleError, match="region 'comm' after 'mlp'") as error:
+        split_regions(gm)
+    assert "region 'comm' after 'mlp'" in error.value.cycle
+
+
+def test_two_regions_that_ask_for_each_other_are_refused():
+    with pytest.raises(OrderingCycleError, match="region 'a' after 'b'"):
+        split_regions(asking(["p a x", "q b x"], a=["b"], b=["a"]))
+
+
+def test_the_number_of_edges_grows_with_nodes_not_pairs():
+    wide = [f"m{i} mlp x" for i in range(2000)] + [f"c{i} comm x" for i in range(2000)]
+    assert calls(split_regions(asking(wide, comm=["mlp"]))) == ["mlp_0", "comm_0"]
+
+
+@pytest.mark.parametrize(
+    ("after", "message"),
+    [("mlp", "no list of region ids"), ([1.5], "no list of region ids"), (["comm"], "asked to run after itself")],
+)
+def test_what_is_refused(after, message):
+    with pytest.raises(RegionAnnotationError, match=message):
+        split_regions(asking(["p comm x"], comm=after))
+
+
+def compiled(gm):
+    return regional_inductor(gm, torch.randn(3), compiler=InterpretedCompiler())
+
+
+def test_a_region_that_is_not_there_is_warned_of_with_the_nearest():
+    with pytest.warns(RegionOrderWarning, match=r"'comm' asks to run after 'mpl'.*did you mean 'mlp'"):
+        compiled(asking(["p comm x", "q mlp x"], comm=["mpl"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled(asking(["p comm x", "q mlp x"], comm=["mlp"]))
+
+
+class Overlapping(torch.nn.Module):
+    def forward(self, x, w):
+        with region("comm", after=["mlp"]):
+            c = (x * 3).sin()
+        with region("mlp"):
+            m = (x @ w).cos()
+        return c + m
+
+
+@pytest.mark.parametrize("partition", ["default", "min_cut"])
+def test_gradients_run_the_other_way_round(partition):
+    structure = Structure(partition)
+    x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+    program = Overlapping()
+    expected = torch.autograd.grad(program(x, w).sum(), (x, w))
+    found = torch.autograd.grad(structure.compile(program)(x, w).sum(), (x, w))
+    torch.testing.assert_close(found, expected)
+    assert structure.labels == ["mlp", "comm", "comm", "mlp"]
+
+
+def test_without_asking_the_program_decides():
+    class Plain(torch.nn.Module):
+        def forward(self, x, w):
+            with region("comm"):
+                c = (x * 3).sin()
+            with region("mlp"):
+                m = (x @ w).cos()
+            return c + m
+
+    structure = Structure()
+    structure.compile(Plain())(torch.randn(4, 4), torch.randn(4, 4))
+    assert structure.labels == ["comm", "mlp"]
+
+
+def test_what_a_checkpoint_computes_again_keeps_the_order_of_the_forward():
+    structure = Structure("min_cut")
+    x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+    program = Overlapping()
+
+    def checkpointed(x, w):
+        return checkpoint(program, x, w, use_reentrant=False)
+
+    expected = torch.autograd.grad(program(x, w).sum(), (x, w))
+    found = torch.autograd.grad(structure.compile(checkpointed)(x, w).sum(), (x, w))
+    torch.testing.assert_close(found, expected)
+    assert structure.labels[:2] == ["mlp", "comm"]
+    assert structure.labels[2:] == ["mlp", "comm", "mlp"]
+
+
+def test_a_branch_that_holds_the_region_waits_as_a_whole():
+    def program(x):
+        def positive(x):
+            with region("comm", after=["mlp"]):
+                return x.sin()
+
+        def negative(x):
+            return x.cos()
+
+        c = torch.cond(x.sum() > 0, positive, negative, (x,))
+        with region("mlp"):
+            m = x.exp()
+        return c, m
+
+    structure = Structure()
+    x = torch.randn(4).abs()
+    torch.testing.assert_close(structure.compile(program)(x), program(x))
+    (explained,) = explain_program(program, x, show=False)
+    assert [p.region for p in explained.partitions] == ["mlp", "comm"]
+
+
+def test_a_split_by_asked_order_says_so():
+    gm = asking(["p r x", "q mlp p", "c comm x", "s r c"], comm=["mlp"])
+    for node in gm.graph.nodes:
+        node.meta["val"] = torch.empty(3, device="meta")
+    by_region = {(e.region, e.split_by) for e in explain(gm, show=False).partitions}
+    assert ("r", "region 'mlp' (compiled_region_mlp_0), by requested order") in by_region
