@@ -96,8 +96,9 @@ def no_such_op(pattern: OpPattern, events: Sequence[CodeEvent], where: str) -> N
     """Return the error for a pattern that names none of ``events``: what is there, and what may have happened."""
     there = list(dict.fromkeys(op.inside or op.name for event in events for op in event.ops or ()))
     near = difflib.get_close_matches(pattern.name, [*there, *map(_packet, there)], n=1, cutoff=0.7)
-    lines = [f"no launch of {pattern} in {where}.{f' Did you mean {near[0]!r}?' if near else ''}"]
-    lines += filter(None, [_as_part(pattern, events), _as_mention(pattern, events), _as_overload(pattern, there)])
+    explanations = (explain(pattern, events) for explain in (_as_ordinal, _as_part, _as_mention, _as_overload))
+    guess = next(filter(None, explanations), f"Did you mean {near[0]!r}?" if near else "")
+    lines = [f"no launch of {pattern} in {where}.", *filter(None, [guess])]
     lines.append(f"Operators there: {', '.join(there) or 'none'}.")
     lines.append(
         "Passes change operators before code is generated: aten.mm may become aten.addmm, views such as aten.t "
@@ -128,6 +129,13 @@ def _as_mention(pattern: OpPattern, events: Sequence[CodeEvent]) -> str:
     return ""
 
 
-def _as_overload(pattern: OpPattern, there: Sequence[str]) -> str:
+def _as_ordinal(pattern: OpPattern, events: Sequence[CodeEvent]) -> str:
+    every = OpPattern(pattern.name, pattern.inside)
+    count = sum(any(map(every.matches, event.ops or ())) for event in events)
+    return f"There are {count} of {every}." if pattern.ordinal and count else ""
+
+
+def _as_overload(pattern: OpPattern, events: Sequence[CodeEvent]) -> str:
+    there = (op.name for event in events for op in event.ops or ())
     packets = [name for name in there if name.count(".") == 1 and pattern.name.startswith(f"{name}.")]
     return f"Only the name {packets[0]!r} is known, not its overload: leave the overload out." if packets else ""

@@ -236,7 +236,8 @@ class _FunctionReader:
         comment = self._comment(statement)
         out = names.mentioned(*(keyword.value for keyword in call.keywords if keyword.arg == "out"))
         inputs = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg != "out")]
-        mutated = [call.args[i] for i in operators.mutated_positions(operator) if i < len(call.args)]
+        positions = (0,) if names.is_wait(operator) else operators.mutated_positions(operator)
+        mutated = [call.args[i] for i in positions if i < len(call.args)]
         return self._event(
             _extern_kind(operator),
             statement,

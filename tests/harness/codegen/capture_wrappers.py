@@ -17,9 +17,9 @@ from pathlib import Path
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
 
-import torch  # noqa: E402
-import triton  # noqa: E402
-import triton.language as tl  # noqa: E402
+import torch
+import triton
+import triton.language as tl
 
 WRAPPERS = Path(__file__).parent / "wrappers"
 
@@ -103,8 +103,9 @@ def run(compiled, inputs) -> None:
 
 def without_paths(text: str) -> str:
     """Return ``text`` without the folders of the machine that generated it."""
-    lines = ("# kernel path: elsewhere" if line.startswith("# kernel path:") else line for line in text.split("\n"))
-    return "\n".join(lines)
+    places = ("# kernel path:", "# Original path:")
+    told = ((line, next(filter(line.startswith, places), None)) for line in text.split("\n"))
+    return "\n".join(f"{place} elsewhere" if place else line for line, place in told)
 
 
 def main() -> None:

@@ -1,0 +1,124 @@
+"""``assert_freed_before`` and ``assert_peak_live_bytes``."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_regional.harness.codegen import AmbiguousCodeError, CodeAssertionError, NoSuchOpError, UnknownSizeError
+from pytest_regional.harness.codegen.memory import peak_of
+from pytest_regional.harness.codegen.origins import events_of
+from pytest_regional.harness.record import GeneratedCode, GeneratedSource
+
+from .test_events import PARTITIONED
+
+SQUARE = 8 * 8 * 4
+
+
+def test_freed_before(code):
+    products = code("products")
+    # The third product reuses the memory of the first.
+    products.assert_freed_before("aten.mm#1", "aten.mm#3")
+    products.assert_freed_before("buf0", "aten.mm#3")
+    code("chain").assert_freed_before("aten.add", "aten.mul")
+
+
+def test_what_lives_on_is_shown(code):
+    held = code("held")
+    with pytest.raises(CodeAssertionError) as failure:
+        held.assert_freed_before("aten.mm#1", "aten.addmm")
+    first = str(failure.value).split("\n")[0]
+    assert first.startswith("buf0 (line ")
+    assert "is not freed before aten.addmm" in first
+    assert len([line for line in str(failure.value).split("\n") if line.startswith(">")]) == 3
+    with pytest.raises(CodeAssertionError, match=r"freed only at line"):
+        code("products").assert_freed_before("buf0", "aten.mm#2")
+
+
+def test_of_a_fused_kernel_the_operator_s_own_buffer_counts(code):
+    train = code("train")
+    kernel = train.sources[1].events.of_kind("kernel")[0]
+    own = [name for name, ops in kernel.ops_of if any(op.name == "aten.sum.default" for op in ops)]
+    assert len(own) == 1 < len(kernel.writes)
+    train.assert_freed_before("aten.sum", "aten.addmm#3", graph="backward")
+
+
+def test_freeing_needs_both_in_one_source(code):
+    with pytest.raises(AmbiguousCodeError, match=r"no source of the inference graph holds both aten.mm and aten.addmm"):
+        code("two_regions").assert_freed_before("aten.mm", "aten.addmm")
+    with pytest.raises(NoSuchOpError, match=r"no launch of buf99"):
+        code("chain").assert_freed_before("buf99", "aten.mm")
+
+
+def test_peak(code):
+    # Two buffers take turns; the inputs are the caller's.
+    code("products").assert_peak_live_bytes(at_most=2 * SQUARE)
+    with pytest.raises(CodeAssertionError) as failure:
+        code("products").assert_peak_live_bytes(at_most=2 * SQUARE - 1)
+    first = str(failure.value).split("\n")[0]
+    assert first == f"512 bytes are alive at once, more than 511: buf0 ({SQUARE}), buf1 ({SQUARE})"
+    code("held").assert_peak_live_bytes(at_most=3 * SQUARE)
+    with pytest.raises(CodeAssertionError, match=r"768 bytes"):
+        code("held").assert_peak_live_bytes(at_most=2 * SQUARE)
+
+
+def test_of_two_branches_the_larger_counts(code):
+    # One arm works in place, the other holds two buffers.
+    code("branch").assert_peak_live_bytes(at_most=2 * SQUARE)
+    with pytest.raises(CodeAssertionError):
+        code("branch").assert_peak_live_bytes(at_most=2 * SQUARE - 1)
+
+
+def test_symbols_need_hints(code):
+    rows, columns = code("dynamic").events.of_kind("allocate")[0].size
+    code("dynamic").assert_peak_live_bytes(at_most=2 * 4 * 8 * 4, hints={rows: 4, columns: 8})
+    with pytest.raises(CodeAssertionError, match=r"2048 bytes"):
+        code("dynamic").assert_peak_live_bytes(at_most=2047, hints={rows: 32, columns: 8})
+    with pytest.raises(UnknownSizeError, match=rf"buf0 \(needs {rows}\)"):
+        code("dynamic").assert_peak_live_bytes(at_most=1, hints={columns: 8})
+
+
+def test_what_a_call_allocates_needs_a_hint(code):
+    with pytest.raises(UnknownSizeError, match=r"hints=.*buf0 \(made by a call\)"):
+        code("collectives").assert_peak_live_bytes(at_most=10**6)
+    gathered = 8 * SQUARE
+    code("collectives").assert_peak_live_bytes(at_most=gathered + 2 * SQUARE, hints={"buf0": gathered})
+    with pytest.raises(CodeAssertionError):
+        code("collectives").assert_peak_live_bytes(at_most=gathered, hints={"buf0": gathered})
+
+
+def test_arguments_and_results_of_partitions_keep_their_memory():
+    source = GeneratedSource("inference", (), PARTITIONED, False)
+    with pytest.raises(CodeAssertionError, match=r"556 bytes are alive at once, more than 555: buf0 .256., buf1 .300."):
+        GeneratedCode((source,)).assert_peak_live_bytes(at_most=555, hints={"buf1": 300})
+    GeneratedCode((source,)).assert_peak_live_bytes(at_most=556, hints={"buf1": 300})
+    with pytest.raises(CodeAssertionError, match=r"is not freed before aten.cumsum"):
+        GeneratedCode((source,)).assert_freed_before("buf0", "aten.cumsum")
+
+
+POOLED = """
+def call(args):
+    arg0_1, arg1_1 = args
+    args.clear()
+    pool0 = empty_strided_cpu((8, 8), (8, 1), torch.float32)
+    buf0 = alloc_from_pool(pool0, 0, torch.float32, (8, 8), (8, 1))
+    extern_kernels.mm(arg0_1, arg1_1, out=buf0)
+    pool1 = empty_strided_cpu((8, 8), (8, 1), torch.float32)
+    buf1 = alloc_from_pool(pool1, 0, torch.float32, (8, 8), (8, 1))
+    extern_kernels.mm(buf0, arg1_1, out=buf1)
+    buf2 = buf0  # alloc
+    extern_kernels.mm(buf1, arg1_1, out=buf2)
+    del pool1, buf1
+    buf3 = empty_strided_cpu((2, 8), (16, 1), torch.float64)
+    return (buf2, reinterpret_tensor(buf3, (2, 8), (16, 1), 0), )
+alloc_from_pool = torch.ops.inductor._alloc_from_pool
+"""
+
+
+def test_pools_and_strides():
+    events = events_of(POOLED, None)
+    assert events.of_kind("reuse")[0].writes == ("buf2",)
+    peak = peak_of(events, {})
+    # A row of stride 16 and one of 8 elements of eight bytes each: less than the two pools.
+    assert (peak.size, peak.buffers) == (2 * SQUARE, ("pool0 (256)", "pool1 (256)"))
+    assert peak_of(events, {"buf3": 1000}).size == SQUARE + 1000
+    assert peak_of([event for event in events if "pool" not in event.text], {}).size == (16 + 8) * 8

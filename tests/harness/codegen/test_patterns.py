@@ -1,0 +1,118 @@
+"""What patterns match, and what is said of those that match nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_regional.harness.codegen import NoGeneratedCodeError, NoSuchOpError, Op, OpPattern, UnknownOriginError
+from pytest_regional.harness.record import GeneratedCode, GeneratedSource
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["aten.add", "aten.add.Tensor", "add", "add.Tensor", "torch.ops.aten.add", torch.ops.aten.add, "aten.add#3"],
+)
+def test_spellings_of_one_operator(pattern):
+    assert OpPattern.of(pattern).matches(Op("aten.add.Tensor"))
+    assert not OpPattern.of(pattern).matches(Op("aten.addmm.default"))
+    assert not OpPattern.of(pattern).matches(Op("aten.add.Tensor", inside="aten.silu"))
+
+
+def test_overloads_are_told_apart():
+    assert OpPattern.of(torch.ops.aten.add.Tensor).matches(Op("aten.add.Tensor"))
+    assert not OpPattern.of(torch.ops.aten.add.Scalar).matches(Op("aten.add.Tensor"))
+    # Comments name no overloads: a pattern with one is not answered by guessing.
+    assert not OpPattern.of("aten.add.Tensor").matches(Op("aten.add"))
+
+
+def test_what_was_decomposed():
+    part = Op("aten.exp.default", inside="aten.silu")
+    assert OpPattern.of("aten.silu").matches(part)
+    assert OpPattern.of("silu>exp").matches(part)
+    assert not OpPattern.of("silu>add").matches(part)
+    assert not OpPattern.of("aten.gelu>aten.exp").matches(part)
+
+
+@pytest.mark.parametrize("pattern", ["aten.mm#0", "aten.mm#x", "aten.mm#-1", "aten.mm#", "", ".", "#1"])
+def test_no_pattern(pattern):
+    with pytest.raises(ValueError, match=r"from 1|names no operator"):
+        OpPattern.of(pattern)
+
+
+def test_no_text_and_no_operator():
+    with pytest.raises(TypeError, match=r"not by 3"):
+        OpPattern.of(3)
+
+
+def test_an_operator_that_is_not_there_lists_those_that_are(code):
+    with pytest.raises(NoSuchOpError) as failure:
+        code("chain").assert_order("aten.ad", "aten.mm")
+    said = str(failure.value)
+    assert said.startswith("no launch of aten.ad in the inference code. Did you mean 'aten.add'?")
+    assert "Operators there: aten.add.Tensor, aten.mm.default, aten." in said
+    assert "aten.mm may become aten.addmm" in said
+    assert " extern " in said
+
+
+def test_an_operator_that_was_merged_into_another_is_traced(code):
+    # x + y @ z becomes addmm; what the comment above the call names is a hint, not an answer.
+    with pytest.raises(NoSuchOpError, match=r"The comment of aten.addmm.default \(line \d+\) names it"):
+        code("held").assert_order("aten.mm", "aten.add")
+
+
+def test_an_ordinal_beyond_the_last(code):
+    with pytest.raises(NoSuchOpError, match=r"no launch of aten.mm#5 in the inference code. There are 4 of aten.mm"):
+        code("products").assert_order("aten.mm#1", "aten.mm#5")
+
+
+def test_graphs_and_regions_that_are_not_there(code):
+    with pytest.raises(ValueError, match=r"'forwards' is no kind of graph. Did you mean 'forward'"):
+        code("chain").assert_no_copy(graph="forwards")
+    with pytest.raises(NoGeneratedCodeError, match=r"of the backward graph .*there are: inference \(no region\)"):
+        code("chain").assert_no_copy(graph="backward")
+    with pytest.raises(NoGeneratedCodeError, match=r"of region 'third' .*inference \(first\), inference \(second\)"):
+        code("two_regions").assert_no_copy(region="third")
+    with pytest.raises(NoSuchOpError, match=r"no launch of aten.mm in"):
+        code("two_regions").assert_count("aten.mm", 1, region="second")
+    code("two_regions").assert_count("aten.mm", 1, region="first")
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        lambda code: code.assert_order("aten.add", "aten.mm"),
+        lambda code: code.assert_not_fused("aten.add", "aten.mm"),
+        lambda code: code.assert_fused("aten.add", "aten.mm"),
+        lambda code: code.assert_count("aten.add", 0),
+        lambda code: code.assert_freed_before("aten.add", "aten.mm"),
+        lambda code: code.assert_freed_before("buf0", "aten.mul"),
+        lambda code: code.assert_peak_live_bytes(at_most=1),
+        lambda code: code.assert_no_copy(),
+    ],
+)
+def test_nothing_generated_is_never_a_pass(check):
+    with pytest.raises(NoGeneratedCodeError, match=r"there is no generated code: nothing was compiled"):
+        check(GeneratedCode())
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        lambda code: code.assert_order("aten.mm#1", "aten.mm#1"[:7]),
+        lambda code: code.assert_order("aten.add", "aten.mm"),
+        lambda code: code.assert_not_fused("aten.add", "aten.mm"),
+        lambda code: code.assert_fused("aten.add", "aten.mm"),
+        lambda code: code.assert_count("aten.mm", 1),
+        lambda code: code.assert_freed_before("buf0", "aten.mm"),
+        lambda code: code.assert_no_copy(),
+    ],
+)
+def test_launches_of_unknown_origin_are_never_a_pass(code, check):
+    """As after a load in another process: a C++ wrapper has no comments on its kernels."""
+    text = code("chain").sources[0].text + "\n# Another text, of which this process knows nothing.\n"
+    foreign = GeneratedCode((GeneratedSource("inference", (), text, True),))
+    with pytest.raises(UnknownOriginError, match=r"not known") as failure:
+        check(foreign)
+    assert "ops unknown" in str(failure.value)
+    assert str(failure.value).count("\n> ") == 2
