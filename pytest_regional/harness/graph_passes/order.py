@@ -21,7 +21,8 @@ def out_of_order(patterns: Sequence[OpPattern], present: Sequence[Occurrence]) -
 
 def not_pinned(patterns: Sequence[OpPattern], present: Sequence[Occurrence]) -> list[Pair]:
     """Return the pairs of which the second does not depend on the first, by data or by ``control_deps``."""
-    return [(a, b) for a, b in _wanted(patterns, present) if not depends(b, a)]
+    needs = _Ancestors()
+    return [(a, b) for a, b in _wanted(patterns, present) if not _depends(b, a, needs)]
 
 
 def _wanted(patterns: Sequence[OpPattern], present: Sequence[Occurrence]) -> list[Pair]:
@@ -29,22 +30,24 @@ def _wanted(patterns: Sequence[OpPattern], present: Sequence[Occurrence]) -> lis
     return [pair for first, second in pairwise(found) for pair in product(first, second)]
 
 
-def depends(later: Occurrence, earlier: Occurrence) -> bool:
+def _depends(later: Occurrence, earlier: Occurrence, needs: _Ancestors) -> bool:
     """Say whether ``later`` needs ``earlier``: directly or through others, in the graph that holds both."""
     for ours, theirs in zip(later.chain, earlier.chain, strict=False):
         if ours is not theirs:
-            return theirs in ancestors(ours)
+            return theirs in needs[ours]
     # One stands in the body of the other: the caller comes first.
     return len(later.chain) > len(earlier.chain)
 
 
-def ancestors(node: torch.fx.Node) -> set[torch.fx.Node]:
-    """Return everything that ``node`` needs, directly or through others; the edges of ``control_deps`` are inputs."""
-    found: set[torch.fx.Node] = set()
-    waiting = [node]
-    while waiting:
-        for needed in waiting.pop().all_input_nodes:
-            if needed not in found:
-                found.add(needed)
-                waiting.append(needed)
-    return found
+class _Ancestors(dict[torch.fx.Node, set[torch.fx.Node]]):
+    """Everything that a node needs, directly or through others; the edges of ``control_deps`` are inputs."""
+
+    def __missing__(self, node: torch.fx.Node) -> set[torch.fx.Node]:
+        found: set[torch.fx.Node] = set()
+        waiting = [node]
+        while waiting:
+            new = [needed for needed in waiting.pop().all_input_nodes if needed not in found]
+            found.update(new)
+            waiting += new
+        self[node] = found
+        return found

@@ -34,6 +34,10 @@ def snapshot(
         copy_values: whether tensors and modules that the graph holds are copied too, so that the copy goes on
             computing the same when the original is written to.
     """
+    return _snapshot(module, dict(instead or {}), copy_values)
+
+
+def _snapshot(module: torch.fx.GraphModule, copies: dict[int, Any], copy_values: bool) -> GraphSnapshot:
     graph, values = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
     for node in module.graph.nodes:
         values[node] = graph.node_copy(node, values.__getitem__)
@@ -41,7 +45,7 @@ def snapshot(
         rename_node(copied, original.name)
     graph.set_codegen(copy.copy(codegen_of(module.graph)))
     held = {node.target: attribute(module, node.target) for node in module.graph.nodes if holds_attribute(node)}
-    attributes = {name: _copied(value, instead or {}, copy_values) for name, value in held.items()}
+    attributes = {name: _copied(value, copies, copy_values) for name, value in held.items()}
     return GraphSnapshot(attributes, graph)
 
 
@@ -58,11 +62,16 @@ def attribute(module: torch.nn.Module, path: Any) -> Any:
     return value
 
 
-def _copied(value: Any, instead: Mapping[int, torch.fx.GraphModule], copy_values: bool) -> Any:
-    if id(value) in instead:
-        return instead[id(value)]
+def _copied(value: Any, copies: dict[int, Any], copy_values: bool) -> Any:
+    # What two names hold together stays one: a body called twice, tied weights.
+    if id(value) not in copies:
+        copies[id(value)] = _copy(value, copies, copy_values)
+    return copies[id(value)]
+
+
+def _copy(value: Any, copies: dict[int, Any], copy_values: bool) -> Any:
     if isinstance(value, torch.fx.GraphModule):
-        return snapshot(value, instead, copy_values=copy_values)
+        return _snapshot(value, copies, copy_values)
     if not copy_values or not isinstance(value, torch.Tensor | torch.nn.Module):
         return value
     if isinstance(value, torch.Tensor) and not value.is_leaf:

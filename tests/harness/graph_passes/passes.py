@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -50,8 +51,9 @@ def swap(old: Any, new: Any) -> Any:
 
 def second_operand_twice(graph: torch.fx.Graph) -> None:
     """Multiply the second operand by itself: another value, of the same shape wherever both are square."""
-    for node in graph.find_nodes(op="call_function", target=aten.mm.default):
-        node.args = (node.args[1], node.args[1])
+    for target in (aten.mm.default, operator.matmul):
+        for node in graph.find_nodes(op="call_function", target=target):
+            node.args = (node.args[1], node.args[1])
 
 
 class Named(custom_graph_pass_base()):
