@@ -42,7 +42,7 @@ class _Hoisting:
         self._floor = next((i for i, node in enumerate(order) if node.op != "placeholder"), 0)
         self._earliest: dict[torch.fx.Node, int] = {}
         self._last_start: dict[str, int] = {}
-        self._stops: dict[torch.fx.Node, tuple[str, torch.fx.Node]] = {}
+        self._stops: dict[torch.fx.Node, tuple[str, int]] = {}
 
     def run(self) -> Moves:
         barrier = self._floor
@@ -54,7 +54,13 @@ class _Hoisting:
             elif self._program.is_preparation(node):
                 self._earliest[node] = self._after_inputs(node)
         moved = {node for node, place in self._places.items() if not place.stays}
-        return Moves(sorted(self._order, key=self._places.__getitem__), moved, self._stops)
+        stops = {start: (bound, self._stayed_before(slot)) for start, (bound, slot) in self._stops.items()}
+        return Moves(sorted(self._order, key=self._places.__getitem__), moved, stops)
+
+    def _stayed_before(self, slot: int) -> torch.fx.Node:
+        """Return the node that the start at ``slot`` is held back by: the last one before that has not moved itself."""
+        before = (self._order[i] for i in range(slot - 1, -1, -1))
+        return next((node for node in before if self._places[node].stays), self._order[0])
 
     def _after_inputs(self, node: torch.fx.Node) -> int:
         """Return the first slot at which all that ``node`` must follow has run, or can have run."""
@@ -72,7 +78,7 @@ class _Hoisting:
         lowest = min(max(lowest, self._last_start.get(queue, 0)), self._places[start].slot)
         slot, bound = self._claims.earliest(collective, lowest)
         if bound is not None:
-            self._stops[start] = (bound, self._order[slot - 1])
+            self._stops[start] = (bound, slot)
         self._claims.start_at(collective, slot)
         self._move(start, slot)
         for element in collective.elements:

@@ -115,12 +115,15 @@ def _apply(graph: torch.fx.Graph, program: Program, schedule: Moves) -> tuple[Ed
 
 
 def _bounds(program: Program, schedule: Moves, hiding: Hiding) -> Iterator[Edge]:
-    """Yield the edges that keep a start after what frees its memory, and a start that needs it after a wait."""
+    """Yield the edges that keep a start after what frees its memory, and a start that needs it after a wait.
+
+    Only where one of the two collectives is hidden: where nothing is gained, nothing is pinned.
+    """
     for node, (_, other) in schedule.stops.items():
-        if node in program.starts and hiding.of(program.starts[node]):
-            yield other, node
-        elif node in program.waits and other in program.starts and hiding.of(program.waits[node]):
-            yield node, other
+        before, after = (other, node) if node in program.starts else (node, other)
+        concerned = (program.waits.get(before), program.starts.get(after))
+        if after in program.starts and any(one is not None and hiding.of(one) for one in concerned):
+            yield before, after
 
 
 class _Planning:

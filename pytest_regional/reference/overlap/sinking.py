@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch.fx
 
 from pytest_regional.reference.overlap.claims import Claims
+from pytest_regional.reference.overlap.ops import reads
 from pytest_regional.reference.overlap.program import Program
 
 Key = tuple[int, bool, int]
@@ -28,7 +29,7 @@ class Moves:
 
 
 def sink_waits(program: Program, claims: Claims) -> Moves:
-    """Move each wait to right before its first use, or as far as the bounds allow.
+    """Move each wait to right before its first use, or as far as the bounds allow; one without any use stays.
 
     The last wait moves first: where room is for some collectives only, each then gets some overlap, instead of the
     first one all of it.
@@ -39,14 +40,16 @@ def sink_waits(program: Program, claims: Claims) -> Moves:
     stops = {}
     for node in reversed(order):
         is_wait = node in program.waits
-        if not program.after[node] or not (is_wait or program.is_view_of_result(node)):
+        if not (is_wait or program.is_view_of_result(node)) or not any(reads(user, node) for user in node.users):
             continue
         slots[node] = min(slots.get(user, uses[user]) for user in program.after[node])
         if is_wait:
-            slots[node], bound = claims.latest(program.waits[node], node, slots[node])
-            claims.wait_at(program.waits[node], slots[node])
+            slot, bound = claims.latest(program.waits[node], node, slots[node])
             if bound is not None:
-                stops[node] = (bound, order[slots[node]])
+                stops[node] = (bound, order[slot])
+                slot = uses[order[slot]]
+            slots[node] = slot
+            claims.wait_at(program.waits[node], slot)
     keys = _rearranged(program, slots)
     moved = {node for node, key in keys.items() if not key[1]}
     return Moves(sorted(order, key=keys.__getitem__), moved, stops)
