@@ -218,8 +218,8 @@ class Regional(InputFactories):
     def run_pass(self, passes: Any, fn_or_graph: Any, *inputs: Any, **options: Any) -> PassRun:
         """Run a graph pass, or a list of them, on a program; see ``docs/testing-passes.md``.
 
-        Keywords are ``stage`` ("pre_grad", "joint", "post_grad", "graph"), ``backward`` as :meth:`run`, and ``dynamic``,
-        ``fullgraph`` and ``inductor_configs`` as :meth:`compile`.
+        Keywords are ``stage`` ("pre_grad", "joint", "post_grad", "graph"), ``backward`` as :meth:`run`, and
+        ``dynamic``, ``fullgraph`` and ``inductor_configs`` as :meth:`compile`.
         """
         from .graph_passes.running import run_pass
 
