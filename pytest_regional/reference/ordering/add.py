@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 import torch.fx
 
-from pytest_regional._torch.region_compile import is_op_overload
 from pytest_regional.reference.effects import Edge, element_of
 from pytest_regional.reference.ordering.errors import OrderingCycleError, OrderingError
 from pytest_regional.reference.ordering.implied import Ancestors
-from pytest_regional.reference.ordering.operator import operands_of, wait_for
+from pytest_regional.reference.ordering.operator import wait_for
 from pytest_regional.reference.ordering.sorting import sort_by
-
-_ADDED_FOR_ORDER = "element_for_order"
+from pytest_regional.reference.ordering.waitable import waitable
 
 
 @dataclass(frozen=True)
@@ -61,7 +56,7 @@ def add_control_deps(
     for node in list(graph.nodes):
         needed = ancestors.needed(node, wanted.get(node, ()), position)
         if needed:
-            wait_for(node, [_waitable(dependency) for dependency in needed])
+            wait_for(node, [waitable(dependency) for dependency in needed])
             added += ((dependency, node) for dependency in needed)
     return AddedOrder(tuple(added), tuple(edge for edge in requested if edge not in set(added)), moved)
 
@@ -128,45 +123,3 @@ def _check_known(node: object, known: set[torch.fx.Node], role: str) -> None:
 def _producer(node: torch.fx.Node) -> torch.fx.Node:
     producer = element_of(node)
     return node if producer is None else _producer(producer)
-
-
-def _waitable(node: torch.fx.Node) -> torch.fx.Node:
-    """Return a node whose run Inductor can wait for in place of ``node``.
-
-    Lowering of 2.11 skips a dependency that is a tuple, and lowering of 2.13 and 2.15 one without a result that is not
-    in the operator itself; both lose the edge in silence.
-    """
-    value = node.meta.get("val")
-    if isinstance(value, (tuple, list)):
-        return _element(node, value)
-    if _gives_nothing(node) and (earlier := _earlier_value(node)) is not None:
-        wait_for(node, [earlier])
-    return node
-
-
-def _gives_nothing(node: torch.fx.Node) -> bool:
-    target: Any = node.target
-    return is_op_overload(target) and not target._schema.returns
-
-
-def _element(node: torch.fx.Node, values: tuple[object, ...] | list[object]) -> torch.fx.Node:
-    number = next((i for i, value in enumerate(values) if isinstance(value, torch.Tensor)), None)
-    if number is None:
-        return node
-    for user in node.users:
-        if user.target is operator.getitem and user.args[1] == number and user.prev is node:
-            return user
-    with node.graph.inserting_after(node):
-        element = node.graph.call_function(operator.getitem, (node, number))
-    element.meta = {"val": values[number], _ADDED_FOR_ORDER: True}
-    return element
-
-
-def is_added_element(node: torch.fx.Node) -> bool:
-    """Return whether ``node`` is there for order alone."""
-    return _ADDED_FOR_ORDER in node.meta
-
-
-def _earlier_value(node: torch.fx.Node) -> torch.fx.Node | None:
-    candidates = [*operands_of(node), *node.graph.find_nodes(op="placeholder")]
-    return next((other for other in candidates if isinstance(other.meta.get("val"), torch.Tensor)), None)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch.fx
 
 from pytest_regional.reference.effects import Edge, element_of
-from pytest_regional.reference.ordering.add import is_added_element
 from pytest_regional.reference.ordering.operator import dependencies_of, is_control_deps, unwrap
+from pytest_regional.reference.ordering.waitable import undo_waitable
 
 
 def remove_control_deps(graph: torch.fx.Graph, *, bodies: bool = True) -> tuple[Edge, ...]:
@@ -18,9 +18,7 @@ def remove_control_deps(graph: torch.fx.Graph, *, bodies: bool = True) -> tuple[
     ``bodies`` is false; their edges are not returned. Call ``recompile()`` on the module afterwards.
     """
     edges = [edge for node in list(graph.nodes) for edge in _made_plain(node)]
-    for node in reversed(graph.nodes):
-        if is_added_element(node) and not node.users:
-            graph.erase_node(node)
+    undo_waitable(graph)
     if bodies and graph.owning_module is not None:
         _remove_in_bodies(graph.owning_module, graph)
     return tuple(edges)

@@ -56,7 +56,7 @@ def test_what_cannot_hold_any_more_is_an_error_that_names_it():
             return product + b, x.cos()
 
     # mm and add become one addmm: nothing can run between them.
-    with harness(expects_regions=False) as made, pytest.raises(Exception, match="has to run after|has a cycle"):
+    with harness(expects_regions=False) as made, pytest.raises(Exception, match=r"has to run after|has a cycle"):
         run_with(made, {"cos": ["mm"], "add": ["cos"]}, merged, made.randn(8, 8), made.randn(8, 8), made.randn(8))
 
 
