@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from pytest_regional._torch.generated_code import RawLaunch
+from pytest_regional._torch.region_compile import is_op_overload
 
 from . import names, operators
 from .events import CodeEvent, Events, ExternCall, KernelLaunch, LaunchOrigin, Op
@@ -59,16 +60,7 @@ def _unique(ops: Any) -> tuple[Op, ...]:
 
 
 def _ops(nodes: Sequence[Any], owned: set[Any]) -> tuple[Op, ...]:
-    return _unique(
-        _op(node) for node in nodes if node.op == "call_function" and node not in owned and not _is_higher_order(node)
-    )
-
-
-def _is_higher_order(node: Any) -> bool:
-    """Say whether ``node`` calls subgraphs: what they compute has nodes of its own."""
-    import torch
-
-    return isinstance(node.target, torch._ops.HigherOrderOperator)
+    return _unique(_op(node) for node in nodes if is_op_overload(node.target) and node not in owned)
 
 
 def _op(node: Any) -> Op:

@@ -23,6 +23,12 @@ def _compiled(program, *shapes, backend="inductor", dynamic=None):
         return r.observe(compiled, *(r.randn(*shape) for shape in shapes)).code
 
 
+def _independent(**configs):
+    with regional("inductor") as r:
+        compiled = r.compile(programs.independent, inductor_configs={"reorder_for_locality": False, **configs})
+        return r.observe(compiled, r.randn(8, 8), r.randn(8, 8)).code
+
+
 def _branch():
     with regional("inductor") as r:
         return r.run(programs.branch, torch.tensor(True), r.randn(8, 8)).code
@@ -43,6 +49,8 @@ CODES = {
     "copies": lambda: _compiled(programs.copies, SQUARE, SQUARE),
     "two_regions": lambda: _compiled(programs.two_regions, SQUARE, SQUARE, backend="reference"),
     "branch": _branch,
+    "independent": _independent,
+    "in_order": lambda: _independent(post_grad_custom_post_pass=programs.InOrder()),
     "collectives": _collectives,
 }
 

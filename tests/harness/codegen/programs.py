@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import torch
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.fx_passes.control_dependencies import preserve_node_ordering
+from torch.utils._ordered_set import OrderedSet
 
 from tests.harness.programs import in_region
 
@@ -16,6 +19,25 @@ def train(a, b):
 def chain(a, b):
     """A kernel, a product, a kernel: nothing can be fused."""
     return ((a + 1) @ b).sin() * 2
+
+
+def independent(a, b):
+    """A sum and a multiple of it, and a product that has nothing to do with them."""
+    c = a + 1
+    return c * 2, b @ b
+
+
+class InOrder(CustomGraphPass):
+    """Order ``independent``: the sum, the product, the multiple."""
+
+    def __call__(self, graph):
+        """Add the edges with PyTorch's own operator."""
+        nodes = {str(node.target): node for node in graph.nodes}
+        total, product, multiple = (nodes[f"aten.{name}"] for name in ("add.Tensor", "mm.default", "mul.Tensor"))
+        preserve_node_ordering(graph, {product: OrderedSet([total]), multiple: OrderedSet([product])})
+
+    def uuid(self):
+        """Say that results must not be cached."""
 
 
 def products(a, b):

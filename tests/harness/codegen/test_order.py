@@ -13,6 +13,15 @@ def test_order_of_launches_and_extern_calls(code):
     code("chain").assert_order(torch.ops.aten.add, torch.ops.aten.mm.default, "mul")
 
 
+def test_an_order_that_was_asked_for_and_one_that_was_not(code):
+    code("in_order").assert_order("aten.add", "aten.mm", "aten.mul")
+    code("in_order").assert_not_fused("aten.add", "aten.mul")
+    with pytest.raises(CodeAssertionError, match=r"aten.mm \(line \d+\) does not come before aten.mul"):
+        code("independent").assert_order("aten.add", "aten.mm", "aten.mul")
+    with pytest.raises(CodeAssertionError, match=r"aten.add and aten.mul are fused into one kernel"):
+        code("independent").assert_not_fused("aten.add", "aten.mul")
+
+
 def test_a_wrong_order_marks_both_lines(code):
     with pytest.raises(CodeAssertionError) as failure:
         code("chain").assert_order("aten.add", "aten.mul", "aten.mm")
