@@ -5,9 +5,9 @@ from __future__ import annotations
 import operator
 
 import torch
+import torch.distributed  # registers the functional collectives
 import torch.fx
 
-import torch.distributed  # registers the functional collectives
 from pytest_regional._torch.region_compile import new_fake_mode, propagate_fake_values
 
 ATEN = torch.ops.aten

@@ -1,0 +1,83 @@
+"""One rank of two: runs a program eager, compiled, and compiled with the pass; writes what it saw as JSON.
+
+Arguments: rank, file of the store, file of the result.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+RANK, STORE, RESULT = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+
+import torch
+import torch.distributed as dist
+
+from tests.reference.overlap.programs import layers, overlapping
+
+DELAY = 0.0
+
+
+@torch.library.custom_op("overlap_test::late", mutates_args=())
+def late(x: torch.Tensor) -> torch.Tensor:
+    """Give ``x`` after a time that differs between the ranks."""
+    time.sleep(DELAY)
+    return x.clone()
+
+
+@late.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def program(x, *shards):
+    return layers(late(x), *shards)
+
+
+def inputs():
+    torch.manual_seed(0)
+    return [torch.randn(16, 16), *(shards[RANK] for shards in torch.randn(3, 2, 8, 16) / 4)]
+
+
+def compiled(**bounds):
+    torch._dynamo.reset()
+    with overlapping(**bounds) as plans:
+        outputs = torch.compile(program, fullgraph=True)(*inputs())
+    return outputs, plans
+
+
+def main():
+    """Compare, with ranks alike and with one of them slow."""
+    global DELAY
+    store = dist.FileStore(STORE, 2)
+    dist.init_process_group("gloo", rank=RANK, world_size=2, store=store, timeout=datetime.timedelta(seconds=60))
+    seen = []
+    expected = program(*inputs())
+    plain = torch.compile(program, fullgraph=True)(*inputs())
+    for DELAY, cases in ((0.0, ({}, {"in_flight": 1})), (0.3 * RANK, ({"memory_bound": 2.0},))):
+        for bounds in cases:
+            outputs, plans = compiled(**bounds)
+            pairs = zip(outputs, expected, plain, strict=True)
+            seen.append(
+                {
+                    "bounds": bounds,
+                    "delay": DELAY,
+                    "equal": all(torch.equal(one, eager) and torch.equal(one, other) for one, eager, other in pairs),
+                    "changed": plans[0].changed,
+                    "issued": [collective.op for collective in plans[0].collectives],
+                    "sum": float(sum(output.abs().sum() for output in outputs)),
+                }
+            )
+    dist.destroy_process_group()
+    RESULT.write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()

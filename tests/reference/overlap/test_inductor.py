@@ -1,0 +1,94 @@
+"""The plan in the code that Inductor generates. Matrix products and collectives alone: extern calls, no C++ compile."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_regional.harness.codegen import CodeAssertionError
+from pytest_regional.testing import fake_pg, regional
+from tests.reference.overlap.programs import gather_beside_product, layers, overlapping, scatter_beside_product
+
+GATHER = "_c10d_functional.all_gather_into_tensor"
+SCATTER = "_c10d_functional.reduce_scatter_tensor"
+WAIT = "_c10d_functional.wait_tensor"
+
+
+# This setting of Inductor brings an inference graph into another order before the pass sees it.
+AS_WRITTEN = {"reorder_for_locality": False}
+
+
+@pytest.fixture
+def inductor(tmp_path):
+    with (
+        fake_pg(world_size=8),
+        regional("inductor", "cpu", expects_regions=False, cache_dir=tmp_path, inductor_configs=AS_WRITTEN) as harness,
+    ):
+        yield harness
+
+
+def triple(r, shard=(2, 16)):
+    return r.randn(16, 16), r.randn(16, 16), r.randn(*shard)
+
+
+def test_a_gather_is_hidden_by_a_product(inductor):
+    with overlapping() as plans:
+        record = inductor.run(gather_beside_product, *triple(inductor))
+    record.code.assert_order(GATHER, "aten.mm#1", WAIT, "aten.mm#2")
+    assert len(plans) == 1
+
+
+def test_without_the_pass_nothing_hides_it(inductor):
+    """That the test above can fail."""
+    record = inductor.run(gather_beside_product, *triple(inductor))
+    with pytest.raises(CodeAssertionError):
+        record.code.assert_order(GATHER, "aten.mm#1", WAIT, "aten.mm#2")
+
+
+def test_a_scatter_is_hidden_by_what_follows(inductor):
+    with overlapping():
+        record = inductor.run(scatter_beside_product, *triple(inductor))
+    record.code.assert_order("aten.mm#1", SCATTER, "aten.mm#2", WAIT)
+
+
+def kinds(record):
+    """Name collectives, products and waits in the order of the generated code."""
+    named = {"collective": "start", "extern": "mm", "wait": "wait"}
+    return [named[event.kind] for event in record.code.events if event.kind in named]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ({}, "start start start wait mm wait mm wait mm start start mm mm wait wait"),
+        ({"in_flight": 1}, "start wait start mm wait start mm wait mm start wait start mm mm wait"),
+        ({"in_flight": 2}, "start start wait start mm wait mm wait mm start start mm mm wait wait"),
+    ],
+    ids=str,
+)
+def test_several_in_flight(inductor, bounds, expected):
+    shards = [inductor.randn(2, 16) for _ in range(3)]
+    with overlapping(**bounds) as plans:
+        record = inductor.run(layers, inductor.randn(16, 16), *shards)
+    assert kinds(record) == expected.split()
+    assert plans[0].changed
+
+
+def test_training_is_planned_in_both_directions(inductor):
+    def program(x, w, shard):
+        return gather_beside_product(x, w, shard).sum()
+
+    x, w, shard = triple(inductor)
+    with overlapping() as plans:
+        inductor.run(program, x.requires_grad_(), w.requires_grad_(), shard)
+    assert len(plans) == 2
+    assert [len(plan.collectives) for plan in plans] == [1, 0]
+
+
+def test_dynamic_sizes(inductor):
+    x, w, shard = triple(inductor)
+    torch._dynamo.mark_dynamic(shard, 1)
+    with overlapping(memory_bound=1 << 20) as plans:
+        record = inductor.run(gather_beside_product, x, w, shard)
+    record.code.assert_order(GATHER, "aten.mm#1", WAIT, "aten.mm#2")
+    assert plans[0].peak_bytes_after == 16 * 16 * 4
