@@ -1,0 +1,42 @@
+"""An edge from a pointwise value is lost where another op reads the value before: that op computes it for itself."""
+
+import os
+import sys
+import tempfile
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+
+import torch
+from torch._inductor.fx_passes.control_dependencies import control_deps, preserve_node_ordering
+from torch.utils._ordered_set import OrderedSet
+from torch._inductor import config
+from torch._inductor.utils import run_and_get_code
+
+
+def compiled(program, order, *inputs):
+    """Return the generated wrapper after ``order(graph, nodes by name)`` ran behind Inductor's own passes."""
+
+    def add_edges(graph):
+        order(graph, {node.name: node for node in graph.nodes})
+
+    with config.patch(post_grad_custom_post_pass=add_edges, force_disable_caches=True, reorder_for_locality=False):
+        _, (code,) = run_and_get_code(torch.compile(program, fullgraph=True), *inputs)
+    return code
+
+
+def program(x, w):
+    first = x.cos()
+    return first.exp(), (x + w).sin()
+
+
+def order(graph, nodes):
+    preserve_node_ordering(graph, {nodes["sin"]: OrderedSet([nodes["cos"]])})
+
+
+loops = compiled(program, order, torch.randn(4, 4), torch.randn(4, 4)).count("for(int64_t")
+stands = loops == 1
+print(
+    f"torch {torch.__version__}: "
+    + ("stands: sin, which has to run after cos, shares its loop" if stands else "mended")
+)
+sys.exit(stands)

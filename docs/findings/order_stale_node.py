@@ -1,0 +1,32 @@
+"""After one call of preserve_node_ordering the node is another one: a second call through the old one is accepted in silence."""
+
+import os
+import sys
+import tempfile
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+
+import torch
+from torch._inductor.fx_passes.control_dependencies import control_deps, preserve_node_ordering
+from torch.utils._ordered_set import OrderedSet
+
+from torch.fx.experimental.proxy_tensor import make_fx
+
+
+def traced(program, *inputs):
+    gm = make_fx(program, tracing_mode="fake")(*inputs)
+    return gm, {node.name: node for node in gm.graph.nodes}
+
+
+def program(x):
+    return x + 1, x @ x, x * 2
+
+
+gm, nodes = traced(program, torch.randn(4, 4))
+preserve_node_ordering(gm.graph, {nodes["mm"]: OrderedSet([nodes["add"]])})
+preserve_node_ordering(gm.graph, {nodes["mul"]: OrderedSet([nodes["mm"]])})
+mm = next(node for node in gm.graph.nodes if node.name == "mm")
+mul = next(node for node in gm.graph.nodes if node.name == "mul")
+stands = mm not in mul.args[0]
+print(f"torch {torch.__version__}: " + ("stands: mul waits for a node that was erased" if stands else "mended"))
+sys.exit(stands)
