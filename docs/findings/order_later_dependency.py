@@ -7,7 +7,7 @@ import tempfile
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
 
 import torch
-from torch._inductor.fx_passes.control_dependencies import control_deps, preserve_node_ordering
+from torch._inductor.fx_passes.control_dependencies import preserve_node_ordering
 from torch.utils._ordered_set import OrderedSet
 
 from torch.fx.experimental.proxy_tensor import make_fx

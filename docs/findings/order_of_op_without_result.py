@@ -1,4 +1,4 @@
-"""An edge from an op without result is lost, unless that op waits for something itself; in 2.11 such an op cannot wait."""
+"""An edge from an op without result is lost, unless that op itself waits for something."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ import tempfile
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
 
 import torch
-from torch._inductor.fx_passes.control_dependencies import control_deps, preserve_node_ordering
+from torch._inductor.fx_passes.control_dependencies import preserve_node_ordering
 from torch.utils._ordered_set import OrderedSet
 from torch._inductor import config
 from torch._inductor.utils import run_and_get_code
@@ -56,5 +56,6 @@ def watched(lowering):
 GraphLowering.codegen = watched
 compiled(program, order, torch.randn(4, 4), torch.randn(4, 4))
 stands = not dependencies
-print(f"torch {torch.__version__}: " + ("stands: the scheduler is told of no dependency" if stands else "mended"))
+seen = "stands: the scheduler is told of no dependency"
+print(f"torch {torch.__version__}: {seen if stands else \'mended\'}")
 sys.exit(stands)

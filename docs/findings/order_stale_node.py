@@ -1,4 +1,4 @@
-"""After one call of preserve_node_ordering the node is another one: a second call through the old one is accepted in silence."""
+"""After preserve_node_ordering a node is another one; a second call that is given the old one accepts it in silence."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ import tempfile
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
 
 import torch
-from torch._inductor.fx_passes.control_dependencies import control_deps, preserve_node_ordering
+from torch._inductor.fx_passes.control_dependencies import preserve_node_ordering
 from torch.utils._ordered_set import OrderedSet
 
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -28,5 +28,6 @@ preserve_node_ordering(gm.graph, {nodes["mul"]: OrderedSet([nodes["mm"]])})
 mm = next(node for node in gm.graph.nodes if node.name == "mm")
 mul = next(node for node in gm.graph.nodes if node.name == "mul")
 stands = mm not in mul.args[0]
-print(f"torch {torch.__version__}: " + ("stands: mul waits for a node that was erased" if stands else "mended"))
+seen = "stands: mul waits for a node that was erased"
+print(f"torch {torch.__version__}: {seen if stands else \'mended\'}")
 sys.exit(stands)
