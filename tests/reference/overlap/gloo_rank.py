@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import sys
-import tempfile
 import time
 from pathlib import Path
-
-RANK, STORE, RESULT = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 
 import torch
 import torch.distributed as dist
 
 from tests.reference.overlap.programs import layers, overlapping
 
+RANK, STORE, RESULT = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 DELAY = 0.0
 
 

@@ -22,7 +22,9 @@ def test_two_ranks(tmp_path):
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
+        "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
         "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
     }
     ranks = [

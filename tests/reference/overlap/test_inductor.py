@@ -38,11 +38,17 @@ def test_a_gather_is_hidden_by_a_product(inductor):
     assert len(plans) == 1
 
 
-def test_without_the_pass_nothing_hides_it(inductor):
-    """That the test above can fail."""
-    record = inductor.run(gather_beside_product, *triple(inductor))
+def test_another_order_is_noticed(inductor):
+    with overlapping():
+        record = inductor.run(gather_beside_product, *triple(inductor))
+    with pytest.raises(CodeAssertionError, match="wait_tensor"):
+        record.code.assert_order(GATHER, WAIT, "aten.mm#1")
+
+
+def test_without_the_pass_less_is_hidden(inductor):
+    record = inductor.run(layers, inductor.randn(16, 16), *(inductor.randn(2, 16) for _ in range(3)))
     with pytest.raises(CodeAssertionError):
-        record.code.assert_order(GATHER, "aten.mm#1", WAIT, "aten.mm#2")
+        record.code.assert_order(f"{GATHER}#3", "aten.mm#1", f"{WAIT}#2", "aten.mm#2", f"{WAIT}#3")
 
 
 def test_a_scatter_is_hidden_by_what_follows(inductor):
