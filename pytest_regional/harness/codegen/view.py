@@ -106,7 +106,10 @@ def _nothing(sources: Sequence[Source], graph: str | None, region: str | None) -
     there = ", ".join(f"{s.graph} ({', '.join(s.regions) or 'no region'})" for s in sources)
     if not sources:
         return "there is no generated code: nothing was compiled with Inductor in this run, or nothing was loaded"
-    return f"there is no generated code {wanted} that launches anything; there are: {there}"
+    return (
+        f"there is no generated code {wanted} that launches anything; there are: {there}. Equal regions share the code "
+        f"of the first."
+    )
 
 
 def views_holding(views: Sequence[View], patterns: Sequence[OpPattern]) -> list[View]:

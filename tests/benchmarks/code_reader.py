@@ -1,0 +1,152 @@
+"""Print what looking at generated code costs beside the compile: ``python tests/benchmarks/code_reader.py``.
+
+Two programs, forward and backward, compiled whole by Inductor with fresh caches in every round: a transformer block,
+and a chain of matrix products, for which Inductor writes no kernel and runs no C++ compiler: the least compile to be
+small beside. One round before the first pays for imports.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+
+from pytest_regional._torch import generated_code
+from pytest_regional.harness import observer
+from pytest_regional.harness.codegen import events_of
+from pytest_regional.harness.record import GeneratedCode
+from pytest_regional.testing import regional
+
+ROUNDS = 5
+
+
+class Block(torch.nn.Module):
+    """Attention and a feed-forward network, with norms."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(width) for _ in range(2))
+        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 2 * width), torch.nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run the block."""
+        q, k, v = self.qkv(self.norms[0](x)).chunk(3, -1)
+        x = x + self.out(torch.softmax(q @ k.mT / 4, -1) @ v)
+        return x + self.down(torch.nn.functional.silu(self.up(self.norms[1](x))))
+
+
+class Products(torch.nn.Module):
+    """Eight matrix products."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Multiply."""
+        for _ in range(8):
+            x = x @ self.weight
+        return x
+
+
+def check_products(code: GeneratedCode) -> None:
+    """Make what assertions there are for products."""
+    code.assert_order("aten.mm#1", "aten.mm#2", "aten.mm#8", graph="forward")
+    code.assert_not_fused("aten.mm#1", "aten.mm#2", graph="forward")
+    code.assert_count("aten.mm", 8, graph="forward")
+    code.assert_freed_before("aten.mm#1", "aten.addmm#2", graph="backward")
+    code.assert_peak_live_bytes(at_most=2**30)
+    code.assert_no_copy(graph="forward")
+
+
+def check_block(code: GeneratedCode) -> None:
+    """Make one assertion of each kind."""
+    code.assert_order("aten.native_layer_norm#1", "aten._softmax", "aten.silu", graph="forward")
+    code.assert_not_fused("aten._softmax", "aten.silu", graph="forward")
+    code.assert_fused("aten.silu>aten.exp", "aten.silu>aten.neg", graph="forward")
+    code.assert_count("aten.addmm", 4, graph="forward")
+    code.assert_freed_before("aten.bmm#1", "aten.cat", graph="backward")
+    code.assert_peak_live_bytes(at_most=2**30)
+    code.assert_count("aten.clone", 0, graph="forward")
+
+
+class Clock:
+    """Seconds spent in functions wrapped by :meth:`timed`."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def timed(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``fn``, its time counted."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            begin = time.perf_counter()
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                self.seconds += time.perf_counter() - begin
+
+        return call
+
+
+@contextmanager
+def listening_timed() -> Iterator[Clock]:
+    """Count what the harness does while Inductor generates."""
+    clock = Clock()
+    places = ((generated_code, "_fused"), (generated_code, "_extern"), (observer, "origins_of"))
+    patches = [mock.patch.object(place, name, clock.timed(getattr(place, name))) for place, name in places]
+    for patch in patches:
+        patch.start()
+    try:
+        yield clock
+    finally:
+        for patch in patches:
+            patch.stop()
+
+
+def measure(module: torch.nn.Module, check: Callable[[GeneratedCode], None], *shape: int) -> tuple[float, ...]:
+    """Return the seconds of compile and run, of listening, of reading and of asserting."""
+    with regional("inductor") as r, listening_timed() as clock:
+        x = r.randn(*shape, requires_grad=True)
+        begin = time.perf_counter()
+        code = r.run(module, x).code
+        compiled = time.perf_counter() - begin
+        events_of.cache_clear()
+        begin = time.perf_counter()
+        assert len(code.events) > 20
+        read = time.perf_counter() - begin
+        begin = time.perf_counter()
+        check(code)
+        asserted = time.perf_counter() - begin
+    return compiled, clock.seconds, read, asserted
+
+
+def main() -> None:
+    """Print times and ratios."""
+    print(f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, median of {ROUNDS}")
+    torch.manual_seed(0)
+    block, products = Block(32), Products(32)
+    measure(products, check_products, 16, 32)
+    for module, check, shape in ((products, check_products, (16, 32)), (block, check_block, (2, 16, 32))):
+        rows = [measure(module, check, *shape) for _ in range(ROUNDS)]
+        compiled, *parts = map(statistics.median, zip(*rows, strict=True))
+        listened, read, asserted = (1e3 * part for part in parts)
+        ratios = [100 * sum(parts) / whole for whole, *parts in rows]
+        print(
+            f"{type(module).__name__}: compile and run {compiled:.2f} s; listening {listened:.1f} ms, "
+            f"reading {read:.1f} ms, assertions {asserted:.1f} ms: {statistics.median(ratios):.2f} % "
+            f"(from {min(ratios):.2f} to {max(ratios):.2f})",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
