@@ -57,5 +57,5 @@ GraphLowering.codegen = watched
 compiled(program, order, torch.randn(4, 4), torch.randn(4, 4))
 stands = not dependencies
 seen = "stands: the scheduler is told of no dependency"
-print(f"torch {torch.__version__}: {seen if stands else \'mended\'}")
+print(f"torch {torch.__version__}: {seen if stands else 'mended'}")
 sys.exit(stands)

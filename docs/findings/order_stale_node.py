@@ -1,4 +1,4 @@
-"""After preserve_node_ordering a node is another one; a second call that is given the old one accepts it in silence."""
+"""A second call of preserve_node_ordering that is given a node of before the first accepts it in silence."""
 
 import os
 import sys
@@ -29,5 +29,5 @@ mm = next(node for node in gm.graph.nodes if node.name == "mm")
 mul = next(node for node in gm.graph.nodes if node.name == "mul")
 stands = mm not in mul.args[0]
 seen = "stands: mul waits for a node that was erased"
-print(f"torch {torch.__version__}: {seen if stands else \'mended\'}")
+print(f"torch {torch.__version__}: {seen if stands else 'mended'}")
 sys.exit(stands)
