@@ -72,7 +72,7 @@ def _listener(original: Callable[..., Any], launches: list[RawLaunch]) -> Callab
 
 
 def _extern(name: str, kernel: Any) -> RawLaunch:
-    return RawLaunch(name, True, (("", tuple(kernel.origins)),), kernel.origin_node)
+    return RawLaunch(name, True, (("", _nodes(kernel.origins)),), kernel.origin_node)
 
 
 def _fused(name: str, schedule: Any) -> RawLaunch:
@@ -82,9 +82,14 @@ def _fused(name: str, schedule: Any) -> RawLaunch:
     for scheduled in schedule:
         for inner in scheduled.get_nodes() if hasattr(scheduled, "get_nodes") else ():
             if inner.node is not None:
-                nodes = tuple(node for node in inner.node.origins if node.graph not in outer)
+                nodes = tuple(node for node in _nodes(inner.node.origins) if node.graph not in outer)
                 buffers += [(buffer, nodes) for buffer in inner.get_buffer_names()]
     return RawLaunch(name, False, tuple(buffers))
+
+
+def _nodes(origins: Any) -> tuple[Any, ...]:
+    """Return the graph nodes among ``origins``, which Inductor declares as nodes of either kind."""
+    return tuple(origin for origin in origins if isinstance(origin, symbol("torch.fx", "Node")))
 
 
 def _outer_graphs() -> list[Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import tokenize
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 NODES, OPERATORS = "Source Nodes: [", "], Original ATen: ["
@@ -28,9 +30,20 @@ class Comment:
 
 def comments_between(lines: list[str], first: int, last: int) -> dict[int, str]:
     """Return the comments of lines ``first`` to ``last`` (from 1, both included) by line, without the ``#``."""
-    text = "\n".join(lines[first - 1 : last]) + "\n"
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    return {first - 1 + token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+    chunk = lines[first - 1 : last]
+    if any("'''" in line or '"""' in line or line.endswith("\\") for line in chunk):
+        return {first + row: text for row, text in _comments("\n".join(chunk))}
+    # No string and no statement that goes on unseen: the few lines that may hold a comment are enough.
+    candidates = [(number, line) for number, line in enumerate(chunk, first) if "#" in line]
+    return {number: text for number, line in candidates for _, text in _comments(line.strip())}
+
+
+def _comments(text: str) -> Iterator[tuple[int, str]]:
+    """Yield row, from 0, and text of each comment; an open bracket at the end is no error."""
+    with contextlib.suppress(tokenize.TokenError):
+        for token in tokenize.generate_tokens(io.StringIO(text + "\n").readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0] - 1, token.string.lstrip("# ")
 
 
 def origin_comments(comments: dict[int, str]) -> list[Comment]:

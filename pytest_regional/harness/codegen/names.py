@@ -75,11 +75,22 @@ def mentioned(*nodes: ast.AST) -> tuple[str, ...]:
         node = pending.pop()
         if isinstance(node, ast.Name) and node.id not in MODULES:
             found[node.id] = None
-        children = list(ast.iter_child_nodes(node))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            children.remove(node.func)
-        pending += reversed(children)
+        pending += reversed(_parts(node))
     return tuple(found)
+
+
+def _parts(node: ast.AST) -> list[ast.AST]:
+    """Return the children of ``node``, but not the name of a function that it calls; the frequent kinds go first."""
+    if isinstance(node, (ast.Constant, ast.Name)):
+        return []
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return [*node.elts]
+    if isinstance(node, ast.Attribute):
+        return [node.value]
+    if isinstance(node, ast.Call):
+        function = [] if isinstance(node.func, ast.Name) else [node.func]
+        return [*function, *node.args, *(keyword.value for keyword in node.keywords)]
+    return list(ast.iter_child_nodes(node))
 
 
 def targets_of(node: ast.Assign) -> tuple[str, ...]:

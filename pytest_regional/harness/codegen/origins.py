@@ -44,10 +44,12 @@ def origins_kept(text: str) -> Origins | None:
 
 def _own(launch: RawLaunch) -> set[Any]:
     """Return the nodes that an extern call stands for, without those that it mentions because its inputs are theirs."""
-    operator = names.operator_called(launch.kernel)
-    packet = operators.packet_name(operator) if operator else None
-    (_, mentioned), own = launch.buffers[0], {launch.node} - {None}
-    return own | {node for node in mentioned if operators.packet_name(str(node.target)) == packet}
+    if launch.node is not None and is_op_overload(launch.node.target):
+        return {launch.node}
+    # Unknown, or an operator around it such as control_deps: the operator called tells.
+    called = names.operator_called(launch.kernel)
+    (_, mentioned), packet = launch.buffers[0], operators.packet_name(called) if called else None
+    return {node for node in mentioned if operators.packet_name(str(node.target)) == packet}
 
 
 def _origin(launch: RawLaunch, owned: set[Any]) -> LaunchOrigin:

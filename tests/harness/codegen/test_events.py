@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_regional.harness.codegen import KernelLaunch, Op, UnreadableCodeError, events_of
+from pytest_regional.harness.codegen.comments import comments_between, origin_comments
 from pytest_regional.harness.record import GeneratedCode, GeneratedSource
 from pytest_regional.testing import regional
 
@@ -171,3 +172,27 @@ def test_partitions_are_read_where_they_are_called():
     events = events_of(PARTITIONED, None)
     launches = [(e.ops[0].name, [step.label for step in e.path]) for e in events if e.kind == "extern"]
     assert launches == [("aten.mm.default", ["partition_0"]), ("aten.cumsum.default", [])]
+
+
+COMMENTED = """
+def call(args):
+    arg0_1, = args
+    buf0 = f(arg0_1, '# reuse')  # alias
+    buf1 = g(
+        arg0_1,  # within
+    )
+    # Topologically Sorted Source Nodes: [a, b], Original ATen: [aten.sin, aten.cos]
+    buf2 = h('#')
+    return (buf2, )
+"""
+
+
+@pytest.mark.parametrize("string", ["", "    x = '''\n  # no comment\n'''\n"])
+def test_comments_are_told_from_strings(string):
+    lines = COMMENTED.replace("    buf0", string + "    buf0").split("\n")
+    comments = comments_between(lines, 2, len(lines))
+    assert list(comments.values())[:2] == ["alias", "within"]
+    assert len(comments) == 3
+    (origin,) = origin_comments(comments)
+    assert (origin.sorted, origin.nodes, origin.operators) == (True, ("a", "b"), ("aten.sin", "aten.cos"))
+    assert lines[origin.line - 1].strip().startswith("# Topologically")

@@ -54,6 +54,8 @@ def test_what_an_extern_call_stands_for_is_not_a_kernel_s(graph):
     unknown = RawLaunch("extern_kernels.mm", True, (("", (sine, product)),), None)
     assert ops_of(sine, product, externs=[unknown]) == (Op("aten.sin.default"),)
     assert ops_of(sine, product) == (Op("aten.sin.default"), Op("aten.mm.default"))
+    # Another product, made into code, is not taken for it.
+    assert ops_of(node(graph, aten.mm.default), externs=[known]) == (Op("aten.mm.default"),)
 
 
 TWO_LAUNCHES = """
