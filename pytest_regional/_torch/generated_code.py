@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +25,14 @@ class RawLaunch:
         is_extern: whether Inductor generated no code for it.
         buffers: for each buffer it makes, the graph nodes behind it; of an extern call one entry without a name.
         node: the graph node that an extern call stands for, where Inductor knows.
+        loops: for each buffer, the number of the loop that makes it; a C++ function holds several one after another.
     """
 
     kernel: str
     is_extern: bool
     buffers: tuple[tuple[str, tuple[Any, ...]], ...]
     node: Any = None
+    loops: tuple[int, ...] = ()
 
 
 @contextlib.contextmanager
@@ -41,32 +44,50 @@ def recording_launches() -> Iterator[list[RawLaunch]]:
     generated code and its cache keys as they are (2.11, 2.13, 2.15).
     """
     launches: list[RawLaunch] = []
+    loops: dict[Any, int] = {}
     # All of them first: a module imported while another is wrapped would take the wrapper for the original.
     originals = {holder: symbol(holder, _FUNCTION) for holder in _HOLDERS}
     with contextlib.ExitStack() as stack:
         for holder, original in originals.items():
-            stack.enter_context(_wrapped(holder, original, launches))
+            listener = _listener(original, launches, loops)
+            stack.enter_context(_replaced(private_module(holder), _FUNCTION, listener))
+        group = symbol("torch._inductor.codegen.cpp", "KernelGroup")
+        finished = _loop_listener(group.finalize_kernel, loops)
+        stack.enter_context(_replaced(group, "finalize_kernel", finished))
         yield launches
 
 
 @contextlib.contextmanager
-def _wrapped(holder: str, original: Callable[..., Any], launches: list[RawLaunch]) -> Iterator[None]:
-    module = private_module(holder)
-    setattr(module, _FUNCTION, _listener(original, launches))
+def _replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
+    original = getattr(holder, name)
+    setattr(holder, name, value)
     try:
         yield
     finally:
-        setattr(module, _FUNCTION, original)
+        setattr(holder, name, original)
 
 
-def _listener(original: Callable[..., Any], launches: list[RawLaunch]) -> Callable[..., Any]:
+def _listener(original: Callable[..., Any], launches: list[RawLaunch], loops: Mapping[Any, int]) -> Callable[..., Any]:
     # A code generation inside another tells the inner listener alone.
     inductors = getattr(original, "__wrapped__", original)
 
     @functools.wraps(inductors)
     def listen(node_schedule: Any, kernel_name: str, is_extern: bool = False) -> Any:
-        launches.append((_extern if is_extern else _fused)(kernel_name, node_schedule))
+        launches.append(_extern(kernel_name, node_schedule) if is_extern else _fused(kernel_name, node_schedule, loops))
         return inductors(node_schedule, kernel_name, is_extern)
+
+    return listen
+
+
+def _loop_listener(original: Callable[..., Any], loops: dict[Any, int]) -> Callable[..., Any]:
+    """Note which scheduler nodes share a loop: each call of ``KernelGroup.finalize_kernel`` ends one (2.11 to 2.15)."""
+    inductors = getattr(original, "__wrapped__", original)
+    numbers = itertools.count()
+
+    @functools.wraps(inductors)
+    def listen(group: Any, kernel: Any, nodes: Any) -> Any:
+        loops.update(dict.fromkeys(nodes, next(numbers)))
+        return inductors(group, kernel, nodes)
 
     return listen
 
@@ -75,16 +96,19 @@ def _extern(name: str, kernel: Any) -> RawLaunch:
     return RawLaunch(name, True, (("", _nodes(kernel.origins)),), kernel.origin_node)
 
 
-def _fused(name: str, schedule: Any) -> RawLaunch:
+def _fused(name: str, schedule: Any, loops: Mapping[Any, int]) -> RawLaunch:
     """Read the schedule of a fused kernel; markers between its nodes are classes and have no nodes."""
-    buffers = []
+    buffers: list[tuple[str, tuple[Any, ...]]] = []
+    numbers: list[int] = []
     outer = _outer_graphs()
     for scheduled in schedule:
         for inner in scheduled.get_nodes() if hasattr(scheduled, "get_nodes") else ():
             if inner.node is not None:
                 nodes = tuple(node for node in _nodes(inner.node.origins) if node.graph not in outer)
-                buffers += [(buffer, nodes) for buffer in inner.get_buffer_names()]
-    return RawLaunch(name, False, tuple(buffers))
+                made = [(buffer, nodes) for buffer in inner.get_buffer_names()]
+                buffers += made
+                numbers += [loops.get(inner, 0)] * len(made)
+    return RawLaunch(name, False, tuple(buffers), loops=tuple(numbers))
 
 
 def _nodes(origins: Any) -> tuple[Any, ...]:

@@ -80,3 +80,25 @@ def _both(first: Any, second: Any) -> Any:
             return None if known is None else (known, second.uuid())
 
     return Both()
+
+
+@contextmanager
+def kernels_not_built() -> Iterator[None]:
+    """Generate code without running a C++ compiler on its kernels, for those who only read it.
+
+    ``torch._inductor.async_compile.AsyncCompile.cpp_pybinding`` (2.11 to 2.15) builds each kernel when the wrapper is
+    loaded. What is generated meanwhile must not be called, so caches are off too.
+    """
+    holder = symbol("torch._inductor.async_compile", "AsyncCompile")
+    original = holder.cpp_pybinding
+    holder.cpp_pybinding = lambda *_, **__: None
+    try:
+        with symbol("torch._inductor", "config").patch(force_disable_caches=True):
+            yield
+    finally:
+        holder.cpp_pybinding = original
+
+
+def post_grad_pass(custom: Any) -> Any:
+    """Set ``torch._inductor.config.post_grad_custom_post_pass`` for a while (2.11 to 2.15)."""
+    return symbol("torch._inductor", "config").patch(post_grad_custom_post_pass=custom)

@@ -89,6 +89,16 @@ class TorchRegionalCapabilities(NoWholeGraphStages):
         """Identical partitions are compiled once."""
         return c.unsupported("every partition is compiled on its own")
 
+    @property
+    def region_edges(self) -> Support:
+        """An order edge (``control_deps``) inside a region holds in the code generated for it."""
+        return c.unsupported("an edge inside a region does not compile: docs/findings/control_deps_in_region.py")
+
+    @property
+    def region_order(self) -> Support:
+        """Annotations may ask for a region to run after others: ``region("comm", after=["mlp"])``."""
+        return c.unsupported("what an annotation asks for is read over in silence")
+
 
 def torch_regional() -> BackendSpec:
     """Return PyTorch's ``regional_inductor`` through ``aot_autograd``."""
@@ -139,6 +149,16 @@ class WholeGraphCapabilities(Capabilities):
     @property
     def share_identical(self) -> Support:
         """Identical partitions are compiled once."""
+        return c.unsupported(self._reason)
+
+    @property
+    def region_edges(self) -> Support:
+        """An order edge (``control_deps``) inside a region holds in the code generated for it."""
+        return c.unsupported(self._reason)
+
+    @property
+    def region_order(self) -> Support:
+        """Annotations may ask for a region to run after others: ``region("comm", after=["mlp"])``."""
         return c.unsupported(self._reason)
 
 

@@ -168,6 +168,16 @@ class Capabilities:
         return unsupported("a backend has to ask for these options; PyTorch's regional_inductor_invoke_subgraph does")
 
     @property
+    def region_edges(self) -> Support:
+        """An order edge (``control_deps``) inside a region holds in the code generated for it."""
+        return supported()
+
+    @property
+    def region_order(self) -> Support:
+        """Annotations may ask for a region to run after others: ``region("comm", after=["mlp"])``."""
+        return supported()
+
+    @property
     def pre_grad_passes(self) -> Support:
         """A custom pre-grad pass runs once per Dynamo graph."""
         return supported()

@@ -4,7 +4,9 @@ Read in this order: ``regions`` (what an annotation asks for), ``effects`` (what
 (the plan), ``extract`` (the plan as submodules), ``compile_regions`` (submodules as compiled callables),
 ``regional_inductor`` (all of it as one graph pass), ``dynamo_backend`` (the pass as ``torch.compile`` backend). Then
 ``share`` (identical regions once), ``failure`` (regions that do not compile), ``symbols`` and ``restride`` (what
-crosses a border), ``cse`` (the border before AOTAutograd splits the graph), ``pre_grad`` (passes before all that),
+crosses a border), ``ordering`` (order edges: in a graph, past Inductor's own trace, of whole regions), ``overlap``
+(collectives beside compute), ``cse`` (the border before AOTAutograd splits the graph), ``pre_grad`` (passes before all
+that),
 ``caching`` (results of whole graphs, on disk and across machines), ``artifacts`` (the same as files of the user's),
 ``explanation`` (the plan for people), ``options`` (what a user may choose), ``naming`` (nodes in words).
 Nothing here knows of pytest or of the harness.
@@ -24,24 +26,41 @@ from pytest_regional.reference.dynamo_backend import regional
 from pytest_regional.reference.explanation import Explanation, explain, explain_program
 from pytest_regional.reference.failure import RegionCompileError, RegionFallbackWarning
 from pytest_regional.reference.options import BackendOptionError
+from pytest_regional.reference.ordering import (
+    AddedOrder,
+    OrderingCycleError,
+    OrderingError,
+    RegionOrderWarning,
+    add_control_deps,
+    remove_control_deps,
+)
+from pytest_regional.reference.overlap import OverlapError, OverlapPlan, PlannedCollective, overlap_collectives
 from pytest_regional.reference.partition import Partition, PartitionPlan, plan_partitions
 from pytest_regional.reference.regional_inductor import regional_inductor, split_regions
 from pytest_regional.reference.regions import RegionAnnotationError, RegionConfigError, RegionKey
 
 __all__ = [
+    "AddedOrder",
     "ArtifactError",
     "BackendOptionError",
     "CacheWarning",
     "CompiledProgram",
     "CompiledRegion",
     "Explanation",
+    "OrderingCycleError",
+    "OrderingError",
+    "OverlapError",
+    "OverlapPlan",
     "Partition",
     "PartitionPlan",
+    "PlannedCollective",
     "RegionAnnotationError",
     "RegionCompileError",
     "RegionConfigError",
     "RegionFallbackWarning",
     "RegionKey",
+    "RegionOrderWarning",
+    "add_control_deps",
     "cache_key",
     "compile_program",
     "compile_region",
@@ -49,8 +68,10 @@ __all__ = [
     "explain_program",
     "load",
     "load_or_compile",
+    "overlap_collectives",
     "plan_partitions",
     "regional",
     "regional_inductor",
+    "remove_control_deps",
     "split_regions",
 ]

@@ -90,9 +90,10 @@ class CodeAssertions:
         found = [(view, place) for view in views for place in view.places(pattern)]
         if not found and not (bound.admits(0) and operators.exists(pattern.name)):
             raise missing(views, pattern)
-        if not bound.admits(len(found)):
+        launches = {(id(view), place[0], view[place].line, view[place].path) for view, place in found}
+        if not bound.admits(len(launches)):
             shown = [view.table([place for v, place in found if v is view]) for view in views]
-            raise _failure(f"{pattern}: expected {bound} launches, found {len(found)}", shown)
+            raise _failure(f"{pattern}: expected {bound} launches, found {len(launches)}", shown)
 
     def assert_freed_before(
         self, op_or_buffer: OpLike, op: OpLike, *, graph: str | None = None, region: str | None = None

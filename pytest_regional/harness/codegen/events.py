@@ -102,12 +102,16 @@ class KernelLaunch(CodeEvent):
     Attributes:
         kernel: its name in the wrapper.
         ops_of: for each buffer written, the operators that made it, where Inductor told.
+        loop: which of the loops of one C++ function this is, from 1; each is an event of its own, on the same line.
+        loops: how many loops the function has, where Inductor told.
         comment: Inductor's comment on where the launch comes from.
     """
 
     kind: ClassVar[str] = "kernel"
     kernel: str = ""
     ops_of: tuple[tuple[str, tuple[Op, ...]], ...] = ()
+    loop: int = 1
+    loops: int = 1
     comment: Comment | None = None
 
 
@@ -178,8 +182,10 @@ class LaunchOrigin:
         kernel: name of the kernel in the wrapper.
         ops: operators that the kernel computes; those of extern calls are left out.
         ops_of: the same for each buffer that the kernel makes.
+        loops: the buffers of each loop of a C++ function, in order; empty where there is one kernel in one piece.
     """
 
     kernel: str
     ops: tuple[Op, ...]
     ops_of: tuple[tuple[str, tuple[Op, ...]], ...] = field(default=())
+    loops: tuple[tuple[str, ...], ...] = ()

@@ -54,7 +54,12 @@ def _own(launch: RawLaunch) -> set[Any]:
 
 def _origin(launch: RawLaunch, owned: set[Any]) -> LaunchOrigin:
     ops_of = tuple((name, _ops(nodes, owned)) for name, nodes in launch.buffers)
-    return LaunchOrigin(launch.kernel, _unique(op for _, ops in ops_of for op in ops), ops_of)
+    loops: dict[int, list[str]] = {}
+    for loop, (name, _) in zip(launch.loops, launch.buffers, strict=False):
+        loops.setdefault(loop, []).append(name)
+    return LaunchOrigin(
+        launch.kernel, _unique(op for _, ops in ops_of for op in ops), ops_of, tuple(map(tuple, loops.values()))
+    )
 
 
 def _unique(ops: Any) -> tuple[Op, ...]:
@@ -88,15 +93,29 @@ def _told(events: list[CodeEvent], origins: Origins) -> list[CodeEvent]:
     for origin in origins:
         waiting.setdefault(origin.kernel, deque()).append(origin)
     found: dict[int, LaunchOrigin | None] = {}
-    told = []
+    told: list[CodeEvent] = []
     for event in events:
         if isinstance(event, KernelLaunch):
             if event.line not in found:
                 found[event.line] = _take(event, waiting.get(event.kernel))
             known = found[event.line]
-            event = dataclasses.replace(event, ops=known.ops, ops_of=known.ops_of) if known else event
-        told.append(event)
+            told += _with_origin(event, known) if known else [event]
+        else:
+            told.append(event)
     return told
+
+
+def _with_origin(event: KernelLaunch, origin: LaunchOrigin) -> list[CodeEvent]:
+    """Give ``event`` its operators, once for each loop of a C++ function: one after another, they are not fused."""
+    loops = origin.loops if len(origin.loops) > 1 else (tuple(name for name, _ in origin.ops_of),)
+    made = {name for names_ in loops for name in names_}
+    events: list[CodeEvent] = []
+    for number, buffers in enumerate(loops, 1):
+        ops_of = tuple((name, ops) for name, ops in origin.ops_of if name in buffers)
+        writes = tuple(name for name in event.writes if name in buffers or name not in made)
+        ops = _unique(op for _, ops in ops_of for op in ops) if len(loops) > 1 else origin.ops
+        events.append(dataclasses.replace(event, ops=ops, ops_of=ops_of, writes=writes, loop=number, loops=len(loops)))
+    return events
 
 
 def _take(event: KernelLaunch, waiting: deque[LaunchOrigin] | None) -> LaunchOrigin | None:

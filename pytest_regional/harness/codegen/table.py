@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from .events import CodeEvent, Op
+from .events import CodeEvent, KernelLaunch, Op
 
 
 def rows(events: Iterable[CodeEvent], marked: Collection[int] = ()) -> list[str]:
@@ -22,6 +22,8 @@ def _indent(event: CodeEvent) -> str:
 
 def _told(event: CodeEvent) -> str:
     text = event.text if len(event.text) <= 100 else event.text[:97] + "..."
+    if isinstance(event, KernelLaunch) and event.loops > 1:
+        text += f"  (loop {event.loop} of {event.loops})"
     return f"{text}  [{ops_shown(event.ops)}]" if event.ops is None or event.ops else text
 
 

@@ -58,7 +58,8 @@ def add_control_deps(
         if needed:
             wait_for(node, [waitable(dependency) for dependency in needed])
             added += ((dependency, node) for dependency in needed)
-    return AddedOrder(tuple(added), tuple(edge for edge in requested if edge not in set(added)), moved)
+    enforced = set(added)
+    return AddedOrder(tuple(added), tuple(edge for edge in requested if edge not in enforced), moved)
 
 
 def as_dependencies(edges: Iterable[Edge]) -> dict[torch.fx.Node, list[torch.fx.Node]]:

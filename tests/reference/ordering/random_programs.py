@@ -22,7 +22,7 @@ ID = "order_id"
 _UNARY = (aten.sin, aten.cos, aten.exp, aten.relu, aten.sigmoid, aten.tanh, aten.neg)
 _BINARY = (aten.add.Tensor, aten.mul.Tensor, aten.sub.Tensor, aten.maximum.default)
 
-Place = tuple[int, int]
+Place = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,9 @@ class RandomProgram:
         return found
 
 
-def random_program(seed: int, *, ops: int = 12, edges: int = 6, regions: Sequence[str | None] = ("a",)) -> RandomProgram:
+def random_program(
+    seed: int, *, ops: int = 12, edges: int = 6, regions: Sequence[str | None] = ("a",)
+) -> RandomProgram:
     """Draw a program; a region of ``None`` stays eager."""
     draw = random.Random(seed)
     graph = torch.fx.Graph()
@@ -96,7 +98,7 @@ def _legal_edges(draw: random.Random, made: Sequence[torch.fx.Node], count: int)
 
 @dataclass
 class PlacesInCode:
-    """Where the ops of a program run: steps of the outer graph, and launches within each region."""
+    """Where the ops of a program run: steps of the outer graph, launches within each region, loops of a launch."""
 
     by_id: dict[int, list[Place]] = field(default_factory=dict)
 
@@ -125,7 +127,7 @@ class RecordingCompiler:
     """Compiles a region and notes which ops each of its launches computes."""
 
     def __init__(self) -> None:
-        self.launches: dict[str, list[set[int]]] = {}
+        self.launches: dict[str, list[set[tuple[int, int]]]] = {}
 
     def __call__(self, request: RegionRequest) -> Any:
         """Compile as ever."""
@@ -135,28 +137,28 @@ class RecordingCompiler:
         return compiled
 
 
-def launched(launch: Any) -> set[int]:
-    """Return the ids of the ops that one launch computes, without those that only its inputs come from."""
+def launched(launch: Any) -> set[tuple[int, int]]:
+    """Return loop and id of each op that one launch computes, without those that only its inputs come from."""
     if launch.is_extern:
-        return ids_of([launch.node] if launch.node is not None else [])
-    return {number for _, nodes in launch.buffers for number in ids_of(nodes)}
+        return {(0, number) for number in ids_of([launch.node] if launch.node is not None else [])}
+    made = zip(launch.loops, launch.buffers, strict=True)
+    return {(loop, number) for loop, (_, nodes) in made for number in ids_of(nodes)}
 
 
-def places_through_regions(program: RandomProgram) -> tuple[PlacesInCode, Any]:
-    """Compile the regions of ``program``; return where everything runs, and what it returns."""
+def places_through_regions(program: RandomProgram) -> tuple[PlacesInCode, torch.fx.GraphModule]:
+    """Compile the regions of ``program``; return where everything runs, and the compiled graph."""
     compiler = RecordingCompiler()
     gm = regional_inductor(program.module, *program.inputs, compiler=compiler, share_identical=False)
     places = PlacesInCode()
     for step, node in enumerate(gm.graph.nodes):
-        if ID in node.meta.get("custom", {}) and node.op == "call_function" and node.target is not operator.getitem:
-            name = node.name
-            if name in compiler.launches:
-                for launch, ids in enumerate(compiler.launches[name]):
-                    for number in ids:
-                        places.note(number, (step, launch))
-            else:
-                places.note(node.meta["custom"][ID], (step, 0))
-    return places, gm(list(program.inputs))
+        if node.name in compiler.launches:
+            for launch, loops in enumerate(compiler.launches[node.name]):
+                for loop, number in loops:
+                    places.note(number, (step, launch, loop))
+        elif node.op == "call_function" and node.target is not operator.getitem:
+            for number in ids_of([node]):
+                places.note(number, (step, 0, 0))
+    return places, gm
 
 
 def counted(places: PlacesInCode, edges: Sequence[tuple[int, int]]) -> Mapping[str, int]:
