@@ -1,0 +1,139 @@
+"""Edges and ops that do more than compute: random draws, ops without result, ops left to eager, demands on strides."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_regional import region
+from pytest_regional.backends.capabilities import torch_matches
+from pytest_regional.reference.ordering import OrderingCycleError
+
+from .edges import AddEdges, ops_by_name, run_ordered
+from .programs import independent
+
+pytestmark = pytest.mark.regional_compile(requires=("compiles_regions",), dynamic=False)
+
+TOLD: list[str] = []
+
+
+@torch.library.custom_op("pytest_regional_suites::tell", mutates_args=())
+def tell(x: torch.Tensor, what: str) -> None:
+    """Note that it ran; it returns nothing."""
+    TOLD.append(what)
+
+
+@tell.register_fake
+def _(x: torch.Tensor, what: str) -> None:
+    return None
+
+
+torch.fx.node.has_side_effect(torch.ops.pytest_regional_suites.tell.default)
+
+
+@torch.library.custom_op("pytest_regional_suites::strided", mutates_args=(), tags=(torch.Tag.needs_fixed_stride_order,))
+def strided(x: torch.Tensor) -> torch.Tensor:
+    """Note the strides of ``x``, and return a copy of it."""
+    TOLD.append(str(x.stride()))
+    return x.clone()
+
+
+@strided.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_told():
+    TOLD.clear()
+
+
+@region("r")
+def drawing(x, w):
+    return torch.nn.functional.dropout(x @ w, 0.5), torch.rand_like(x), w @ w
+
+
+@pytest.mark.regional_compile(requires=("compiles_regions", "rng"))
+def test_draws_are_those_of_eager(regional):
+    edges = (("mm#2", "native_dropout"), ("native_dropout", "rand_like"))
+    inputs = regional.randn(8, 8), regional.randn(8, 8)
+    record = run_ordered(regional, drawing, *inputs, edges=edges, fallback_random=True)
+    record.code.assert_order("aten.mm", "aten.native_dropout", "aten.rand_like")
+
+
+@pytest.mark.regional_compile(requires=("compiles_regions", "rng"), expects_regions=False)
+def test_draws_cannot_change_places(regional):
+    def two_draws(x, w):
+        return torch.rand_like(x), torch.rand_like(w)
+
+    inputs = regional.randn(8, 8), regional.randn(8, 8)
+    with pytest.raises(OrderingCycleError, match="rand_like"):
+        regional.run_pass(AddEdges(("rand_like#2", "rand_like#1")), two_draws, *inputs, stage="graph")
+
+
+@region("r")
+def telling(x, w):
+    tell(x, "first")
+    return x + 1, w @ w
+
+
+@pytest.mark.xfail(
+    torch_matches("<2.13"), reason="lowering of torch 2.11 refuses an ordered op without result", strict=True
+)
+@pytest.mark.parametrize(
+    ("edges", "order"),
+    [
+        ((("mm", "tell"), ("tell", "add")), ("aten.mm", "pytest_regional_suites.tell", "aten.add")),
+        ((("add", "tell"), ("tell", "mm")), ("aten.add", "pytest_regional_suites.tell", "aten.mm")),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value[0], str) else "",
+)
+def test_an_op_without_result(regional, edges, order):
+    record = run_ordered(regional, telling, regional.randn(8, 8), regional.randn(8, 8), edges=edges)
+    record.code.assert_order(*order)
+    assert TOLD == ["first", "first"]  # compiled, and eager
+
+
+class FallBack(AddEdges):
+    """Leaves the sum to eager, and orders it."""
+
+    def __call__(self, graph):
+        ops_by_name(graph)["add"].meta["should_fallback"] = True
+        super().__call__(graph)
+
+
+def test_an_op_that_falls_back(regional):
+    adding = FallBack(("mm", "add"))
+    record = run_ordered(regional, independent, regional.randn(8, 8), regional.randn(8, 8), edges=adding)
+    record.code.assert_order("aten.mm", "aten.add", "aten.mul")
+    assert [event.kind for event in record.code.events if "aten.add" in str(event.ops)] == ["extern"]
+
+
+@region("r")
+def demanding(x, w):
+    return strided((x + 1).t()), w @ w
+
+
+@pytest.mark.parametrize("edges", [(("mm", "strided"),), (("strided", "mm"),)], ids=["waits", "is-waited-for"])
+def test_demands_on_strides_are_kept(regional, edges):
+    record = run_ordered(regional, demanding, regional.randn(8, 8), regional.randn(8, 8), edges=edges)
+    names = {"mm": "aten.mm", "strided": "pytest_regional_suites.strided"}
+    record.code.assert_order(*(names[op] for op in edges[0]))
+    assert TOLD == ["(1, 8)", "(1, 8)"]  # compiled, and eager
+
+
+@region("r")
+def convolved(x, w, weight):
+    return torch.nn.functional.conv2d(x, weight), w @ w
+
+
+@pytest.mark.regional_compile(requires=("compiles_regions", "channels_last"))
+@pytest.mark.parametrize(
+    "order", [("mm", "convolution"), ("convolution", "mm")], ids=["convolution-last", "convolution-first"]
+)
+def test_a_channels_last_convolution(regional, order):
+    x = regional.randn(2, 4, 6, 6).to(memory_format=torch.channels_last)
+    inputs = x, regional.randn(8, 8), regional.randn(4, 4, 3, 3)
+    record = run_ordered(regional, convolved, *inputs, edges=(order,))
+    record.code.assert_order(*(f"aten.{op}" for op in order))
+    assert record.output[0].stride() == convolved(*inputs)[0].stride()

@@ -1,0 +1,57 @@
+"""Order inside regions, across them, and to eager code."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_regional import region
+
+from .edges import run_ordered_regions
+from .programs import independent
+from .test_whole_regions import RAN, passing
+
+pytestmark = pytest.mark.regional_compile(requires=("regions",), dynamic=False)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran():
+    RAN.clear()
+
+
+@pytest.mark.regional_known_failure(
+    "torch",
+    reason="an edge inside a region does not compile: docs/findings/control_deps_in_region.py",
+    torch=">=2.11",
+)
+def test_an_edge_inside_a_region(regional):
+    """What the capability ``region_edges`` is about, expected to fail where PyTorch fails."""
+    inputs = regional.randn(8, 8), regional.randn(8, 8)
+    record = run_ordered_regions(regional, independent, *inputs, edges=(("add", "mm"), ("mm", "mul")))
+    record.code.assert_order("aten.add", "aten.mm", "aten.mul")
+
+
+def two_regions(x, w):
+    with region("a"):
+        first = passing(x, "a")
+    with region("b"):
+        second = passing(w, "b")
+    return first @ second
+
+
+def region_and_eager(x, w):
+    first = passing(x, "eager")
+    with region("b"):
+        second = passing(w, "b")
+    return first @ second
+
+
+@pytest.mark.regional_compile(requires=("regions", "region_edges"))
+@pytest.mark.parametrize("program", [two_regions, region_and_eager], ids=lambda program: program.__name__)
+def test_an_edge_that_crosses_regions_orders_them(regional, program):
+    inputs = regional.randn(8, 8), regional.randn(8, 8)
+    regional.run(program, *inputs)
+    name = "a" if program is two_regions else "eager"
+    assert [name, "b"] == RAN
+    RAN.clear()
+    run_ordered_regions(regional, program, *inputs, edges=(("passing#2", "passing#1"),))
+    assert RAN[:2] == ["b", name]

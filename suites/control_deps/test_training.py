@@ -1,0 +1,78 @@
+"""Edges in graphs that train, in backward graphs, and with symbolic sizes."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_regional import region
+from pytest_regional.harness.codegen import CodeAssertionError
+
+from .edges import SETTINGS, AddEdges, run_ordered, run_ordered_regions
+from .programs import independent
+
+pytestmark = pytest.mark.regional_compile(requires=("compiles_regions", "backward"), dynamic=False)
+
+
+@region("r")
+def trained(x, w):
+    return x.sin() @ w
+
+
+BACKWARD = (("cos", "mm"),)
+
+
+def pair(regional):
+    return regional.randn(8, 8, requires_grad=True), regional.randn(8, 8)
+
+
+def test_an_edge_in_the_backward_graph(regional):
+    record = run_ordered(regional, trained, *pair(regional), edges=BACKWARD)
+    record.code.assert_order("aten.cos", "aten.mm", "aten.mul", graph="backward")
+
+
+def test_without_it_the_backward_is_fused(regional):
+    record = run_ordered(regional, trained, *pair(regional), edges=())
+    record.code.assert_fused("aten.cos", "aten.mul", graph="backward")
+
+
+@pytest.mark.regional_compile(requires=("region_edges", "backward"))
+def test_an_edge_in_the_backward_of_a_region(regional):
+    record = run_ordered_regions(regional, trained, *pair(regional), edges=BACKWARD)
+    record.code.assert_order("aten.cos", "aten.mm", "aten.mul", graph="backward")
+
+
+@pytest.mark.parametrize(("program", "edges"), [(trained, BACKWARD), (independent, (("add", "mm"), ("mm", "mul")))])
+def test_parity(regional, program, edges):
+    """Values, gradients, strides and dtypes are those of eager, on these and on fresh inputs."""
+    inputs = [regional.randn(8, 8, requires_grad=True) for _ in range(2)]
+    adding = AddEdges(*edges)
+    result = regional.run_pass(adding, program, *inputs, stage="post_grad", inductor_configs=SETTINGS)
+    assert adding.graphs
+    report = result.assert_same_numerics()
+    assert report.compared > 4
+
+
+@pytest.mark.regional_compile(requires=("compiles_regions", "dynamic_shapes"))
+def test_symbolic_sizes(regional):
+    adding = AddEdges(("add", "mm"), ("mm", "mul"))
+    settings = {**SETTINGS, "post_grad_custom_post_pass": adding}
+    compiled = regional.compile(independent, dynamic=True, inductor_configs=settings)
+    for rows in (4, 6):
+        inputs = regional.randn(rows, 8), regional.randn(8, 8)
+        record = regional.observe(compiled, *inputs)
+        for mine, eager in zip(record.output, independent(*inputs), strict=True):
+            assert mine.shape == eager.shape
+            assert (mine - eager).abs().max() < 1e-5
+        if rows == 4:
+            record.code.assert_order("aten.add", "aten.mm", "aten.mul")
+    assert len(adding.graphs) == 1
+    assert regional.counters["recompiles"] == 0
+
+
+def test_a_missing_edge_is_noticed(regional):
+    """A pass that finds its ops in no graph asserts nothing, and says so."""
+    with pytest.raises(AssertionError, match="no graph had all ops"):
+        run_ordered(regional, trained, *pair(regional), edges=(("no_such_op", "mm"),))
+    record = run_ordered(regional, trained, *pair(regional), edges=())
+    with pytest.raises(CodeAssertionError):
+        record.code.assert_order("aten.cos", "aten.mm", "aten.mul", graph="backward")

@@ -1,0 +1,62 @@
+"""Without edges Inductor orders and fuses otherwise: what the cases of ``test_order`` assert can fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_regional import region
+from pytest_regional.harness.codegen import CodeAssertionError
+
+from .edges import AddEdges, run_ordered
+from .programs import concatenated, independent, of_the_users_own, several_results
+
+pytestmark = pytest.mark.regional_compile(requires=("compiles_regions",), dynamic=False)
+
+
+def test_without_edges_the_ops_are_fused(regional):
+    record = run_ordered(regional, independent, regional.randn(8, 8), regional.randn(8, 8), edges=())
+    record.code.assert_fused("aten.add", "aten.mul")
+    with pytest.raises(CodeAssertionError, match="fused into one kernel"):
+        record.code.assert_not_fused("aten.add", "aten.mul")
+    with pytest.raises(CodeAssertionError):
+        record.code.assert_order("aten.add", "aten.mm", "aten.mul")
+
+
+@pytest.mark.parametrize(
+    ("program", "order"),
+    [
+        (several_results, ("aten.mm", "aten.topk")),
+        (concatenated, ("aten.add", "aten.mm", "aten.cat")),
+        (of_the_users_own, ("aten.mm", "pytest_regional_suites.reversed_rows", "aten.add")),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_without_edges_the_order_is_another(regional, program, order):
+    record = run_ordered(regional, program, regional.randn(8, 8), regional.randn(8, 8), edges=())
+    with pytest.raises(CodeAssertionError):
+        record.code.assert_order(*order)
+
+
+@region("r")
+def flowing(x, w):
+    return (x + 1) * 2
+
+
+def test_an_edge_that_values_imply_costs_no_fusion(regional):
+    adding = AddEdges(("add", "mul"))
+    record = run_ordered(regional, flowing, regional.randn(8, 8), regional.randn(8, 8), edges=adding)
+    record.code.assert_fused("aten.add", "aten.mul")
+    assert [(len(report.added), len(report.implied)) for report in adding.reports] == [(0, 1)]
+
+
+@region("r")
+def inlined(x, w):
+    first = x.cos()
+    return first.exp(), w @ w, w + 1
+
+
+def test_a_value_that_others_compute_for_themselves_is_waited_for(regional):
+    """``exp`` takes ``cos`` into its own kernel; who waits for ``cos`` waits for a kernel all the same."""
+    edges = (("cos", "mm"), ("mm", "add"))
+    record = run_ordered(regional, inlined, regional.randn(8, 8), regional.randn(8, 8), edges=edges)
+    record.code.assert_order("aten.cos", "aten.mm", "aten.add")
