@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,7 +21,7 @@ from pytest_regional._torch.region_compile import (
 from pytest_regional.reference.calling import Compiled, as_graph_target, makes_plain_values
 from pytest_regional.reference.effects import Edge
 from pytest_regional.reference.extract import ExtractedRegion
-from pytest_regional.reference.ordering.carry import carried_order
+from pytest_regional.reference.ordering.carry import compile_in_order
 from pytest_regional.reference.regions import RegionKey
 from pytest_regional.reference.restride import restore_strides
 
@@ -51,6 +52,10 @@ class RegionRequest:
         """Pairs ``(before, after)`` of nodes of ``module`` that have to run in this order though no value says so."""
         return self.region.order_edges
 
+    def written_anew(self) -> tuple[torch.fx.GraphModule, tuple[Edge, ...]]:
+        """Return a fresh ``module`` that may be consumed, and ``order`` as its nodes."""
+        return self.region.written_anew()
+
     @property
     def inputs(self) -> tuple[Any, ...]:
         """The (fake) values of the region's inputs."""
@@ -70,21 +75,25 @@ class RegionInputError(RuntimeError):
 
 def compile_with_inductor(request: RegionRequest) -> Compiled:
     """Compile one region through ``torch._inductor.standalone_compile``, with its own configuration patched in."""
-    compile_function = standalone_compile()
-    order = carried_order(request.module, request.order)
-    with region_compile_settings(request.key.settings, request.name), order:
-        artifact: Compiled = compile_function(
-            request.module,
-            list(request.inputs),
-            dynamic_shapes="from_tracing_context",
-            aot=True,
-            **donation_arguments(compile_function),
-        )
+    artifact: Compiled = compile_in_order(request.written_anew, functools.partial(_compile_module, request))
     if not isinstance(artifact, aot_compiled_artifact()):
         raise TypeError(
             f"standalone_compile returned {type(artifact).__name__} for {request.name}, not an AOT artifact"
         )
     return artifact
+
+
+def _compile_module(request: RegionRequest, module: torch.fx.GraphModule) -> Compiled:
+    compile_function = standalone_compile()
+    with region_compile_settings(request.key.settings, request.name):
+        compiled: Compiled = compile_function(
+            module,
+            list(request.inputs),
+            dynamic_shapes="from_tracing_context",
+            aot=True,
+            **donation_arguments(compile_function),
+        )
+    return compiled
 
 
 def compile_regions(

@@ -63,6 +63,14 @@ class ExtractedRegion:
     @cached_property
     def module(self) -> torch.fx.GraphModule:
         """The partition as a graph of its own: one placeholder for each input, a tuple of the results."""
+        return self._written()
+
+    def written_anew(self) -> tuple[torch.fx.GraphModule, tuple[Edge, ...]]:
+        """Forget ``module``, which was consumed, and return another one with the edges that it has to keep."""
+        self.__dict__.pop("module", None)
+        return self.module, self.order_edges
+
+    def _written(self) -> torch.fx.GraphModule:
         graph = torch.fx.Graph()
         copies: dict[torch.fx.Node, torch.fx.Node] = {}
         for border in self.inputs:

@@ -19,3 +19,7 @@ class OrderingCycleError(OrderingError):
     def __init__(self, message: str, cycle: Sequence[str]) -> None:
         super().__init__(message)
         self.cycle = tuple(cycle)
+
+
+class MergedOpsError(OrderingError):
+    """Inductor made one op of several that another one has to run between."""

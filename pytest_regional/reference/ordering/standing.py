@@ -16,7 +16,7 @@ from typing import Any
 import torch.fx
 
 from pytest_regional.reference.effects import launches
-from pytest_regional.reference.ordering.errors import OrderingError
+from pytest_regional.reference.ordering.errors import MergedOpsError
 from pytest_regional.reference.ordering.marks import mark_of
 
 _NUMBER = "pytest_regional_number"
@@ -61,7 +61,7 @@ class Snapshots:
         """Return which nodes of ``graph`` have to wait for which.
 
         Raises:
-            OrderingError: where one op replaced several that another one has to run between.
+            MergedOpsError: where one op replaced several that another one has to run between.
         """
         numbers = (node.meta[_NUMBER] for node in graph.nodes if _NUMBER in node.meta)
         snapshot = self._of_number.get(next(numbers, -1))
@@ -114,7 +114,7 @@ class _Standing:
             for node in _first(self._nodes[follower])
         }
         if dependencies and not any(possible.values()):
-            raise OrderingError(
+            raise MergedOpsError(
                 f"{self._name(follower)} has to run after {self._name(mark)}, but Inductor's graph passes made "
                 f"{', '.join(node.name for node in possible)} of it, which {dependencies[0].name} needs. "
                 f"Order other ops, or keep Inductor from fusing these in the graph."
