@@ -36,6 +36,8 @@ bench: $(VENV)/installed  ## Print the measurements that the documentation quote
 	$(VENV)/bin/python tests/benchmarks/warm_start.py
 	$(VENV)/bin/python tests/benchmarks/faults.py
 	$(VENV)/bin/python -m tests.reference.corruption
+	$(VENV)/bin/python tests/benchmarks/code_reader.py
+	$(VENV)/bin/python -m tests.benchmarks.random_order
 
 property: $(VENV)/installed  ## Partition 10,000 random graphs instead of 150, two ways (about ten minutes).
 	$(RUN) pytest tests/reference/test_partition_property.py --hypothesis-profile=full $(PYTEST_ARGS)

@@ -25,7 +25,7 @@ class OpPattern:
         text: how messages show it.
         wanted: the object that is called, or ``None`` when a name is all there is.
         name: the name, without what it may be prefixed with.
-        ordinal: which occurrence in program order, from 0; ``None`` for every one.
+        ordinal: which occurrence in program order, from 1; ``None`` for every one.
     """
 
     text: str
@@ -36,7 +36,7 @@ class OpPattern:
     def among(self, occurrences: Sequence[Occurrence]) -> list[Occurrence]:
         """Return the occurrences meant, in program order."""
         found = [one for one in occurrences if self._is(one)]
-        return found if self.ordinal is None else found[self.ordinal : self.ordinal + 1]
+        return found if self.ordinal is None else found[self.ordinal - 1 : self.ordinal]
 
     def _is(self, one: Occurrence) -> bool:
         if self.name and self.name in one.names:
@@ -61,8 +61,8 @@ def op_pattern(op: Any) -> OpPattern:
     if not isinstance(op, str):
         return _pattern_of_object(op)
     name, _, ordinal = op.partition("#")
-    if ordinal and not ordinal.isdigit():
-        raise UnknownOpError(f"{op!r}: what follows '#' is the number of an occurrence, from 0, such as 'aten.mm#1'")
+    if ordinal and not (ordinal.isdecimal() and int(ordinal)):
+        raise UnknownOpError(f"{op!r}: what follows '#' is the number of an occurrence, from 1, such as 'aten.mm#1'")
     name = name.strip().removeprefix("torch.ops.")
     return OpPattern(op, _resolve(name), name, int(ordinal) if ordinal else None)
 
