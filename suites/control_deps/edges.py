@@ -45,13 +45,17 @@ class AddEdges:
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Add the edges, if the graph has the ops."""
-        nodes = ops_by_name(graph)
+        nodes = self.ops(graph)
         if all(name in nodes for edge in self.edges for name in edge):
             dependencies: dict[torch.fx.Node, list[torch.fx.Node]] = {}
             for before, after in self.edges:
                 dependencies.setdefault(nodes[after], []).append(nodes[before])
             self.graphs.append(graph)
             self.reports.append(self.orderer(graph, dependencies))
+
+    def ops(self, graph: torch.fx.Graph) -> dict[str, torch.fx.Node]:
+        """Return the ops of ``graph`` by the names that edges use."""
+        return ops_by_name(graph)
 
 
 def ops_by_name(graph: torch.fx.Graph) -> dict[str, torch.fx.Node]:

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from pytest_regional import region
-from pytest_regional.reference.ordering import add_control_deps
 
 from .edges import AddEdges, run_ordered, run_ordered_regions
 
@@ -68,16 +67,10 @@ class OrderSteps(AddEdges):
 
     def __init__(self, program: RandomProgram) -> None:
         super().__init__(*((str(before), str(after)) for before, after in program.edges))
-        self.program = program
 
-    def __call__(self, graph: torch.fx.Graph) -> None:
-        nodes = {n.args[2]: n for n in graph.nodes if n.target is torch.ops.pytest_regional_suites.step.default}
-        if nodes:
-            dependencies: dict[torch.fx.Node, list[torch.fx.Node]] = {}
-            for before, after in self.program.edges:
-                dependencies.setdefault(nodes[after], []).append(nodes[before])
-            self.graphs.append(graph)
-            self.reports.append(add_control_deps(graph, dependencies))
+    def ops(self, graph: torch.fx.Graph) -> dict[str, torch.fx.Node]:
+        target = torch.ops.pytest_regional_suites.step.default
+        return {str(node.args[2]): node for node in graph.find_nodes(op="call_function", target=target)}
 
 
 def check(run, regional, seed):

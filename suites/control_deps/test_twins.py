@@ -8,7 +8,7 @@ from pytest_regional import region
 from pytest_regional.harness.codegen import CodeAssertionError
 
 from .edges import AddEdges, run_ordered
-from .programs import concatenated, independent, of_the_users_own, several_results
+from .programs import BACK, BRANCH_FORTH, FORTH, in_branches, independent, many_kinds
 
 pytestmark = pytest.mark.regional_compile(requires=("compiles_regions",), dynamic=False)
 
@@ -22,19 +22,17 @@ def test_without_edges_the_ops_are_fused(regional):
         record.code.assert_order("aten.add", "aten.mm", "aten.mul")
 
 
-@pytest.mark.parametrize(
-    ("program", "order"),
-    [
-        (several_results, ("aten.mm", "aten.topk")),
-        (concatenated, ("aten.add", "aten.mm", "aten.cat")),
-        (of_the_users_own, ("aten.mm", "pytest_regional_suites.reversed_rows", "aten.add")),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_without_edges_the_order_is_another(regional, program, order):
-    record = run_ordered(regional, program, regional.randn(8, 8), regional.randn(8, 8), edges=())
+def test_without_edges_the_order_is_another(regional):
+    record = run_ordered(regional, many_kinds, regional.randn(8, 8), regional.randn(8, 8), edges=())
+    for case in (FORTH, BACK):
+        with pytest.raises(CodeAssertionError):
+            record.code.assert_order(*case.code)
+
+
+def test_without_edges_the_order_in_a_branch_is_another(regional):
+    record = run_ordered(regional, in_branches, regional.randn(8, 8), regional.randn(8, 8), edges=())
     with pytest.raises(CodeAssertionError):
-        record.code.assert_order(*order)
+        record.code.assert_order(*BRANCH_FORTH.code)
 
 
 @region("r")
