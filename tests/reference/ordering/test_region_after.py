@@ -9,7 +9,14 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from pytest_regional.annotation import region
-from pytest_regional.reference import RegionAnnotationError, explain, explain_program, regional_inductor, split_regions
+from pytest_regional.reference import (
+    RegionAnnotationError,
+    cache_key,
+    explain,
+    explain_program,
+    regional_inductor,
+    split_regions,
+)
 from pytest_regional.reference.ordering import OrderingCycleError
 from pytest_regional.reference.ordering.whole_regions import RegionOrderWarning
 from tests.reference.backends import Structure
@@ -160,6 +167,20 @@ def test_a_branch_that_holds_the_region_waits_as_a_whole():
     torch.testing.assert_close(structure.compile(program)(x), program(x))
     (explained,) = explain_program(program, x, show=False)
     assert [p.region for p in explained.partitions] == ["mlp", "comm"]
+
+
+def test_the_key_of_the_outer_cache_tells_orders_apart():
+    def program(after):
+        def marked(x):
+            with region("comm", after=after):
+                c = x.sin()
+            with region("mlp"):
+                return c, x.cos()
+
+        return marked
+
+    x = torch.randn(3)
+    assert cache_key(program(["mlp"]), x) == cache_key(program(["mlp"]), x) != cache_key(program(None), x)
 
 
 def test_a_split_by_asked_order_says_so():
