@@ -106,6 +106,20 @@ def test_an_op_that_falls_back(regional):
 
 
 @region("r")
+def written_afterwards(x, w):
+    turned, product = reversed_rows(x), w @ w
+    x.mul_(2)
+    return turned, product
+
+
+@pytest.mark.regional_compile(requires=("compiles_regions", "mutation"))
+def test_who_waits_still_reads_what_was_there_before_a_write(regional):
+    edges = (("mm", "reversed_rows"),)
+    record = run_ordered(regional, written_afterwards, regional.randn(8, 8), regional.randn(8, 8), edges=edges)
+    record.code.assert_order("aten.mm", "pytest_regional_suites.reversed_rows", "aten.mul")
+
+
+@region("r")
 def demanding(x, w):
     return strided((x + 1).t()), w @ w, x @ w
 
