@@ -9,7 +9,7 @@ from .programs import CASES
 
 pytestmark = pytest.mark.regional_compile(requires=("compiles_regions",), dynamic=False)
 
-cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+cases = pytest.mark.parametrize("case", CASES)
 
 
 @cases

@@ -12,14 +12,18 @@ from pytest_regional._torch.ordering import control_deps
 from pytest_regional.backends.capabilities import torch_matches
 
 from .edges import AddEdges, ops_by_name, pytorchs_orderer, run_ordered
-from .programs import BRANCH_BACK, INDEPENDENT, Case, independent, many_kinds
+from .programs import BRANCH_BACK, INDEPENDENT, WRITTEN_LAST, Case, independent, lowering_of_mutation, many_kinds
 from .test_effects import FallBack, telling
 from .test_twins import flowing
 
 pytestmark = pytest.mark.regional_compile(requires=("compiles_regions",), dynamic=False)
 
 # In program order, since it takes no later dependency.
-MUTATING = Case(many_kinds, ("cat", "reversed_rows", "mm", "doubled_into"))
+NESTED = Case(many_kinds, ("cat", "reversed_rows", "mm"))
+HOLDING = (
+    *(pytest.param(case, id=case.id) for case in (INDEPENDENT, NESTED, BRANCH_BACK)),
+    pytest.param(WRITTEN_LAST, id=WRITTEN_LAST.id, marks=lowering_of_mutation),
+)
 
 graph_alone = pytest.mark.regional_compile(requires=(), expects_regions=False)
 
@@ -39,7 +43,7 @@ def traced(program):
     return graph_module.graph
 
 
-@pytest.mark.parametrize("case", [INDEPENDENT, MUTATING, BRANCH_BACK], ids=lambda case: case.id)
+@pytest.mark.parametrize("case", HOLDING)
 def test_what_holds(regional, case):
     record = run_with_pytorchs(regional, case.program, *case.edges)
     record.code.assert_order(*case.code)
