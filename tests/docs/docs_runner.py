@@ -61,7 +61,8 @@ def write_script(block: Block, folder: Path) -> None:
     script = folder / "scripts" / script_name(block).removeprefix("test_")
     script.parent.mkdir(exist_ok=True)
     script.write_text(block.text)
-    test = f"import runpy\n\n\ndef test_script():\n    runpy.run_path({str(script)!r}, run_name='__main__')\n"
+    # Dynamo remembers modules by name for as long as the process lives, so no two scripts may have one name.
+    test = f"import runpy\n\n\ndef test_script():\n    runpy.run_path({str(script)!r}, run_name={script.stem!r})\n"
     (folder / script_name(block)).write_text(test)
 
 

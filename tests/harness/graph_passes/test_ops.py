@@ -77,7 +77,7 @@ def test_a_misspelt_operator_is_an_error_that_lists_what_is_there(summed, op):
 def test_what_names_no_operator(summed):
     with pytest.raises(UnknownOpError, match="names no operator"):
         summed.assert_count(3, 0)
-    with pytest.raises(UnknownOpError, match="from 0, such as"):
+    with pytest.raises(UnknownOpError, match="from 1, such as"):
         summed.assert_count("aten.add#last", 0)
 
 
