@@ -141,7 +141,7 @@ WRITTEN_LAST = Case(written_last, ("mm", "doubled_into"))
 BRANCH_FORTH, BRANCH_BACK = Case(in_branches, ("mm", "reversed_rows")), Case(in_branches, ("reversed_rows", "mm"))
 
 lowering_of_mutation = pytest.mark.xfail(
-    torch_matches("<2.13"), reason="lowering of torch 2.11 refuses a functionalized op that waits", strict=True
+    torch_matches("<2.13"), reason="docs/findings/order_of_mutation.py", strict=True
 )
 CASES = (
     *(pytest.param(case, id=case.id) for case in (INDEPENDENT, FORTH, BACK, BRANCH_FORTH, BRANCH_BACK)),
