@@ -164,7 +164,8 @@ class Observer:
     def _inside(self, kind: str) -> _Frame | None:
         return next((frame for frame in reversed(self._stack) if frame.kind == kind), None)
 
-    def _innermost(self) -> _Frame:
+    def innermost(self) -> _Frame:
+        """Return the graph or region that is being compiled; one of kind ``none`` outside all."""
         return next((f for f in reversed(self._stack) if f.kind in ("graph", "region")), _Frame("none"))
 
     def _count(self, counter: str, cause: str) -> None:
@@ -270,12 +271,12 @@ class Observer:
             self._note_outcome(outcome)
         if self._nested and outcome == "miss":
             # Counted once, by the FX graph lookup that follows or, where there is none, by the code generation.
-            self._innermost().lookup_pending = True
+            self.innermost().lookup_pending = True
             return
         cause = (
             f"AOTAutograd cache: {self._local.bypass}"
             if outcome == "bypass"
-            else f"AOTAutograd cache, {self._innermost()}"
+            else f"AOTAutograd cache, {self.innermost()}"
         )
         self._count(counter, cause)
 
@@ -300,7 +301,7 @@ class Observer:
         outcomes = moved(before)
         self._own_cache.saw(outcomes)
         if outcomes["saved"] > 0:
-            self._count("cache_saves", f"AOTAutograd cache, {self._innermost()}")
+            self._count("cache_saves", f"AOTAutograd cache, {self.innermost()}")
         return result
 
     # Inductor
@@ -319,13 +320,13 @@ class Observer:
     def _on_fx_key(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         key, info = original(*args, **kwargs)
         if key is None:
-            self._innermost().lookup_pending = False
+            self.innermost().lookup_pending = False
             self.log.count("region_cache_bypasses", f"FX graph cache: {info.get('cache_bypass_reason', 'unknown')}")
         return key, info
 
     def _on_fx_lookup(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         compiled, info = original(*args, **kwargs)
-        frame = self._innermost()
+        frame = self.innermost()
         frame.lookup_pending = False
         # Inside a lookup of AOTAutograd's cache a miss is told as that lookup's own, and so is a hit of a region's.
         if not self._inside("lookup") or (compiled is not None and not self._nested):
@@ -340,7 +341,7 @@ class Observer:
 
     def _on_codegen(self, original: Callable[..., Any], gm: Any, *args: Any, **kwargs: Any) -> Any:
         self._refuse("Inductor generated code")
-        frame = self._innermost()
+        frame = self.innermost()
         if frame.lookup_pending:
             frame.lookup_pending = False
             self.log.count("region_cache_misses", f"AOTAutograd cache, {frame}")
@@ -385,7 +386,7 @@ class Observer:
         text = getattr(compiled, "source_code", None)
         if not isinstance(text, str):
             return
-        frame = self._innermost()
+        frame = self.innermost()
         names = tuple(dict.fromkeys(name for name, _ in frame.regions))
         kind = frame.graph.kind if frame.graph else "unknown"
         origins = None if loaded else origins_of(launches, text)

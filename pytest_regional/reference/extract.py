@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -111,13 +111,18 @@ def extract_partitions(
     return regions
 
 
-def _tell_order(regions: Iterable[ExtractedRegion], edges: Iterable[Edge]) -> None:
+def _tell_order(regions: Sequence[ExtractedRegion], edges: Iterable[Edge]) -> None:
     """Give each region the edges between two of its own nodes."""
+    edges = list(edges)
+    if not edges:
+        return
     homes = {node: (region, i) for region in regions for i, node in enumerate(region.partition.nodes)}
+    orders: dict[str, list[tuple[int, int]]] = {region.name: [] for region in regions}
     for before, after in edges:
         if before in homes and after in homes and homes[before][0] is homes[after][0]:
-            region = homes[after][0]
-            region.order = (*region.order, (homes[before][1], homes[after][1]))
+            orders[homes[after][0].name].append((homes[before][1], homes[after][1]))
+    for region in regions:
+        region.order = tuple(orders[region.name])
 
 
 def install_submodules(gm: torch.fx.GraphModule, regions: Iterable[ExtractedRegion]) -> None:

@@ -118,7 +118,7 @@ class Trial:
         )
 
     def _place(self) -> Place:
-        frame = self.regional.observer._innermost()
+        frame = self.regional.observer.innermost()
         region = ", ".join(dict.fromkeys(name for name, _ in frame.regions)) if frame.kind == "region" else None
         if frame.graph is not None:
             return Place(frame.graph.kind, region)

@@ -25,13 +25,15 @@ class RegionOrderWarning(UserWarning):
 
 def order_of_regions(graph: torch.fx.Graph) -> list[Barrier]:
     """Return the barriers that annotations of ``graph``, and of bodies that its nodes run, ask for."""
+    if not _asks(graph):
+        return []
     seen = _Seen.in_graph(graph)
     return [barrier for later, earlier in seen.asked for barrier in seen.barriers(later, earlier)]
 
 
 def warn_of_unknown_regions(graph: torch.fx.Graph) -> None:
     """Warn where a region asks to run after one that is not there: in a graph before, perhaps, or misspelt."""
-    seen = _Seen.in_graph(graph)
+    seen = _Seen.in_graph(graph) if _asks(graph) else _Seen()
     for later, earlier in seen.asked:
         if earlier not in seen.labels and any(not _is_gradient(node) for node in seen.members[later]):
             label, missing = seen.labels[later], seen.asked[later, earlier]
@@ -45,6 +47,16 @@ def warn_of_unknown_regions(graph: torch.fx.Graph) -> None:
                 RegionOrderWarning,
                 stacklevel=2,
             )
+
+
+def _asks(graph: torch.fx.Graph) -> bool:
+    """Say whether any annotation asks for order: most graphs have none, and planning them should cost nothing more."""
+    if any(map(regions_before, graph.nodes)):
+        return True
+    owner = graph.owning_module
+    paths = {str(node.target) for node in graph.find_nodes(op="get_attr")} if owner is not None else set()
+    bodies = (getattr(owner, path, None) for path in paths)
+    return any(_asks(body.graph) for body in bodies if isinstance(body, torch.fx.GraphModule))
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -159,9 +159,3 @@ def places_through_regions(program: RandomProgram) -> tuple[PlacesInCode, torch.
             for number in ids_of([node]):
                 places.note(number, (step, 0, 0))
     return places, gm
-
-
-def counted(places: PlacesInCode, edges: Sequence[tuple[int, int]]) -> Mapping[str, int]:
-    """Count the verdicts over ``edges``."""
-    verdicts = [places.verdict(edge) for edge in edges]
-    return {verdict: verdicts.count(verdict) for verdict in ("kept", "fused", "violated", "merged")}

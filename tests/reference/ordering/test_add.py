@@ -231,11 +231,6 @@ def test_arguments_nested_in_lists_and_keywords(name):
     assert described(gm) == before
 
 
-def split(x):
-    first, second = torch.split(x, 2)
-    return x @ x, first + second
-
-
 def test_an_op_with_several_results_waits():
     gm = traced(lambda x: (x @ x, *torch.ops.aten.topk.default(x, 2)), X)
     add_control_deps(gm.graph, {node(gm, "getitem"): [node(gm, "mm")]})
