@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import pathlib
 import uuid
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from pytest_regional._torch.passes import custom_graph_pass_base
@@ -38,34 +38,43 @@ def uuid_of(custom: Any) -> Hashable | None:
     """
     if not isinstance(custom, custom_graph_pass_base()):
         return None
-    value = custom.uuid()
+    return checked_uuid(custom.uuid, f"the pre-grad pass {pass_name(custom)}", PreGradPassError)
+
+
+def checked_uuid(uuid: Callable[[], Any], owner: str, error: type[Exception]) -> Hashable | None:
+    """Call ``uuid`` and return the form in which its value enters a key, or ``None`` when it is that.
+
+    Args:
+        uuid: what is called, twice; what it raises comes out as it is.
+        owner: whose uuid it is, as in ``the pass x``; stands in messages.
+        error: raised for a uuid that says nothing, changes from call to call, or means nothing to another process.
+    """
+    value = uuid()
     if value is None:
         return None
-    stable = _checked(value, custom)
-    again = custom.uuid()
+    stable = _checked(value, owner, error)
+    again = uuid()
     if _differs(stable, again):
-        raise PreGradPassError(
-            f"uuid() of the pre-grad pass {pass_name(custom)} returned {value!r} and then {again!r}: no cache entry "
-            f"would ever be found again. Return what identifies the pass's code and settings, the same on each call."
+        raise error(
+            f"uuid() of {owner} returned {value!r} and then {again!r}: no cache entry would ever be found again. "
+            f"Return what identifies the pass's code and settings, the same on each call."
         )
     return stable
 
 
-def _checked(value: Any, custom: Any) -> Hashable:
-    what = f"uuid() of the pre-grad pass {pass_name(custom)} returned {value!r}"
+def _checked(value: Any, owner: str, error: type[Exception]) -> Hashable:
+    what = f"uuid() of {owner} returned {value!r}"
     try:
         hash(value)
-    except TypeError as error:
+    except TypeError as reason:
         kind = type(value).__name__
-        raise PreGradPassError(f"{what}, a value of type {kind} that cannot be hashed: {_ADVICE}.") from error
+        raise error(f"{what}, a value of type {kind} that cannot be hashed: {_ADVICE}.") from reason
     try:
         stable = stable_form(value)
-    except TypeError as error:
-        raise PreGradPassError(f"{what}, which means nothing in another process ({error}): {_ADVICE}.") from error
+    except TypeError as reason:
+        raise error(f"{what}, which means nothing in another process ({reason}): {_ADVICE}.") from reason
     if isinstance(value, str | bytes | tuple | frozenset) and not value:
-        raise PreGradPassError(
-            f"{what}, which identifies nothing: {_ADVICE}, or return None for a pass without a uuid."
-        )
+        raise error(f"{what}, which identifies nothing: {_ADVICE}, or return None for a pass without a uuid.")
     return stable
 
 

@@ -1,0 +1,187 @@
+"""The forms that passes come in, read once: what each declares, and how it is called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch.fx
+
+from pytest_regional._text import unknown_name
+from pytest_regional._torch.graph_passes import (
+    graph_module_pass_base,
+    inference_aware_pass_base,
+    pattern_matcher_pass,
+)
+from pytest_regional._torch.passes import custom_graph_pass_base
+from pytest_regional.reference.pass_uuids import checked_uuid
+from pytest_regional.reference.pipeline.errors import InvalidPassError, PassUuidError, UnknownGraphError
+from pytest_regional.reference.pipeline.graph_pass import DEFAULT_GRAPHS, GRAPH_KINDS, FunctionPass
+
+_MODULE_NAMES = ("gm", "graph_module", "module", "mod")
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_WHAT_IS_ONE = (
+    "a pass is a callable (gm, example_inputs), an object with a name and __call__, a CustomGraphPass, a "
+    "CustomGraphModulePass or a PatternMatcherPass"
+)
+
+Call = Callable[[torch.fx.GraphModule, Sequence[Any], str], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class DeclaredPass:
+    """One pass of a pipeline: its declarations, with defaults filled in, and a single way to call it.
+
+    Attributes:
+        given: the object that the user gave.
+        keeps_graph: whether what it returns, if anything, says nothing: it changes a ``torch.fx.Graph`` in place.
+    """
+
+    given: Any
+    name: str
+    requires: tuple[str, ...]
+    after: tuple[str, ...]
+    before: tuple[str, ...]
+    terminal: bool
+    graphs: tuple[str, ...]
+    call: Call
+    keeps_graph: bool
+
+    def uuid(self) -> Hashable | None:
+        """Return the pass's uuid in the form in which it enters a key, or None where it has none.
+
+        Raises:
+            PassUuidError: a uuid that says nothing, changes from call to call, or means nothing to another process.
+        """
+        method = getattr(self.given, "uuid", None)
+        if method is None:
+            return None
+        if not callable(method):
+            raise PassUuidError(
+                f"the pass {self.name!r} has a uuid that is no method but {method!r}: define uuid(self) and return it."
+            )
+        return checked_uuid(method, f"the pass {self.name!r}", PassUuidError)
+
+
+def declared_pass(given: Any) -> DeclaredPass:
+    """Read what ``given`` declares.
+
+    Raises:
+        InvalidPassError: no pass, or a declaration that is not understood.
+        UnknownGraphError: a kind of graph that there is not.
+    """
+    if isinstance(given, type):
+        raise InvalidPassError(f"{given.__name__} is a class: a pipeline needs an instance, {given.__name__}(...).")
+    call, keeps_graph = _way_to_call(given)
+    name = name_of(given)
+    return DeclaredPass(
+        given,
+        name,
+        _names(given, "requires", name),
+        _names(given, "after", name),
+        _names(given, "before", name),
+        _flag(given, name),
+        _graphs(given, name),
+        call,
+        keeps_graph,
+    )
+
+
+def name_of(given: Any) -> str:
+    """Return the name of a pass: its ``name``, a function's own, else that of its class."""
+    name = getattr(given, "name", None)
+    if name is not None:
+        if isinstance(name, str) and name.strip():
+            return name
+        raise InvalidPassError(f"the name of the pass {given!r} is {name!r}: give a string that is not empty.")
+    inner = getattr(given, "func", given)  # functools.partial
+    return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def _names(given: Any, declaration: str, name: str) -> tuple[str, ...]:
+    value = getattr(given, declaration, ())
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(one, str) for one in names):
+        raise InvalidPassError(
+            f"{declaration}={value!r} of the pass {name!r} names no passes: give a tuple of their names."
+        )
+    return tuple(sorted(names) if isinstance(names, (set, frozenset)) else names)
+
+
+def _flag(given: Any, name: str) -> bool:
+    terminal = getattr(given, "terminal", False)
+    if not isinstance(terminal, bool):
+        raise InvalidPassError(f"terminal={terminal!r} of the pass {name!r} is neither True nor False.")
+    return terminal
+
+
+def _graphs(given: Any, name: str) -> tuple[str, ...]:
+    value = getattr(given, "graphs", DEFAULT_GRAPHS)
+    graphs = (value,) if isinstance(value, str) else tuple(value)
+    for graph in graphs:
+        checked_kind(graph, f" in graphs={value!r} of the pass {name!r}")
+    if not graphs:
+        raise InvalidPassError(f"the pass {name!r} has graphs=(): it would never run. Leave it out, or disable it.")
+    return graphs
+
+
+def checked_kind(graph: object, where: str = "") -> str:
+    """Return ``graph`` if it is a kind of graph.
+
+    Raises:
+        UnknownGraphError: listing the kinds.
+    """
+    if isinstance(graph, str) and graph in GRAPH_KINDS:
+        return graph
+    raise UnknownGraphError(unknown_name(f"kind of graph{where}:", graph, GRAPH_KINDS))
+
+
+def _way_to_call(given: Any) -> tuple[Call, bool]:
+    """Return how to call ``given``, and whether its result means nothing because it is called with a ``Graph``."""
+    aware = inference_aware_pass_base()
+    if aware is not None and isinstance(given, aware):
+        return lambda gm, _, graph: given(gm.graph, graph == "inference"), True
+    if isinstance(given, custom_graph_pass_base()):
+        return lambda gm, _inputs, _graph: given(gm.graph), True
+    if isinstance(given, graph_module_pass_base()):
+        return lambda gm, _inputs, _graph: given(gm), False
+    if isinstance(given, pattern_matcher_pass()):
+        return lambda gm, _inputs, _graph: given.apply(gm.graph), True
+    if not callable(given):
+        raise InvalidPassError(f"{given!r} cannot be called: {_WHAT_IS_ONE}.")
+    return _by_signature(given)
+
+
+def _by_signature(given: Any) -> tuple[Call, bool]:
+    try:
+        parameters = inspect.signature(given.function if isinstance(given, FunctionPass) else given).parameters
+    except ValueError:  # a builtin that does not tell
+        return lambda gm, inputs, _graph: given(gm, inputs), False
+    positional = [p for p in parameters.values() if p.kind in _POSITIONAL]
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+    if not positional and not variadic:
+        raise InvalidPassError(f"the pass {name_of(given)!r} takes no graph module: {_WHAT_IS_ONE}.")
+    takes_inputs = variadic or (len(positional) > 1 and positional[1].name != "graph")
+    on_graph = not takes_inputs and not _wants_module(positional[0])
+    tells = _takes_kind(parameters, positional)
+
+    def call(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], graph: str) -> Any:
+        arguments = (gm.graph,) if on_graph else (gm, example_inputs) if takes_inputs else (gm,)
+        return given(*arguments, graph=graph) if tells else given(*arguments)
+
+    return call, on_graph
+
+
+def _takes_kind(parameters: Mapping[str, inspect.Parameter], positional: Sequence[inspect.Parameter]) -> bool:
+    return "graph" in parameters and not (positional and positional[0].name == "graph")
+
+
+def _wants_module(parameter: inspect.Parameter) -> bool:
+    """As ``regional.run_pass`` decides it: a function of one argument gets the ``Graph`` unless it says otherwise."""
+    annotation = parameter.annotation
+    if annotation is inspect.Parameter.empty:
+        return parameter.name in _MODULE_NAMES
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    return "GraphModule" in text

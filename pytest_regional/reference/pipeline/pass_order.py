@@ -1,0 +1,182 @@
+"""The order in which passes run: what they declare decides, the order in which they were given breaks ties.
+
+What cannot be is refused with the names of the passes and the declarations that contradict each other.
+"""
+
+from __future__ import annotations
+
+import difflib
+import heapq
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from pytest_regional.reference.pipeline.errors import PassOrderError
+from pytest_regional.reference.pipeline.pass_forms import DeclaredPass
+
+# earlier -> later -> the declaration that says so
+_Edges = dict[str, dict[str, str]]
+
+
+def in_order(passes: Sequence[DeclaredPass], disabled: Collection[str] = ()) -> tuple[DeclaredPass, ...]:
+    """Return the passes of ``passes`` that are not ``disabled``, in the order in which they run.
+
+    Passes for the joint graph alone come first and terminal ones last, since nothing else can be.
+
+    Raises:
+        PassOrderError: names given twice, a required pass that is absent or disabled, two terminal passes for one
+            graph, a pass declared after a terminal one, a joint pass after one of a later graph, or a cycle.
+    """
+    _refuse_same_names(passes)
+    enabled = {one.name: one for one in passes if one.name not in disabled}
+    for one in enabled.values():
+        _refuse_missing(one, enabled, disabled)
+        _refuse_terminal_on_joint(one)
+    _refuse_two_terminals(list(enabled.values()))
+    edges = _edges(enabled)
+    return tuple(enabled[name] for name in _sorted(enabled, edges))
+
+
+def refuse_unmet(passes: Iterable[DeclaredPass], graph: str) -> None:
+    """Refuse to run on ``graph`` what requires a pass that does not run on it, nor on the joint graph before it.
+
+    Raises:
+        PassOrderError: naming both passes and the graphs that they are for.
+    """
+    by_name = {one.name: one for one in passes}
+    for one in by_name.values():
+        for name in one.requires if graph in one.graphs else ():
+            if not _has_run(by_name[name], graph):
+                raise PassOrderError(
+                    f"pass {one.name!r} requires pass {name!r}, which does not run on the {graph} graph, but on "
+                    f"{_listed(by_name[name].graphs)}: add {graph!r} to its graphs, or take it from {one.name!r}.",
+                    (one.name, name),
+                )
+
+
+def _has_run(required: DeclaredPass, graph: str) -> bool:
+    return graph in required.graphs or ("joint" in required.graphs and graph in ("forward", "backward"))
+
+
+def _refuse_same_names(passes: Sequence[DeclaredPass]) -> None:
+    twice = tuple(name for name, count in Counter(one.name for one in passes).items() if count > 1)
+    if twice:
+        raise PassOrderError(
+            f"more than one pass is called {_listed(twice)}: give each a name of its own, since declarations and "
+            f"disable= mean passes by name.",
+            twice,
+        )
+
+
+def _refuse_missing(one: DeclaredPass, enabled: Collection[str], disabled: Collection[str]) -> None:
+    for name in one.requires:
+        if name in enabled:
+            continue
+        if name in disabled:
+            raise PassOrderError(
+                f"pass {one.name!r} requires pass {name!r}, which is disabled: enable it, or disable {one.name!r} too.",
+                (one.name, name),
+            )
+        close = difflib.get_close_matches(name, list(enabled), n=1)
+        hint = f" Is {close[0]!r} meant?" if close else ""
+        raise PassOrderError(
+            f"pass {one.name!r} requires pass {name!r}, which is not in the pipeline: add it, or take {name!r} from "
+            f"requires= of {one.name!r}.{hint} The passes there are: {_listed(enabled)}.",
+            (one.name, name),
+        )
+
+
+def _refuse_terminal_on_joint(one: DeclaredPass) -> None:
+    if one.terminal and "joint" in one.graphs:
+        raise PassOrderError(
+            f"pass {one.name!r} is terminal and runs on the joint graph, which still has to be partitioned into "
+            f"forward and backward: take 'joint' from its graphs.",
+            (one.name,),
+        )
+
+
+def _refuse_two_terminals(passes: Sequence[DeclaredPass]) -> None:
+    last: dict[str, DeclaredPass] = {}
+    for one in passes:
+        for graph in one.graphs if one.terminal else ():
+            other = last.setdefault(graph, one)
+            if other is not one:
+                raise PassOrderError(
+                    f"passes {other.name!r} and {one.name!r} are both terminal for the {graph} graph, and only one can "
+                    f"be the last: disable one of them, or give them different graphs.",
+                    (other.name, one.name),
+                )
+
+
+def _edges(enabled: dict[str, DeclaredPass]) -> _Edges:
+    edges: _Edges = {name: {} for name in enabled}
+    for earlier, later, reason in _declared(enabled):
+        _refuse_impossible(enabled[earlier], enabled[later], reason)
+        edges[earlier].setdefault(later, reason)
+    for last in enabled.values():
+        for one in enabled.values() if last.terminal else ():
+            if one is not last and set(one.graphs) & set(last.graphs):
+                edges[one.name].setdefault(last.name, f"{last.name!r} is terminal, so that {one.name!r} runs before it")
+    return edges
+
+
+def _declared(enabled: dict[str, DeclaredPass]) -> Iterator[tuple[str, str, str]]:
+    for name, one in enabled.items():
+        for word, others in (("requires", one.requires), ("after", one.after)):
+            for other in (other for other in others if other in enabled):
+                yield other, name, f"{name!r} asks to run after {other!r} ({word}={others!r})"
+        for other in (other for other in one.before if other in enabled):
+            yield name, other, f"{name!r} asks to run before {other!r} (before={one.before!r})"
+
+
+def _refuse_impossible(earlier: DeclaredPass, later: DeclaredPass, reason: str) -> None:
+    names = (later.name, earlier.name)
+    if earlier is later:
+        raise PassOrderError(f"{reason}, which is itself: take it from the declaration.", names[:1])
+    if earlier.terminal and set(earlier.graphs) & set(later.graphs):
+        raise PassOrderError(
+            f"{reason}, but {earlier.name!r} is terminal: what it returns is no graph that another pass could run on. "
+            f"Take the declaration away, or let {later.name!r} run before it.",
+            names,
+        )
+    if later.graphs == ("joint",) and set(earlier.graphs) & {"forward", "backward"} and "joint" not in earlier.graphs:
+        raise PassOrderError(
+            f"{reason}, but {later.name!r} runs on the joint graph, and {earlier.name!r} on {_listed(earlier.graphs)} "
+            f"graphs, which the joint graph is partitioned into later. Let both run on the same graphs, or take the "
+            f"declaration away.",
+            names,
+        )
+
+
+def _sorted(enabled: dict[str, DeclaredPass], edges: _Edges) -> list[str]:
+    rank = {name: (enabled[name].graphs != ("joint",), index, name) for index, name in enumerate(enabled)}
+    waiting = Counter(later for targets in edges.values() for later in targets)
+    ready = [rank[name] for name in enabled if not waiting[name]]
+    heapq.heapify(ready)
+    order: list[str] = []
+    while ready:
+        *_, name = heapq.heappop(ready)
+        order.append(name)
+        for later in edges[name]:
+            waiting[later] -= 1
+            if not waiting[later]:
+                heapq.heappush(ready, rank[later])
+    if len(order) < len(enabled):
+        raise _cycle([name for name in enabled if name not in order], edges)
+    return order
+
+
+def _cycle(stuck: list[str], edges: _Edges) -> PassOrderError:
+    """Walk from pass to pass that it has to follow; the first one met again closes the cycle."""
+    previous = {later: earlier for earlier in reversed(stuck) for later in edges[earlier]}
+    path = [stuck[0]]
+    while previous[path[-1]] not in path:
+        path.append(previous[path[-1]])
+    cycle = path[path.index(previous[path[-1]]) :][::-1]
+    steps = [edges[earlier][later] for earlier, later in zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
+    return PassOrderError(
+        f"these passes wait for each other: {'; '.join(steps)}. Take one of these declarations away.", tuple(cycle)
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"

@@ -1,0 +1,219 @@
+"""``PassPipeline``: an ordered list of graph passes that is itself a graph pass."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch.fx
+
+from pytest_regional._torch.region_compile import restart_exceptions
+from pytest_regional.reference.pass_uuids import stable_form
+from pytest_regional.reference.pipeline.errors import InvalidPassError, PassFailedError, UnknownPassError
+from pytest_regional.reference.pipeline.graph_pass import GRAPH_KINDS
+from pytest_regional.reference.pipeline.pass_forms import DeclaredPass, checked_kind, declared_pass
+from pytest_regional.reference.pipeline.pass_order import in_order, refuse_unmet
+from pytest_regional.reference.pipeline.report import PassReport, PipelineReport, Status, count_ops, differences
+
+
+class PassPipeline:
+    """Passes in the order that they declare, checked when the pipeline is made.
+
+    Args:
+        passes: passes in any of their forms; the order given breaks ties.
+        disable: exact names of passes to leave out.
+        name: what the pipeline is called where it is a pass of another one.
+
+    Attributes:
+        names: the enabled passes in the order in which they run.
+        disabled: the names of the others, in the order given.
+        graphs: the kinds of graphs that some enabled pass is for.
+        terminal: whether some enabled pass is terminal.
+    """
+
+    requires: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+
+    def __init__(self, passes: Iterable[Any] = (), disable: Iterable[str] = (), *, name: str = "pipeline") -> None:
+        if isinstance(passes, str) or not isinstance(passes, Iterable):
+            raise InvalidPassError(f"PassPipeline takes a list of passes, not {passes!r}.")
+        self.name = name
+        self._given = tuple(map(declared_pass, passes))
+        self.disabled = _checked_names(self._given, disable)
+        self._passes = in_order(self._given, self.disabled)
+        self._rows: dict[str, tuple[PassReport, ...]] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the enabled passes in the order in which they run."""
+        return tuple(one.name for one in self._passes)
+
+    @property
+    def graphs(self) -> tuple[str, ...]:
+        """The kinds of graphs that some enabled pass is for; all of them where there is no pass."""
+        return tuple(graph for graph in GRAPH_KINDS if self.names_on(graph)) or GRAPH_KINDS
+
+    @property
+    def terminal(self) -> bool:
+        """Whether some enabled pass is terminal."""
+        return any(one.terminal for one in self._passes)
+
+    @property
+    def report(self) -> PipelineReport:
+        """What the latest run on each kind of graph did."""
+        return PipelineReport(tuple(row for graph in GRAPH_KINDS for row in self._rows.get(graph, ())))
+
+    @property
+    def passes_without_uuid(self) -> tuple[str, ...]:
+        """The enabled passes because of which the pipeline has no uuid."""
+        return tuple(one.name for one in self._passes if one.uuid() is None)
+
+    def names_on(self, graph: str) -> tuple[str, ...]:
+        """Return the names of the enabled passes that run on ``graph``, in order."""
+        return tuple(one.name for one in self._on(checked_kind(graph)))
+
+    def is_terminal_on(self, graph: str) -> bool:
+        """Return whether the result of :meth:`run` on ``graph`` may be no graph."""
+        return any(one.terminal for one in self._on(checked_kind(graph)))
+
+    def without(self, *names: str) -> PassPipeline:
+        """Return this pipeline with these passes disabled, too, and an empty report; without names, a copy."""
+        passes = [one.given for one in self._given]
+        return PassPipeline(passes, (*self.disabled, *names), name=self.name)
+
+    def uuid(self) -> Hashable | None:
+        """Return a digest of the enabled passes in order, the same in every process, or None if one has no uuid.
+
+        Raises:
+            PassUuidError: a pass whose uuid says nothing, changes, or means nothing to another process.
+        """
+        parts = [(one.name, one.graphs, one.uuid()) for one in self._passes]
+        if any(uuid is None for *_, uuid in parts):
+            return None
+        return hashlib.sha256(repr(stable_form(("pipeline", *parts))).encode()).hexdigest()
+
+    def run(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], graph: str = "forward") -> Any:
+        """Run the passes that are for ``graph``, and return the resulting module, or what the terminal pass returned.
+
+        Raises:
+            UnknownGraphError: a kind of graph that there is not.
+            PassOrderError: a pass that requires one that does not run on this graph.
+            PassFailedError: a pass that raised, left an invalid graph or returned what nobody can use.
+        """
+        refuse_unmet(self._passes, checked_kind(graph))
+        run = _Run(graph, example_inputs, gm)
+        try:
+            for one in self._on(graph):
+                run.take(one)
+        finally:
+            left_out = (one for one in self._given if one.name in self.disabled and graph in one.graphs)
+            self._rows[graph] = (*run.rows, *(PassReport(one.name, graph, status="disabled") for one in left_out))
+        return run.result
+
+    def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = (), *, graph: str = "forward") -> Any:
+        """As :meth:`run`: a pipeline is a pass."""
+        return self.run(gm, example_inputs, graph)
+
+    def _on(self, graph: str) -> list[DeclaredPass]:
+        return [one for one in self._passes if graph in one.graphs]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the enabled passes, as they were given, in the order in which they run."""
+        return (one.given for one in self._passes)
+
+    def __len__(self) -> int:
+        return len(self._passes)
+
+    def __repr__(self) -> str:
+        off = f", disable={self.disabled!r}" if self.disabled else ""
+        return f"PassPipeline([{', '.join(self.names)}]{off})"
+
+
+def _checked_names(passes: Sequence[DeclaredPass], disable: Iterable[str]) -> tuple[str, ...]:
+    """Return the names to disable, once each, in the order of the passes."""
+    asked = (disable,) if isinstance(disable, str) else tuple(disable)
+    names = [one.name for one in passes]
+    for name in asked:
+        if name not in names:
+            close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+            hint = f" Is {close[0]!r} meant?" if close else ""
+            raise UnknownPassError(
+                f"no pass is called {name!r}, so it cannot be disabled.{hint} Names are compared exactly; there are: "
+                f"{', '.join(map(repr, names)) or 'none'}."
+            )
+    return tuple(dict.fromkeys(name for name in names if name in asked))
+
+
+@dataclass
+class _Run:
+    """One run on one graph: the module as it is now, and what was told of the passes so far."""
+
+    graph: str
+    example_inputs: Sequence[Any]
+    result: Any
+
+    def __post_init__(self) -> None:
+        self.rows: list[PassReport] = []
+        self._ops: Counter[str] = count_ops(self.result)
+
+    def take(self, one: DeclaredPass) -> None:
+        """Run one pass, check what it leaves, and note it."""
+        began = time.perf_counter()
+        try:
+            returned = one.call(self.result, self.example_inputs, self.graph)
+            seconds = time.perf_counter() - began
+            self.result = self._checked(one, returned)
+        except Exception as error:
+            self._note(one, time.perf_counter() - began, None, "failed")
+            if isinstance(error, (PassFailedError, *restart_exceptions())):
+                raise
+            raise self._failed(one, f"raised {type(error).__name__}: {error}") from error
+        ops = count_ops(self.result) if isinstance(self.result, torch.fx.GraphModule) else None
+        self._note(one, seconds, ops, "compiled" if one.terminal else "ran")
+
+    def _checked(self, one: DeclaredPass, returned: Any) -> Any:
+        if one.terminal and returned is not None:
+            if not callable(returned):
+                raise self._failed(one, f"is terminal and returned {_described(returned)}, which cannot be called")
+            return returned
+        made = getattr(returned, "graph_module", returned)  # PassResult of torch.fx.passes
+        if made is None or (one.keeps_graph and (made is self.result.graph or isinstance(made, int))):
+            made = self.result
+        if not isinstance(made, torch.fx.GraphModule) or (one.keeps_graph and made is not self.result):
+            raise self._failed(one, f"returned {_described(returned)}. {_WHAT_TO_RETURN}")
+        self._lint(one, made)
+        return made
+
+    def _lint(self, one: DeclaredPass, gm: torch.fx.GraphModule) -> None:
+        try:
+            gm.graph.output_node()
+            gm.graph.lint()
+            gm.recompile()
+        except Exception as error:
+            reason = str(error).strip() or f"{type(error).__name__}, which says no more"
+            raise self._failed(one, f"left an invalid graph: {reason}") from error
+
+    def _failed(self, one: DeclaredPass, what: str) -> PassFailedError:
+        return PassFailedError(f"pass {one.name!r}, on the {self.graph} graph, {what}", one.name, self.graph)
+
+    def _note(self, one: DeclaredPass, seconds: float, ops: Counter[str] | None, status: Status) -> None:
+        added, removed = differences(self._ops, ops) if ops is not None else ({}, {})
+        before, after = self._ops.total(), ops.total() if ops is not None else None
+        self.rows.append(PassReport(one.name, self.graph, seconds, before, after, added, removed, status))
+        self._ops = self._ops if ops is None else ops
+
+
+_WHAT_TO_RETURN = (
+    "A pass returns None (it changed the graph in place) or a GraphModule; one that takes a Graph changes it in place; "
+    "anything else is for a pass with terminal=True."
+)
+
+
+def _described(value: Any) -> str:
+    return f"{type(value).__name__} {value!r:.80}"
