@@ -1,0 +1,37 @@
+"""``full_inductor``: whole forward, backward and inference graphs compiled by Inductor, as the last pass of a list.
+
+Read in this order: ``templates`` and ``decompose`` (Inductor's decompositions, which belong to it and not to capture),
+``functional`` (what Inductor expects of a graph), ``compiling`` (the pass), ``program`` (what forward and backward
+share), ``failure`` (the node it failed on).
+"""
+
+from pytest_regional.reference.full_inductor.compiling import (
+    FullInductor,
+    FullInductorConfigError,
+    full_inductor,
+    kind_of,
+)
+from pytest_regional.reference.full_inductor.decompose import decompose
+from pytest_regional.reference.full_inductor.errors import (
+    CollectiveFormError,
+    FullInductorError,
+    MissingValueError,
+    NotFunctionalError,
+    NumericsWarning,
+)
+from pytest_regional.reference.full_inductor.functional import check_functional, use_functional_collectives
+
+__all__ = [
+    "CollectiveFormError",
+    "FullInductor",
+    "FullInductorConfigError",
+    "FullInductorError",
+    "MissingValueError",
+    "NotFunctionalError",
+    "NumericsWarning",
+    "check_functional",
+    "decompose",
+    "full_inductor",
+    "kind_of",
+    "use_functional_collectives",
+]

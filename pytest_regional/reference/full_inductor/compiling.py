@@ -1,0 +1,226 @@
+"""``full_inductor``: a whole graph, captured without Inductor's decompositions, compiled as the last pass."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+import torch.fx
+
+from pytest_regional._text import unknown_name
+from pytest_regional._torch import MissingTorchSymbolError
+from pytest_regional._torch.annotations import preserve_node_meta
+from pytest_regional._torch.full_inductor import (
+    compile_backward,
+    compile_forward,
+    inductor_compile,
+    outputs_before_the_users,
+    run_joint_graph_passes,
+    user_output_count,
+)
+from pytest_regional._torch.region_compile import (
+    compile_lock,
+    current_fake_mode,
+    detect_fake_mode,
+    inductor_config,
+    is_fake_tensor,
+    new_fake_mode,
+    propagate_fake_values,
+    restart_exceptions,
+    tracing,
+)
+from pytest_regional.reference.effects import Edge
+from pytest_regional.reference.full_inductor.copying import copied
+from pytest_regional.reference.full_inductor.decompose import decompose, fake_mode_of
+from pytest_regional.reference.full_inductor.errors import FullInductorError, MissingValueError
+from pytest_regional.reference.full_inductor.failure import failure
+from pytest_regional.reference.full_inductor.functional import check_functional, use_functional_collectives
+from pytest_regional.reference.full_inductor.program import Program, current_program
+from pytest_regional.reference.ordering.carry import compile_in_order
+from pytest_regional.reference.ordering.remove import remove_control_deps
+from pytest_regional.reference.regions import RegionConfigError, checked_settings, freeze
+
+KINDS = ("forward", "backward", "inference")
+
+
+class FullInductorConfigError(ValueError):
+    """A setting that Inductor does not have, or a value that it does not take."""
+
+
+@dataclass(frozen=True, eq=False)
+class FullInductor:
+    """The pass ``full_inductor`` with settings of its own: nothing of it is a knob of the pipeline.
+
+    Attributes:
+        configs: Settings of ``torch._inductor.config``, for these graphs only.
+        decompositions: What to decompose and how, instead of Inductor's own table. A pass that has one has no uuid.
+    """
+
+    configs: Mapping[str, Any] = field(default_factory=dict)
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None
+
+    name: ClassVar[str] = "full_inductor"
+    terminal: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        try:
+            checked_settings(self.configs, self.name)
+        except RegionConfigError as error:
+            raise FullInductorConfigError(f"FullInductor(configs=...): {error}") from None
+
+    def uuid(self) -> Hashable | None:
+        """Return name, settings and version of torch, which the decompositions come with."""
+        if self.decompositions is not None:
+            return None
+        settings = tuple(sorted((name, freeze(value)) for name, value in self.configs.items()))
+        return self.name, settings, torch.__version__
+
+    def __call__(
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = (), *, graph: str | None = None
+    ) -> Callable[..., Any]:
+        """Compile ``gm``, which stays as it is.
+
+        Args:
+            gm: An ATen graph in functional form, as AOTAutograd makes it.
+            example_inputs: Its inputs, real or fake; not needed where the graph holds fake values.
+            graph: ``forward``, ``backward`` or ``inference``; found out where it is left out.
+
+        Returns:
+            What takes one list of inputs and empties it: Inductor's ``CompiledFxGraph``, which caches can save.
+
+        Raises:
+            FullInductorError: Inductor failed, and where; the cause is chained.
+        """
+        with compile_lock(), preserve_node_meta(enable=False), inductor_config().patch(dict(self.configs)):
+            kind = graph or kind_of(gm)
+            if kind not in KINDS:
+                raise FullInductorError(unknown_name("kind of graph", kind, KINDS), graph)
+            try:
+                return self._compile(gm, example_inputs, kind)
+            except Exception as error:
+                if isinstance(error, (*restart_exceptions(), MissingTorchSymbolError)):
+                    raise
+                raise failure(error, kind) from error
+
+    def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], kind: str) -> Callable[..., Any]:
+        gm = copied(gm)
+        fake_mode = _fake_mode(gm, example_inputs)
+        inputs = _fake_inputs(gm, example_inputs)
+        with _tracing_context(fake_mode):
+            program = current_program(gm)
+            program.warn_of_numerics()
+
+            def compile_module(module: torch.fx.GraphModule) -> Callable[..., Any]:
+                self._prepare(module)
+                with inductor_compile(fake_mode):
+                    return _compile_prepared(module, inputs, kind, program)
+
+            return compile_in_order(lambda: _without_order(gm), compile_module)
+
+    def _prepare(self, gm: torch.fx.GraphModule) -> None:
+        use_functional_collectives(gm)
+        check_functional(gm)
+        decompose(gm, self.decompositions)
+
+
+def full_inductor(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = (), *, graph: str | None = None
+) -> Callable[..., Any]:
+    """Compile the whole of ``gm`` with Inductor, decompositions included: :class:`FullInductor` without settings."""
+    return FullInductor()(gm, example_inputs, graph=graph)
+
+
+def kind_of(gm: torch.fx.GraphModule) -> str:
+    """Return which kind of graph AOTAutograd made: a backward has tangents, a forward outputs that nobody asked for."""
+    if any("tangents" in node.name for node in gm.graph.find_nodes(op="placeholder")):
+        return "backward"
+    users = user_output_count()
+    outputs = gm.graph.output_node().args[0]
+    has_more = users is not None and isinstance(outputs, (list, tuple)) and _visible(outputs, users) < len(outputs)
+    return "forward" if has_more else "inference"
+
+
+def _visible(outputs: Sequence[Any], users: int) -> int:
+    return min(len(outputs), users + outputs_before_the_users())
+
+
+def _without_order(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, tuple[Edge, ...]]:
+    """Return a copy without order edges, and the edges; Inductor is told of them when its own passes are through."""
+    module = copied(gm)
+    edges = remove_control_deps(module.graph, bodies=False)
+    module.recompile()
+    return module, edges
+
+
+def _compile_prepared(
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], kind: str, program: Program
+) -> Callable[..., Any]:
+    if kind == "inference":
+        count = len(_outputs(gm))
+        return _compiled(compile_forward(gm, inputs, program.state, outputs=count, is_inference=True))
+    gm = run_joint_graph_passes(gm, inputs)
+    if kind == "backward":
+        return _compiled(compile_backward(gm, inputs, program.state))
+    outputs = _outputs(gm)
+    users = user_output_count()
+    visible = len(outputs) if users is None else _visible(outputs, users)
+    count = visible - outputs_before_the_users()
+    return _compiled(compile_forward(gm, inputs, program.state, outputs=count, is_inference=False))
+
+
+def _compiled(result: Any) -> Callable[..., Any]:
+    compiled: Callable[..., Any] = result
+    return compiled
+
+
+def _outputs(gm: torch.fx.GraphModule) -> Sequence[Any]:
+    outputs = gm.graph.output_node().args[0]
+    if not isinstance(outputs, (list, tuple)):
+        raise FullInductorError(
+            f"the graph returns {outputs!r}, not a tuple: AOTAutograd's graphs return one, and so must this."
+        )
+    return outputs
+
+
+def _fake_mode(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+    """Return the mode of the graph's values, which are made from the inputs where there are none."""
+    try:
+        return fake_mode_of(gm)
+    except MissingValueError:
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        if not placeholders or len(placeholders) != len(example_inputs):
+            raise
+    fake_mode = detect_fake_mode(example_inputs) or current_fake_mode() or new_fake_mode()
+    inputs = [
+        fake_mode.from_tensor(value, static_shapes=True)
+        if isinstance(value, torch.Tensor) and not is_fake_tensor(value)
+        else value
+        for value in example_inputs
+    ]
+    propagate_fake_values(gm, inputs, fake_mode)
+    return fake_mode
+
+
+def _fake_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> list[Any]:
+    """Return the inputs as AOTAutograd gives them, with the strides of what was saved; else the graph's own values."""
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    if len(example_inputs) == len(placeholders) and not any(map(_is_real_tensor, example_inputs)):
+        return list(example_inputs)
+    return [node.meta.get("val") for node in placeholders]
+
+
+def _is_real_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not is_fake_tensor(value)
+
+
+@contextlib.contextmanager
+def _tracing_context(fake_mode: Any) -> Iterator[None]:
+    """Use the ambient tracing context where it is that of the graph."""
+    if current_fake_mode() is fake_mode:
+        yield
+        return
+    with tracing(fake_mode):
+        yield

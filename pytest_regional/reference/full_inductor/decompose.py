@@ -1,0 +1,165 @@
+"""``decompose``: ops that a table knows are replaced by what they are made of, in place and one by one.
+
+The graph is not traced again, so whatever a trace cannot run (``graphsafe_run_with_rng_state``, order edges, compiled
+regions) stays as it is. Bodies of higher-order ops are decomposed too; an op that is an *argument* of one (of
+``run_and_save_rng_state``, of ``with_effects``) is not, for it is that op that has to be run again.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.fx
+from torch.fx.node import map_arg
+
+from pytest_regional._torch.annotations import preserve_node_meta
+from pytest_regional._torch.full_inductor import (
+    fake_execution,
+    inductor_decompositions,
+    snapshot,
+    tensor_metadata,
+)
+from pytest_regional._torch.region_compile import compile_lock, detect_fake_mode
+from pytest_regional.reference.extract import called_attributes
+from pytest_regional.reference.full_inductor.errors import MissingValueError
+from pytest_regional.reference.full_inductor.templates import Template, Templates
+
+_OF_THE_RESULT = ("val", "tensor_meta", "eager_input_vals", "unbacked_bindings")
+
+
+def decompose(gm: torch.fx.GraphModule, table: Mapping[Any, Callable[..., Any]] | None = None) -> torch.fx.GraphModule:
+    """Decompose the ops of ``gm`` that ``table`` knows, and those of the bodies it calls; return ``gm``.
+
+    New nodes have the metadata of the op that they come from (annotations, stack trace, ``seq_nr``, tags of
+    checkpointing and of the partitioner, with the op itself as ``original_aten``) and fake values of their own.
+
+    Args:
+        gm: An ATen graph with fake values.
+        table: What to decompose and how; Inductor's own table where it is left out.
+
+    Raises:
+        MissingValueError: the graph has no fake values.
+    """
+    table = inductor_decompositions() if table is None else table
+    with compile_lock(), preserve_node_meta(enable=False):
+        _decompose(gm, Templates(table, fake_mode_of(gm)), set())
+    return gm
+
+
+def fake_mode_of(gm: torch.fx.GraphModule) -> Any:
+    """Return the fake mode of the values in ``gm``.
+
+    Raises:
+        MissingValueError: no node has one.
+    """
+    modes = (detect_fake_mode([node.meta["val"]]) for node in gm.graph.nodes if "val" in node.meta)
+    mode: Any = next((mode for mode in modes if mode is not None), None)
+    if mode is None:
+        raise MissingValueError(
+            "the graph holds no fake values (node.meta['val']): trace it with make_fx(tracing_mode='fake'), or give "
+            "full_inductor its example inputs."
+        )
+    return mode
+
+
+def _decompose(gm: torch.fx.GraphModule, templates: Templates, done: set[int]) -> None:
+    done.add(id(gm))
+    for node in list(gm.graph.nodes):
+        template = templates.of(node) if node.op == "call_function" else None
+        if template is not None:
+            _Inlining(gm, node, template, templates.fake_mode).run()
+    for body in called_attributes(gm).values():
+        if id(body) not in done:
+            _decompose(body, templates, done)
+    gm.recompile()
+
+
+class _Inlining:
+    """One node, about to be replaced by the nodes of a template."""
+
+    def __init__(self, gm: torch.fx.GraphModule, node: torch.fx.Node, template: Template, fake_mode: Any) -> None:
+        self._gm = gm
+        self._node = node
+        self._template = template
+        self._fake_mode = fake_mode
+        self._new: dict[torch.fx.Node, torch.fx.Node] = {}
+
+    def run(self) -> None:
+        """Insert the template's nodes, hand their results to the users, and drop what nobody uses."""
+        *ops, output = self._template.graph.nodes
+        inputs = iter(self._node.all_input_nodes)
+        with self._gm.graph.inserting_before(self._node), fake_execution(self._fake_mode):
+            for op in ops:
+                self._new[op] = next(inputs) if op.op == "placeholder" else self._copied(op)
+        replace_node(self._node, self._mapped(output.args[0]))
+        for op in reversed(ops):
+            if op.op != "placeholder" and not self._new[op].users:
+                self._gm.graph.erase_node(self._new[op])
+
+    def _mapped(self, arguments: Any) -> Any:
+        return map_arg(arguments, self._new.__getitem__)
+
+    def _copied(self, op: torch.fx.Node) -> torch.fx.Node:
+        if op.op == "get_attr":
+            return self._constant(op)
+        new = self._gm.graph.create_node(
+            op.op, op.target, self._mapped(op.args), self._mapped(op.kwargs), f"{self._node.name}_{op.name}"
+        )
+        args, kwargs = map_arg((new.args, new.kwargs), _value)
+        target: Any = new.target
+        self._describe(new, snapshot(target(*args, **kwargs)))
+        if "eager_input_vals" in op.meta:
+            new.meta["eager_input_vals"] = (args, kwargs)
+        return new
+
+    def _constant(self, op: torch.fx.Node) -> torch.fx.Node:
+        value = getattr(self._template, str(op.target))
+        name = self._free_attribute(str(op.target))
+        setattr(self._gm, name, value)
+        new = self._gm.graph.get_attr(name)
+        is_tensor = isinstance(value, torch.Tensor)
+        self._describe(new, self._fake_mode.from_tensor(value, static_shapes=True) if is_tensor else None)
+        return new
+
+    def _free_attribute(self, name: str) -> str:
+        number = 0
+        while hasattr(self._gm, f"{name}_{number}"):
+            number += 1
+        return f"{name}_{number}"
+
+    def _describe(self, new: torch.fx.Node, value: Any) -> None:
+        origin = self._node.meta
+        new.meta = {name: entry for name, entry in origin.items() if name not in _OF_THE_RESULT}
+        new.meta.setdefault("original_aten", self._node.target)
+        if value is not None:
+            new.meta["val"] = value
+        if isinstance(value, torch.Tensor):
+            new.meta["tensor_meta"] = tensor_metadata(value)
+
+
+def _value(node: torch.fx.Node) -> Any:
+    return node.meta.get("val")
+
+
+def replace_node(node: torch.fx.Node, result: Any) -> None:
+    """Give the users of ``node`` ``result``, a node or a structure of nodes and None, and erase ``node``."""
+    graph = node.graph
+    for user in list(node.users):
+        if user.target is operator.getitem and isinstance(result, (tuple, list)):
+            replace_node(user, result[_index(user)])
+        else:
+            user.args = _substituted(user.args, node, result)
+            user.kwargs = _substituted(user.kwargs, node, result)
+    graph.erase_node(node)
+
+
+def _index(getitem: torch.fx.Node) -> int:
+    index: Any = getitem.args[1]
+    return int(index)
+
+
+def _substituted(arguments: Any, node: torch.fx.Node, result: Any) -> Any:
+    return map_arg(arguments, lambda other: result if other is node else other)
