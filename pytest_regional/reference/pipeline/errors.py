@@ -47,3 +47,11 @@ class PassFailedError(PipelineError, RuntimeError):
         self.pass_name = pass_name
         self.graph = graph
         super().__init__(message)
+
+
+class CaptureError(PipelineError, RuntimeError):
+    """A model, or its inputs, of which no graph can be made."""
+
+
+class PartitionError(PipelineError, RuntimeError):
+    """A joint graph that cannot be split, or a partitioner that does not split it."""

@@ -102,6 +102,8 @@ def name_of(given: Any) -> str:
 
 def _names(given: Any, declaration: str, name: str) -> tuple[str, ...]:
     value = getattr(given, declaration, ())
+    if callable(value):  # PassBase of torch.fx has a method ``requires``, a check of its own
+        return ()
     names = (value,) if isinstance(value, str) else value
     if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(one, str) for one in names):
         raise InvalidPassError(

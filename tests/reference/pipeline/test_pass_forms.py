@@ -1,0 +1,201 @@
+"""The forms of passes, and how each is called."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import pytest
+import torch
+from torch.fx.passes.infra.pass_base import PassBase, PassResult
+
+from pytest_regional._torch.graph_passes import (
+    graph_module_pass_base,
+    inference_aware_pass_base,
+    pattern_matcher_pass,
+)
+from pytest_regional._torch.passes import custom_graph_pass_base
+from pytest_regional.reference.pipeline.errors import InvalidPassError
+from pytest_regional.reference.pipeline.graph_pass import Pass, graph_pass
+from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
+
+from .pass_examples import aten, relu_for_clamp, traced
+
+
+def met(given, graph="forward"):
+    """Run one pass, which appends what it was called with to the list that it returns."""
+    gm = traced()
+    return gm, PassPipeline([given]).run(gm, ["inputs"], graph=graph)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda seen: lambda gm, example_inputs: seen.append((gm, example_inputs)), ("gm", "inputs")),
+        (lambda seen: lambda module, inputs, graph: seen.append((module, inputs, graph)), ("gm", "inputs", "kind")),
+        (lambda seen: lambda gm, inputs=None, *, graph="?": seen.append((gm, inputs, graph)), ("gm", "inputs", "kind")),
+        (lambda seen: lambda gm, graph: seen.append((gm, graph)), ("gm", "kind")),
+        (lambda seen: lambda gm, *inputs: seen.append((gm, *inputs)), ("gm", "inputs")),
+        (lambda seen: lambda gm: seen.append((gm,)), ("gm",)),
+        (lambda seen: lambda graph: seen.append((graph,)), ("graph",)),
+        (lambda seen: lambda g: seen.append((g,)), ("graph",)),
+    ],
+)
+def test_a_function_gets_what_its_signature_asks_for(make, expected):
+    seen, gm, inputs = [], traced(), ["inputs"]
+    PassPipeline([make(seen)]).run(gm, inputs, graph="backward")
+    values = {"gm": gm, "graph": gm.graph, "inputs": inputs, "kind": "backward"}
+    (got,) = seen
+    assert len(got) == len(expected)
+    assert all(one is values[name] or one == values[name] for one, name in zip(got, expected, strict=True))
+
+
+def annotated_as_module(g: torch.fx.GraphModule) -> None:
+    g.met = True
+
+
+def test_an_annotation_says_that_the_module_is_wanted():
+    assert met(annotated_as_module)[1].met
+
+
+def test_inductors_own_passes():
+    seen = []
+
+    class OnGraph(custom_graph_pass_base()):
+        def __call__(self, graph):
+            seen.append(graph)
+
+        def uuid(self):
+            return "1"
+
+    class OnModule(graph_module_pass_base()):
+        def __call__(self, gm):
+            seen.append(gm)
+
+        def uuid(self):
+            return "1"
+
+    gm = traced()
+    pipeline = PassPipeline([OnGraph(), OnModule()])
+    pipeline.run(gm, [])
+    assert pipeline.names == ("OnGraph", "OnModule")
+    assert seen == [gm.graph, gm]
+    assert pipeline.uuid() is not None
+
+
+@pytest.mark.skipif(inference_aware_pass_base() is None, reason="torch 2.11 has no CustomInferenceAwareGraphPass")
+@pytest.mark.parametrize(("graph", "told"), [("inference", True), ("forward", False)])
+def test_a_pass_that_is_told_of_inference(graph, told):
+    seen = []
+
+    class Aware(inference_aware_pass_base()):
+        def __call__(self, graph, is_inference):
+            seen.append(is_inference)
+
+        def uuid(self):
+            return "1"
+
+    met(Aware(), graph)
+    assert seen == [told]
+
+
+def test_a_pattern_matcher_pass():
+    matcher = pattern_matcher_pass()()
+    assert met(matcher)[1] is not None
+
+
+def test_a_pass_result_of_torch_fx():
+    class Replacing(PassBase):
+        def call(self, graph_module):
+            relu_for_clamp(graph_module, [])
+            return PassResult(graph_module, True)
+
+    gm, result = met(Replacing())
+    assert result is gm
+    assert len(gm.graph.find_nodes(op="call_function", target=aten.relu.default)) == 1
+
+
+def test_names():
+    class Object:
+        def __call__(self, gm, example_inputs):
+            return None
+
+    named = Object()
+    named.name = "mine"
+    passes = [relu_for_clamp, Object(), named, functools.partial(annotated_as_module)]
+    assert PassPipeline(passes).names == ("relu_for_clamp", "Object", "mine", "annotated_as_module")
+
+
+@pytest.mark.parametrize("given", [3, "cse", None, ["cse"]])
+def test_what_cannot_be_called_is_no_pass(given):
+    with pytest.raises(InvalidPassError, match="cannot be called: a pass is a callable"):
+        PassPipeline([given])
+
+
+def test_a_class_is_no_pass_but_its_instances_are():
+    with pytest.raises(InvalidPassError, match=r"CountsUp is a class: a pipeline needs an instance, CountsUp\(...\)"):
+        PassPipeline([CountsUp])
+
+
+def test_a_function_that_takes_nothing_is_no_pass():
+    with pytest.raises(InvalidPassError, match="takes no graph module"):
+        PassPipeline([lambda: None])
+
+
+@pytest.mark.parametrize("given", ["canonicalize", relu_for_clamp])
+def test_a_pipeline_takes_a_list(given):
+    with pytest.raises(InvalidPassError, match="takes a list of passes"):
+        PassPipeline(given)
+
+
+@dataclasses.dataclass(frozen=True)
+class CountsUp(Pass):
+    """Two lines besides what it does."""
+
+    version = 2
+    by: int = 1
+    note: str = dataclasses.field(default="", metadata={"in_key": False})
+
+    def __call__(self, gm, example_inputs=()):
+        gm.count = getattr(gm, "count", 0) + self.by
+
+
+def test_a_pass_of_two_lines():
+    gm, _ = met(CountsUp(3))
+    assert gm.count == 3
+    assert CountsUp(3).name == "counts_up"
+    assert CountsUp(3).uuid() == ("counts_up", 2, ("by", 3))
+    assert CountsUp(3, note="other").uuid() == CountsUp(3).uuid()
+    assert CountsUp.graphs == ("forward", "backward", "inference")
+
+
+def test_a_pass_without_a_version_has_no_uuid_and_other_attributes_are_settings():
+    class Plain(Pass):
+        def __init__(self, by):
+            self.by = by
+
+    assert Plain(1).uuid() is None
+    Plain.version = 1
+    assert Plain(2).uuid() == ("plain", 1, ("by", 2))
+    with pytest.raises(NotImplementedError, match="Plain does not define __call__"):
+        Plain(1)(traced())
+
+
+def test_the_decorator():
+    @graph_pass(name="relu", uuid=("relu", 1), after="canonicalize", graphs="forward")
+    def replace(gm):
+        relu_for_clamp(gm, [])
+
+    @graph_pass
+    def bare(graph):
+        graph.seen = True
+
+    pipeline = PassPipeline([replace, bare])
+    gm = traced()
+    pipeline.run(gm, [])
+    assert pipeline.names == ("relu", "bare")
+    assert gm.graph.seen
+    assert pipeline.report.of("relu")[0].added == {"aten.relu.default": 1}
+    assert replace.uuid() == ("relu", 1)
+    assert bare.uuid() is None
+    replace(traced())  # It is a function still.
