@@ -1,0 +1,22 @@
+"""Several optimizer steps of a compiled model, every one judged by what eager makes of the same step.
+
+``trainer`` takes steps; ``judging`` compares one; ``report`` tells of them; ``check`` is the flow.
+"""
+
+from .check import assert_training_parity
+from .errors import BadTrainingError, TrainingParityError
+from .report import Drift, StepReport, TrainingMismatch, TrainingReport
+from .trainer import TrainingRun, TrainingStep, train
+
+__all__ = [
+    "BadTrainingError",
+    "Drift",
+    "StepReport",
+    "TrainingMismatch",
+    "TrainingParityError",
+    "TrainingReport",
+    "TrainingRun",
+    "TrainingStep",
+    "assert_training_parity",
+    "train",
+]

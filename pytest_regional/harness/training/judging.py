@@ -1,0 +1,138 @@
+"""Compare one step of the compiled training with the same step in eager, tensor by tensor.
+
+The three steps began with the same parameters, buffers and optimizer state, and the optimizers of the two references
+got the *compiled* gradients: parameters are compared with what the optimizer makes of those very gradients. Otherwise
+Adam, which divides a gradient by its own size, would turn the rounding of a gradient near zero into a whole step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from pytest_regional.harness.parity_report import describe_values
+from pytest_regional.harness.parity_state import LOW_PRECISION_TO_ANCHOR
+from pytest_regional.harness.tolerance import Tolerance, judge
+
+from .report import Drift, StepReport, TrainingMismatch
+from .trainer import TrainingStep
+
+Values = Mapping[str, torch.Tensor | None]
+
+
+class StepJudge:
+    """Collects the differences of one step; ``anchor`` is the float64 one, or None with the reason why not."""
+
+    def __init__(
+        self, tolerance: Tolerance, candidate: TrainingStep, eager: TrainingStep, anchor: TrainingStep | str
+    ) -> None:
+        self.tolerance, self.candidate, self.eager = tolerance, candidate, eager
+        self.reason = anchor if isinstance(anchor, str) else _flaw(eager, anchor)
+        self.float64 = None if isinstance(anchor, str) else anchor
+        self.anchor = self.float64 if self.reason is None else None
+        self.mismatches: list[TrainingMismatch] = []
+        self.compared = 0
+        self.worst_ratio, self.worst_where = 0.0, ""
+
+    def report(self, drift: Drift | None) -> StepReport:
+        """Return the verdict over this step."""
+        for where, values in self._pairs():
+            self._compare(where, *values)
+        anchor, float64 = self.anchor, self.float64
+        return StepReport(
+            number=self.candidate.number,
+            loss=float(self.candidate.loss),
+            loss_eager=float(self.eager.loss),
+            loss_float64=None if float64 is None else float(float64.loss),
+            gradient_error=None if anchor is None else largest_error(self.candidate.gradients, anchor.gradients),
+            gradient_error_eager=None if anchor is None else largest_error(self.eager.gradients, anchor.gradients),
+            mismatches=tuple(self.mismatches),
+            compared=self.compared,
+            worst_ratio=self.worst_ratio,
+            worst_where=self.worst_where,
+            anchor_unavailable_reason=self.reason,
+            drift=drift,
+        )
+
+    def _pairs(self) -> Iterator[tuple[str, tuple[torch.Tensor | None, ...]]]:
+        """Yield what a tensor is called, and its value in the compiled, the eager and the float64 step."""
+        steps = self.candidate, self.eager, self.anchor
+        yield "loss", tuple(None if step is None else step.loss for step in steps)
+        for kind, group in (("gradient of", "gradients"), ("parameter", "parameters"), ("buffer", "buffers")):
+            values: list[Values] = [{} if step is None else getattr(step, group) for step in steps]
+            for name in dict.fromkeys([*values[1], *values[0]]):
+                yield f"{kind} {name}", tuple(one.get(name) for one in values)
+
+    def _compare(
+        self, where: str, candidate: torch.Tensor | None, eager: torch.Tensor | None, anchor: torch.Tensor | None
+    ) -> None:
+        if candidate is None and eager is None:
+            return
+        if candidate is None or eager is None:
+            has = "there is none" if candidate is None else "there is one"
+            self._add(where, "missing", f"{has} in the compiled training, but in eager it is the other way round")
+            return
+        for kind in ("shape", "dtype", "device"):
+            ours, theirs = getattr(candidate, kind), getattr(eager, kind)
+            if ours != theirs:
+                self._add(where, kind, f"compiled {ours}, eager {theirs}")
+                return
+        self._judge(where, candidate, eager, anchor)
+
+    def _judge(self, where: str, candidate: torch.Tensor, eager: torch.Tensor, anchor: torch.Tensor | None) -> None:
+        verdict = judge(self.tolerance, candidate, eager, anchor)
+        self.compared += 1
+        if verdict.ratio > self.worst_ratio:
+            self.worst_ratio, self.worst_where = verdict.ratio, where
+        for found in verdict.evidence:
+            detail = describe_values(found)
+            self.mismatches.append(TrainingMismatch(self.candidate.number, where, found.kind, detail, found))
+
+    def _add(self, where: str, kind: str, detail: str) -> None:
+        self.mismatches.append(TrainingMismatch(self.candidate.number, where, kind, detail))
+
+
+def _flaw(eager: TrainingStep, anchor: TrainingStep) -> str | None:
+    """Say why the float64 step is no step of the same computation, or None.
+
+    Another dropout mask or another choice of experts in float64 makes gradients that are far from eager's, and a
+    tolerance earned from their distance would excuse everything. All gradients count together: that of a bias before
+    a normalization is nothing but rounding.
+    """
+    dtypes = {gradient.dtype for gradient in eager.gradients.values() if gradient is not None}
+    narrow = [dtype for dtype in dtypes if dtype in LOW_PRECISION_TO_ANCHOR]
+    if not narrow:
+        return "nothing that trains has a precision below float64"
+    limit = max(math.sqrt(torch.finfo(dtype).eps) for dtype in narrow)
+    distance, size = _distance(eager.gradients, anchor.gradients)
+    if not distance <= limit * size:
+        return (
+            f"the float64 run computes something else: its gradients are {distance / size if size else math.inf:.2g} "
+            f"of their size away from eager's (random numbers, or choices that flipped)"
+        )
+    return None
+
+
+def _distance(first: Values, second: Values) -> tuple[float, float]:
+    """Return the norm of the difference of all gradients together, and that of ``second``."""
+    apart = size = 0.0
+    for name, value in second.items():
+        other = first.get(name)
+        if value is None or other is None:
+            continue
+        apart += float((other.to(value.dtype) - value).abs().double().square().sum())
+        size += float(value.abs().double().square().sum())
+    return math.sqrt(apart), math.sqrt(size)
+
+
+def largest_error(values: Values, exact: Values) -> float:
+    """Return the largest distance of any element of ``values`` from the float64 value of it."""
+    pairs = [(values.get(name), truth) for name, truth in exact.items()]
+    errors = [
+        float((value.to(truth.dtype) - truth).abs().max())
+        for value, truth in pairs
+        if value is not None and truth is not None and value.shape == truth.shape and truth.numel()
+    ]
+    return max(errors, key=lambda error: math.inf if math.isnan(error) else error, default=0.0)

@@ -1,0 +1,154 @@
+"""What a judged training found, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_regional._text import plural
+from pytest_regional.harness.tolerance import ValueEvidence
+
+
+@dataclass(frozen=True)
+class TrainingMismatch:
+    """One difference: in which step, of what ("loss", "gradient of up.weight"), of which kind, and a sentence.
+
+    Kinds are "value", "nan", "shape", "dtype", "device", "missing" and "exception".
+    """
+
+    step: int
+    where: str
+    kind: str
+    detail: str
+    evidence: ValueEvidence | None = None
+
+    def __str__(self) -> str:
+        return f"step {self.step}: {self.where}: {self.kind}: {self.detail}"
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Three trainings left to themselves from the first step on: how far eager and compiled are from float64.
+
+    A figure, not a verdict: a last bit that differs in one step is another starting point for the next.
+    """
+
+    loss_eager: float
+    loss_float64: float
+    parameters: float
+    parameters_eager: float
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One step from one starting point: compiled, eager, float64. Errors are the largest of any gradient's element."""
+
+    number: int
+    loss: float
+    loss_eager: float
+    loss_float64: float | None
+    gradient_error: float | None
+    gradient_error_eager: float | None
+    mismatches: tuple[TrainingMismatch, ...] = ()
+    compared: int = 0
+    worst_ratio: float = 0.0
+    worst_where: str = ""
+    anchor_unavailable_reason: str | None = None
+    drift: Drift | None = None
+
+
+_COLUMNS: tuple[tuple[str, Callable[[StepReport], Any]], ...] = (
+    ("step", lambda step: step.number),
+    ("loss", lambda step: f"{step.loss:.9g}"),
+    ("eager", lambda step: f"{step.loss_eager:.9g}"),
+    ("float64", lambda step: _shown(step.loss_float64, ".9g")),
+    ("gradient error", lambda step: _shown(step.gradient_error)),
+    ("eager", lambda step: _shown(step.gradient_error_eager)),
+    ("of the allowed", lambda step: f"{step.worst_ratio:.2g}"),
+    ("at", lambda step: step.worst_where or "-"),
+    ("drift", lambda step: _shown(step.drift.parameters if step.drift else None)),
+    ("eager", lambda step: _shown(step.drift.parameters_eager if step.drift else None)),
+)
+
+
+@dataclass(frozen=True)
+class TrainingReport:
+    """All steps of one training; ``rule`` says how they were judged.
+
+    ``failure`` is what ended the compiled training before its last batch, if anything did.
+    """
+
+    steps: tuple[StepReport, ...]
+    level: str = "close"
+    rule: str = ""
+    failure: TrainingMismatch | None = None
+
+    @property
+    def mismatches(self) -> tuple[TrainingMismatch, ...]:
+        """Every difference, in order of the steps."""
+        found = [mismatch for step in self.steps for mismatch in step.mismatches]
+        return tuple(found if self.failure is None else [*found, self.failure])
+
+    @property
+    def ok(self) -> bool:
+        """True where nothing differs."""
+        return not self.mismatches
+
+    @property
+    def first_bad_step(self) -> int | None:
+        """The number of the first step with a difference."""
+        return min((mismatch.step for mismatch in self.mismatches), default=None)
+
+    @property
+    def compared(self) -> int:
+        """How many tensors were compared, over all steps."""
+        return sum(step.compared for step in self.steps)
+
+    @property
+    def anchored(self) -> bool:
+        """True where every step was judged by a float64 run of it."""
+        return bool(self.steps) and all(step.anchor_unavailable_reason is None for step in self.steps)
+
+    @property
+    def worst_ratio(self) -> float:
+        """The largest error over its allowed error, 1.0 being the limit."""
+        return max((step.worst_ratio for step in self.steps), default=0.0)
+
+    def summary(self) -> str:
+        """Return one line: verdict, number of steps and tensors, rule."""
+        found = len(self.mismatches)
+        verdict = "training parity holds" if not found else f"{found} mismatch{'es' * (found > 1)}"
+        return f"{verdict} over {plural(len(self.steps), 'step')}, {self.compared} compared tensor(s) at {self.rule}"
+
+    def table(self) -> str:
+        """Return an aligned table with a line for each step.
+
+        ``loss`` and ``gradient error`` (the largest, against float64) are the compiled run's, each followed by eager's
+        from the same starting point; ``drift`` is how far the parameters of a training left to itself are from float64.
+        """
+        rows = [[title for title, _ in _COLUMNS]]
+        rows += [[str(value(step)) for _, value in _COLUMNS] for step in self.steps]
+        return "\n".join(_aligned(rows))
+
+    def describe(self) -> str:
+        """Return the whole report: the summary, where it first went wrong, every difference, the table."""
+        lines = [self.summary()]
+        if not self.ok:
+            lines.append(f"  first at step {self.first_bad_step}")
+        lines += [f"  - {mismatch}" for mismatch in self.mismatches]
+        reasons = dict.fromkeys(step.anchor_unavailable_reason for step in self.steps)
+        lines += [f"  not anchored: {reason}" for reason in reasons if reason and self.level == "close"]
+        return "\n".join([*lines, self.table()]) if self.steps else "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.describe()
+
+
+def _shown(value: float | None, form: str = ".2e") -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
