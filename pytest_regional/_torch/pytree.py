@@ -25,3 +25,14 @@ def key_string(path: Sequence[Any]) -> str:
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
     """Return ``tree`` with every leaf replaced: ``torch.utils._pytree.tree_map`` (2.11 to 2.15)."""
     return symbol("torch.utils._pytree", "tree_map")(function, tree)
+
+
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """Return the leaves and the structure: ``torch.utils._pytree.tree_flatten`` (2.11 to 2.15)."""
+    leaves, spec = symbol("torch.utils._pytree", "tree_flatten")(tree)
+    return leaves, spec
+
+
+def unflatten(leaves: Sequence[Any], spec: Any) -> Any:
+    """Put leaves back into a structure: ``torch.utils._pytree.tree_unflatten`` (2.11 to 2.15)."""
+    return symbol("torch.utils._pytree", "tree_unflatten")(leaves, spec)

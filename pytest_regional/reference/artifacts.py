@@ -88,7 +88,7 @@ class CompiledProgram:
             UnsavableArtifactError: it refers to something that has no place in a file.
             ArtifactError: ``path`` is a folder, or others can write to its folder.
         """
-        with _unsavable():
+        with savable():
             payload = pickle.dumps((self._of_module, dump_function(self._function)))
         write_artifact(Path(path), payload, PROGRAM)
 
@@ -110,7 +110,7 @@ class CompiledRegion:
             UnsavableArtifactError: it refers to something that has no place in a file.
             ArtifactError: ``path`` is a folder, or others can write to its folder.
         """
-        with _unsavable():
+        with savable():
             payload = pickle.dumps(RegionCode.of(self._call))
         write_artifact(Path(path), payload, REGION)
 
@@ -178,7 +178,7 @@ def load(path: PathLike, module: torch.nn.Module | None = None) -> CompiledProgr
         ArtifactError: the subclass says what is wrong with the file, the message also what to do.
     """
     kind, payload = _read(Path(path))
-    with _unloadable(Path(path)):
+    with loadable(Path(path)):
         if kind == REGION:
             return CompiledRegion(pickle.loads(payload).load())
         of_module, data = pickle.loads(payload)
@@ -236,7 +236,7 @@ def _copied(graph: torch.fx.Graph) -> torch.fx.Graph:
 
 
 @contextlib.contextmanager
-def _unsavable() -> Iterator[None]:
+def savable() -> Iterator[None]:
     try:
         yield
     except MissingTorchSymbolError:
@@ -253,7 +253,7 @@ def _unsavable() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _unloadable(path: Path) -> Iterator[None]:
+def loadable(path: Path) -> Iterator[None]:
     """Tell what a whole artifact of this torch and machine can still lack: something that this process has not."""
     try:
         yield

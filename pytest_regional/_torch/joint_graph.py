@@ -1,0 +1,222 @@
+"""Joint graphs with descriptors: capture, stage two of AOTAutograd, and its results as bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pytest_regional._torch import symbol
+from pytest_regional._torch.annotations import preserve_node_meta
+from pytest_regional._torch.autograd_cache import with_serialization
+from pytest_regional._torch.region_compile import compile_lock, new_fake_mode, tracing
+
+_CACHE = "torch._functorch._aot_autograd.autograd_cache"
+
+
+def capture_with_dynamo(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, dynamic: bool) -> Any:
+    """Capture ``module`` as one graph with its own parameters and calling convention.
+
+    ``torch._dynamo.functional_export.dynamo_graph_capture_for_export`` (2.11 to 2.15). The result's ``meta`` holds the
+    tracing context that its sizes belong to. Numbers among the arguments are constants (``specialize_float``):
+    AOTAutograd could not restart Dynamo to make them so. 2.11 looks up methods that Dynamo finds only with the same
+    settings.
+    """
+    capture = symbol("torch._dynamo.functional_export", "dynamo_graph_capture_for_export")
+    with symbol("torch._dynamo.config", "patch")(
+        assume_static_by_default=not dynamic, specialize_int=True, specialize_float=True
+    ):
+        return capture(module)(*args, **kwargs)
+
+
+def tracing_context_of(gm: Any) -> Any:
+    """Return the ``torch._guards.TracingContext`` that Dynamo captured ``gm`` in, or a new one (2.11 to 2.15)."""
+    context = getattr(gm, "meta", {}).get("tracing_context")
+    return symbol("torch._guards", "TracingContext")(new_fake_mode()) if context is None else context
+
+
+def export_joint(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], decompositions: Any, context: Any) -> Any:
+    """Trace forward and backward: ``torch._functorch.aot_autograd.aot_export_joint_with_descriptors`` (2.11 to 2.15).
+
+    Its modes are left when this returns; ``compile_joint`` enters them again. Between, nothing of the process is
+    changed.
+    """
+    export = symbol("torch._functorch.aot_autograd", "aot_export_joint_with_descriptors")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(compile_lock())
+        stack.enter_context(preserve_node_meta())
+        stack.enter_context(entered(context))
+        return export(stack, module, tuple(args), dict(kwargs), decompositions=decompositions)
+
+
+def compile_joint(
+    joint: Any,
+    context: Any,
+    *,
+    partition: Callable[..., Any],
+    forward: Callable[[Any, Sequence[Any]], Any],
+    backward: Callable[[Any, Sequence[Any]], Any],
+) -> Any:
+    """Split and compile a joint graph: ``aot_compile_joint_with_descriptors`` (2.11 to 2.15).
+
+    Returns a callable that takes the list of parameters, buffers and inputs, and of which ``dump_compiled`` makes
+    bytes. ``joint`` is consumed. AOTAutograd would store the result in its cache, under a key that nobody asks for:
+    that is left out.
+    """
+    compile_function = symbol("torch._functorch.aot_autograd", "aot_compile_joint_with_descriptors")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(compile_lock())
+        stack.enter_context(preserve_node_meta())
+        stack.enter_context(entered(context))
+        stack.enter_context(_stage_two_modes(joint))
+        stack.enter_context(_not_saved(joint.cache_hash()))
+        stack.enter_context(_with_custom_functions())
+        compiled = compile_function(
+            joint, partition_fn=partition, fw_compiler=forward, bw_compiler=backward, serializable=True
+        )
+    return compiled.__wrapped__.compiled_fn
+
+
+def dump_compiled(compiled: Any) -> bytes:
+    """Return what ``compile_joint`` or ``load_compiled`` returned as bytes.
+
+    ``BundledAOTAutogradSerializableCallable.serialize_compile_artifacts`` (2.11 to 2.15), which expects an entry that
+    ``pre_save`` (what AOTAutograd's cache calls before it writes) has made ready; that is done on a copy.
+    """
+    entry = copy.copy(compiled.serialize())
+    entry.compiled_fw = copy.copy(entry.compiled_fw)
+    entry.compiled_bw = copy.copy(entry.compiled_bw)
+    # For compiled autograd, which would trace it once more; a graph that takes a list does not survive pickling.
+    entry.serialized_bw_module = None
+    with symbol("torch._functorch.config", "patch")(bundled_autograd_cache=True):
+        entry.pre_save()
+    wrapper = symbol("torch._dynamo.aot_compile_types", "BundledAOTAutogradSerializableCallable")
+    return bytes(wrapper.serialize_compile_artifacts(wrapper(with_serialization(_nothing, lambda: entry))))
+
+
+def load_compiled(data: bytes) -> Any:
+    """Return what ``dump_compiled`` made bytes of, ready to be called with a list; nothing is compiled.
+
+    ``BundledAOTAutogradSerializableCallable.deserialize_compile_artifacts`` (2.11 to 2.15), whose result takes
+    separate arguments.
+    """
+    wrapper = symbol("torch._dynamo.aot_compile_types", "BundledAOTAutogradSerializableCallable")
+    with tracing(new_fake_mode()):
+        loaded = wrapper.deserialize_compile_artifacts(data)
+    return loaded.compiled_fn.__wrapped__
+
+
+def _nothing() -> None:
+    """Stand for a compiled function: only its entry is stored."""
+
+
+@contextlib.contextmanager
+def entered(context: Any) -> Iterator[None]:
+    """Make ``context`` the ambient tracing context: ``torch._guards.tracing`` (2.11 to 2.15)."""
+    with symbol("torch._guards", "tracing")(context):
+        yield
+
+
+def copy_of_joint(joint: Any, graph_module: Any) -> Any:
+    """Return a ``JointWithDescriptors`` that can be consumed while ``joint`` stays (fields of 2.11 to 2.15)."""
+    state, capture = copy.copy(joint._aot_state), copy.copy(joint._aot_graph_capture)
+    state.fw_metadata = copy.copy(state.fw_metadata)
+    state.aot_config = copy.copy(state.aot_config)
+    capture.graph_module = graph_module
+    duplicate = copy.copy(joint)
+    duplicate._aot_state, duplicate._aot_graph_capture = state, capture
+    return duplicate
+
+
+def needs_autograd(joint: Any) -> bool:
+    """Return whether there is a backward: ``AOTState.needs_autograd`` (2.11 to 2.15)."""
+    return bool(joint._aot_state.needs_autograd)
+
+
+def flat_fake_inputs(joint: Any) -> list[Any]:
+    """Return the (fake) values of parameters, buffers and inputs: ``AOTState.flat_args`` (2.11 to 2.15)."""
+    return list(joint._aot_state.flat_args)
+
+
+def size_guards(joint: Any, sizes: Sequence[Any]) -> str | None:
+    """Return what the trace assumed of ``sizes``, as an expression over them; None where it assumed nothing.
+
+    ``ShapeEnv.get_pruned_guards`` and ``produce_guards_expression``, as AOTAutograd's cache uses them (2.11 to 2.15).
+    """
+    environment = joint.fake_mode.shape_env
+    if environment is None or not sizes:
+        return None
+    guards = environment.get_pruned_guards(list(sizes))
+    expression: str | None = environment.produce_guards_expression(placeholders=list(sizes), guards=guards)
+    return expression
+
+
+def evaluate_size_guards(expression: str, sizes: Sequence[int]) -> bool:
+    """Return whether ``size_guards`` hold for numbers: ``ShapeEnv.evaluate_guards_expression`` (2.11 to 2.15)."""
+    environment = symbol("torch.fx.experimental.symbolic_shapes", "ShapeEnv")()
+    return bool(environment.evaluate_guards_expression(expression, list(sizes)))
+
+
+def described_input(descriptor: Any) -> tuple[str, str]:
+    """Return what an input of a joint graph is, in a word, and its name or number.
+
+    Descriptors are ``torch._functorch._aot_autograd.descriptors`` (2.11 to 2.15); those that wrap another (gradients,
+    mutations, parts of subclasses) come as their class and the whole of it.
+    """
+    kinds = {"ParamAOTInput": "parameter", "BufferAOTInput": "buffer", "PlainAOTInput": "input"}
+    kinds |= {"TangentAOTInput": "tangent", "PlainAOTOutput": "output", "GradAOTOutput": "gradient"}
+    name = type(descriptor).__name__
+    for attribute in ("target", "idx"):
+        if hasattr(descriptor, attribute):
+            return kinds.get(name, name), str(getattr(descriptor, attribute))
+    inner = next(
+        (getattr(descriptor, a) for a in ("grad_of", "output", "mutated_input") if hasattr(descriptor, a)), None
+    )
+    if inner is None:
+        return kinds.get(name, name), ""
+    kind, label = described_input(inner)
+    return {"InputMutationAOTOutput": "mutated"}.get(name, kinds.get(name, name)), f"{kind} {label}"
+
+
+@contextlib.contextmanager
+def _stage_two_modes(joint: Any) -> Iterator[None]:
+    """Enter what ``aot_export_joint_with_descriptors`` had put on its stack (``create_aot_state``, 2.11 to 2.15).
+
+    Gone from the list: a timer, and the tracker of Philox states, which only tracing needs.
+    """
+    import torch
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(symbol("torch._dynamo.compiled_autograd", "_disable")())
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        stack.enter_context(symbol("torch._dynamo.utils", "preserve_rng_state")())
+        stack.enter_context(joint.fake_mode)
+        if joint.fake_mode.shape_env is not None:
+            stack.enter_context(symbol("torch._dispatch.python", "enable_python_dispatcher")())
+        stack.enter_context(symbol("torch._dynamo.utils", "_disable_saved_tensors_hooks_during_tracing")())
+        yield
+
+
+@contextlib.contextmanager
+def _with_custom_functions() -> Iterator[None]:
+    """Let autograd functions of the user's into what is made ready to be stored (2.11 to 2.15)."""
+    with symbol("torch._functorch.config", "patch")(autograd_cache_allow_custom_autograd_functions=True):
+        yield
+
+
+@contextlib.contextmanager
+def _not_saved(key: str) -> Iterator[None]:
+    """Keep the entry with this key out of AOTAutograd's cache (``AOTAutogradCache.save``, 2.11 to 2.15)."""
+    cache = symbol(_CACHE, "AOTAutogradCache")
+    theirs = vars(cache)["save"]
+
+    def save(entry_key: str, entry: Any, remote: bool) -> None:
+        if entry_key != key:
+            theirs.__func__(entry_key, entry, remote)
+
+    cache.save = staticmethod(save)
+    try:
+        yield
+    finally:
+        cache.save = theirs

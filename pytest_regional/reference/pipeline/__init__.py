@@ -1,0 +1,55 @@
+"""The full-graph pipeline: a model, its joint graph, forward and backward in plain ATen, a list of passes, code.
+
+Read in this order: ``capture`` (a model as one joint graph), ``partition`` (forward and backward), ``graph_pass`` (what
+a pass is), ``pass_order`` and ``pass_pipeline`` (a list of them), ``compile`` (all of it), ``module`` (the result, with
+the model's parameters), ``call`` (what its calls must be like), ``artifacts`` (as a file), ``report``.
+"""
+
+from pytest_regional.reference.pipeline.artifacts import OtherModelError, load
+from pytest_regional.reference.pipeline.capture import JointGraph, Value, capture
+from pytest_regional.reference.pipeline.compile import compile
+from pytest_regional.reference.pipeline.errors import (
+    CaptureError,
+    InvalidPassError,
+    PartitionError,
+    PassFailedError,
+    PassOrderError,
+    PassUuidError,
+    PipelineError,
+    UnknownGraphError,
+    UnknownPassError,
+)
+from pytest_regional.reference.pipeline.graph_pass import GraphPass, Pass, graph_pass
+from pytest_regional.reference.pipeline.inductor_pass import as_inductor_pass
+from pytest_regional.reference.pipeline.module import CompiledModule
+from pytest_regional.reference.pipeline.partition import PartitionedGraphs, partition
+from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
+from pytest_regional.reference.pipeline.report import PassReport, PipelineReport
+
+__all__ = [
+    "CaptureError",
+    "CompiledModule",
+    "GraphPass",
+    "InvalidPassError",
+    "JointGraph",
+    "OtherModelError",
+    "PartitionError",
+    "PartitionedGraphs",
+    "Pass",
+    "PassFailedError",
+    "PassOrderError",
+    "PassPipeline",
+    "PassReport",
+    "PassUuidError",
+    "PipelineError",
+    "PipelineReport",
+    "UnknownGraphError",
+    "UnknownPassError",
+    "Value",
+    "as_inductor_pass",
+    "capture",
+    "compile",
+    "graph_pass",
+    "load",
+    "partition",
+]

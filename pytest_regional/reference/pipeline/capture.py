@@ -1,0 +1,229 @@
+"""``capture``: a model as one joint graph of forward and backward, in plain ATen, whose inputs say what they are."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from pytest_regional._torch import MissingTorchSymbolError
+from pytest_regional._torch.joint_graph import (
+    capture_with_dynamo,
+    copy_of_joint,
+    described_input,
+    export_joint,
+    flat_fake_inputs,
+    needs_autograd,
+    size_guards,
+    tracing_context_of,
+)
+from pytest_regional._torch.pytree import flatten
+from pytest_regional.reference.pipeline.call import CallChecks, InputCheck, ambient_modes
+from pytest_regional.reference.pipeline.copies import copy_of_graph
+from pytest_regional.reference.pipeline.errors import CaptureError
+
+Decompositions = Mapping[Any, Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Value:
+    """An input or output of a joint graph.
+
+    Attributes:
+        node: its node, or None for an output that is a constant.
+        kind: ``parameter``, ``buffer``, ``input``, ``tangent`` of what comes in; ``output``, ``gradient``, ``mutated``
+            (an input's new value) of what comes out.
+        label: the parameter's or buffer's qualified name, or the number of an input or output among its like.
+    """
+
+    node: torch.fx.Node | None
+    kind: str
+    label: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.label}".strip()
+
+
+class JointGraph:
+    """Forward and backward of a model in one ATen graph; of one without gradients, the forward alone.
+
+    Attributes:
+        graph_module: the graph. It may be changed, or another put in its place, before it is compiled.
+        model: what was captured.
+        checks: what a call of the compiled model must be like.
+    """
+
+    def __init__(self, model: torch.nn.Module, exported: Any, context: Any, checks: CallChecks) -> None:
+        self.model = model
+        self.checks = checks
+        self.context = context
+        self._exported = exported
+
+    @property
+    def graph_module(self) -> torch.fx.GraphModule:  # noqa: D102 -- see the class
+        gm: torch.fx.GraphModule = self._exported.graph_module
+        return gm
+
+    @graph_module.setter
+    def graph_module(self, gm: torch.fx.GraphModule) -> None:
+        self._exported.graph_module = gm
+
+    @property
+    def kind(self) -> str:
+        """``joint``, or ``inference`` for a model without gradients."""
+        return "joint" if needs_autograd(self._exported) else "inference"
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Qualified names of the parameters, in the order in which the graph takes them."""
+        return tuple(self._exported.params_spec)
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """Qualified names of the buffers, which the graph takes after the parameters."""
+        return tuple(self._exported.buffers_spec)
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """What the placeholders of the graph are."""
+        nodes = self.graph_module.graph.find_nodes(op="placeholder")
+        return tuple(Value(node, *described_input(node.meta["desc"])) for node in nodes)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """What the graph returns: mutated inputs, outputs, then gradients."""
+        output = self.graph_module.graph.output_node()
+        found = zip(output.args[0], output.meta["desc"], strict=True)
+        return tuple(
+            Value(node if isinstance(node, torch.fx.Node) else None, *described_input(descriptor))
+            for node, descriptor in found
+            if descriptor is not None
+        )
+
+    @property
+    def example_inputs(self) -> list[Any]:
+        """The (fake) values of the placeholders."""
+        return [node.meta.get("val") for node in self.graph_module.graph.find_nodes(op="placeholder")]
+
+    @property
+    def exported(self) -> Any:
+        """PyTorch's ``JointWithDescriptors``."""
+        return self._exported
+
+    def copy(self) -> JointGraph:
+        """Return the same with a graph of its own, so that one can be compiled or changed and the other stays."""
+        gm = copy_of_graph(self.graph_module)
+        return JointGraph(self.model, copy_of_joint(self._exported, gm), self.context, self.checks)
+
+    def __str__(self) -> str:
+        ops = sum(node.op == "call_function" for node in self.graph_module.graph.nodes)
+        counts = f"{len(self.parameters)} parameters, {len(self.buffers)} buffers"
+        return f"{self.kind} graph of {type(self.model).__name__}: {ops} ops, {counts}"
+
+
+def capture(
+    model: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    decompositions: Decompositions | None = None,
+    dynamic: bool = False,
+    strict: bool = True,
+) -> JointGraph:
+    """Capture ``model`` on example inputs: forward, and backward where something requires gradients. Nothing runs.
+
+    Args:
+        model: A module, or a function of tensors.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        decompositions: Operators to take apart while tracing. None is what you want: which ops are taken apart is the
+            affair of the pass that compiles, and changes numerics.
+        dynamic: Whether sizes of the inputs become symbols; dimensions that ``torch._dynamo.mark_dynamic`` names do in
+            any case.
+        strict: Whether Dynamo reads the model's code. Without, the model runs on fake tensors, which knows no
+            ``flex_attention`` and lets Python's side effects happen.
+
+    Raises:
+        CaptureError: what the model does cannot be captured as one graph; the cause is chained.
+    """
+    args, kwargs = _checked(model, args, kwargs)
+    module = model if isinstance(model, torch.nn.Module) else FunctionModule(model)
+    with _explained(model), _saved_random_state():
+        source = capture_with_dynamo(module, args, kwargs, dynamic=dynamic) if strict else module
+        context = tracing_context_of(source if strict else None)
+        exported = export_joint(source, args, kwargs, decompositions, context)
+    return JointGraph(module, exported, context, _checks_of(module, exported, args, kwargs))
+
+
+class FunctionModule(torch.nn.Module):  # type: ignore[misc]
+    """A function as a module without parameters."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        return self.function(*args, **kwargs)
+
+
+def _checked(
+    model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if not callable(model):
+        raise CaptureError(f"capture needs a module or a function, not {model!r}")
+    if isinstance(args, torch.Tensor) or not isinstance(args, Sequence):
+        raise CaptureError(
+            f"capture takes the positional arguments of the model as a tuple, not {type(args).__name__}: "
+            f"write capture(model, (x,), {{}})"
+        )
+    return tuple(args), dict(kwargs or {})
+
+
+@contextlib.contextmanager
+def _explained(model: Callable[..., Any]) -> Iterator[None]:
+    """Turn whatever tracing raises into one error: it is the user's model that runs there."""
+    try:
+        yield
+    except MissingTorchSymbolError:
+        raise
+    except Exception as error:
+        name = getattr(model, "__qualname__", type(model).__qualname__)
+        raise CaptureError(
+            f"{name} cannot be captured as one graph: {type(error).__name__}: {error}\nTry the model on these inputs "
+            f"by torch.compile(model, fullgraph=True, backend='eager'), which fails at the same place."
+        ) from error
+
+
+@contextlib.contextmanager
+def _saved_random_state() -> Iterator[None]:
+    """Keep tracing out of the program's random numbers."""
+    with torch.random.fork_rng():
+        yield
+
+
+def _checks_of(module: torch.nn.Module, exported: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallChecks:
+    leaves, structure = flatten((args, dict(kwargs)))
+    fakes = flat_fake_inputs(exported)[-len(leaves) :] if leaves else []
+    inputs = tuple(map(InputCheck.of, leaves, fakes))
+    symbols = {
+        name: (i, d) for i, check in enumerate(inputs) for d, name in enumerate(check.shape) if type(name) is str
+    }
+    sizes = [fakes[i].shape[d] for i, d in symbols.values()]
+    state = flat_fake_inputs(exported)[: len(exported.params_spec) + len(exported.buffers_spec)]
+    names = (*exported.params_spec, *exported.buffers_spec)
+    return CallChecks(
+        state=tuple((name, InputCheck.of(fake, fake)) for name, fake in zip(names, state, strict=True)),
+        inputs=inputs,
+        structure=structure,
+        keywords=tuple(kwargs),
+        symbols=tuple(symbols.items()),
+        guards=size_guards(exported, sizes),
+        training=tuple((name, child.training) for name, child in module.named_modules()),
+        modes=ambient_modes(),
+        returns=exported.out_spec,
+    )

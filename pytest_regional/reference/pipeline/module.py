@@ -1,0 +1,86 @@
+"""``CompiledModule``: what the pipeline makes of a model, with the model's own parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pytest_regional._torch.pytree import unflatten
+
+if TYPE_CHECKING:
+    from pytest_regional.reference.artifacts import PathLike
+    from pytest_regional.reference.pipeline.call import CallChecks
+    from pytest_regional.reference.pipeline.report import PipelineReport
+
+_REGISTRIES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+
+
+class CompiledModule(torch.nn.Module):  # type: ignore[misc]
+    """A model whose forward and backward are compiled.
+
+    It shares parameters, buffers and submodules with the model that it was made of: names, ``state_dict``, optimizers
+    and ``.grad`` are the model's. A call that does not fit what was captured is an error, never a wrong result.
+
+    Attributes:
+        report: What each pass did, and how long it took; None for a loaded one.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        compiled: Callable[[list[Any]], Sequence[Any]],
+        checks: CallChecks,
+        report: PipelineReport | None = None,
+    ) -> None:
+        super().__init__()
+        self.__dict__.update({name: model.__dict__[name] for name in _REGISTRIES})
+        self._original = (model,)  # in a tuple, or it would be a submodule
+        self.report = report
+        self._compiled = compiled
+        self._checks = checks
+        self._slots = tuple(_slots(model, [name for name, _ in checks.state]))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the compiled forward; autograd runs the compiled backward.
+
+        Raises:
+            InputMismatchError: shapes, constants, modes or other properties that were captured do not hold.
+        """
+        checks = self._checks
+        checks.check_modes()
+        checks.check_module(self)
+        inputs = checks.flat(args, kwargs)
+        state = [registry[name] for registry, name in self._slots]
+        checks.check_state(state)
+        return unflatten(self._compiled([*state, *inputs]), checks.returns)
+
+    @property
+    def training(self) -> bool:
+        """The mode of the model; the compiled code holds for the one that it was captured in."""
+        return bool(self._original[0].training)
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        if "_original" in self.__dict__:
+            self._original[0].training = mode
+
+    def save(self, path: PathLike) -> None:
+        """Write forward, backward and all that a call needs, but no parameters, to ``path``, whole or not at all.
+
+        Raises:
+            UnsavableArtifactError: it refers to something that has no place in a file.
+            ArtifactError: ``path`` is a folder, or others can write to its folder.
+        """
+        from pytest_regional.reference.pipeline.artifacts import save
+
+        save(path, self._compiled, self._checks)
+
+
+def _slots(model: torch.nn.Module, names: Iterable[str]) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Yield where each parameter and buffer lives, so that one that is replaced is seen."""
+    for path in names:
+        owner, _, name = path.rpartition(".")
+        module = model.get_submodule(owner)
+        yield (module._parameters if name in module._parameters else module._buffers), name

@@ -1,0 +1,122 @@
+"""``partition``: a joint graph as forward and backward, without compiling them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch.fx
+
+from pytest_regional._torch.joint_graph import compile_joint
+from pytest_regional.reference.partitioners import partitioner_for
+from pytest_regional.reference.pipeline.capture import JointGraph
+from pytest_regional.reference.pipeline.copies import copy_of_graph
+from pytest_regional.reference.pipeline.errors import PartitionError
+
+#: Takes a joint graph and its inputs, with keywords of AOTAutograd's, and returns forward and backward.
+PartitionFunction = Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]]
+
+_NAMES = ("default", "min_cut")
+
+
+@dataclass(frozen=True)
+class PartitionedGraphs:
+    """Forward and backward of a joint graph. Both may be changed before they are compiled.
+
+    Attributes:
+        joint: What they were made of.
+        forward: Takes what the joint graph takes but tangents; returns its outputs, then what the backward needs.
+        backward: Takes that, and tangents; returns gradients.
+        partitioner: How they were split.
+    """
+
+    joint: JointGraph
+    forward: torch.fx.GraphModule
+    backward: torch.fx.GraphModule
+    partitioner: str | PartitionFunction
+
+    def as_partition_function(self) -> PartitionFunction:
+        """Return a partitioner that splits the joint graph into copies of these two."""
+        split = partition_function(self.partitioner)
+
+        def given(gm: torch.fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
+            if is_outermost(gm):
+                return copy_of_graph(self.forward), copy_of_graph(self.backward)
+            return split(gm, inputs, **keywords)
+
+        return given
+
+
+def partition(joint: JointGraph, partitioner: str | PartitionFunction = "default") -> PartitionedGraphs:
+    """Split ``joint``, which stays as it is, into forward and backward.
+
+    Args:
+        joint: What ``capture`` returned.
+        partitioner: ``default`` keeps what the forward computed; ``min_cut`` computes again what is cheap; or a
+            function of the joint graph and its inputs, as ``torch._functorch.partitioners`` has them.
+
+    Raises:
+        PartitionError: there is no backward, or the partitioner returned something else than two graphs.
+    """
+    if joint.kind != "joint":
+        raise PartitionError(
+            f"{joint} has no backward to split off: nothing that it returns requires gradients. It is compiled whole."
+        )
+    split = partition_function(partitioner)
+
+    def stop_at_outermost(gm: torch.fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
+        graphs = checked_graphs(split(gm, inputs, **keywords), partitioner)
+        if is_outermost(gm):
+            raise _Partitioned(*graphs)
+        return graphs
+
+    mine = joint.copy()
+    try:
+        compile_joint(
+            mine.exported, mine.context, partition=stop_at_outermost, forward=_not_reached, backward=_not_reached
+        )
+    except _Partitioned as found:
+        return PartitionedGraphs(joint, found.forward, found.backward, partitioner)
+    raise PartitionError(f"{joint} was not partitioned: AOTAutograd asked no partitioner.")
+
+
+def partition_function(partitioner: str | PartitionFunction) -> PartitionFunction:
+    """Return the function that ``partitioner`` names or is.
+
+    Raises:
+        PartitionError: a name that there is not.
+    """
+    if callable(partitioner):
+        return partitioner
+    if partitioner not in _NAMES:
+        raise PartitionError(f"there is no partitioner {partitioner!r}: give {' or '.join(_NAMES)}, or a function.")
+    return partitioner_for(partitioner)
+
+
+def checked_graphs(result: Any, partitioner: str | PartitionFunction) -> Any:
+    """Return ``result`` if it is two graph modules.
+
+    Raises:
+        PartitionError: it is not.
+    """
+    if isinstance(result, tuple) and len(result) == 2 and all(isinstance(gm, torch.fx.GraphModule) for gm in result):
+        return result
+    name = partitioner if isinstance(partitioner, str) else getattr(partitioner, "__qualname__", repr(partitioner))
+    raise PartitionError(f"partitioner {name} returned {type(result).__name__}, not (forward, backward) graph modules.")
+
+
+def is_outermost(gm: torch.fx.GraphModule) -> bool:
+    """Return whether ``gm`` is a whole joint graph: AOTAutograd has bodies of higher-order ops split the same way."""
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    return any("desc" in node.meta for node in placeholders)
+
+
+class _Partitioned(Exception):
+    def __init__(self, forward: torch.fx.GraphModule, backward: torch.fx.GraphModule) -> None:
+        self.forward = forward
+        self.backward = backward
+
+
+def _not_reached(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> NoReturn:
+    raise PartitionError("a graph was about to be compiled where only partitioning was asked for")
