@@ -5,6 +5,7 @@ Read in this order: ``templates`` and ``decompose`` (Inductor's decompositions, 
 share), ``failure`` (the node it failed on).
 """
 
+from pytest_regional.reference.full_inductor.collectives import use_functional_collectives
 from pytest_regional.reference.full_inductor.compiling import (
     FullInductor,
     FullInductorConfigError,
@@ -19,7 +20,7 @@ from pytest_regional.reference.full_inductor.errors import (
     NotFunctionalError,
     NumericsWarning,
 )
-from pytest_regional.reference.full_inductor.functional import check_functional, use_functional_collectives
+from pytest_regional.reference.full_inductor.functional import check_functional
 
 __all__ = [
     "CollectiveFormError",

@@ -33,12 +33,14 @@ from pytest_regional._torch.region_compile import (
     tracing,
 )
 from pytest_regional.reference.effects import Edge
+from pytest_regional.reference.full_inductor.collectives import use_functional_collectives
 from pytest_regional.reference.full_inductor.copying import copied
 from pytest_regional.reference.full_inductor.decompose import decompose, fake_mode_of
 from pytest_regional.reference.full_inductor.errors import FullInductorError, MissingValueError
 from pytest_regional.reference.full_inductor.failure import failure
-from pytest_regional.reference.full_inductor.functional import check_functional, use_functional_collectives
+from pytest_regional.reference.full_inductor.functional import check_functional
 from pytest_regional.reference.full_inductor.program import Program, current_program
+from pytest_regional.reference.full_inductor.single import OnlyOutput, return_tuple
 from pytest_regional.reference.ordering.carry import compile_in_order
 from pytest_regional.reference.ordering.remove import remove_control_deps
 from pytest_regional.reference.regions import RegionConfigError, checked_settings, freeze
@@ -118,7 +120,9 @@ class FullInductor:
                 with inductor_compile(fake_mode):
                     return _compile_prepared(module, inputs, kind, program)
 
-            return compile_in_order(lambda: _without_order(gm), compile_module)
+            is_single = return_tuple(gm)
+            compiled = compile_in_order(lambda: _without_order(gm), compile_module)
+            return OnlyOutput(compiled) if is_single else compiled
 
     def _prepare(self, gm: torch.fx.GraphModule) -> None:
         use_functional_collectives(gm)
@@ -137,14 +141,20 @@ def kind_of(gm: torch.fx.GraphModule) -> str:
     """Return which kind of graph AOTAutograd made: a backward has tangents, a forward outputs that nobody asked for."""
     if any("tangents" in node.name for node in gm.graph.find_nodes(op="placeholder")):
         return "backward"
+    outputs = len(_outputs(gm))
+    return "forward" if outputs_before_the_users() + user_outputs(outputs) < outputs else "inference"
+
+
+def user_outputs(outputs: int) -> int:
+    """Return how many of a forward graph's ``outputs`` the user sees, behind the inputs that were written to."""
+    behind = outputs - outputs_before_the_users()
     users = user_output_count()
+    return behind if users is None else min(behind, users)
+
+
+def _outputs(gm: torch.fx.GraphModule) -> Sequence[Any]:
     outputs = gm.graph.output_node().args[0]
-    has_more = users is not None and isinstance(outputs, (list, tuple)) and _visible(outputs, users) < len(outputs)
-    return "forward" if has_more else "inference"
-
-
-def _visible(outputs: Sequence[Any], users: int) -> int:
-    return min(len(outputs), users + outputs_before_the_users())
+    return outputs if isinstance(outputs, (list, tuple)) else (outputs,)
 
 
 def _without_order(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, tuple[Edge, ...]]:
@@ -158,31 +168,16 @@ def _without_order(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, tupl
 def _compile_prepared(
     gm: torch.fx.GraphModule, inputs: Sequence[Any], kind: str, program: Program
 ) -> Callable[..., Any]:
-    if kind == "inference":
-        count = len(_outputs(gm))
-        return _compiled(compile_forward(gm, inputs, program.state, outputs=count, is_inference=True))
-    gm = run_joint_graph_passes(gm, inputs)
+    compiled: Callable[..., Any]
     if kind == "backward":
-        return _compiled(compile_backward(gm, inputs, program.state))
-    outputs = _outputs(gm)
-    users = user_output_count()
-    visible = len(outputs) if users is None else _visible(outputs, users)
-    count = visible - outputs_before_the_users()
-    return _compiled(compile_forward(gm, inputs, program.state, outputs=count, is_inference=False))
-
-
-def _compiled(result: Any) -> Callable[..., Any]:
-    compiled: Callable[..., Any] = result
+        compiled = compile_backward(run_joint_graph_passes(gm, inputs), inputs, program.state)
+        return compiled
+    outputs = len(_outputs(gm))
+    if kind == "forward":
+        gm = run_joint_graph_passes(gm, inputs)
+        outputs = user_outputs(outputs)
+    compiled = compile_forward(gm, inputs, program.state, outputs=outputs, is_inference=kind == "inference")
     return compiled
-
-
-def _outputs(gm: torch.fx.GraphModule) -> Sequence[Any]:
-    outputs = gm.graph.output_node().args[0]
-    if not isinstance(outputs, (list, tuple)):
-        raise FullInductorError(
-            f"the graph returns {outputs!r}, not a tuple: AOTAutograd's graphs return one, and so must this."
-        )
-    return outputs
 
 
 def _fake_mode(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:

@@ -4,73 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 import torch.fx
 
-from pytest_regional._torch.full_inductor import functionalize_collectives
 from pytest_regional._torch.region_compile import is_op_overload, storage_key
 from pytest_regional.reference.effects import written_arguments
 from pytest_regional.reference.extract import called_attributes
-from pytest_regional.reference.full_inductor.decompose import replace_node
-from pytest_regional.reference.full_inductor.errors import CollectiveFormError, NotFunctionalError
+from pytest_regional.reference.full_inductor.errors import NotFunctionalError
 
 _EPILOGUE = ("aten::copy_", "aten::set_", "inductor::resize_storage_bytes_")
 # These write to buffers that they are given for it, and Inductor lowers them as such.
 _LOWERED_AS_WRITES = ("_c10d_functional", "symm_mem")
-
-
-def use_functional_collectives(gm: torch.fx.GraphModule) -> None:
-    """Rewrite collectives that work in place (``torch.distributed.all_reduce`` in a ``make_fx`` trace), in place.
-
-    Raises:
-        CollectiveFormError: for those that PyTorch cannot rewrite.
-    """
-    if not any(map(_is_in_place_collective, gm.graph.nodes)):
-        return
-    try:
-        can_rewrite = functionalize_collectives(gm)
-    except (AssertionError, NotImplementedError) as error:
-        raise CollectiveFormError(f"a collective that works in place cannot be rewritten: {error}") from error
-    if can_rewrite:
-        for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
-            _use_received_value(node)
-    left = next(filter(_is_in_place_collective, gm.graph.nodes), None)
-    if left is not None:
-        raise CollectiveFormError(
-            f"node {left.name!r} ({left.target}) is a collective that works in place, which Inductor does not know and "
-            f"this torch ({torch.__version__}) does not rewrite: use torch.distributed._functional_collectives.",
-            node=left.name,
-        )
-    gm.graph.lint()
-    gm.recompile()
-
-
-def _is_in_place_collective(node: torch.fx.Node) -> bool:
-    return node.op == "call_function" and is_op_overload(node.target) and node.target.namespace == "c10d"
-
-
-def _use_received_value(copy: torch.fx.Node) -> None:
-    """Let what comes later use what a collective received instead of the tensor that it was written to."""
-    target, received = copy.args
-    if not isinstance(target, torch.fx.Node) or not isinstance(received, torch.fx.Node):
-        return
-    if received.target is not torch.ops._c10d_functional.wait_tensor.default:
-        return
-    output = copy.graph.output_node()
-    later = _nodes_behind(copy)
-    for user in list(target.users):
-        if user in later:
-            user.replace_input_with(target, received)
-    if target.op == "placeholder":
-        copy.replace_all_uses_with(received)
-        output.prepend(copy)
-    else:
-        replace_node(copy, received)
-
-
-def _nodes_behind(node: torch.fx.Node) -> set[torch.fx.Node]:
-    nodes = list(node.graph.nodes)
-    return set(nodes[nodes.index(node) + 1 :])
 
 
 def check_functional(gm: torch.fx.GraphModule) -> None:
