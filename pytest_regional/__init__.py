@@ -26,11 +26,12 @@ if TYPE_CHECKING:
         at_least,
         at_most,
     )
+    from pytest_regional.harness.endings import FallbackError, VacuousTestError
     from pytest_regional.harness.observer import CompileForbiddenError
     from pytest_regional.harness.parity import BadProgramError, ParityError, ParityReport
     from pytest_regional.harness.process import NewProcessError
     from pytest_regional.harness.record import CompileRecord
-    from pytest_regional.harness.regional import FallbackError, Regional, VacuousTestError
+    from pytest_regional.harness.regional import Regional
 
 _HOMES = {
     "BackendSpec": "backends.spec",
@@ -40,14 +41,14 @@ _HOMES = {
     "CompileRecord": "harness.record",
     "CounterExpectationError": "harness.counters",
     "Counters": "harness.counters",
-    "FallbackError": "harness.regional",
+    "FallbackError": "harness.endings",
     "NewProcessError": "harness.process",
     "ParityError": "harness.parity",
     "ParityReport": "harness.parity",
     "Regional": "harness.regional",
     "Support": "backends.capabilities",
     "UnknownCounterError": "harness.counters",
-    "VacuousTestError": "harness.regional",
+    "VacuousTestError": "harness.endings",
     "at_least": "harness.counters",
     "at_most": "harness.counters",
     "declared": "backends.capabilities",

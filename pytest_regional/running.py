@@ -80,7 +80,7 @@ class RunHooks:
 
 def _check_end(regional: Regional, *, vacuity: bool) -> None:
     """Fail a test whose body passed without proving anything; no frame of the test is at fault, so none is shown."""
-    from pytest_regional.harness.regional import FallbackError, VacuousTestError
+    from pytest_regional.harness.endings import FallbackError, VacuousTestError
 
     problem = ""
     try:

@@ -97,7 +97,7 @@ class RegionalSession:
 
     def _apply_requirements(self, item: pytest.Item, target: Target) -> None:
         for name in target.mark.requires:
-            support = target.spec.capabilities.get(name)
+            support = target.spec.supports(name)
             if support:
                 continue
             reason = f"backend {target.spec.name!r} disclaims {name}: {support.reason}"

@@ -95,7 +95,7 @@ def _skip_without(made: Regional, requires: Sequence[str]) -> None:
     import unittest
 
     for name in requires:
-        support = made.spec.capabilities.get(name)
+        support = made.spec.supports(name)
         if not support:
             raise unittest.SkipTest(f"backend {made.backend!r} disclaims {name}: {support.reason}")
 

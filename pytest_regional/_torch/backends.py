@@ -34,3 +34,13 @@ def registered_backend(name: str) -> Callable[..., Any]:
     """Return the Dynamo backend registered as ``name`` (``torch._dynamo.backends.registry``, 2.11 to 2.15)."""
     backend: Callable[..., Any] = symbol("torch._dynamo.backends.registry", "lookup_backend")(name)
     return backend
+
+
+def regional_inductor_pass() -> Callable[..., Any]:
+    """Return PyTorch's ``regional_inductor`` as a pass of one graph and its inputs (2.11 to 2.15)."""
+    compiler = symbol("torch.fx.passes.regional_inductor", "regional_inductor")
+
+    def torch_regional_inductor(gm: Any, example_inputs: Any) -> Any:
+        return compiler(gm, *example_inputs)
+
+    return torch_regional_inductor

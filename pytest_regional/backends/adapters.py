@@ -22,10 +22,16 @@ def reference() -> BackendSpec:
 
         forget()
 
+    def graph_pass() -> Any:
+        from pytest_regional.reference.passes import RegionalInductor
+
+        return RegionalInductor()
+
     return BackendSpec(
         "reference",
         factory,
         Capabilities(),
+        graph_pass=graph_pass,
         forget=forget,
         compile_options=frozenset({"pre_grad_pass_timing"}),
     )
@@ -108,7 +114,12 @@ def torch_regional() -> BackendSpec:
 
         return regional_inductor_backend()
 
-    return BackendSpec("torch", factory, TorchRegionalCapabilities())
+    def graph_pass() -> Any:
+        from pytest_regional._torch.backends import regional_inductor_pass
+
+        return regional_inductor_pass()
+
+    return BackendSpec("torch", factory, TorchRegionalCapabilities(), graph_pass=graph_pass)
 
 
 class WholeGraphCapabilities(Capabilities):
@@ -195,8 +206,14 @@ class InductorCapabilities(WholeGraphCapabilities):
 
 
 def inductor() -> BackendSpec:
-    """Return whole-graph Inductor."""
-    return BackendSpec("inductor", lambda: "inductor", InductorCapabilities())
+    """Return whole-graph Inductor; of graphs captured ahead of time, through the reference's ``FullInductor``."""
+
+    def graph_pass() -> Any:
+        from pytest_regional.reference.full_inductor import FullInductor
+
+        return FullInductor()
+
+    return BackendSpec("inductor", lambda: "inductor", InductorCapabilities(), graph_pass=graph_pass)
 
 
 class EagerCapabilities(NoWholeGraphStages, WholeGraphCapabilities):
@@ -214,4 +231,8 @@ class EagerCapabilities(NoWholeGraphStages, WholeGraphCapabilities):
 
 def aot_eager() -> BackendSpec:
     """Return ``aot_eager``: AOTAutograd without a compiler behind it."""
-    return BackendSpec("aot_eager", lambda: "aot_eager", EagerCapabilities())
+    return BackendSpec("aot_eager", lambda: "aot_eager", EagerCapabilities(), graph_pass=lambda: _as_it_is)
+
+
+def _as_it_is(gm: Any, example_inputs: Any) -> Any:
+    return gm

@@ -212,6 +212,16 @@ class Capabilities:
         """An ``autograd.Function`` does not keep a graph out of that cache."""
         return supported()
 
+    @property
+    def full_graph(self) -> Support:
+        """A graph captured ahead of time, forward or backward, can be compiled by it as the last pass of a pipeline."""
+        return supported()
+
+    @property
+    def full_graph_artifacts(self) -> Support:
+        """What such a pipeline made can be saved, and loaded in another process without a compile."""
+        return supported()
+
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """Return every capability's name, those that a subclass adds included."""

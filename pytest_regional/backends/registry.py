@@ -97,3 +97,11 @@ def _specify(name: str, value: Any) -> BackendSpec:
 
 def _short_name(name: str) -> str:
     return name.rpartition(":")[2] if ":" in name else name
+
+
+def full_graph_modules() -> tuple[Any, Any]:
+    """Return the modules that capture, partition and compile whole graphs: the pipeline, and its passes."""
+    return (
+        importlib.import_module("pytest_regional.reference.pipeline"),
+        importlib.import_module("pytest_regional.reference.passes"),
+    )

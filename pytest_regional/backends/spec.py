@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_regional._text import unknown_name
 
-from .capabilities import Capabilities
+from .capabilities import Capabilities, Support, unsupported
 
 COMPILE_OPTIONS = frozenset({"pre_grad_pass_timing"})
 
@@ -28,6 +28,9 @@ class BackendSpec:
         capabilities: what the backend claims and disclaims.
         known_failures: a text file of known failures kept by the adopter (see ``docs/backends.md``), or ``None``.
         forget: called by isolation and ``restart()``; drops what the backend itself keeps in memory.
+        graph_pass: returns the pass that compiles one graph of AOTAutograd's, ``pass(gm, example_inputs)``, as the last
+            of a full-graph pipeline; ``None`` for a backend that compiles what Dynamo hands it and nothing else, which
+            then lacks the capability ``full_graph``.
         compile_options: which ``torch.compile(..., options={...})`` the backend takes where torch has no such setting:
             ``pre_grad_pass_timing`` is the only one there is, and torch 2.11 the only torch without the setting.
         origin: the name that the registry resolved to this specification; another process finds it by that name.
@@ -39,6 +42,7 @@ class BackendSpec:
     known_failures: Path | None = None
     forget: Callable[[], None] | None = None
     compile_options: frozenset[str] = frozenset()
+    graph_pass: Callable[[], Any] | None = None
     origin: str = ""
 
     def __post_init__(self) -> None:
@@ -52,5 +56,18 @@ class BackendSpec:
                 f"backend {self.name!r}: capabilities must be an instance of Capabilities, not {self.capabilities!r}; "
                 f"a class, such as declared(...) returns, wants calling: declared(...)()"
             )
+        if self.graph_pass is not None and not callable(self.graph_pass):
+            raise TypeError(f"backend {self.name!r}: graph_pass must be callable and return the pass")
         for option in self.compile_options - COMPILE_OPTIONS:
             raise ValueError(f"backend {self.name!r}: {unknown_name('compile option', option, COMPILE_OPTIONS)}")
+
+    def supports(self, capability: str) -> Support:
+        """Return whether a capability is there: as claimed, and with what it needs.
+
+        Raises:
+            UnknownCapabilityError: a name that is no capability.
+        """
+        support = self.capabilities.get(capability)
+        if support and self.graph_pass is None and capability.startswith("full_graph"):
+            return unsupported("its BackendSpec gives no graph_pass")
+        return support

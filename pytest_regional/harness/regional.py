@@ -8,7 +8,7 @@ import hashlib
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,9 @@ from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 
 from . import annotated, isolation
-from .counters import Bound, Counters, bounds_of, check_expectation, describe
+from .counters import Bound, Counters, bounds_of, check_expectation
 from .device import usable_device
+from .endings import check_fallbacks, check_not_vacuous
 from .inputs import InputFactories
 from .observer import Observer
 from .options import CompileOptions
@@ -26,18 +27,12 @@ from .process import ProcessResult, call_in_new_process, job_for
 from .record import CompileRecord
 
 if TYPE_CHECKING:
+    from .full_graph import FullGraph
     from .graph_passes.result import PassRun
     from .parity import ParityReport
+    from .training import TrainingReport
 
 DEFAULT_SEED = 20251006
-
-
-class VacuousTestError(AssertionError):
-    """A test that compiled nothing, so that whatever it asserted was asserted of eager code."""
-
-
-class FallbackError(AssertionError):
-    """Something that was asked to compile ran eager instead."""
 
 
 class Regional(InputFactories):
@@ -215,6 +210,28 @@ class Regional(InputFactories):
         self.parity_reports.append(report)
         return report
 
+    def assert_training_parity(self, model: Any, batches: Sequence[Any], **options: Any) -> TrainingReport:
+        """Assert that a compiled module trains as eager does, step by step; see ``docs/training-parity.md``.
+
+        Keywords are ``compiled``, ``loss``, ``optimizer``, ``level``, ``rtol``, ``atol`` and ``compiling_steps`` of
+        :func:`pytest_regional.harness.training.assert_training_parity`, which also says what is raised.
+        """
+        from .training import assert_training_parity
+
+        __tracebackhide__ = True
+        return assert_training_parity(self, model, batches, **options)
+
+    @property
+    def pipeline(self) -> FullGraph:
+        """The full-graph pipeline, with the backend under test as its last pass; see ``docs/full-graph.md``.
+
+        Raises:
+            NoGraphPassError: the backend compiles for Dynamo alone.
+        """
+        from .full_graph import full_graph_of
+
+        return full_graph_of(self.spec)
+
     def run_pass(self, passes: Any, fn_or_graph: Any, *inputs: Any, **options: Any) -> PassRun:
         """Run a graph pass, or a list of them, on a program; see ``docs/testing-passes.md``.
 
@@ -299,27 +316,12 @@ class Regional(InputFactories):
     def check_fallbacks(self) -> None:
         """Raise :class:`FallbackError` when anything ran eager that was asked to compile."""
         __tracebackhide__ = True
-        events = [event for event in self.observer.log.since() if event.counter == "fallbacks"]
-        if events:
-            causes = "\n".join(f"  {event.cause}" for event in events)
-            raise FallbackError(f"what should have been compiled ran eager:\n{causes}")
+        check_fallbacks(self)
 
     def check_not_vacuous(self) -> None:
         """Raise :class:`VacuousTestError` when no region was compiled, loaded, or shared with another test."""
         __tracebackhide__ = True
-        if not self.spec.capabilities.get("compiles_regions"):
-            return
-        counters = self.counters
-        loaded = counters.region_cache_hits or counters.cache_hits
-        if counters.region_compiles or loaded or self.observer.called_compiled_region:
-            return
-        if self.passes_on_graphs and not self.observer.graphs:
-            return
-        raise VacuousTestError(
-            f"no region was compiled and none was loaded with backend {self.backend!r}: the test proves nothing about "
-            f"compiled code. Were the annotations lost, or was nothing called? If that is intended, mark the test "
-            f"regional_compile(expects_regions=False).\n" + "\n".join(describe(self.observer.log.since()))
-        )
+        check_not_vacuous(self)
 
 
 def clear_folder(folder: Path) -> None:
