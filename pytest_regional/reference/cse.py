@@ -21,7 +21,7 @@ _UNINITIALISED = ("empty", "new_empty", "empty_like", "empty_strided", "new_empt
 def merge_common_subexpressions(graph: torch.fx.Graph) -> int:
     """Merge equal pure ops of the same region in ``graph``; return how many were removed."""
     keys = read_region_keys(graph)
-    kept_apart = _storages_kept_apart(graph)
+    kept_apart = storages_kept_apart(graph)
     first: dict[Hashable, torch.fx.Node] = {}
     removed = 0
     for node in list(graph.nodes):
@@ -61,7 +61,7 @@ def _name(node: torch.fx.Node) -> str:
     return str(target._opname)
 
 
-def _storages_kept_apart(graph: torch.fx.Graph) -> set[int | None]:
+def storages_kept_apart(graph: torch.fx.Graph) -> set[int | None]:
     """Memory that is returned, and so must stay its caller's own, or that is written to."""
     written = (argument for node in graph.nodes for argument in written_arguments(node))
     bases = (argument for node in graph.nodes if _writes_once_lowered(node) for argument in node.all_input_nodes)

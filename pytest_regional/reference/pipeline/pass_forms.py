@@ -64,6 +64,11 @@ class DeclaredPass:
             )
         return checked_uuid(method, f"the pass {self.name!r}", PassUuidError)
 
+    def summary(self, graph: str) -> str:
+        """Return what the pass says of its latest run on ``graph``; nothing where it has no method ``summary``."""
+        method = getattr(self.given, "summary", None)
+        return str(method(graph)) if callable(method) else ""
+
 
 def declared_pass(given: Any) -> DeclaredPass:
     """Read what ``given`` declares.

@@ -205,7 +205,8 @@ class _Run:
     def _note(self, one: DeclaredPass, seconds: float, ops: Counter[str] | None, status: Status) -> None:
         added, removed = differences(self._ops, ops) if ops is not None else ({}, {})
         before, after = self._ops.total(), ops.total() if ops is not None else None
-        self.rows.append(PassReport(one.name, self.graph, seconds, before, after, added, removed, status))
+        said = one.summary(self.graph) if status != "failed" else ""
+        self.rows.append(PassReport(one.name, self.graph, seconds, before, after, added, removed, status, said))
         self._ops = self._ops if ops is None else ops
 
 

@@ -29,7 +29,8 @@ class PassReport:
         ops_after: as many as it has now; None where no graph is left (``compiled``), or none that counts.
         added: operators of which there are more than before, and how many more.
         removed: operators of which there are fewer than before, and how many fewer.
-        status: ``ran``, ``compiled`` (the result is no graph any more), ``disabled`` or ``failed``.
+        status: ``ran``, ``compiled`` (a terminal pass), ``disabled`` or ``failed``.
+        summary: what the pass itself says of its run, by a method ``summary(graph)`` that it may have.
     """
 
     name: str
@@ -40,6 +41,7 @@ class PassReport:
     added: Mapping[str, int] = field(default_factory=dict)
     removed: Mapping[str, int] = field(default_factory=dict)
     status: Status = "ran"
+    summary: str = ""
 
     @property
     def changed(self) -> bool:
@@ -50,7 +52,7 @@ class PassReport:
         """Return the row that stands for this in a table."""
         ran = self.status != "disabled"
         ops = f"{_shown(self.ops_before)} -> {_shown(self.ops_after)}" if ran else ""
-        what = _changes(self) if self.status == "ran" else self.status
+        what = "; ".join(filter(None, (_changes(self) if self.status == "ran" else self.status, self.summary)))
         return self.graph, self.name, f"{self.seconds * 1e3:.2f}" if ran else "", ops, what
 
 

@@ -1,0 +1,34 @@
+"""Graph passes for a pipeline: each a small frozen dataclass with a name, a uuid and its declarations.
+
+``dead_code`` and ``canonicalization`` (with ``views``) clean up, ``annotate`` marks ops for compilation, ``order`` adds
+order edges and overlaps collectives, ``regional`` compiles regions. ``version`` is what stands in all their uuids.
+"""
+
+from pytest_regional.reference.passes.annotate import (
+    Annotated,
+    AnnotateOps,
+    PassMatchError,
+    PassMatchWarning,
+    annotate_matching,
+    annotate_ops,
+)
+from pytest_regional.reference.passes.canonicalization import Canonicalization, canonicalize
+from pytest_regional.reference.passes.dead_code import DeadCodeElimination, eliminate_dead_code
+from pytest_regional.reference.passes.order import AddControlDeps, OverlapCollectives
+from pytest_regional.reference.passes.regional import RegionalInductor
+
+__all__ = [
+    "AddControlDeps",
+    "AnnotateOps",
+    "Annotated",
+    "Canonicalization",
+    "DeadCodeElimination",
+    "OverlapCollectives",
+    "PassMatchError",
+    "PassMatchWarning",
+    "RegionalInductor",
+    "annotate_matching",
+    "annotate_ops",
+    "canonicalize",
+    "eliminate_dead_code",
+]

@@ -1,0 +1,301 @@
+"""``annotate_ops``: mark ops for compilation by what they are, where the program itself is not to be touched.
+
+What is written is what ``torch.fx.traceback.annotate`` and ``pytest_regional.region`` write, so that whoever reads
+those reads this.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.fx
+
+from pytest_regional._text import plural
+from pytest_regional._torch.annotations import ANNOTATION, REGION_CONFIGS, REGION_ID, region_mark
+from pytest_regional._torch.graph_passes import operator_types
+from pytest_regional._torch.pass_values import is_backward_node, is_gradient_sum
+from pytest_regional._torch.region_compile import is_higher_order_op, is_op_overload
+from pytest_regional.reference.effects import bodies_of
+from pytest_regional.reference.ordering.operator import is_control_deps
+from pytest_regional.reference.passes.version import OWN_CODE
+from pytest_regional.reference.pipeline.errors import PipelineError
+from pytest_regional.reference.pipeline.graph_pass import GRAPH_KINDS, Pass
+from pytest_regional.reference.pipeline.report import op_name
+from pytest_regional.reference.regions import checked_settings, freeze
+
+# Their bodies are graphs like any other; others' are functions of single elements.
+_RUN_GRAPHS = ("cond", "while_loop", "invoke_subgraph", "tag_activation_checkpoint", "autograd_function_apply", "wrap")
+
+Predicate = Callable[[torch.fx.Node], bool]
+
+
+class PassMatchError(PipelineError, LookupError):
+    """A pass was to match at least one op, and matched none."""
+
+
+class PassMatchWarning(UserWarning):
+    """A pass matched no op, and so did nothing."""
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """What :func:`annotate_matching` did.
+
+    Attributes:
+        matched: the ops that were asked for, backward counterparts by name included.
+        gradients: the backward nodes that belong to matched forward ops.
+        kept: those of either that keep the annotation they had.
+    """
+
+    matched: tuple[torch.fx.Node, ...] = ()
+    gradients: tuple[torch.fx.Node, ...] = ()
+    kept: tuple[torch.fx.Node, ...] = ()
+
+
+def annotate_matching(
+    graph: torch.fx.Graph,
+    target: Any,
+    *,
+    region: str | int | None = None,
+    configs: Mapping[str, Any] | None = None,
+    override: bool = False,
+) -> Annotated:
+    """Mark the ops of ``graph`` that ``target`` means, and on a joint graph the backward nodes that belong to them.
+
+    Args:
+        graph: an ATen graph; changed in place, bodies of higher-order operators included.
+        target: an op overload or packet, a higher-order operator, a name of one (``"aten.mm"``,
+            ``"flex_attention"``), a predicate on nodes, or a list of these.
+        region: id of the region, the default region when left out.
+        configs: Inductor configuration of the region.
+        override: whether ops that are marked already get this mark; else theirs, which stands closer, stays.
+
+    Raises:
+        TypeError: a target that is none of these.
+        RegionConfigError: a configuration that Inductor does not have.
+    """
+    mark = mark_for(region, configs)
+    wanted = matcher(target)
+    nodes = list(_nodes(graph, set()))
+    matched = [node for node in nodes if wanted(node)]
+    gradients = _gradients_of(matched, nodes)
+    kept = [node for node in (*matched, *gradients) if not _annotate(node, mark, override)]
+    return Annotated(tuple(matched), tuple(gradients), tuple(kept))
+
+
+def mark_for(region: str | int | None, configs: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the annotation that asks for ``region``.
+
+    Raises:
+        RegionConfigError: a configuration that Inductor does not have.
+    """
+    mark: dict[str, Any] = {} if region is None else {REGION_ID: region}
+    if configs is not None:
+        mark[REGION_CONFIGS] = checked_settings(configs, str(region or "default"))
+    return mark
+
+
+def _nodes(graph: torch.fx.Graph, seen: set[int]) -> Iterator[torch.fx.Node]:
+    """Yield the ops of ``graph``, and of the bodies in it that are graphs of ops that could be marked."""
+    for node in graph.nodes:
+        if node.op in ("call_function", "call_method", "call_module"):
+            yield node
+            for body in bodies_of(node) if op_name(node).startswith(_RUN_GRAPHS) else ():
+                if id(body) not in seen:
+                    seen.add(id(body))
+                    yield from _nodes(body.graph, seen)
+
+
+def _gradients_of(matched: Iterable[torch.fx.Node], nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+    """Return the backward nodes of the matched ops: AOTAutograd numbers both alike.
+
+    A number is that of the forward op that autograd recorded first with it, as where PyTorch copies annotations.
+    """
+    forward: dict[Any, torch.fx.Node] = {}
+    for node in nodes:
+        if "seq_nr" in node.meta and not is_backward_node(node):
+            forward.setdefault(node.meta["seq_nr"], node)
+    chosen = set(matched)
+    numbered = (node for node in nodes if is_backward_node(node) and not is_gradient_sum(node) and node not in chosen)
+    return [node for node in numbered if forward.get(node.meta.get("seq_nr")) in chosen]
+
+
+def _annotate(node: torch.fx.Node, mark: Mapping[str, Any], override: bool) -> bool:
+    if region_mark(node)[0] and not (override or _is_ours(node, mark)):
+        return False
+    custom = node.meta.get("custom")
+    node.meta["custom"] = {**(custom if isinstance(custom, dict) else {}), ANNOTATION: dict(mark)}
+    return True
+
+
+def _is_ours(node: torch.fx.Node, mark: Mapping[str, Any]) -> bool:
+    return freeze(region_mark(node)[1]) == freeze(mark)
+
+
+def matcher(target: Any) -> Predicate:
+    """Return a predicate on nodes for what ``annotate_ops`` takes as a target.
+
+    Raises:
+        TypeError: something else.
+    """
+    if isinstance(target, (list, tuple, set, frozenset)):
+        each = [matcher(one) for one in target]
+        return lambda node: any(one(node) for one in each)
+    if isinstance(target, str):
+        return lambda node: target in _names(node)
+    if is_op_overload(target):
+        return lambda node: _called(node) is target
+    if isinstance(target, operator_types()[1]):
+        return lambda node: getattr(_called(node), "overloadpacket", None) is target
+    if is_higher_order_op(target):
+        return lambda node: target.name() in _names(node)
+    public = _higher_order_op_behind(target)
+    if public is not None:
+        return matcher(public)
+    if callable(target) and not isinstance(target, type) and not _is_of_torch(target):
+        return lambda node: bool(target(node))
+    raise TypeError(
+        f"annotate_ops cannot match by {target!r}: give an op such as torch.ops.aten.mm, a higher-order operator, a "
+        f"name such as 'aten.mm' or 'flex_attention', a function of a node, or a list of these."
+    )
+
+
+def _higher_order_op_behind(function: Any) -> str | None:
+    """Return the operator that ``flex_attention``, as users call it, stands for in graphs."""
+    module = getattr(function, "__module__", None)
+    return "flex_attention" if module == "torch.nn.attention.flex_attention" else None
+
+
+def _is_of_torch(function: Any) -> bool:
+    """``torch.mm`` and its kind compute, and say nothing of a node; in ATen graphs they stand under other names."""
+    return str(getattr(function, "__module__", None) or "torch").split(".")[0] == "torch"
+
+
+def _called(node: torch.fx.Node) -> Any:
+    """Return what ``node`` runs; an order edge runs the one op in its body."""
+    if not is_control_deps(node):
+        return node.target
+    inner = (one.target for body in bodies_of(node)[:1] for one in body.graph.nodes if one.op == "call_function")
+    return next(inner, node.target)
+
+
+def _names(node: torch.fx.Node) -> tuple[str, ...]:
+    target = _called(node)
+    if is_op_overload(target):
+        return str(target), str(target.overloadpacket)
+    if is_higher_order_op(target):
+        name = str(target.name())
+        return name, name.removesuffix("_backward"), f"higher_order.{name}"
+    return (op_name(node),)
+
+
+@dataclass(frozen=True, eq=False)
+class AnnotateOps(Pass):
+    """Marks ops by what they are: what :func:`annotate_ops` makes.
+
+    Attributes:
+        done: what the latest run on each kind of graph did.
+    """
+
+    target: Any
+    region: str | int | None = None
+    configs: Mapping[str, Any] | None = None
+    override: bool = False
+    required: bool = False
+    identity: Hashable | None = None
+    name: str = "annotate_ops"
+    graphs: tuple[str, ...] = GRAPH_KINDS
+    done: dict[str, Annotated] = field(default_factory=dict, repr=False)
+
+    def uuid(self) -> Hashable | None:
+        """Return the settings; None for a predicate whose ``identity`` nobody gave."""
+        what = identity_of(self.target) if self.identity is None else ("identity", self.identity)
+        return None if what is None else (self.name, OWN_CODE, what, freeze(self._mark()), self.override)
+
+    def _mark(self) -> dict[str, Any]:
+        return mark_for(self.region, self.configs)
+
+    def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = (), *, graph: str = "forward") -> None:
+        """Mark the ops of ``gm``; ``done[graph]`` says which.
+
+        Raises:
+            PassMatchError: no op matches, on a graph where one is ``required``.
+        """
+        done = annotate_matching(
+            gm.graph, self.target, region=self.region, configs=self.configs, override=self.override
+        )
+        self.done[graph] = done
+        # A backward graph may well hold none of the forward's ops, and what belongs to them was marked before.
+        if not done.matched and (graph != "backward" or self.graphs == ("backward",)):
+            self._complain(gm.graph, graph)
+
+    def summary(self, graph: str) -> str:
+        """Return what stands in the report: how many ops were marked, and how many were to be left as they are."""
+        done = self.done.get(graph, Annotated())
+        parts = [f"{plural(len(done.matched), 'op')} matched"]
+        parts += [f"{plural(len(done.gradients), 'gradient op')}"] if done.gradients else []
+        return ", ".join(parts + ([f"{len(done.kept)} marked otherwise"] if done.kept else []))
+
+    def _complain(self, graph: torch.fx.Graph, kind: str) -> None:
+        names = dict.fromkeys(name for node in _nodes(graph, set()) for name in _names(node)[:1])
+        message = (
+            f"pass {self.name!r} matched no op of the {kind} graph by {_shown(self.target)}: nothing is marked for "
+            f"region {self.region!r}. The ops there: {', '.join(names) or 'none'}."
+        )
+        if self.required:
+            raise PassMatchError(message)
+        warnings.warn(message, PassMatchWarning, stacklevel=2)
+
+
+def annotate_ops(
+    target: Any,
+    region: str | int | None = None,
+    configs: Mapping[str, Any] | None = None,
+    *,
+    override: bool = False,
+    required: bool = False,
+    identity: Hashable | None = None,
+    name: str | None = None,
+    graphs: tuple[str, ...] = GRAPH_KINDS,
+) -> AnnotateOps:
+    """Return a pass that marks the ops that ``target`` means for compilation, with their backward ops.
+
+    Args:
+        target: an op overload or packet, a higher-order operator, a name of one (``"aten.mm"``, ``"flex_attention"``),
+            ``torch.nn.attention.flex_attention.flex_attention``, a predicate on nodes, or a list of these.
+        region: id of the region, the default region when left out.
+        configs: Inductor configuration of the region.
+        override: whether ops that the program marks already get this mark; else theirs, which stands closer, stays.
+        required: whether to match no op is an error, not a warning.
+        identity: what identifies a predicate to a cache; without it a pass with one has no uuid.
+        name: name of the pass; ``annotate_ops``, or with a region ``annotate_ops(region)``.
+        graphs: the graphs to run on.
+
+    Raises:
+        TypeError: a target that is none of these.
+        RegionConfigError: a configuration that Inductor does not have.
+    """
+    matcher(target)
+    mark_for(region, configs)
+    chosen = name or ("annotate_ops" if region is None else f"annotate_ops({region})")
+    frozen = None if configs is None else dict(configs)
+    return AnnotateOps(target, region, frozen, override, required, identity, chosen, graphs)
+
+
+def identity_of(target: Any) -> Hashable | None:
+    """Return what another process calls ``target``, or None for a predicate."""
+    if isinstance(target, (list, tuple, set, frozenset)):
+        parts = [identity_of(one) for one in target]
+        return None if None in parts else ("any of", *sorted(map(repr, parts)))
+    if isinstance(target, str):
+        return target
+    if is_op_overload(target) or isinstance(target, operator_types()[1]):
+        return type(target).__name__, str(target)
+    return str(target.name()) if is_higher_order_op(target) else _higher_order_op_behind(target)
+
+
+def _shown(target: Any) -> str:
+    return repr(target) if isinstance(target, str) else str(getattr(target, "__qualname__", target))

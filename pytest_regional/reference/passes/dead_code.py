@@ -1,0 +1,156 @@
+"""Dead-code elimination that keeps what an op does besides its result.
+
+PyTorch's ``Graph.eliminate_dead_code`` drops random draws while anything is compiled (eager draws them, and what is
+drawn later would change), and calls of higher-order operators and of functions whatever they do inside.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch.fx
+
+from pytest_regional._torch.region_compile import is_graph_module, is_higher_order_op, is_op_overload
+from pytest_regional.reference.effects import bodies_of, effect_classes, written_arguments
+from pytest_regional.reference.passes.version import OWN_CODE
+from pytest_regional.reference.pipeline.graph_pass import DEFAULT_GRAPHS, Pass
+
+# They run their bodies and do nothing else; whatever is not named here may do anything.
+_AS_PURE_AS_THEIR_BODIES = frozenset(
+    (
+        "associative_scan", "auto_functionalized", "auto_functionalized_v2", "autograd_function_apply", "cond",
+        "custom_function_call", "dynamo_bypassing_wrapper", "flat_apply", "flex_attention", "flex_attention_backward",
+        "foreach_map", "hints_wrapper", "invoke_quant", "invoke_quant_packed", "invoke_subgraph", "local_map_hop",
+        "map_impl", "out_dtype", "scan", "strict_mode", "tag_activation_checkpoint",
+        "triton_kernel_wrapper_functional", "while_loop", "while_loop_stack_output", "wrap",
+        "wrap_activation_checkpoint", "wrap_with_autocast", "wrap_with_set_grad_enabled",
+    )
+)  # fmt: skip
+_PURE_MODULES = ("_operator", "operator", "math", "builtins")
+_CHECKS = ("assert", "sym_constrain_range", "_check")
+
+
+def eliminate_dead_code(graph: torch.fx.Graph) -> int:
+    """Remove the ops of ``graph`` whose results nobody uses, unless they do something else; return how many.
+
+    Kept are random draws, writes, collectives and their waits, order edges, operators without a result, those with a
+    registered effect, assertions, and calls of what nobody knows. Inputs stay. Bodies of higher-order operators are
+    cleared, too. The work is linear in nodes plus edges, and a second application removes nothing.
+    """
+    return _Elimination().run(graph)
+
+
+class _Elimination:
+    """One application: each body is judged once and cleared once."""
+
+    def __init__(self) -> None:
+        self._impure: dict[int, bool] = {}
+        self._cleared: set[int] = set()
+
+    def run(self, graph: torch.fx.Graph) -> int:
+        removed = 0
+        for node in reversed(graph.nodes):
+            if not node.users and not self.has_effect(node):
+                removed += node.op != "get_attr"
+                _erase(node)
+            else:
+                removed += sum(map(self._clear, bodies_of(node)))
+        return removed
+
+    def _clear(self, body: torch.fx.GraphModule) -> int:
+        if id(body) in self._cleared:
+            return 0
+        self._cleared.add(id(body))
+        removed = self.run(body.graph)
+        if removed:
+            body.recompile()
+        return removed
+
+    def has_effect(self, node: torch.fx.Node) -> bool:
+        """Return whether ``node`` has to stay though nobody uses its result."""
+        if node.op != "call_function":
+            return node.op != "get_attr" and not (node.op == "call_module" and self._runs_pure_graph(node))
+        if effect_classes(node) or written_arguments(node) or _checks_something(node):
+            return True
+        if is_op_overload(node.target):
+            return _is_void(node.target)
+        if is_higher_order_op(node.target):
+            return _name(node) not in _AS_PURE_AS_THEIR_BODIES or _wraps_effect(node) or self._runs_effect(node)
+        return not _is_pure_function(node.target)
+
+    def _runs_effect(self, node: torch.fx.Node) -> bool:
+        return any(map(self._is_impure, bodies_of(node)))
+
+    def _runs_pure_graph(self, node: torch.fx.Node) -> bool:
+        owner = node.graph.owning_module
+        module = owner.get_submodule(str(node.target)) if owner is not None else None
+        return is_graph_module(module) and not self._is_impure(module)
+
+    def _is_impure(self, body: Any) -> bool:
+        if id(body) not in self._impure:
+            inner = (node for node in body.graph.nodes if node.op not in ("placeholder", "output"))
+            self._impure[id(body)] = any(map(self.has_effect, inner))
+        return self._impure[id(body)]
+
+
+def _checks_something(node: torch.fx.Node) -> bool:
+    return any(word in _name(node) for word in _CHECKS)
+
+
+def _is_void(target: Any) -> bool:
+    return not target._schema.returns
+
+
+def _wraps_effect(node: torch.fx.Node) -> bool:
+    """Judge the operator that ``auto_functionalized`` and its kind are given, by what its schema and tags say."""
+    wrapped: Any = node.args[0] if node.args else node.kwargs.get("op")
+    if not is_op_overload(wrapped):
+        return False
+    probe = torch.fx.Graph().call_function(wrapped)
+    return torch.Tag.nondeterministic_seeded in wrapped.tags or bool(effect_classes(probe))
+
+
+def _is_pure_function(target: Any) -> bool:
+    """Return whether ``target`` computes with numbers or picks an element, and no more."""
+    module = getattr(target, "__module__", None)
+    if target is print or target is operator.setitem:
+        return False
+    if module in _PURE_MODULES or getattr(math, getattr(target, "__name__", ""), None) is target:
+        return True
+    return str(getattr(target, "__name__", "")).startswith("sym_") and str(module).split(".")[0] == "torch"
+
+
+def _name(node: torch.fx.Node) -> str:
+    target: Any = node.target
+    if is_op_overload(target):
+        return str(target._opname)
+    return str(target.name() if is_higher_order_op(target) else getattr(target, "__name__", target))
+
+
+def _erase(node: torch.fx.Node) -> None:
+    """Erase ``node``, and the body that it stood for if nobody else means it."""
+    graph, target = node.graph, str(node.target)
+    graph.erase_node(node)
+    owner = graph.owning_module
+    if node.op != "get_attr" or owner is None or graph.find_nodes(op="get_attr", target=node.target):
+        return
+    if "." not in target and is_graph_module(getattr(owner, target, None)):
+        delattr(owner, target)
+
+
+@dataclass(frozen=True)
+class DeadCodeElimination(Pass):
+    """Ops whose results nobody uses are gone, unless they do something else: see :func:`eliminate_dead_code`."""
+
+    name = "dead_code_elimination"
+    version = OWN_CODE
+    graphs: tuple[str, ...] = DEFAULT_GRAPHS
+
+    def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) -> None:
+        """Clear ``gm`` in place."""
+        if eliminate_dead_code(gm.graph):
+            gm.recompile()
