@@ -16,7 +16,7 @@ import torch.fx
 
 from pytest_regional._torch.region_compile import is_higher_order_op, storage_key
 from pytest_regional.reference.cse import storages_kept_apart
-from pytest_regional.reference.effects import bodies_of
+from pytest_regional.reference.effects import bodies_of, written_arguments
 from pytest_regional.reference.ordering.operator import dependencies_of, is_control_deps
 from pytest_regional.reference.passes.version import OWN_CODE
 from pytest_regional.reference.passes.views import (
@@ -78,7 +78,7 @@ class _OneGraph:
         self.detach = detach
         self.regions: Mapping[torch.fx.Node, Hashable] = read_region_keys(graph)
         self.used = {node for node in graph.nodes if node.users}
-        self.fixed = {*graph.output_node().all_input_nodes, *(d for n in graph.nodes for d in dependencies_of(n))}
+        self.fixed = _fixed(graph)
         self.kept_apart = storages_kept_apart(graph)
 
     def run(self) -> int:
@@ -137,6 +137,15 @@ class _OneGraph:
             _read(node, _aten.permute.default, (base, [inner[dim] for dim in outer]))
         elif _reshapes(node) and _reshapes(source) and is_plainly_contiguous(base.meta.get("val")):
             _read(node, node.target, (base, *node.args[1:]))
+
+
+def _fixed(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Return the nodes that stand for more than a value: results, and what order edges wait for."""
+    fixed = {*graph.output_node().all_input_nodes, *(other for node in graph.nodes for other in dependencies_of(node))}
+    for node in reversed(graph.nodes):
+        if node in fixed:  # An op that writes returns the very tensor that it wrote to.
+            fixed.update(written_arguments(node))
+    return fixed
 
 
 def _reshapes(node: torch.fx.Node) -> bool:

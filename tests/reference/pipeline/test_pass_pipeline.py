@@ -229,7 +229,7 @@ def test_operators_in_bodies_are_counted_once_a_call():
     pipeline = PassPipeline([note("a")])
     pipeline.run(gm, [])
     bodies = 2 * 2  # two calls of cond with two branches of one op
-    assert pipeline.report[0].ops_before == bodies + len(gm.graph.find_nodes(op="call_function"))
+    assert pipeline.report[0].ops_before == bodies + sum(node.op == "call_function" for node in gm.graph.nodes)
 
     def sine_for_cosine(gm, example_inputs):
         for body in gm.children():
@@ -240,6 +240,15 @@ def test_operators_in_bodies_are_counted_once_a_call():
     pipeline.run(gm, [])
     assert pipeline.report[0].removed == {"aten.cos.default": 2}
     assert pipeline.report[0].added == {"aten.sin.default": 2}
+
+
+def test_a_pass_may_say_what_it_did():
+    custom = declared("talks")
+    type(custom).summary = lambda self, graph: f"3 things on {graph}"
+    pipeline = PassPipeline([custom])
+    pipeline.run(traced(), [], graph="joint")
+    assert pipeline.report[0].summary == "3 things on joint"
+    assert "none; 3 things on joint" in str(pipeline.report)
 
 
 # A pipeline is a pass.

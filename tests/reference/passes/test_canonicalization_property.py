@@ -1,0 +1,158 @@
+"""Random chains of views: canonicalization changes nothing that a program can see, forward and backward."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from functorch.compile import aot_function, make_boxed_func
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pytest_regional.reference.passes import canonicalization, canonicalize
+from pytest_regional.reference.pipeline.report import count_ops
+
+from .test_canonicalization import seen
+
+aten = torch.ops.aten
+RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def transpose(y, n):
+    return y.transpose(n % y.dim(), (n // 3) % y.dim())
+
+
+def permute(y, n):
+    dims = [*range(y.dim())]
+    return y.permute(*dims[n % y.dim() :], *dims[: n % y.dim()])
+
+
+def reshape(y, n):
+    shapes = [(24,), (4, 6), (2, 12), (2, 3, 4), (1, 24), (24, 1), (2, 1, 12)]
+    fitting = [shape for shape in shapes if math.prod(shape) == y.numel()]
+    return y.reshape(fitting[n % len(fitting)]) if fitting else y.reshape(-1)
+
+
+def cut(y, n):
+    return y[n % 2 :] if y.shape[0] > 1 else y[:]
+
+
+def widen(y, n):
+    return y.unsqueeze(n % (y.dim() + 1)) if y.dim() < 4 else y.squeeze()
+
+
+def narrow(y, n):
+    return y.squeeze(0)
+
+
+def same(y, n):
+    ways = (lambda: y.view_as(y), lambda: y.expand_as(y), lambda: aten.alias.default(y), lambda: y[...], lambda: y[:])
+    return ways[n % len(ways)]()
+
+
+def spread(y, n):
+    return y.unsqueeze(0).expand(1 + n % 2, *y.shape) if y.dim() < 4 else y
+
+
+def copied(y, n):
+    return (y.clone(), y.contiguous(), aten._to_copy.default(y), y.double().float())[n % 4]
+
+
+def cut_off(y, n):
+    return y.detach() if n % 3 == 0 else y
+
+
+def compute(y, n):
+    return y.sin() if n % 2 else y * 2
+
+
+STEPS = (transpose, permute, reshape, cut, widen, narrow, same, spread, copied, cut_off, compute)
+# What comes next, with which argument, on which of the values there are.
+CHAINS = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 11), st.integers(0, 3)), min_size=1, max_size=9)
+
+
+def program(chain, *, writes=()):
+    """Return a function of one tensor: its last values are its results."""
+
+    def run(x):
+        values = [x]
+        for step, number, back in chain:
+            values.append(_whole(step, values[-1 - back % len(values)], number))
+        for back in writes:
+            written = values[-1 - back % len(values)]
+            if 0 not in written.stride():
+                written.add_(1)
+        return tuple(values[-2:]) + tuple(value.cos() for value in values[1:])
+
+    return run
+
+
+def _whole(step, y, n):
+    return step(y, n) if y.dim() else y.reshape(1)
+
+
+def check(chain, writes):
+    x = torch.randn(2, 3, 4)
+    gm = make_fx(program(chain, writes=writes), tracing_mode="fake")(x)
+    before, ops = seen(gm, [x]), sum(count_ops(gm).values())
+    names = [node.name for node in gm.graph.output_node().all_input_nodes]
+    removed = canonicalize(gm.graph)
+    gm.graph.lint()
+    gm.recompile()
+    assert seen(gm, [x]) == before
+    assert [node.name for node in gm.graph.output_node().all_input_nodes] == names
+    assert ops - sum(count_ops(gm).values()) == removed
+    assert canonicalize(gm.graph) == 0
+
+
+WRITES = st.lists(st.integers(0, 8), max_size=2)
+test_values_strides_and_aliases_are_the_same = RELAXED(given(chain=CHAINS, writes=WRITES)(check))
+
+
+def gradients(chain, x, change):
+    """Return results and gradient of the chain, its forward and backward graphs changed by ``change``."""
+    kept = []
+
+    def compiler(gm, inputs):
+        change(gm.graph)
+        gm.recompile()
+        kept.append(gm)
+        return make_boxed_func(gm)
+
+    x = x.clone().requires_grad_()
+    results = aot_function(program(chain), compiler)(x)
+    weighted = [result.double().pow(2).sum() for result in results if result.requires_grad]
+    if weighted:
+        torch.stack(weighted).sum().backward()
+    return [*results, x.grad], kept
+
+
+@settings(RELAXED, max_examples=25)
+@given(chain=CHAINS)
+def test_gradients_are_the_same_bits(chain):
+    x = torch.randn(2, 3, 4)
+    expected, _ = gradients(chain, x, lambda graph: None)
+    got, graphs = gradients(chain, x, canonicalize)
+    assert graphs
+    for one, other in zip(got, expected, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert one.stride() == other.stride()
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("fault", ["same_tensor", "is_plainly_contiguous", "permutation"])
+def test_the_property_can_fail(fault, monkeypatch):
+    """With a wrong rule planted, the property above finds a chain that shows it."""
+    wrong = {
+        "same_tensor": lambda first, second: first.shape == second.shape,
+        "is_plainly_contiguous": lambda value: True,
+        "permutation": lambda node: (1, 0, 2) if node.target is aten.permute.default else None,
+    }
+    monkeypatch.setattr(canonicalization, fault, wrong[fault])
+    quickly = settings(RELAXED, max_examples=400, phases=[Phase.generate])
+    # A wrong view shows in a value, or fails when it runs.
+    with pytest.raises((AssertionError, RuntimeError)):
+        quickly(given(chain=CHAINS, writes=WRITES)(lambda chain, writes: check(chain, writes)))()
