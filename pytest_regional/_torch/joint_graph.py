@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_regional._torch import symbol
@@ -50,6 +52,22 @@ def export_joint(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], de
         return export(stack, module, tuple(args), dict(kwargs), decompositions=decompositions)
 
 
+@dataclass(frozen=True)
+class CompiledJoint:
+    """Forward and backward as one callable that takes the list of parameters, buffers and inputs."""
+
+    _call: Callable[[list[Any]], Sequence[Any]]
+    _dump: Callable[[], bytes]
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        """Run the forward; autograd will run the backward."""
+        return self._call(inputs)
+
+    def dump(self) -> bytes:
+        """Return it as bytes, for ``load_compiled``."""
+        return self._dump()
+
+
 def compile_joint(
     joint: Any,
     context: Any,
@@ -57,34 +75,37 @@ def compile_joint(
     partition: Callable[..., Any],
     forward: Callable[[Any, Sequence[Any]], Any],
     backward: Callable[[Any, Sequence[Any]], Any],
-) -> Any:
+) -> CompiledJoint:
     """Split and compile a joint graph: ``aot_compile_joint_with_descriptors`` (2.11 to 2.15).
 
-    Returns a callable that takes the list of parameters, buffers and inputs, and of which ``dump_compiled`` makes
-    bytes. ``joint`` is consumed. AOTAutograd would store the result in its cache, under a key that nobody asks for:
-    that is left out.
+    ``joint`` is consumed. AOTAutograd makes an entry for its cache, under a key that nobody asks for: it is taken, to
+    make bytes of when somebody wants them, and not stored.
     """
     compile_function = symbol("torch._functorch.aot_autograd", "aot_compile_joint_with_descriptors")
+    entries: list[Any] = []
     with contextlib.ExitStack() as stack:
         stack.enter_context(compile_lock())
         stack.enter_context(preserve_node_meta())
         stack.enter_context(entered(context))
         stack.enter_context(_stage_two_modes(joint))
-        stack.enter_context(_not_saved(joint.cache_hash()))
+        stack.enter_context(_taken_from_cache(joint.cache_hash(), entries))
         stack.enter_context(_with_custom_functions())
         compiled = compile_function(
             joint, partition_fn=partition, fw_compiler=forward, bw_compiler=backward, serializable=True
         )
-    return compiled.__wrapped__.compiled_fn
+    call = compiled.__wrapped__
+    if isinstance(call, symbol("torch._dynamo.aot_compile_types", "BundledAOTAutogradSerializableCallable")):
+        call = call.compiled_fn  # a forward with a backward; what only infers is bare
+    return CompiledJoint(call, functools.partial(_dump_entry, entries[0]))
 
 
-def dump_compiled(compiled: Any) -> bytes:
-    """Return what ``compile_joint`` or ``load_compiled`` returned as bytes.
+def _dump_entry(entry: Any) -> bytes:
+    """Return an entry of AOTAutograd's cache as bytes.
 
     ``BundledAOTAutogradSerializableCallable.serialize_compile_artifacts`` (2.11 to 2.15), which expects an entry that
     ``pre_save`` (what AOTAutograd's cache calls before it writes) has made ready; that is done on a copy.
     """
-    entry = copy.copy(compiled.serialize())
+    entry = copy.copy(entry)
     entry.compiled_fw = copy.copy(entry.compiled_fw)
     entry.compiled_bw = copy.copy(entry.compiled_bw)
     # For compiled autograd, which would trace it once more; a graph that takes a list does not survive pickling.
@@ -95,8 +116,8 @@ def dump_compiled(compiled: Any) -> bytes:
     return bytes(wrapper.serialize_compile_artifacts(wrapper(with_serialization(_nothing, lambda: entry))))
 
 
-def load_compiled(data: bytes) -> Any:
-    """Return what ``dump_compiled`` made bytes of, ready to be called with a list; nothing is compiled.
+def load_compiled(data: bytes) -> CompiledJoint:
+    """Return what ``CompiledJoint.dump`` made bytes of; nothing is compiled.
 
     ``BundledAOTAutogradSerializableCallable.deserialize_compile_artifacts`` (2.11 to 2.15), whose result takes
     separate arguments.
@@ -104,7 +125,7 @@ def load_compiled(data: bytes) -> Any:
     wrapper = symbol("torch._dynamo.aot_compile_types", "BundledAOTAutogradSerializableCallable")
     with tracing(new_fake_mode()):
         loaded = wrapper.deserialize_compile_artifacts(data)
-    return loaded.compiled_fn.__wrapped__
+    return CompiledJoint(loaded.compiled_fn.__wrapped__, lambda: data)
 
 
 def _nothing() -> None:
@@ -206,13 +227,15 @@ def _with_custom_functions() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _not_saved(key: str) -> Iterator[None]:
-    """Keep the entry with this key out of AOTAutograd's cache (``AOTAutogradCache.save``, 2.11 to 2.15)."""
+def _taken_from_cache(key: str, entries: list[Any]) -> Iterator[None]:
+    """Take what AOTAutograd would store under ``key`` (``AOTAutogradCache.save``, 2.11 to 2.15)."""
     cache = symbol(_CACHE, "AOTAutogradCache")
     theirs = vars(cache)["save"]
 
     def save(entry_key: str, entry: Any, remote: bool) -> None:
-        if entry_key != key:
+        if entry_key == key:
+            entries.append(entry)
+        else:
             theirs.__func__(entry_key, entry, remote)
 
     cache.save = staticmethod(save)

@@ -5,7 +5,9 @@ The module is private by name though it is what ``torch.export`` documents; chec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pytest_regional._torch import symbol
@@ -36,3 +38,11 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
 def unflatten(leaves: Sequence[Any], spec: Any) -> Any:
     """Put leaves back into a structure: ``torch.utils._pytree.tree_unflatten`` (2.11 to 2.15)."""
     return symbol("torch.utils._pytree", "tree_unflatten")(leaves, spec)
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Copy or unpickle structures without the warning that ``copyreg`` provokes by asking for ``LeafSpec`` (2.13)."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
+        yield

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from pytest_regional._torch.joint_graph import dump_compiled, load_compiled
+from pytest_regional._torch.joint_graph import CompiledJoint, load_compiled
+from pytest_regional._torch.pytree import quietly
 from pytest_regional.reference.artifacts import PathLike, loadable, savable
 from pytest_regional.reference.caching.errors import ArtifactError
 from pytest_regional.reference.caching.files import read_artifact, write_artifact
@@ -26,10 +26,10 @@ class OtherModelError(ArtifactError):
     """The model that an artifact was loaded for is not the one that it was compiled from."""
 
 
-def save(path: PathLike, compiled: Any, checks: CallChecks) -> None:
+def save(path: PathLike, compiled: CompiledJoint, checks: CallChecks) -> None:
     """Write a compiled module; see ``CompiledModule.save``."""
     with savable():
-        payload = pickle.dumps((dump_compiled(compiled), checks))
+        payload = pickle.dumps((compiled.dump(), checks))
     write_artifact(Path(path), payload, KIND)
 
 
@@ -42,7 +42,7 @@ def load(path: PathLike, model: torch.nn.Module) -> CompiledModule:
         OtherModelError: ``model`` has no parameter or buffer of a name that the compiled code takes.
     """
     payload = read_artifact(Path(path), KIND)
-    with loadable(Path(path)):
+    with loadable(Path(path)), quietly():
         function, checks = pickle.loads(payload)
         compiled = load_compiled(function)
     _check_names(Path(path), model, checks)

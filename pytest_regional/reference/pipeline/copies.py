@@ -7,6 +7,7 @@ import copy
 import torch
 import torch.fx
 
+from pytest_regional._torch.pytree import quietly
 from pytest_regional.reference.extract import called_attributes
 
 
@@ -15,7 +16,9 @@ def copy_of_graph(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
     ``copy.deepcopy`` of a module would copy constants, and the example values that Dynamo leaves in its metadata.
     """
-    duplicate = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph), type(gm).__name__)
+    with quietly():
+        graph = copy.deepcopy(gm.graph)
+    duplicate = torch.fx.GraphModule(gm, graph, type(gm).__name__)
     duplicate.meta = dict(gm.meta)
     for path, body in called_attributes(duplicate).items():
         owner, _, name = path.rpartition(".")

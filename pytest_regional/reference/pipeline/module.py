@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from pytest_regional._torch.pytree import unflatten
 
 if TYPE_CHECKING:
+    from pytest_regional._torch.joint_graph import CompiledJoint
     from pytest_regional.reference.artifacts import PathLike
     from pytest_regional.reference.pipeline.call import CallChecks
     from pytest_regional.reference.pipeline.report import PipelineReport
@@ -30,7 +31,7 @@ class CompiledModule(torch.nn.Module):  # type: ignore[misc]
     def __init__(
         self,
         model: torch.nn.Module,
-        compiled: Callable[[list[Any]], Sequence[Any]],
+        compiled: CompiledJoint,
         checks: CallChecks,
         report: PipelineReport | None = None,
     ) -> None:

@@ -1,0 +1,114 @@
+"""Calls that do not fit what was captured are errors that say why: never a wrong result, never a missing gradient."""
+
+import re
+
+import pytest
+import torch
+
+from pytest_regional.reference import pipeline
+from pytest_regional.reference.artifacts import InputMismatchError
+from tests.reference.pipeline.models import Tied, model_and_inputs
+
+
+def compiled_block(**keywords):
+    model, inputs = model_and_inputs("Block")
+    return model, inputs, pipeline.compile(model, inputs, keywords)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: (x[:3],), "input 0 has shape (3, 4), and was captured with (6, 4)"),
+        (lambda x: (x.double(),), "input 0 has dtype torch.float64, and was captured with torch.float32"),
+        (lambda x: (x.to("meta"),), "input 0 is on meta, and was captured on cpu"),
+        (lambda x: (2.0,), "input 0 is a float, and was captured as a tensor"),
+        (lambda x: (x, x), "arguments of another structure"),
+        (lambda x: ([x],), "arguments of another structure"),
+    ],
+)
+def test_other_positional_arguments(change, message):
+    _, (x,), compiled = compiled_block(scale=2.0)
+    with pytest.raises(InputMismatchError, match=re.escape(message)):
+        compiled(*change(x), scale=2.0)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"scale": 3.0}, "input 1 is 3.0, and was captured as the constant 2.0"),
+        ({"scale": True}, "input 1 is True, and was captured as the constant 2.0"),
+        ({}, "captured with keyword arguments ['scale'] and is called with []"),
+        ({"scale": 2.0, "more": 1}, "is called with ['scale', 'more']"),
+    ],
+)
+def test_other_keyword_arguments(keywords, message):
+    _, inputs, compiled = compiled_block(scale=2.0)
+    with pytest.raises(InputMismatchError, match=re.escape(message)):
+        compiled(*inputs, **keywords)
+
+
+def test_a_module_in_another_mode():
+    model, inputs, compiled = compiled_block()
+    compiled(*inputs)
+    model.norm.eval()
+    with pytest.raises(InputMismatchError, match="module 'norm' is in evaluation mode, and was captured in training"):
+        compiled(*inputs)
+    compiled.train()
+    compiled(*inputs)
+    compiled.eval()
+    assert not model.training
+    with pytest.raises(InputMismatchError, match="is in evaluation mode"):
+        compiled(*inputs)
+
+
+def test_a_gradient_that_would_be_missing():
+    torch.manual_seed(0)
+    model, x = Tied(), torch.randn(2, 4)
+    model.requires_grad_(False)
+    compiled = pipeline.compile(model, (x,))
+    compiled(x)
+    model.requires_grad_(True)
+    with pytest.raises(InputMismatchError, match=r"'first\.weight' of the model requires gradients, and gets none"):
+        compiled(x)
+    with torch.no_grad():
+        compiled(x)
+    model.requires_grad_(False)
+    with pytest.raises(InputMismatchError, match="input 0 requires gradients, and gets none"):
+        compiled(x.requires_grad_())
+
+
+def test_a_gradient_that_no_grad_left_out():
+    model, inputs = model_and_inputs("Tied")
+    with torch.no_grad():
+        compiled = pipeline.compile(model, inputs)
+        compiled(*inputs)
+    with pytest.raises(InputMismatchError, match="gets none"):
+        compiled(*inputs)
+
+
+def test_a_parameter_that_moved():
+    model, inputs, compiled = compiled_block()
+    model.weight = torch.nn.Parameter(torch.randn(4, 5))
+    with pytest.raises(InputMismatchError, match=re.escape("'weight' of the model has shape (4, 5)")):
+        compiled(*inputs)
+
+
+def test_autocast_that_was_not_there():
+    _, inputs, compiled = compiled_block()
+    message = re.escape("autocast on cpu is torch.bfloat16, and was None when the model was captured")
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(InputMismatchError, match=message):
+        compiled(*inputs)
+
+
+def test_sizes_that_were_the_same():
+    compiled = pipeline.compile(lambda x, y: x + y, (torch.randn(5), torch.randn(5)), dynamic=True)
+    assert compiled(torch.ones(7), torch.ones(7)).shape == (7,)
+    with pytest.raises(InputMismatchError, match="captured as the same size"):
+        compiled(torch.ones(7), torch.ones(8))
+
+
+def test_sizes_that_the_trace_assumed_something_of():
+    compiled = pipeline.compile(lambda x: x.sin() if x.shape[0] > 4 else x.cos(), (torch.randn(6),), dynamic=True)
+    assert compiled(torch.ones(9)).shape == (9,)
+    with pytest.raises(InputMismatchError, match=r"does not hold for sizes .*: 3"):
+        compiled(torch.ones(3))

@@ -1,0 +1,168 @@
+"""Compile: what comes out trains as the model does, bit for bit while no pass changes anything."""
+
+import pytest
+import torch
+
+import pytest_regional.testing
+from pytest_regional.reference import pipeline
+from pytest_regional.reference.regional_inductor import regional_inductor
+from tests.reference.pipeline.models import MODELS, assert_same_bits, model_and_inputs, step
+
+
+@pytest.mark.parametrize("partitioner", ["default", "min_cut"])
+@pytest.mark.parametrize("name", MODELS)
+def test_without_passes_every_bit_is_eagers(name, partitioner):
+    model, inputs = model_and_inputs(name)
+    twin, _ = model_and_inputs(name)
+    compiled = pipeline.compile(model, inputs, partitioner=partitioner)
+
+    for seed in (3, 4):
+        assert_same_bits(step(compiled, inputs, seed=seed), step(twin, inputs, seed=seed))
+
+
+def test_keyword_arguments_and_structures():
+    model, inputs = model_and_inputs("Block")
+    twin, _ = model_and_inputs("Block")
+    keywords = {"scale": 3.0, "extra": {"shift": torch.randn(4)}}
+    compiled = pipeline.compile(model, inputs, keywords)
+
+    assert_same_bits(step(compiled, inputs, **keywords), step(twin, inputs, **keywords))
+    turned = dict(reversed(keywords.items()))
+    assert_same_bits(step(compiled, inputs, **turned), step(twin, inputs, **keywords))
+
+
+def test_an_optimizer_of_the_compiled_trains_the_model():
+    model, inputs = model_and_inputs("Block")
+    twin, _ = model_and_inputs("Block")
+    compiled = pipeline.compile(model, inputs)
+    assert dict(compiled.named_parameters()).keys() == dict(model.named_parameters()).keys()
+    assert compiled.state_dict().keys() == model.state_dict().keys()
+
+    for trained in (compiled, twin):
+        optimizer = torch.optim.Adam(trained.parameters())
+        for _ in range(3):
+            optimizer.zero_grad()
+            trained(*inputs)["h"].square().sum().backward()
+            optimizer.step()
+
+    assert_same_bits(list(model.state_dict().values()), list(twin.state_dict().values()))
+
+
+def test_a_parameter_that_is_replaced_is_seen():
+    model, inputs = model_and_inputs("Tied")
+    compiled = pipeline.compile(model, inputs)
+    replacement = torch.nn.Parameter(torch.zeros(4, 4))
+    model.first.weight = model.second.weight = replacement
+
+    assert not compiled(*inputs).any()
+
+
+def test_everything_is_compiled_at_once():
+    model, inputs = model_and_inputs("Block")
+    with pytest_regional.testing.regional("reference", expects_regions=False) as harness:
+        compiled = pipeline.compile(model, inputs)
+        with harness.no_compile():
+            step(compiled, inputs)
+
+
+def test_regions_are_compiled_by_a_terminal_pass():
+    def compile_regions(gm, example_inputs):
+        return regional_inductor(gm, *example_inputs)
+
+    model, inputs = model_and_inputs("Block")
+    twin, _ = model_and_inputs("Block")
+    compile_regions = pipeline.graph_pass(name="regions", terminal=True)(compile_regions)
+    with pytest_regional.testing.regional("reference") as harness:
+        with harness.expect(region_compiles=2):
+            compiled = pipeline.compile(model, inputs, passes=[compile_regions])
+        with harness.no_compile():
+            found = step(compiled, inputs)
+    for one, other in zip(found, step(twin, inputs), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_passes_see_their_graphs():
+    seen = []
+
+    @pipeline.graph_pass(name="look", graphs=("joint", "forward", "backward", "inference"))
+    def look(gm, example_inputs, *, graph):
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        assert len(placeholders) == len(example_inputs)
+        assert all(isinstance(node.meta["val"], torch.Tensor) for node in placeholders)
+        seen.append(graph)
+
+    model, inputs = model_and_inputs("Block")
+    compiled = pipeline.compile(model, inputs, passes=[look])
+    assert seen == ["joint", "forward", "backward"]
+    assert [one.graph for one in compiled.report] == seen
+
+    seen.clear()
+    with torch.no_grad():
+        pipeline.compile(model, inputs, passes=[look])
+    assert seen == ["inference"]
+
+    seen.clear()
+    pipeline.compile(model, inputs, passes=[look], disable=["look"])
+    assert not seen
+
+
+def test_a_pass_that_breaks_the_values_is_seen():
+    """What the bitwise comparison above is worth."""
+
+    @pipeline.graph_pass(name="break", graphs="backward")
+    def breaks(gm, example_inputs):
+        for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.cos.default):
+            node.target = torch.ops.aten.sin.default
+
+    model, inputs = model_and_inputs("Block")
+    twin, _ = model_and_inputs("Block")
+    broken = pipeline.compile(model, inputs, passes=[breaks])
+    with pytest.raises(AssertionError):
+        assert_same_bits(step(broken, inputs), step(twin, inputs))
+
+
+@pytest.mark.parametrize("boxed", [False, True])
+def test_a_terminal_pass_may_return_any_callable(boxed):
+    calls = []
+
+    @pipeline.graph_pass(name="mine", terminal=True)
+    def mine(gm, example_inputs):
+        def run(*values):
+            calls.append(len(values))
+            arguments = list(values[0]) if boxed else values
+            return gm(*arguments)
+
+        run._boxed_call = boxed
+        return run
+
+    model, inputs = model_and_inputs("Tied")
+    twin, _ = model_and_inputs("Tied")
+    assert_same_bits(step(pipeline.compile(model, inputs, passes=[mine]), inputs), step(twin, inputs))
+    assert len(calls) == 2
+
+
+def test_dynamic_sizes():
+    model, inputs = model_and_inputs("Tied")
+    compiled = pipeline.compile(model, inputs, dynamic=True)
+
+    for rows in (6, 9, 2):
+        x = torch.randn(rows, 4)
+        assert torch.equal(compiled(x), model(x))
+
+
+def test_a_captured_graph_can_be_compiled_more_than_once():
+    model, inputs = model_and_inputs("Block")
+    twin, _ = model_and_inputs("Block")
+    joint = pipeline.capture(model, inputs)
+
+    first, second = pipeline.compile(joint), pipeline.compile(joint, partitioner="min_cut")
+    assert_same_bits(step(first, inputs), step(twin, inputs))
+    assert_same_bits(step(second, inputs), step(twin, inputs))
+
+
+def test_constants_of_a_closure():
+    constant = torch.randn(4)
+    compiled = pipeline.compile(lambda x: x * constant, (torch.randn(4),))
+
+    x = torch.randn(4)
+    assert torch.equal(compiled(x), x * constant)
