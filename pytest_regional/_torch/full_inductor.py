@@ -169,12 +169,6 @@ def functionalize_collectives(gm: Any) -> bool:
     return True
 
 
-def empty_boxed(gm: Any) -> Callable[..., Any]:
-    """``torch._functorch.aot_autograd.make_boxed_func`` of a graph without ops (2.11 to 2.15)."""
-    boxed: Callable[..., Any] = symbol("torch._functorch.aot_autograd", "make_boxed_func")(gm.forward)
-    return boxed
-
-
 @functools.cache
 def nodes_are_lowered_by() -> str:
     """Name of the method of ``GraphLowering`` that lowers one node, its argument ``n`` (2.11 to 2.15)."""

@@ -13,6 +13,7 @@ import torch.fx
 from pytest_regional._text import unknown_name
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.annotations import preserve_node_meta
+from pytest_regional._torch.autograd_cache import output_code
 from pytest_regional._torch.full_inductor import (
     compile_backward,
     compile_forward,
@@ -31,6 +32,7 @@ from pytest_regional._torch.region_compile import (
     propagate_fake_values,
     restart_exceptions,
     tracing,
+    use_boxed_codegen,
 )
 from pytest_regional.reference.effects import Edge
 from pytest_regional.reference.full_inductor.collectives import use_functional_collectives
@@ -113,7 +115,6 @@ class FullInductor:
         inputs = _fake_inputs(gm, example_inputs)
         with _tracing_context(fake_mode):
             program = current_program(gm)
-            program.warn_of_numerics()
 
             def compile_module(module: torch.fx.GraphModule) -> Callable[..., Any]:
                 self._prepare(module)
@@ -122,7 +123,11 @@ class FullInductor:
 
             is_single = return_tuple(gm)
             compiled = compile_in_order(lambda: _without_order(gm), compile_module)
-            return OnlyOutput(compiled) if is_single else compiled
+            program.warn_of_numerics()
+        if not isinstance(compiled, output_code()):  # Inductor has nothing to do for a graph without ops
+            use_boxed_codegen(gm)
+            compiled = gm
+        return OnlyOutput(compiled) if is_single else compiled
 
     def _prepare(self, gm: torch.fx.GraphModule) -> None:
         use_functional_collectives(gm)

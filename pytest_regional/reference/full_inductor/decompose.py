@@ -119,7 +119,7 @@ class _Inlining:
         value = getattr(self._template, str(op.target))
         name = self._free_attribute(str(op.target))
         setattr(self._gm, name, value)
-        new = self._gm.graph.get_attr(name)
+        new = self._gm.graph.create_node("get_attr", name)
         is_tensor = isinstance(value, torch.Tensor)
         self._describe(new, self._fake_mode.from_tensor(value, static_shapes=True) if is_tensor else None)
         return new
@@ -133,7 +133,7 @@ class _Inlining:
     def _describe(self, new: torch.fx.Node, value: Any) -> None:
         origin = self._node.meta
         new.meta = {name: entry for name, entry in origin.items() if name not in _OF_THE_RESULT}
-        new.meta.setdefault("original_aten", self._node.target)
+        new.meta["original_aten"] = origin.get("original_aten") or self._node.target
         if value is not None:
             new.meta["val"] = value
         if isinstance(value, torch.Tensor):

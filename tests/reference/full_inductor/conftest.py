@@ -1,0 +1,12 @@
+"""The warning about numerics is for users; the tests of it ask for it."""
+
+import warnings
+
+import pytest
+
+from pytest_regional.reference.full_inductor import NumericsWarning
+
+
+@pytest.fixture(autouse=True)
+def _without_the_warning():
+    warnings.filterwarnings("ignore", category=NumericsWarning)

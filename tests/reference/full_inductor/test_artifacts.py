@@ -1,0 +1,51 @@
+"""What the pass returns can be saved by AOTAutograd, and runs in a new process that compiles nothing."""
+
+import contextlib
+import os
+import subprocess
+import sys
+
+import torch
+from torch._dynamo.aot_compile_types import BundledAOTAutogradSerializableCallable
+from torch._functorch.aot_autograd import aot_compile_joint_with_descriptors, aot_export_joint_with_descriptors
+
+from pytest_regional.reference.full_inductor import full_inductor
+from tests.reference.full_inductor.artifact_program import Model, step
+
+LOADER = """
+import sys, torch
+from unittest import mock
+from torch._dynamo.aot_compile_types import BundledAOTAutogradSerializableCallable
+from torch._inductor.graph import GraphLowering
+from tests.reference.full_inductor.artifact_program import Model, step
+
+def refuse(*args, **kwargs):
+    raise AssertionError("compiled again")
+
+with mock.patch.object(GraphLowering, "codegen", refuse), mock.patch("torch._inductor.compile_fx.compile_fx", refuse):
+    data = open(sys.argv[1], "rb").read()
+    loaded = BundledAOTAutogradSerializableCallable.deserialize_compile_artifacts(data)
+    torch.save(step(loaded, Model()), sys.argv[2])
+"""
+
+
+def test_saved_and_run_in_another_process(tmp_path):
+    model = Model()
+    x = torch.randn(4, 8, requires_grad=True)
+    with contextlib.ExitStack() as stack:
+        joint = aot_export_joint_with_descriptors(stack, model, (x,))
+        compiled = aot_compile_joint_with_descriptors(
+            joint, fw_compiler=full_inductor, bw_compiler=full_inductor, serializable=True
+        )
+    artifact, results = tmp_path / "artifact", tmp_path / "results"
+    whole = compiled.__wrapped__
+    artifact.write_bytes(BundledAOTAutogradSerializableCallable.serialize_compile_artifacts(whole))
+    here = step(compiled, model)
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": os.getcwd()}
+    subprocess.run([sys.executable, "-c", LOADER, artifact, results], env=environment, check=True, timeout=120)
+    there = torch.load(results)
+    for found, expected in zip(there, here, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    plain = Model()
+    eager = step(lambda *arguments: plain(arguments[-1]), plain)
+    torch.testing.assert_close(there, eager)
