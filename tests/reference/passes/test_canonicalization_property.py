@@ -143,12 +143,12 @@ def test_gradients_are_the_same_bits(chain):
             assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("fault", ["same_tensor", "is_plainly_contiguous", "permutation"])
+@pytest.mark.parametrize("fault", ["same_tensor", "storages_kept_apart", "permutation"])
 def test_the_property_can_fail(fault, monkeypatch):
     """With a wrong rule planted, the property above finds a chain that shows it."""
     wrong = {
         "same_tensor": lambda first, second: first.shape == second.shape,
-        "is_plainly_contiguous": lambda value: True,
+        "storages_kept_apart": lambda graph: set(),
         "permutation": lambda node: (1, 0, 2) if node.target is aten.permute.default else None,
     }
     monkeypatch.setattr(canonicalization, fault, wrong[fault])
