@@ -96,7 +96,7 @@ def stable_form(value: Any) -> Hashable:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if isinstance(value, enum.Enum):
         return (kind, value.name)
-    if isinstance(value, uuid.UUID | pathlib.PurePath):
+    if isinstance(value, uuid.UUID | pathlib.PurePath | str):  # torch.__version__ is a str of a class of its own
         return (kind, str(value))
     if isinstance(value, frozenset):
         return (kind, *sorted(map(repr, map(stable_form, value))))
