@@ -66,6 +66,8 @@ def assert_training_parity(
     report = check.run()
     if not report.ok:
         raise TrainingParityError(report) from check.error
+    reports: list[Any] = regional.parity_reports
+    reports.append(report)
     return report
 
 
