@@ -33,7 +33,8 @@ from pytest_regional.reference.regions import read_region_keys
 _aten = torch.ops.aten
 _RESHAPES = (_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default)
 _COPIES = (_aten._to_copy.default,)
-_DETACH = (_aten.detach.default,)
+# torch 2.15 traces ``detach`` as an alias.
+_DETACH = (_aten.detach.default, _aten.alias.default)
 
 
 def canonicalize(graph: torch.fx.Graph, *, detach: bool = True) -> int:

@@ -167,11 +167,11 @@ def test_a_view_that_others_use_stays_for_them():
 def test_results_keep_their_names_and_are_objects_of_their_own():
     def program(x):
         y = x.sin()
-        return y, y.view(4, 6), x.detach(), x.t().t()
+        return y, y.view(4, 6), x.view(4, 6), x.t().t()
 
     gm = trace(program)
     names = [node.name for node in gm.graph.output_node().all_input_nodes]
-    assert canonical(program) == ["sin", "view", "detach", "alias"]
+    assert canonical(program) == ["sin", "view", "view", "alias"]
     canonicalize(gm.graph)
     assert [node.name for node in gm.graph.output_node().all_input_nodes] == names
 
@@ -306,8 +306,9 @@ def test_a_joint_graph_keeps_its_detach():
     def program(x):
         return x.sin().detach().t().t().cos()
 
-    assert canonical(program, detach=False) == ["sin", "detach", "cos"]
-    for graph, left in (("joint", ["sin", "detach", "cos"]), ("backward", ["sin", "cos"])):
+    cut = ops(trace(torch.Tensor.detach))  # torch 2.15 traces an alias.
+    assert canonical(program, detach=False) == ["sin", *cut, "cos"]
+    for graph, left in (("joint", ["sin", *cut, "cos"]), ("backward", ["sin", "cos"])):
         gm = trace(program)
         PassPipeline([Canonicalization(graphs=("joint", "backward"))]).run(gm, [], graph=graph)
         assert ops(gm) == left

@@ -243,7 +243,7 @@ def test_operators_in_bodies_are_counted_once_a_call():
 
 
 def test_a_pass_may_say_what_it_did():
-    custom = declared("talks")
+    custom = declared("talks", graphs="joint")
     type(custom).summary = lambda self, graph: f"3 things on {graph}"
     pipeline = PassPipeline([custom])
     pipeline.run(traced(), [], graph="joint")
