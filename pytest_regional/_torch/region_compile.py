@@ -322,3 +322,13 @@ def torch_region_count(gm: Any) -> int:
     extracted = symbol("torch.fx.passes.regional_inductor", "_create_inductor_marked_regions")(gm)
     extracted.graph.lint()
     return sum(node.op == "call_module" for node in extracted.graph.nodes)
+
+
+def portable_settings() -> dict[str, Any]:
+    """Return the settings of Inductor and AOTAutograd that decide a result, as PyTorch's caches choose them.
+
+    ``save_config_portable`` of both configuration modules leaves out paths, traces and numbers of workers (2.11 to
+    2.15).
+    """
+    modules = {"inductor": inductor_config(), "functorch": functorch_config()}
+    return {name: module.save_config_portable(ignore_private_configs=False) for name, module in modules.items()}

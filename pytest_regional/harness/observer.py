@@ -10,82 +10,23 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_regional._torch import seams
 from pytest_regional._torch.generated_code import RawLaunch, recording_launches
 
 from . import annotated
-from .annotated import RegionId
 from .codegen import origins_of
 from .counters import CounterLog
+from .frames import Frame, ObservedGraph
 from .own_cache import OUTCOMES, OwnCache, moved
-from .passes import COUNTS_ITSELF, DynamoGraph, is_body
-from .record import GeneratedCode, GeneratedSource, GraphRecord, RegionRecord
+from .passes import COUNTS_ITSELF, is_body
+from .record import GeneratedCode, GeneratedSource, GraphRecord
 
 
 class CompileForbiddenError(AssertionError):
     """Something compiled inside ``no_compile()``."""
-
-
-@dataclass
-class _Graph:
-    """A graph being observed; becomes a :class:`GraphRecord`."""
-
-    kind: str
-    ops: tuple[str, ...]
-    text: str
-    regions: dict[RegionId, tuple[tuple[str, ...], dict[str, Any]]]
-    partitions: dict[RegionId, int] = field(default_factory=dict)
-
-    @staticmethod
-    def of(kind: str, gm: Any) -> _Graph:
-        found = annotated.regions_in(gm)
-        regions = {
-            region: (tuple(filter(None, map(annotated.operator_of, nodes))), annotated.configs_of(nodes[0]))
-            for region, nodes in found.items()
-        }
-        ops = tuple(filter(None, map(annotated.operator_of, annotated.nodes_of(gm))))
-        return _Graph(kind, ops, gm.print_readable(print_output=False), regions)
-
-    def record(self) -> GraphRecord:
-        regions = tuple(
-            RegionRecord(region[0], self.kind, ops, configs, self.partitions.get(region, 0))
-            for region, (ops, configs) in self.regions.items()
-        )
-        return GraphRecord(self.kind, self.ops, self.text, regions)
-
-    def add_calls(self, calls: list[RegionId]) -> None:
-        for region, seen in Counter(calls).items():
-            if region in self.regions:
-                self.partitions[region] = max(seen, self.partitions.get(region, 0))
-
-    def add_partition(self, regions: tuple[RegionId, ...]) -> None:
-        for region in regions:
-            if region in self.regions:
-                self.partitions[region] = self.partitions.get(region, 0) + 1
-
-
-@dataclass
-class _Frame:
-    """One level of the nesting on one thread."""
-
-    kind: str
-    graph: _Graph | None = None
-    regions: tuple[RegionId, ...] = ()
-    lookup_pending: bool = False
-    made_graph: bool = False
-    gm: Any = None
-    module: Any = None
-    dynamo_graph: DynamoGraph = field(default_factory=DynamoGraph)
-
-    def __str__(self) -> str:
-        names = ", ".join(dict.fromkeys(name for name, _ in self.regions))
-        where = self.graph.kind if self.graph else "whole Dynamo"
-        return f"region {names} of the {where} graph" if names else f"the {where} graph"
 
 
 class Observer:
@@ -97,8 +38,8 @@ class Observer:
     """
 
     def __init__(self, scope: Callable[[], Callable[[], contextlib.AbstractContextManager[Any]]] | None = None) -> None:
-        self.log = CounterLog()
-        self.graphs: list[_Graph] = []
+        self._log = CounterLog()
+        self.graphs: list[ObservedGraph] = []
         self.sources: list[GeneratedSource] = []
         self.called_compiled_region = False
         self._scope = scope
@@ -107,6 +48,17 @@ class Observer:
         self._own_cache = OwnCache()
 
     # Reading
+
+    @property
+    def log(self) -> CounterLog:
+        """What moved which counter, up to this moment."""
+        self.settle()
+        return self._log
+
+    def settle(self) -> None:
+        """Count what caches of backends told outside of Dynamo's calls; call it around whatever clears counters."""
+        for outcome, cause in self._own_cache.untold():
+            self._log.count(OUTCOMES[outcome], cause)
 
     def graph_records(self, mark: int = 0) -> tuple[GraphRecord, ...]:
         """Return the graphs observed since ``mark`` (a number of graphs)."""
@@ -122,6 +74,7 @@ class Observer:
     def watching(self) -> Iterator[None]:
         """Listen at every seam while the context lasts."""
         advices = {name: getattr(self, f"_on_{name}") for name in seams.SEAMS}
+        self._own_cache.look_away()
         with seams.listening(advices):
             yield
 
@@ -143,14 +96,14 @@ class Observer:
     # The stack
 
     @property
-    def _stack(self) -> list[_Frame]:
+    def _stack(self) -> list[Frame]:
         if not hasattr(self._local, "stack"):
             self._local.stack = []
-        stack: list[_Frame] = self._local.stack
+        stack: list[Frame] = self._local.stack
         return stack
 
     @contextlib.contextmanager
-    def _frame(self, frame: _Frame) -> Iterator[_Frame]:
+    def _frame(self, frame: Frame) -> Iterator[Frame]:
         self._stack.append(frame)
         try:
             yield frame
@@ -161,16 +114,16 @@ class Observer:
     def _nested(self) -> bool:
         return any(frame.kind in ("graph", "region") for frame in self._stack)
 
-    def _inside(self, kind: str) -> _Frame | None:
+    def _inside(self, kind: str) -> Frame | None:
         return next((frame for frame in reversed(self._stack) if frame.kind == kind), None)
 
-    def innermost(self) -> _Frame:
+    def innermost(self) -> Frame:
         """Return the graph or region that is being compiled; one of kind ``none`` outside all."""
-        return next((f for f in reversed(self._stack) if f.kind in ("graph", "region")), _Frame("none"))
+        return next((f for f in reversed(self._stack) if f.kind in ("graph", "region")), Frame("none"))
 
     def _count(self, counter: str, cause: str) -> None:
         prefix = "region_" if self._nested and not counter.startswith("region") else ""
-        self.log.count(prefix + counter, cause)
+        self._log.count(prefix + counter, cause)
 
     # Dynamo
 
@@ -184,18 +137,19 @@ class Observer:
         # Compiling one function with another backend object is a first compile for that backend.
         own = [reason for reason in failed if "different backend" not in reason]
         if own:
-            self.log.count("recompiles", own[0])
+            self._log.count("recompiles", own[0])
         return reasons
 
     def _on_recompile_limit(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         exceeded, limit = original(*args, **kwargs)
         if exceeded:
-            self.log.count("fallbacks", f"torch._dynamo.config.{limit} was hit: the frame runs eager from here on")
+            self._log.count("fallbacks", f"torch._dynamo.config.{limit} was hit: the frame runs eager from here on")
         return exceeded, limit
 
     def _on_backend_call(self, original: Callable[..., Any], output_graph: Any, gm: Any, *rest: Any, **kw: Any) -> Any:
-        with self._frame(_Frame("backend", gm=_Graph.of("inference", gm), module=gm)) as frame:
+        with self._frame(Frame("backend", gm=ObservedGraph.of("inference", gm), module=gm)) as frame:
             self.note_passes()
+            self.settle()
             mark = self._own_cache.mark()
             result = original(output_graph, gm, *rest, **kw)
             for outcome, cause in self._own_cache.since(mark):
@@ -206,11 +160,11 @@ class Observer:
             self._add_graph(frame.gm)
         return result
 
-    def _add_graph(self, graph: _Graph) -> None:
+    def _add_graph(self, graph: ObservedGraph) -> None:
         self.graphs.append(graph)
-        self.log.count("graphs", f"{graph.kind} graph of {len(graph.ops)} ops")
+        self._log.count("graphs", f"{graph.kind} graph of {len(graph.ops)} ops")
         for name, configs in graph.regions:
-            self.log.count(
+            self._log.count(
                 "regions", f"{name} in the {graph.kind} graph" + (f" with {configs}" if configs != "[]" else "")
             )
 
@@ -241,15 +195,15 @@ class Observer:
     ) -> Callable[..., Any]:
         def compile_graph(gm: Any, example_inputs: Any) -> Any:
             self._refuse(f"AOTAutograd compiled a {kind} graph")
-            graph = _Graph.of(kind, gm)
+            graph = ObservedGraph.of(kind, gm)
             self._add_graph(graph)
             fallbacks = seams.regional_fallbacks()
-            with scope(), self._frame(_Frame("graph", graph, tuple(graph.regions))):
+            with scope(), self._frame(Frame("graph", graph, tuple(graph.regions))):
                 result = compiler(gm, example_inputs)
             graph.add_calls(annotated.compiled_calls_in(result))
             self.called_compiled_region |= annotated.holds_compiled_region(result)
             for _ in range(seams.regional_fallbacks() - fallbacks):
-                self.log.count("fallbacks", f"a region of the {kind} graph did not compile and runs eager")
+                self._log.count("fallbacks", f"a region of the {kind} graph did not compile and runs eager")
             return result
 
         return compile_graph
@@ -257,7 +211,7 @@ class Observer:
     def _on_aot_lookup(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         before = dict(seams.aot_counters())
         self._local.bypass = "no reason given"
-        with self._frame(_Frame("lookup")):
+        with self._frame(Frame("lookup")):
             result = original(*args, **kwargs)
         outcomes = moved(before)
         self._own_cache.saw(outcomes)
@@ -314,14 +268,14 @@ class Observer:
         regions = tuple(annotated.regions_in(gm)) or (outer.regions if outer else ())
         if graph:
             graph.add_partition(regions)
-        with self._frame(_Frame("region", graph, regions)):
+        with self._frame(Frame("region", graph, regions)):
             return original(gm, *args, **kwargs)
 
     def _on_fx_key(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         key, info = original(*args, **kwargs)
         if key is None:
             self.innermost().lookup_pending = False
-            self.log.count("region_cache_bypasses", f"FX graph cache: {info.get('cache_bypass_reason', 'unknown')}")
+            self._log.count("region_cache_bypasses", f"FX graph cache: {info.get('cache_bypass_reason', 'unknown')}")
         return key, info
 
     def _on_fx_lookup(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -330,7 +284,7 @@ class Observer:
         frame.lookup_pending = False
         # Inside a lookup of AOTAutograd's cache a miss is told as that lookup's own, and so is a hit of a region's.
         if not self._inside("lookup") or (compiled is not None and not self._nested):
-            self.log.count(
+            self._log.count(
                 "region_cache_hits" if compiled is not None else "region_cache_misses", f"FX graph cache, {frame}"
             )
         return compiled, info
@@ -344,12 +298,12 @@ class Observer:
         frame = self.innermost()
         if frame.lookup_pending:
             frame.lookup_pending = False
-            self.log.count("region_cache_misses", f"AOTAutograd cache, {frame}")
+            self._log.count("region_cache_misses", f"AOTAutograd cache, {frame}")
         if frame.kind == "graph" and frame.graph:
             frame.graph.add_partition(tuple(annotated.regions_in(gm)) or frame.regions)
         with recording_launches() as launches:
             compiled = original(gm, *args, **kwargs)
-        self.log.count("region_compiles", f"code generation for {frame}")
+        self._log.count("region_compiles", f"code generation for {frame}")
         self._add_source(compiled, loaded=False, launches=launches)
         return compiled
 

@@ -35,6 +35,7 @@ class OwnCache:
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()
         self._lock = threading.Lock()
+        self.look_away()
 
     def saw(self, outcomes: Counter[str]) -> None:
         """Note outcomes that a seam told of."""
@@ -47,12 +48,22 @@ class OwnCache:
             return dict(seams.aot_counters()), self._seen.copy(), Counter(seams.cache_bypass_reasons())
 
     def since(self, mark: tuple[dict[str, int], Counter[str], Counter[str]]) -> Iterator[tuple[str, str]]:
-        """Yield outcome and cause of what no seam saw since ``mark``."""
+        """Yield outcome and cause of what no seam saw, and nobody was told of, since ``mark``."""
         counters, seen, reasons = mark
         with self._lock:
             own = moved(counters) - (self._seen - seen)
+            self._seen.update(own)
         told = iter((Counter(seams.cache_bypass_reasons()) - reasons).elements())
         for outcome in OUTCOMES:
             for _ in range(own[outcome]):
-                reason = next(told, "no reason given") if outcome == "bypass" else "the whole Dynamo graph"
+                reason = next(told, "no reason given") if outcome == "bypass" else "the whole graph"
                 yield outcome, f"cache of the backend: {reason}"
+
+    def look_away(self) -> None:
+        """Forget what was told up to now: :meth:`untold` begins here."""
+        self._looked = self.mark()
+
+    def untold(self) -> Iterator[tuple[str, str]]:
+        """Yield what nobody was told of since the last look; to be asked around whatever clears PyTorch's counters."""
+        yield from self.since(self._looked)
+        self.look_away()

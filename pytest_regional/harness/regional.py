@@ -266,7 +266,9 @@ class Regional(InputFactories):
 
     def restart(self) -> None:
         """Do as a new process would: forget what was compiled and loaded; keep the cache folder and the counters."""
+        self.observer.settle()
         isolation.forget()
+        self.observer.settle()
         if self.spec.forget:
             self.spec.forget()
 

@@ -237,6 +237,7 @@ def _copied(graph: torch.fx.Graph) -> torch.fx.Graph:
 
 @contextlib.contextmanager
 def savable() -> Iterator[None]:
+    """Turn what pickling raises into an UnsavableArtifactError."""
     try:
         yield
     except MissingTorchSymbolError:

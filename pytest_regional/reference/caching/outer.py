@@ -34,7 +34,7 @@ from pytest_regional.reference.pre_grad import PreGradPlan
 
 # An entry's bytes are whole and of this torch when they get here, but what they name may be gone: a custom operator
 # that nobody registered in this process, a library that this system cannot load.
-_UNUSABLE = (ImportError, AttributeError, LookupError, OSError, RuntimeError, TypeError, pickle.UnpicklingError)
+UNUSABLE = (ImportError, AttributeError, LookupError, OSError, RuntimeError, TypeError, pickle.UnpicklingError)
 
 # Under it an entry is made that is not stored: whoever compiles ahead of time takes it from the compiled function.
 _KEY_OF_NONE = "none"
@@ -134,7 +134,7 @@ class OuterCache:
                     return with_serialization(question.revive(entry), lambda: pickle.loads(payload))  # noqa: B023
             except MissingTorchSymbolError:
                 raise
-            except _UNUSABLE as error:
+            except UNUSABLE as error:
                 warnings.warn(
                     f"an entry of the outer cache cannot be used here and is compiled anew: "
                     f"{type(error).__name__}: {error}",

@@ -18,6 +18,7 @@ from pytest_regional.reference.caching.errors import ArtifactError
 from pytest_regional.reference.caching.files import read_artifact, write_artifact
 from pytest_regional.reference.pipeline.call import CallChecks
 from pytest_regional.reference.pipeline.module import CompiledModule
+from pytest_regional.reference.pipeline.report import PipelineReport
 
 KIND = "compiled module"
 
@@ -26,10 +27,10 @@ class OtherModelError(ArtifactError):
     """The model that an artifact was loaded for is not the one that it was compiled from."""
 
 
-def save(path: PathLike, compiled: CompiledJoint, checks: CallChecks) -> None:
+def save(path: PathLike, compiled: CompiledJoint, checks: CallChecks, report: PipelineReport | None) -> None:
     """Write a compiled module; see ``CompiledModule.save``."""
     with savable():
-        payload = pickle.dumps((compiled.dump(), checks))
+        payload = pickle.dumps((compiled.dump(), checks, report))
     write_artifact(Path(path), payload, KIND)
 
 
@@ -43,10 +44,10 @@ def load(path: PathLike, model: torch.nn.Module) -> CompiledModule:
     """
     payload = read_artifact(Path(path), KIND)
     with loadable(Path(path)), quietly():
-        function, checks = pickle.loads(payload)
+        function, checks, report = pickle.loads(payload)
         compiled = load_compiled(function)
     _check_names(Path(path), model, checks)
-    return CompiledModule(model, compiled, checks)
+    return CompiledModule(model, compiled, checks, report)
 
 
 def _check_names(path: Path, model: torch.nn.Module, checks: CallChecks) -> None:

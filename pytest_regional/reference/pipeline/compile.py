@@ -9,10 +9,11 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._torch.autograd_cache import output_code
-from pytest_regional._torch.joint_graph import compile_joint, entered
+from pytest_regional._torch.joint_graph import CompiledJoint, compile_joint, entered
 from pytest_regional._torch.region_compile import use_boxed_codegen
 from pytest_regional.reference.artifacts import UnsavableArtifactError
 from pytest_regional.reference.caching.output_code import CompiledGraph
+from pytest_regional.reference.pipeline.cache import key_of, load_or_compile
 from pytest_regional.reference.pipeline.capture import Decompositions, JointGraph, capture
 from pytest_regional.reference.pipeline.errors import PassOrderError
 from pytest_regional.reference.pipeline.module import CompiledModule
@@ -24,6 +25,7 @@ from pytest_regional.reference.pipeline.partition import (
     partition_function,
 )
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
+from pytest_regional.reference.pipeline.report import PipelineReport
 
 Passes = PassPipeline | Iterable[Any]
 
@@ -39,6 +41,7 @@ def compile(
     decompositions: Decompositions | None = None,
     dynamic: bool = False,
     strict: bool = True,
+    cache: bool = False,
 ) -> CompiledModule:
     """Compile ``model``: capture, joint passes, partition, passes on forward and backward.
 
@@ -55,6 +58,8 @@ def compile(
         decompositions: As ``capture`` takes them, as for the next two.
         dynamic: As above.
         strict: As above.
+        cache: Whether to load what an earlier compile of equal graphs with equal passes left in the outer cache, and
+            to leave it there. Every pass needs a ``uuid()``, and a partitioner that is a function, too.
 
     Raises:
         CaptureError: the model is no single graph.
@@ -62,17 +67,29 @@ def compile(
     """
     pipeline = passes if isinstance(passes, PassPipeline) else PassPipeline(passes)
     pipeline = pipeline.without(*disable)
+    identity: str | PartitionFunction
     if isinstance(model, PartitionedGraphs):
         _refuse_joint_passes(pipeline)
-        return _compiled(model.joint.copy(), pipeline, model.as_partition_function())
-    if isinstance(model, JointGraph):
-        joint = model.copy()
+        joint, graphs = model.joint.copy(), [model.forward, model.backward]
+        split, identity = model.as_partition_function(), model.partitioner
     else:
-        joint = capture(model, args, kwargs, decompositions=decompositions, dynamic=dynamic, strict=strict)
-    return _compiled(joint, pipeline, partition_function(partitioner))
+        if isinstance(model, JointGraph):
+            joint = model.copy()
+        else:
+            joint = capture(model, args, kwargs, decompositions=decompositions, dynamic=dynamic, strict=strict)
+        graphs, split, identity = [joint.graph_module], partition_function(partitioner), partitioner
+    compile_now = functools.partial(_compiled, joint, pipeline, split)
+    if cache:
+        make_key = functools.partial(key_of, graphs, joint.checks.guards, pipeline, identity)
+        function, report = load_or_compile(make_key, compile_now)
+    else:
+        function, report = compile_now()
+    return CompiledModule(joint.model, function, joint.checks, report)
 
 
-def _compiled(joint: JointGraph, pipeline: PassPipeline, split: PartitionFunction) -> CompiledModule:
+def _compiled(
+    joint: JointGraph, pipeline: PassPipeline, split: PartitionFunction
+) -> tuple[CompiledJoint, PipelineReport]:
     """Compile ``joint``, which is consumed."""
     if joint.kind == "joint":
         with entered(joint.context), joint.exported.fake_mode:
@@ -82,7 +99,7 @@ def _compiled(joint: JointGraph, pipeline: PassPipeline, split: PartitionFunctio
     function = compile_joint(
         joint.exported, joint.context, partition=_checked(split), forward=forward, backward=backward
     )
-    return CompiledModule(joint.model, function, joint.checks, pipeline.report)
+    return function, pipeline.report
 
 
 def _refuse_joint_passes(pipeline: PassPipeline) -> None:

@@ -25,7 +25,7 @@ class CompiledModule(torch.nn.Module):  # type: ignore[misc]
     and ``.grad`` are the model's. A call that does not fit what was captured is an error, never a wrong result.
 
     Attributes:
-        report: What each pass did, and how long it took; None for a loaded one.
+        report: What each pass did when this was compiled, and how long it took.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class CompiledModule(torch.nn.Module):  # type: ignore[misc]
         """
         from pytest_regional.reference.pipeline.artifacts import save
 
-        save(path, self._compiled, self._checks)
+        save(path, self._compiled, self._checks, self.report)
 
 
 def _slots(model: torch.nn.Module, names: Iterable[str]) -> Iterator[tuple[Mapping[str, Any], str]]:
