@@ -1,8 +1,9 @@
 """``full_inductor``: whole forward, backward and inference graphs compiled by Inductor, as the last pass of a list.
 
 Read in this order: ``templates`` and ``decompose`` (Inductor's decompositions, which belong to it and not to capture),
-``functional`` (what Inductor expects of a graph), ``compiling`` (the pass), ``program`` (what forward and backward
-share), ``failure`` (the node it failed on).
+``functional`` and ``collectives`` (what Inductor
+expects of a graph), ``compiling`` (the pass), ``program`` (what forward and backward
+share), ``failure`` (the node it failed on), ``rooflines`` (what it is worth, beside other pipelines).
 """
 
 from pytest_regional.reference.full_inductor.collectives import use_functional_collectives
@@ -21,6 +22,7 @@ from pytest_regional.reference.full_inductor.errors import (
     NumericsWarning,
 )
 from pytest_regional.reference.full_inductor.functional import check_functional
+from pytest_regional.reference.full_inductor.rooflines import Roofline, Rooflines, compare_rooflines
 
 __all__ = [
     "CollectiveFormError",
@@ -30,7 +32,10 @@ __all__ = [
     "MissingValueError",
     "NotFunctionalError",
     "NumericsWarning",
+    "Roofline",
+    "Rooflines",
     "check_functional",
+    "compare_rooflines",
     "decompose",
     "full_inductor",
     "kind_of",

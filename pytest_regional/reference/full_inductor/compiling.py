@@ -18,6 +18,7 @@ from pytest_regional._torch.full_inductor import (
     compile_backward,
     compile_forward,
     inductor_compile,
+    inductor_decompositions,
     outputs_before_the_users,
     run_joint_graph_passes,
     user_output_count,
@@ -60,11 +61,12 @@ class FullInductor:
 
     Attributes:
         configs: Settings of ``torch._inductor.config``, for these graphs only.
-        decompositions: What to decompose and how, instead of Inductor's own table. A pass that has one has no uuid.
+        decompositions: What to decompose otherwise than Inductor does: an op to its decomposition, or to None where it
+            shall stay. A pass that has any has no uuid.
     """
 
     configs: Mapping[str, Any] = field(default_factory=dict)
-    decompositions: Mapping[Any, Callable[..., Any]] | None = None
+    decompositions: Mapping[Any, Callable[..., Any] | None] = field(default_factory=dict)
 
     name: ClassVar[str] = "full_inductor"
     terminal: ClassVar[bool] = True
@@ -76,11 +78,13 @@ class FullInductor:
             raise FullInductorConfigError(f"FullInductor(configs=...): {error}") from None
 
     def uuid(self) -> Hashable | None:
-        """Return name, settings and version of torch, which the decompositions come with."""
-        if self.decompositions is not None:
+        """Return name, settings, and versions of our code and of torch, which the decompositions come with."""
+        from pytest_regional.reference.passes.version import OWN_CODE  # that package knows this one
+
+        if self.decompositions:
             return None
         settings = tuple(sorted((name, freeze(value)) for name, value in self.configs.items()))
-        return self.name, settings, torch.__version__
+        return self.name, OWN_CODE, torch.__version__, settings
 
     def __call__(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = (), *, graph: str | None = None
@@ -132,14 +136,12 @@ class FullInductor:
     def _prepare(self, gm: torch.fx.GraphModule) -> None:
         use_functional_collectives(gm)
         check_functional(gm)
-        decompose(gm, self.decompositions)
+        chosen = {**inductor_decompositions(), **self.decompositions}
+        decompose(gm, {op: function for op, function in chosen.items() if function is not None})
 
 
-def full_inductor(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = (), *, graph: str | None = None
-) -> Callable[..., Any]:
-    """Compile the whole of ``gm`` with Inductor, decompositions included: :class:`FullInductor` without settings."""
-    return FullInductor()(gm, example_inputs, graph=graph)
+#: The pass without settings: ``passes=[..., full_inductor]``, or called by itself with a graph.
+full_inductor = FullInductor()
 
 
 def kind_of(gm: torch.fx.GraphModule) -> str:

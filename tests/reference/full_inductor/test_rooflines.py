@@ -1,0 +1,100 @@
+"""``compare_rooflines`` measures and judges: no number is asserted, but that it sees what is slow or wrong."""
+
+import time
+
+import pytest
+import torch
+
+from pytest_regional.annotation import region
+from pytest_regional.reference.full_inductor import Roofline, Rooflines, compare_rooflines
+from pytest_regional.reference.pipeline import graph_pass
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+        self.norm = torch.nn.BatchNorm1d(8)
+
+    def forward(self, x):
+        with region("activation"):
+            h = torch.nn.functional.gelu(self.linear(x))
+        return self.norm(h)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """A busy machine makes threads that wait for each other slower than any pass."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@graph_pass(graphs="forward", terminal=True)
+def slow(gm, example_inputs):
+    def run(*inputs):
+        time.sleep(0.05)
+        return gm.forward(*inputs)
+
+    return run
+
+
+@graph_pass(graphs="backward")
+def wrong(gm):
+    (node, *_) = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.gelu_backward.default)
+    node.target = torch.ops.aten.mul.Tensor
+
+
+def test_side_by_side():
+    model, x = Model(), torch.randn(16, 8, requires_grad=True)
+    x.grad = torch.ones_like(x)
+    found = compare_rooflines(model, (x,), repeats=3, warmup=1)
+    assert list(found) == ["eager", "graph", "regional_inductor", "full_inductor"]
+    assert {len(row.seconds) for row in found.values()} == {3}
+    assert all(second > 0 for row in found.values() for second in row.seconds)
+    assert [row.compiles for row in found.values()] == [0, 0, 2, 2]
+    assert found["graph"].launches == 0
+    assert found["full_inductor"].launches > 0 < found["regional_inductor"].launches
+    assert found["graph"].worst_error == 0
+    assert 0 < found["full_inductor"].worst_error < 1e-5
+    assert found.speed("eager") == 1
+    # and the model is as it was
+    assert model.linear.weight.grad is None
+    assert torch.equal(x.grad, torch.ones_like(x))
+    assert model.norm.num_batches_tracked == 0
+    header, columns, *rows = str(found).splitlines()
+    assert header == "forward and backward on cpu, 3 steps"
+    assert [row.split()[0] for row in rows] == list(found)
+    assert columns.index("worst error") == rows[1].index(f"{found['graph'].worst_error:.1e}")
+
+
+def test_a_slow_pipeline_and_a_wrong_one_are_seen():
+    pipelines = {"slow": [slow], "wrong": [wrong], "regional_inductor": [], "full_inductor": []}
+    found = compare_rooflines(Model(), (torch.randn(16, 8),), pipelines=pipelines, repeats=3, warmup=0)
+    assert found["slow"].median > 0.05
+    assert found.speed("slow") < 0.5
+    assert found["slow"].worst_error == 0
+    assert found["wrong"].worst_error > 1e-2
+    assert found["wrong"].worst_result.startswith("gradient of linear")
+
+
+def test_without_gradients_the_forward_is_measured():
+    nothing = {"regional_inductor": [], "full_inductor": []}
+    found = compare_rooflines(lambda x, *, factor: x * factor, (torch.randn(4),), {"factor": torch.ones(4)},
+                              pipelines=nothing, repeats=1, warmup=0)  # fmt: skip
+    assert found["graph"].worst_error == 0
+    assert found["graph"].spread == 0
+
+
+def test_numbers_in_the_table():
+    rows = Roofline("eager", (2.0, 2.0)), Roofline("mine", (1.0, 1.0, 3.0), 4.0, 1, 7, 2**20, 1e-7, "output")
+    table = str(Rooflines(rows, "cpu")).splitlines()
+    assert table[-1].split() == ["mine", "1000.000", "50%", "2.00x", "4.0", "1", "7", "1.0", "1.0e-07", "output"]
+
+
+def test_mistakes():
+    with pytest.raises(ValueError, match="repeats=0"):
+        compare_rooflines(torch.sin, (torch.randn(2),), repeats=0)
+    with pytest.raises(KeyError, match="'eager'"):
+        Rooflines((Roofline("eager", (1.0,)),), "cpu")["eagre"]
