@@ -67,7 +67,7 @@ class _Canonicalization:
             return 0
         self.done.add(id(body))
         removed = self.run(body.graph)
-        body.recompile()
+        body.recompile()  # An op that reads elsewhere is a change, too.
         return removed
 
 
@@ -171,6 +171,5 @@ class Canonicalization(Pass):
     graphs: tuple[str, ...] = DEFAULT_GRAPHS
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = (), *, graph: str = "forward") -> None:
-        """Simplify ``gm`` in place."""
+        """Simplify the graph of ``gm``; whoever runs a pass compiles the module anew."""
         canonicalize(gm.graph, detach=graph != "joint")
-        gm.recompile()

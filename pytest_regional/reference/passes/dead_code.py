@@ -52,13 +52,16 @@ class _Elimination:
         self._cleared: set[int] = set()
 
     def run(self, graph: torch.fx.Graph) -> int:
-        removed = 0
+        removed, unread = 0, []
+        callers = {user for node in graph.nodes if node.op == "get_attr" for user in node.users}
         for node in reversed(graph.nodes):
-            if not node.users and not self.has_effect(node):
-                removed += node.op != "get_attr"
-                _erase(node)
-            else:
-                removed += sum(map(self._clear, bodies_of(node)))
+            if node.users or self.has_effect(node):
+                removed += sum(map(self._clear, bodies_of(node) if node in callers else ()))
+                continue
+            graph.erase_node(node)
+            removed += node.op != "get_attr"
+            unread += [str(node.target)] if node.op == "get_attr" else []
+        _forget_bodies(graph, unread)
         return removed
 
     def _clear(self, body: torch.fx.GraphModule) -> int:
@@ -131,15 +134,15 @@ def _name(node: torch.fx.Node) -> str:
     return str(target.name() if is_higher_order_op(target) else getattr(target, "__name__", target))
 
 
-def _erase(node: torch.fx.Node) -> None:
-    """Erase ``node``, and the body that it stood for if nobody else means it."""
-    graph, target = node.graph, str(node.target)
-    graph.erase_node(node)
+def _forget_bodies(graph: torch.fx.Graph, unread: Sequence[str]) -> None:
+    """Remove from the owner the bodies that stood at these names, unless something else in the graph means them."""
     owner = graph.owning_module
-    if node.op != "get_attr" or owner is None or graph.find_nodes(op="get_attr", target=node.target):
+    if owner is None or not unread:
         return
-    if "." not in target and is_graph_module(getattr(owner, target, None)):
-        delattr(owner, target)
+    meant = {str(node.target) for node in graph.nodes if node.op in ("get_attr", "call_module")}
+    for name in dict.fromkeys(unread):
+        if name not in meant and "." not in name and is_graph_module(getattr(owner, name, None)):
+            delattr(owner, name)
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,5 @@ class DeadCodeElimination(Pass):
     graphs: tuple[str, ...] = DEFAULT_GRAPHS
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) -> None:
-        """Clear ``gm`` in place."""
-        if eliminate_dead_code(gm.graph):
-            gm.recompile()
+        """Clear the graph of ``gm``; whoever runs a pass compiles the module anew."""
+        eliminate_dead_code(gm.graph)

@@ -38,10 +38,9 @@ class AddControlDeps(Pass):
         return None if self.identity is None else (self.name, OWN_CODE, self.identity)
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = (), *, graph: str = "forward") -> None:
-        """Add the edges to ``gm`` in place; edges that hold already cost nothing."""
+        """Add the edges to the graph of ``gm``; edges that hold already cost nothing."""
         wanted = self.edges(gm.graph)
         self.done[graph] = add_control_deps(gm.graph, wanted) if wanted else AddedOrder()
-        gm.recompile()
 
     def summary(self, graph: str) -> str:
         """Return what stands in the report."""
@@ -76,11 +75,10 @@ class OverlapCollectives(Pass):
         return self.name, OWN_CODE, self.memory_bound, self.in_flight, self.identity
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = (), *, graph: str = "forward") -> None:
-        """Move and pin the collectives of ``gm`` in place; ``plans[graph]`` says what became of each."""
+        """Move and pin the collectives of the graph of ``gm``; ``plans[graph]`` says what became of each."""
         self.plans[graph] = overlap_collectives(
             gm.graph, memory_bound=self.memory_bound, in_flight=self.in_flight, cost=self.cost
         )
-        gm.recompile()
 
     def summary(self, graph: str) -> str:
         """Return what stands in the report."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ def viewed(node: torch.fx.Node) -> torch.fx.Node | None:
     return source if key is not None and key == storage_key(source.meta.get("val")) else None
 
 
+@cache
 def _is_view_op(target: Any) -> bool:
     """Return whether ``target`` has one result, which the schema says may share memory with its first argument."""
     schema = target._schema
