@@ -39,6 +39,7 @@ from pytest_regional.reference.effects import Edge
 from pytest_regional.reference.full_inductor.collectives import use_functional_collectives
 from pytest_regional.reference.full_inductor.copying import copied
 from pytest_regional.reference.full_inductor.decompose import decompose, fake_mode_of
+from pytest_regional.reference.full_inductor.donating import donating_what_nobody_shares
 from pytest_regional.reference.full_inductor.errors import FullInductorError, MissingValueError
 from pytest_regional.reference.full_inductor.failure import failure
 from pytest_regional.reference.full_inductor.functional import check_functional
@@ -177,7 +178,8 @@ def _compile_prepared(
 ) -> Callable[..., Any]:
     compiled: Callable[..., Any]
     if kind == "backward":
-        compiled = compile_backward(run_joint_graph_passes(gm, inputs), inputs, program.state)
+        with donating_what_nobody_shares(gm):
+            compiled = compile_backward(run_joint_graph_passes(gm, inputs), inputs, program.state)
         return compiled
     outputs = len(_outputs(gm))
     if kind == "forward":

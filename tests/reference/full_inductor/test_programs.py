@@ -182,6 +182,31 @@ def test_flex_attention_with_gradients_is_refused_on_a_cpu_by_pytorch():
         compiled(*(torch.randn(1, 1, 64, 16, requires_grad=True) for _ in range(3)))
 
 
+def test_two_saved_values_that_are_one_tensor():
+    """A value and its ``detach``: PyTorch donates both to the backward, and writing one of them spoils the other."""
+
+    def fn(x):
+        return functional.kl_div(functional.log_softmax(x, -1), functional.softmax(x * 2, -1))
+
+    with harness() as made:
+        check(made, fn, leaf(made, 8, 8))
+        forward = made.backend_object.seen[0]
+        saved = [node.meta["val"].untyped_storage()._cdata for node in forward.graph.output_node().args[0]]
+        assert len(set(saved)) < len(saved)
+
+
+def test_effects_with_tokens():
+    """A token stands first among the forward's inputs, where PyTorch looks for what must not be overwritten."""
+
+    def fn(x):
+        torch.ops.aten._print("from the compiled program")
+        return functional.gelu(x)
+
+    with harness() as made:
+        check(made, fn, leaf(made, 8, 8))
+        assert "with_effects" in ops(made.backend_object.seen[0])
+
+
 def test_a_wrong_decomposition_is_seen():
     """The parity test can fail: an op decomposed to something else."""
     wrong = {torch.ops.aten.gelu.default: lambda x, approximate="none": x.sigmoid() * x}
