@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import time
 from collections import Counter
@@ -129,6 +130,10 @@ class PassPipeline:
 
     def __len__(self) -> int:
         return len(self._passes)
+
+    def __reduce__(self) -> Any:
+        """Pickle and copy the passes as they were given; a copy has an empty report."""
+        return functools.partial(PassPipeline, name=self.name), ([one.given for one in self._given], self.disabled)
 
     def __repr__(self) -> str:
         off = f", disable={self.disabled!r}" if self.disabled else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import subprocess
 import sys
 
@@ -33,6 +34,10 @@ class Scale(Pass):
 
     def __call__(self, gm, example_inputs=()):
         return None
+
+
+class Scale3(Scale):
+    name = "scale3"
 
 
 def named(name, uuid=1, **declarations):
@@ -67,6 +72,20 @@ def test_the_uuid_is_a_digest_that_another_process_computes_too():
     here = PassPipeline([named("a", frozenset(("x", "y", "z")))]).uuid()
     assert there == here
     assert len(here) == 64
+
+
+def test_torchs_version_may_stand_in_a_uuid():
+    assert PassPipeline([named("a", torch.__version__)]).uuid() is not None
+    assert PassPipeline([named("a", torch.__version__)]).uuid() != PassPipeline([named("a", "2.0")]).uuid()
+
+
+def test_a_pickled_pipeline_is_the_same_pipeline():
+    pipeline = PassPipeline([Scale(2.0), Scale3()], disable="scale3", name="mine")
+    again = pickle.loads(pickle.dumps(pipeline))
+    assert (again.names, again.disabled, again.name) == (pipeline.names, pipeline.disabled, "mine")
+    assert again.uuid() == pipeline.uuid()
+    adapter = as_inductor_pass(pipeline, "joint")
+    assert pickle.loads(pickle.dumps(adapter)).uuid() == adapter.uuid()
 
 
 def test_one_pass_without_a_uuid():
