@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from pytest_regional._torch.annotations import region_mark
 from pytest_regional.reference.passes import canonicalization, canonicalize
 from pytest_regional.reference.pipeline.report import count_ops
 
@@ -111,6 +112,29 @@ WRITES = st.lists(st.integers(0, 8), max_size=2)
 test_values_strides_and_aliases_are_the_same = RELAXED(given(chain=CHAINS, writes=WRITES)(check))
 
 
+def check_borders(chain, regions):
+    gm = make_fx(program(chain), tracing_mode="fake")(torch.randn(2, 3, 4))
+    marks, read = {}, {}
+    for index, node in enumerate(node for node in gm.graph.nodes if node.op == "call_function"):
+        name = regions[index % len(regions)]
+        node.meta.pop("custom", None)
+        if name is not None:
+            node.meta["custom"] = {"compile_with_inductor": {"inductor_region": name}}
+        marks[node], read[node] = region_mark(node), (node.target, node.args)
+    canonicalize(gm.graph)
+    left = [node for node in gm.graph.nodes if node in marks]
+    assert {node: region_mark(node) for node in left} == {node: marks[node] for node in left}
+    for node in left:
+        target, args = read[node]
+        rewritten = node.target is not target or (target is aten.view.default and node.args[0] is not args[0])
+        if rewritten and node.target is not aten.alias.default and args[0] in left:
+            assert marks[node] == marks[args[0]]
+
+
+REGIONS = st.lists(st.sampled_from([None, "a", "b"]), min_size=1, max_size=5)
+test_no_op_moves_across_the_border_of_a_region = RELAXED(given(chain=CHAINS, regions=REGIONS)(check_borders))
+
+
 def gradients(chain, x, change):
     """Return results and gradient of the chain, its forward and backward graphs changed by ``change``."""
     kept = []
@@ -156,3 +180,10 @@ def test_the_property_can_fail(fault, monkeypatch):
     # A wrong view shows in a value, or fails when it runs.
     with pytest.raises((AssertionError, RuntimeError)):
         quickly(given(chain=CHAINS, writes=WRITES)(lambda chain, writes: check(chain, writes)))()
+
+
+def test_the_property_of_borders_can_fail(monkeypatch):
+    monkeypatch.setattr(canonicalization, "read_region_keys", lambda graph: {})
+    quickly = settings(RELAXED, max_examples=400, phases=[Phase.generate])
+    with pytest.raises(AssertionError):
+        quickly(given(chain=CHAINS, regions=REGIONS)(lambda chain, regions: check_borders(chain, regions)))()
