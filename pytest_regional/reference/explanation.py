@@ -81,7 +81,7 @@ class Explanation:
 
 def explain(gm: torch.fx.GraphModule, *, show: bool = True) -> Explanation:
     """Return, and print unless ``show`` is false, how ``gm`` would be cut into regions; ``gm`` stays as it is."""
-    explanation = Explanation(tuple(_Explainer().explained(gm)))
+    explanation = Explanation(tuple(Explainer().explained(gm)))
     if show:
         print(explanation)
     return explanation
@@ -101,7 +101,7 @@ def explain_program(
     """
     seen: list[Explanation] = []
     # What the forward compiles, the backward can share.
-    explainer = _Explainer()
+    explainer = Explainer()
 
     def note(kind: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Any]:
         def explain_graph(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Any:
@@ -137,7 +137,7 @@ def _never_compiled_before(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @dataclass
-class _Explainer:
+class Explainer:
     """Explains graphs that are compiled together, and so can share."""
 
     first: dict[Any, str] = field(default_factory=dict)

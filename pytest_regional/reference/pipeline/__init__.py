@@ -2,7 +2,8 @@
 
 Read in this order: ``capture`` (a model as one joint graph), ``partition`` (forward and backward), ``graph_pass`` (what
 a pass is), ``pass_order`` and ``pass_pipeline`` (a list of them), ``compile`` (all of it), ``module`` (the result, with
-the model's parameters), ``call`` (what its calls must be like), ``artifacts`` (as a file), ``report``.
+the model's parameters), ``call`` (what its calls must be like), ``artifacts`` (as a file), ``cache`` (found again),
+``report`` and ``explanation`` (for people).
 """
 
 from pytest_regional.reference.pipeline.artifacts import OtherModelError, load
@@ -19,6 +20,7 @@ from pytest_regional.reference.pipeline.errors import (
     UnknownGraphError,
     UnknownPassError,
 )
+from pytest_regional.reference.pipeline.explanation import PipelineExplanation, explain_pipeline
 from pytest_regional.reference.pipeline.graph_pass import GraphPass, Pass, graph_pass
 from pytest_regional.reference.pipeline.inductor_pass import as_inductor_pass
 from pytest_regional.reference.pipeline.module import CompiledModule
@@ -42,6 +44,7 @@ __all__ = [
     "PassReport",
     "PassUuidError",
     "PipelineError",
+    "PipelineExplanation",
     "PipelineReport",
     "UnknownGraphError",
     "UnknownPassError",
@@ -49,6 +52,7 @@ __all__ = [
     "as_inductor_pass",
     "capture",
     "compile",
+    "explain_pipeline",
     "graph_pass",
     "load",
     "partition",

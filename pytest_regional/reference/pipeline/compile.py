@@ -65,8 +65,9 @@ def compile(
         CaptureError: the model is no single graph.
         PipelineError: the passes cannot be run, or one of them failed.
     """
+    disable = tuple(disable)
     pipeline = passes if isinstance(passes, PassPipeline) else PassPipeline(passes)
-    pipeline = pipeline.without(*disable)
+    pipeline = pipeline.without(*disable) if disable else pipeline
     identity: str | PartitionFunction
     if isinstance(model, PartitionedGraphs):
         _refuse_joint_passes(pipeline)
