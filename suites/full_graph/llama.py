@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -36,16 +37,18 @@ class Sizes:
 
 
 DEBUG = Sizes()
+#: Two layers of the debug model, and short sequences.
 QUICK = Sizes(layers=2, length=16)
+#: Two layers of a model that is small in every way.
 TINY = Sizes(layers=2, size=32, heads=4, kv_heads=2, hidden=48, vocabulary=64, length=16)
 
 
 class Block(nn.Module):
-    """Attention, whose core is the region ``attention``, and a gated feed-forward layer."""
+    """Attention, whose core is a region unless there is to be none, and a gated feed-forward layer."""
 
-    def __init__(self, sizes: Sizes, attention: Attention) -> None:
+    def __init__(self, sizes: Sizes, attention: Attention, region: str | None = "attention") -> None:
         super().__init__()
-        self.sizes, self.attention = sizes, attention
+        self.sizes, self.attention, self.region = sizes, attention, region
         self.attention_norm, self.feed_forward_norm = RMSNorm(sizes.size), RMSNorm(sizes.size)
         self.qkv = weight((sizes.heads + 2 * sizes.kv_heads) * sizes.head_size, sizes.size)
         self.out = weight(sizes.size, sizes.heads * sizes.head_size)
@@ -60,7 +63,7 @@ class Block(nn.Module):
         heads = (x @ self.qkv.T).view(batch, length, -1, sizes.head_size).transpose(1, 2)
         query, key, value = heads.split((sizes.heads, sizes.kv_heads, sizes.kv_heads), dim=1)
         query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
-        with in_region("attention"):
+        with in_region(self.region) if self.region else contextlib.nullcontext():
             attended = self.attention(query, key, value)
         return attended.transpose(1, 2).reshape(batch, length, -1) @ self.out.T
 

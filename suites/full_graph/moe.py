@@ -1,4 +1,4 @@
-"""A transformer block with a mixture of experts, and the loss of a head on top of it."""
+"""A transformer block with a mixture of experts, whose work is the region ``experts``, and a head on top of it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MixtureBlock(nn.Module):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.block = Block(sizes, causal_attention)
+        self.block = Block(sizes, causal_attention, region=None)
         self.block.feed_forward = Experts(sizes.size, sizes.hidden)
         self.norm, self.head = RMSNorm(sizes.size), weight(sizes.vocabulary, sizes.size)
         cosine, sine = rotary_table(sizes.length, sizes.head_size)
