@@ -15,14 +15,20 @@ from pathlib import Path
 import pytest
 from fenced import ROOT, Block, DocsError
 
-TOOLS = ("pytest", "make", "pip", "python")
+TOOLS = ("pytest", "pytest_regional", "make", "pip", "python")
+EXECUTED = ("pytest", "pytest_regional")
 SCRIPT_OPTIONS = "--regional-backend=aot_eager"
 
 
 def run_pytest(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run pytest in ``folder`` as a reader would, free of what the outer pytest put into the environment."""
+    """Run pytest in ``folder`` as a reader would."""
+    return run_module("pytest", ["-p", "no:randomly", "-p", "no:cacheprovider", *arguments], folder)
+
+
+def run_module(module: str, arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m module`` in ``folder``, free of what the outer pytest put into the environment."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "TORCHINDUCTOR_", "TRITON_"))}
-    command = [sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", *arguments]
+    command = [sys.executable, "-m", module, *arguments]
     environment["COLUMNS"] = "200"
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
@@ -147,9 +153,9 @@ def check_console(block: Block, blocks: Sequence[Block], folder: Path) -> None:
     write_project(blocks, folder, block.directives.get("replace", ""))
     assert len(block.commands) == 1, f"{block.where}: an executed console block holds one command"
     program, *arguments = shlex.split(block.commands[0].removeprefix("python -m "))
-    assert program == "pytest", f"{block.where}: only pytest can be executed, not {program}"
+    assert program in EXECUTED, f"{block.where}: only {' and '.join(EXECUTED)} can be executed, not {program}"
     assert block.output, f"{block.where}: an executed console block shows output"
-    done = run_pytest(arguments, folder)
+    done = run_pytest(arguments, folder) if program == "pytest" else run_module(program, arguments, folder)
     printed = [_normal(line) for line in (done.stdout + done.stderr).splitlines()]
     patterns = [_normal(line).replace("[", "[[]").replace("...", "*") for line in block.output]
     pytest.LineMatcher(printed).fnmatch_lines(patterns)
