@@ -67,10 +67,11 @@ def fake_mode_of(gm: torch.fx.GraphModule) -> Any:
 
 def _decompose(gm: torch.fx.GraphModule, templates: Templates, done: set[int]) -> None:
     done.add(id(gm))
-    for node in list(gm.graph.nodes):
-        template = templates.of(node) if node.op == "call_function" else None
-        if template is not None:
-            _Inlining(gm, node, template, templates.fake_mode).run()
+    with fake_execution(templates.fake_mode):
+        for node in list(gm.graph.nodes):
+            template = templates.of(node) if node.op == "call_function" else None
+            if template is not None:
+                _Inlining(gm, node, template, templates.fake_mode).run()
     for body in called_attributes(gm).values():
         if id(body) not in done:
             _decompose(body, templates, done)
@@ -91,7 +92,7 @@ class _Inlining:
         """Insert the template's nodes, hand their results to the users, and drop what nobody uses."""
         *ops, output = self._template.graph.nodes
         inputs = iter(self._node.all_input_nodes)
-        with self._gm.graph.inserting_before(self._node), fake_execution(self._fake_mode):
+        with self._gm.graph.inserting_before(self._node):
             for op in ops:
                 self._new[op] = next(inputs) if op.op == "placeholder" else self._copied(op)
         replace_node(self._node, self._mapped(output.args[0]))
