@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from pytest_regional.harness.parity import ParityReport
     from pytest_regional.harness.process import ProcessResult
     from pytest_regional.harness.record import CompileRecord
+    from pytest_regional.harness.training import TrainingReport
 
 __all__ = [
     "Bound",
     "assert_parity",
+    "assert_training_parity",
     "at_least",
     "at_most",
     "compile",
@@ -134,6 +136,12 @@ def assert_parity(fn: Any, *inputs: Any, **options: Any) -> ParityReport:
     """As :meth:`Regional.assert_parity` of :func:`current`."""
     __tracebackhide__ = True
     return current().assert_parity(fn, *inputs, **options)
+
+
+def assert_training_parity(model: Any, batches: Sequence[Any], **options: Any) -> TrainingReport:
+    """As :meth:`Regional.assert_training_parity` of :func:`current`."""
+    __tracebackhide__ = True
+    return current().assert_training_parity(model, batches, **options)
 
 
 def expect(**expected: int | Bound) -> contextlib.AbstractContextManager[None]:

@@ -6,9 +6,9 @@ Read in this order: ``regions`` (what an annotation asks for), ``effects`` (what
 ``share`` (identical regions once), ``failure`` (regions that do not compile), ``symbols`` and ``restride`` (what
 crosses a border), ``ordering`` (order edges: in a graph, past Inductor's own trace, of whole regions), ``overlap``
 (collectives beside compute), ``cse`` (the border before AOTAutograd splits the graph), ``pre_grad`` (passes before all
-that),
-``caching`` (results of whole graphs, on disk and across machines), ``artifacts`` (the same as files of the user's),
-``explanation`` (the plan for people), ``options`` (what a user may choose), ``naming`` (nodes in words).
+that), ``caching`` (results of whole graphs, on disk and across machines), ``artifacts`` (the same as files of the
+user's), ``explanation`` (the plan for people), ``options`` (what a user may choose), ``naming`` (nodes in words). Whole
+models are in ``pipeline`` (capture, passes, compile), ``passes`` and ``full_inductor``.
 Nothing here knows of pytest or of the harness.
 """
 
@@ -25,6 +25,7 @@ from pytest_regional.reference.caching.errors import ArtifactError, CacheWarning
 from pytest_regional.reference.dynamo_backend import regional
 from pytest_regional.reference.explanation import Explanation, explain, explain_program
 from pytest_regional.reference.failure import RegionCompileError, RegionFallbackWarning
+from pytest_regional.reference.full_inductor import FullInductor, NumericsWarning, compare_rooflines, full_inductor
 from pytest_regional.reference.options import BackendOptionError
 from pytest_regional.reference.ordering import (
     AddedOrder,
@@ -36,6 +37,7 @@ from pytest_regional.reference.ordering import (
 )
 from pytest_regional.reference.overlap import OverlapError, OverlapPlan, PlannedCollective, overlap_collectives
 from pytest_regional.reference.partition import Partition, PartitionPlan, plan_partitions
+from pytest_regional.reference.passes import RegionalInductor, annotate_ops
 from pytest_regional.reference.regional_inductor import regional_inductor, split_regions
 from pytest_regional.reference.regions import RegionAnnotationError, RegionConfigError, RegionKey
 
@@ -47,6 +49,8 @@ __all__ = [
     "CompiledProgram",
     "CompiledRegion",
     "Explanation",
+    "FullInductor",
+    "NumericsWarning",
     "OrderingCycleError",
     "OrderingError",
     "OverlapError",
@@ -60,12 +64,16 @@ __all__ = [
     "RegionFallbackWarning",
     "RegionKey",
     "RegionOrderWarning",
+    "RegionalInductor",
     "add_control_deps",
+    "annotate_ops",
     "cache_key",
+    "compare_rooflines",
     "compile_program",
     "compile_region",
     "explain",
     "explain_program",
+    "full_inductor",
     "load",
     "load_or_compile",
     "overlap_collectives",

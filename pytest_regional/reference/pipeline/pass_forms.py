@@ -174,8 +174,12 @@ def _by_signature(given: Any) -> tuple[Call, bool]:
     on_graph = not takes_inputs and not _wants_module(positional[0])
     tells = _takes_kind(parameters, positional)
 
+    # (gm, *example_inputs) is the convention of PyTorch's regional_inductor; (*args) alone is a wrapper's.
+    spread = variadic and len(positional) == 1
+
     def call(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], graph: str) -> Any:
-        arguments = (gm.graph,) if on_graph else (gm, example_inputs) if takes_inputs else (gm,)
+        inputs = tuple(example_inputs) if spread else (example_inputs,)
+        arguments = (gm.graph,) if on_graph else (gm, *inputs) if takes_inputs else (gm,)
         return given(*arguments, graph=graph) if tells else given(*arguments)
 
     return call, on_graph

@@ -15,6 +15,8 @@ from pytest_regional._torch.graph_passes import (
     pattern_matcher_pass,
 )
 from pytest_regional._torch.passes import custom_graph_pass_base
+from pytest_regional.reference import regional_inductor
+from pytest_regional.reference.passes import DeadCodeElimination, RegionalInductor
 from pytest_regional.reference.pipeline.errors import InvalidPassError
 from pytest_regional.reference.pipeline.graph_pass import Pass, graph_pass
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
@@ -35,7 +37,6 @@ def met(given, graph="forward"):
         (lambda seen: lambda module, inputs, graph: seen.append((module, inputs, graph)), ("gm", "inputs", "kind")),
         (lambda seen: lambda gm, inputs=None, *, graph="?": seen.append((gm, inputs, graph)), ("gm", "inputs", "kind")),
         (lambda seen: lambda gm, graph: seen.append((gm, graph)), ("gm", "kind")),
-        (lambda seen: lambda gm, *inputs: seen.append((gm, *inputs)), ("gm", "inputs")),
         (lambda seen: lambda gm: seen.append((gm,)), ("gm",)),
         (lambda seen: lambda graph: seen.append((graph,)), ("graph",)),
         (lambda seen: lambda g: seen.append((g,)), ("graph",)),
@@ -199,3 +200,24 @@ def test_the_decorator():
     assert replace.uuid() == ("relu", 1)
     assert bare.uuid() is None
     replace(traced())  # It is a function still.
+
+
+def test_inputs_one_by_one_where_the_signature_has_them_so():
+    seen = []
+
+    def spread(gm, *example_inputs):
+        seen.append(example_inputs)
+
+    def wrapper(*args):
+        seen.append(args[1])
+
+    gm = torch.fx.symbolic_trace(lambda x, y: x + y)
+    PassPipeline([spread, wrapper]).run(gm, [1, 2])
+    assert seen == [(1, 2), [1, 2]]
+
+
+def test_regional_inductor_may_stand_in_a_list_as_it_is():
+    pipeline = PassPipeline([regional_inductor, DeadCodeElimination()])
+    assert pipeline.names == ("dead_code_elimination", "regional_inductor")
+    assert pipeline.terminal
+    assert pipeline.uuid() == PassPipeline([RegionalInductor(), DeadCodeElimination()]).uuid()
