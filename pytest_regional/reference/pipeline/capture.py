@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +24,8 @@ from pytest_regional._torch.joint_graph import (
     tracing_context_of,
 )
 from pytest_regional._torch.pytree import flatten
+from pytest_regional._torch.region_compile import is_graph_module
+from pytest_regional.reference.extract import attribute
 from pytest_regional.reference.pipeline.call import CallChecks, InputCheck, ambient_modes
 from pytest_regional.reference.pipeline.copies import copy_of_graph
 from pytest_regional.reference.pipeline.errors import CaptureError
@@ -137,7 +141,7 @@ def capture(
     """Capture ``model`` on example inputs: forward, and backward where something requires gradients. Nothing runs.
 
     Args:
-        model: A module, or a function of tensors.
+        model: A module, one of its methods, or a function of tensors.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
         decompositions: Operators to take apart while tracing. None is what you want: which ops are taken apart is the
@@ -148,15 +152,19 @@ def capture(
             ``flex_attention`` and lets Python's side effects happen.
 
     Raises:
-        CaptureError: what the model does cannot be captured as one graph; the cause is chained.
+        CaptureError: what the model does cannot be captured as one graph, the cause is chained; or it uses parameters
+            that are not its own.
     """
     args, kwargs = _checked(model, args, kwargs)
-    module = model if isinstance(model, torch.nn.Module) else FunctionModule(model)
-    with _explained(model), _saved_random_state():
+    owner = _owner(model)
+    module = _as_module(model, owner)
+    with _explained(model):
         source = capture_with_dynamo(module, args, kwargs, dynamic=dynamic) if strict else module
         context = tracing_context_of(source if strict else None)
         exported = export_joint(source, args, kwargs, decompositions, context)
-    return JointGraph(module, exported, context, _checks_of(module, exported, args, kwargs))
+    _refuse_foreign_parameters(exported.graph_module, model)
+    owner = module if owner is None else owner
+    return JointGraph(owner, exported, context, _checks_of(owner, exported, args, kwargs))
 
 
 class FunctionModule(torch.nn.Module):  # type: ignore[misc]
@@ -169,6 +177,42 @@ class FunctionModule(torch.nn.Module):  # type: ignore[misc]
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
         return self.function(*args, **kwargs)
+
+
+def _owner(model: Callable[..., Any]) -> torch.nn.Module | None:
+    """Return the module that ``model`` is, or is a method of."""
+    found = model if isinstance(model, torch.nn.Module) else getattr(model, "__self__", None)
+    return found if isinstance(found, torch.nn.Module) else None
+
+
+def _as_module(model: Callable[..., Any], owner: torch.nn.Module | None) -> torch.nn.Module:
+    """Return a module that calls ``model`` when it is called, with the parameters of its owner."""
+    if owner is None:
+        return FunctionModule(model)
+    if model is owner:
+        return owner
+    twin = copy.copy(owner)  # shares parameters, buffers and children
+    function: Any = getattr(model, "__func__", model)
+    twin.forward = types.MethodType(function, twin)
+    return twin
+
+
+def _refuse_foreign_parameters(gm: torch.fx.GraphModule, model: Callable[..., Any]) -> None:
+    """Raise where a tensor that requires gradients became a constant, which gets none."""
+    graphs = [module for module in gm.modules() if is_graph_module(module)]
+    constants = [attribute(body, str(node.target)) for body in graphs for node in body.graph.find_nodes(op="get_attr")]
+    foreign = [value for value in constants if isinstance(value, torch.Tensor) and value.requires_grad]
+    if foreign:
+        shapes = ", ".join(f"{type(value).__name__} of shape {tuple(value.shape)}" for value in foreign[:3])
+        raise CaptureError(
+            f"{_name(model)} uses tensors that require gradients and are neither its inputs nor its parameters "
+            f"({shapes}): they would be constants without gradients. Capture the module that holds them, or one of its "
+            f"methods; a module in a plain list belongs into a ModuleList."
+        )
+
+
+def _name(model: Callable[..., Any]) -> str:
+    return str(getattr(model, "__qualname__", type(model).__qualname__))
 
 
 def _checked(
@@ -192,18 +236,10 @@ def _explained(model: Callable[..., Any]) -> Iterator[None]:
     except MissingTorchSymbolError:
         raise
     except Exception as error:
-        name = getattr(model, "__qualname__", type(model).__qualname__)
         raise CaptureError(
-            f"{name} cannot be captured as one graph: {type(error).__name__}: {error}\nTry the model on these inputs "
-            f"by torch.compile(model, fullgraph=True, backend='eager'), which fails at the same place."
+            f"{_name(model)} cannot be captured as one graph: {type(error).__name__}: {error}\n"
+            f"torch.compile(model, fullgraph=True, backend='aot_eager') captures in the same way, and tells where."
         ) from error
-
-
-@contextlib.contextmanager
-def _saved_random_state() -> Iterator[None]:
-    """Keep tracing out of the program's random numbers."""
-    with torch.random.fork_rng():
-        yield
 
 
 def _checks_of(module: torch.nn.Module, exported: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallChecks:

@@ -126,3 +126,47 @@ def test_a_graph_break_is_an_error_that_says_where():
 
 def test_printed_in_one_line(joint):
     assert re.fullmatch(r"joint graph of Block: \d+ ops, 3 parameters, 4 buffers", str(joint))
+
+
+class WithMethod(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def logits(self, x):
+        return self.linear(x)
+
+    def forward(self, x):
+        return self.logits(x).softmax(-1)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_method_has_the_parameters_of_its_module(strict):
+    model, x = WithMethod(), torch.randn(2, 4)
+    compiled = pipeline.compile(model.logits, (x,), strict=strict)
+
+    assert dict(compiled.named_parameters()).keys() == {"linear.weight", "linear.bias"}
+    compiled(x).sum().backward()
+    assert model.linear.weight.grad is not None
+    assert torch.equal(compiled(x), model.logits(x))
+    assert not torch.equal(compiled(x), model(x))
+
+
+class Hiding(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [torch.nn.Linear(4, 4)]
+
+    def forward(self, x):
+        return self.layers[0](x)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_parameters_that_would_get_no_gradient_are_refused(strict):
+    linear, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
+    message = r"neither its inputs nor its parameters \(Parameter of shape \(4, 4\)"
+    for model in (lambda x: linear(x), Hiding()):
+        with pytest.raises(pipeline.CaptureError, match=message):
+            pipeline.capture(model, (x,), strict=strict)
+    linear.requires_grad_(False)
+    assert pipeline.capture(lambda x: linear(x), (x,), strict=strict).kind == "inference"
