@@ -43,6 +43,7 @@ from pytest_regional.reference.full_inductor.donating import donating_what_nobod
 from pytest_regional.reference.full_inductor.errors import FullInductorError, MissingValueError
 from pytest_regional.reference.full_inductor.failure import failure
 from pytest_regional.reference.full_inductor.functional import check_functional
+from pytest_regional.reference.full_inductor.outputs import with_outputs_apart
 from pytest_regional.reference.full_inductor.program import Program, current_program
 from pytest_regional.reference.full_inductor.single import OnlyOutput, return_tuple
 from pytest_regional.reference.ordering.carry import compile_in_order
@@ -179,14 +180,18 @@ def _compile_prepared(
     compiled: Callable[..., Any]
     if kind == "backward":
         with donating_what_nobody_shares(gm):
-            compiled = compile_backward(run_joint_graph_passes(gm, inputs), inputs, program.state)
+            compiled = compile_backward(_after_joint_passes(gm, inputs), inputs, program.state)
         return compiled
     outputs = len(_outputs(gm))
     if kind == "forward":
-        gm = run_joint_graph_passes(gm, inputs)
+        gm = _after_joint_passes(gm, inputs)
         outputs = user_outputs(outputs)
     compiled = compile_forward(gm, inputs, program.state, outputs=outputs, is_inference=kind == "inference")
     return compiled
+
+
+def _after_joint_passes(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> torch.fx.GraphModule:
+    return with_outputs_apart(gm, lambda module: run_joint_graph_passes(module, inputs))
 
 
 def _fake_mode(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:

@@ -170,6 +170,23 @@ def test_saved_values_may_have_any_layout_and_the_backward_is_told():
     torch.testing.assert_close(found, x.grad, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["forward", "backward"])
+def test_outputs_that_inductor_finds_equal_stay_apart(kind):
+    """They may be saved values, which the backward is free to overwrite."""
+
+    def fn(x):
+        y = x.sin()
+        return y, y * torch.ones(4), y.detach(), x * torch.ones(4), x
+
+    x = torch.randn(4)
+    results = run(full_inductor(traced(fn, x), graph=kind), x)
+    torch.testing.assert_close(tuple(results), fn(x))
+    value, same, detached, copy, given = (result.data_ptr() for result in results)
+    assert len({value, same, copy, given}) == 4
+    assert detached == value
+    assert given == x.data_ptr()
+
+
 def test_what_compile_fx_does_around_it():
     """Parameters count as fixed, the backward as a backward, and its buffers as donated."""
     calls = []
