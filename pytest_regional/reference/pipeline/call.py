@@ -14,7 +14,6 @@ from pytest_regional._torch.region_compile import is_symbolic, plain_symbol
 from pytest_regional.reference.artifacts import InputMismatchError
 
 _REMEDY = "Capture and compile the model for such calls"
-_DYNAMIC = ", with dynamic=True for several sizes"
 
 
 @dataclass(frozen=True)
@@ -56,10 +55,18 @@ class InputCheck:
         if str(leaf.device) != self.device:
             return f"is on {leaf.device}, and was captured on {self.device}"
         if not self._fits(leaf.shape):
-            return f"has shape {tuple(leaf.shape)}, and was captured with ({', '.join(map(str, self.shape))})"
+            return self._other_shape(leaf.shape)
         if leaf.requires_grad and not self.requires_grad and torch.is_grad_enabled():
             return "requires gradients, and gets none in what was captured (frozen then, or under no_grad)"
         return None
+
+    def _other_shape(self, shape: Sequence[int]) -> str:
+        fixed = {expected for size, expected in zip(shape, self.shape, strict=False) if size != expected} & {0, 1}
+        hint = f"; a size of {fixed.pop()} is never a symbol: capture with a larger example" if fixed else ""
+        return (
+            f"has shape {tuple(shape)}, and was captured with ({', '.join(map(str, self.shape))}); with dynamic=True "
+            f"one compile serves several sizes{hint}"
+        )
 
     def _fits(self, shape: Sequence[int]) -> bool:
         return len(shape) == len(self.shape) and all(
@@ -113,7 +120,7 @@ class CallChecks:
         for index, (check, leaf) in enumerate(zip(self.inputs, leaves, strict=True)):
             complaint = check.complaint(leaf)
             if complaint:
-                raise InputMismatchError(f"input {index} {complaint}. {_REMEDY}{_DYNAMIC if check.shape else ''}.")
+                raise InputMismatchError(f"input {index} {complaint}. {_REMEDY}.")
         self._check_sizes(leaves)
         return leaves
 

@@ -112,3 +112,9 @@ def test_sizes_that_the_trace_assumed_something_of():
     assert compiled(torch.ones(9)).shape == (9,)
     with pytest.raises(InputMismatchError, match=r"does not hold for sizes .*: 3"):
         compiled(torch.ones(3))
+
+
+def test_a_size_of_one_is_no_symbol():
+    compiled = pipeline.compile(lambda x: x + 1, (torch.randn(1, 4),), dynamic=True)
+    with pytest.raises(InputMismatchError, match="a size of 1 is never a symbol: capture with a larger example"):
+        compiled(torch.randn(3, 4))
