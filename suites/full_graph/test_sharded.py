@@ -78,10 +78,8 @@ def code_of_whole_graphs(regional, *passes):
 def test_overlapped_collectives_in_the_code_of_both_graphs(regional):
     code = code_of_whole_graphs(regional, regional.pipeline.passes.OverlapCollectives())
 
-    # The next weight is on its way while a layer computes.
-    code.assert_order(
-        f"{GATHER}#1", f"{GATHER}#2", "aten.mm#1", f"{WAIT}#2", "aten.mm#2", f"{WAIT}#3", "aten.mm#3", graph="forward"
-    )
+    # The next weight is asked for before the first one is there, and waited for where it is needed.
+    code.assert_order(f"{GATHER}#1", f"{GATHER}#2", f"{WAIT}#1", "aten.mm#1", f"{WAIT}#2", "aten.mm#2", graph="forward")
     # A gradient is on its way while those of the layer before are computed.
     code.assert_order(f"{SCATTER}#1", "aten.mm#2", f"{SCATTER}#2", "aten.mm#4", f"{WAIT}#1", graph="backward")
 
@@ -90,9 +88,10 @@ def test_overlapped_collectives_in_the_code_of_both_graphs(regional):
 @pytest.mark.usefixtures("_eight_ranks")
 def test_without_the_pass_they_are_waited_for_at_once(regional):
     code = code_of_whole_graphs(regional)
-    code.assert_order(f"{GATHER}#1", f"{WAIT}#1", "aten.mm#1", f"{GATHER}#2", f"{WAIT}#2", "aten.mm#2", graph="forward")
+    # torch 2.15 launches the second gather before the first product, of its own accord, but after the first wait.
+    code.assert_order(f"{GATHER}#1", f"{WAIT}#1", f"{GATHER}#2", f"{WAIT}#2", "aten.mm#2", graph="forward")
     with pytest.raises(CodeAssertionError):
-        code.assert_order(f"{GATHER}#2", "aten.mm#1", graph="forward")
+        code.assert_order(f"{GATHER}#2", f"{WAIT}#1", graph="forward")
 
 
 @pytest.mark.usefixtures("_one_rank")
