@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -35,6 +35,10 @@ class PartitionedGraphs:
     forward: torch.fx.GraphModule
     backward: torch.fx.GraphModule
     partitioner: str | PartitionFunction
+
+    def __iter__(self) -> Iterator[torch.fx.GraphModule]:
+        """Unpack: ``forward, backward = partition(joint)``."""
+        return iter((self.forward, self.backward))
 
     def as_partition_function(self) -> PartitionFunction:
         """Return a partitioner that splits the joint graph into copies of these two."""

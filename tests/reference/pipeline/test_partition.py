@@ -21,6 +21,8 @@ def test_min_cut_saves_less_and_computes_more():
     before = ops(joint.graph_module)
     kept, cut = pipeline.partition(joint), pipeline.partition(joint, "min_cut")
 
+    forward, backward = kept
+    assert (forward, backward) == (kept.forward, kept.backward)
     returned = [len(graphs.forward.graph.output_node().args[0]) for graphs in (kept, cut)]
     assert returned[0] == 4  # the result, and what each of three derivatives needs
     assert returned[1] < returned[0]
