@@ -59,7 +59,7 @@ class ParityCheck:
 
     def _case(self, inputs: tuple[Any, ...], label: str) -> _Case:
         # Eager code may compile as well (flex_attention does, with Dynamo's eager backend): not the backend's doing.
-        with _Unobserved(self.regional):
+        with Unobserved(self.regional):
             eager = self._execute(self.fn, inputs)
             check_program(eager)
             anchor = self._execute(self.fn, inputs, anchor=True) if self.level == "close" else None
@@ -88,7 +88,7 @@ class ParityCheck:
         if not names or not self.regional.spec.capabilities.get("regions"):
             return "the whole graph is compiled as one, so no region can be singled out"
         # The recompiles below are ours, not the test's: they must not show in its counters.
-        with _Unobserved(self.regional):
+        with Unobserved(self.regional):
             return self._blame_among(names, first, second)
 
     def _blame_among(self, names: list[str], first: _Case, second: _Case) -> str:
@@ -129,7 +129,7 @@ def _regions(names: list[str]) -> str:
     return ("region " if len(names) == 1 else "regions ") + ", ".join(repr(name) for name in names)
 
 
-class _Unobserved:
+class Unobserved:
     """Keep what happens inside out of the test's counters, graphs and code."""
 
     def __init__(self, regional: Regional) -> None:

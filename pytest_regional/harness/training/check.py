@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pytest_regional._torch.state import patched_config
-from pytest_regional.harness.check import _Unobserved
+from pytest_regional.harness.check import Unobserved
 from pytest_regional.harness.tolerance import Tolerance
 
 from .errors import BadTrainingError, TrainingParityError
@@ -109,12 +109,12 @@ class TrainingCheck:
             except Exception as error:  # noqa: BLE001 - whatever the compiled program raises is a result.
                 return steps, self._failure(references, batch, number, error)
             # Eager code may compile as well (flex_attention does): not the backend's doing.
-            with _Unobserved(self.regional):
+            with Unobserved(self.regional):
                 steps.append(references.judge(start, step, batch))
         return steps, None
 
     def _failure(self, references: References, batch: Batch, number: int, error: Exception) -> TrainingMismatch:
-        with _Unobserved(self.regional):
+        with Unobserved(self.regional):
             references.confirm(batch, number)
         self.error = error
         return TrainingMismatch(number, "the compiled step", "exception", first_line(error))
