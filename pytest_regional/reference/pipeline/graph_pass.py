@@ -8,6 +8,7 @@ but the name is optional: order (``requires``, ``after``, ``before``, ``terminal
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias, overload
@@ -89,6 +90,15 @@ def _settings(custom: Any) -> Iterator[tuple[str, Any]]:
     return ((name, getattr(custom, name)) for name in names)
 
 
+class _SignatureOfFunction:
+    """The signature of an object is that of its function; the class keeps its own, which a property would hide."""
+
+    def __get__(self, instance: FunctionPass | None, owner: type) -> inspect.Signature:
+        if instance is None:
+            raise AttributeError("__signature__")
+        return inspect.signature(instance.function)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class FunctionPass(Pass):
     """A function with declarations: what :func:`graph_pass` makes. It can be called as the function can."""
@@ -101,6 +111,8 @@ class FunctionPass(Pass):
     before: tuple[str, ...] | str = ()
     terminal: bool = False
     graphs: tuple[str, ...] | str = DEFAULT_GRAPHS
+
+    __signature__ = _SignatureOfFunction()
 
     def uuid(self) -> Hashable | None:
         """Return what the decorator was given."""

@@ -18,7 +18,7 @@ from pytest_regional._torch.graph_passes import (
 from pytest_regional._torch.passes import custom_graph_pass_base
 from pytest_regional.reference.pass_uuids import checked_uuid
 from pytest_regional.reference.pipeline.errors import InvalidPassError, PassUuidError, UnknownGraphError
-from pytest_regional.reference.pipeline.graph_pass import DEFAULT_GRAPHS, GRAPH_KINDS, FunctionPass
+from pytest_regional.reference.pipeline.graph_pass import DEFAULT_GRAPHS, GRAPH_KINDS
 
 _MODULE_NAMES = ("gm", "graph_module", "module", "mod")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -163,7 +163,7 @@ def _way_to_call(given: Any) -> tuple[Call, bool]:
 
 def _by_signature(given: Any) -> tuple[Call, bool]:
     try:
-        parameters = inspect.signature(given.function if isinstance(given, FunctionPass) else given).parameters
+        parameters = inspect.signature(given).parameters
     except ValueError:  # a builtin that does not tell
         return lambda gm, inputs, _graph: given(gm, inputs), False
     positional = [p for p in parameters.values() if p.kind in _POSITIONAL]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 
 import pytest
 import torch
@@ -18,10 +19,11 @@ from pytest_regional._torch.passes import custom_graph_pass_base
 from pytest_regional.reference import regional_inductor
 from pytest_regional.reference.passes import DeadCodeElimination, RegionalInductor
 from pytest_regional.reference.pipeline.errors import InvalidPassError
-from pytest_regional.reference.pipeline.graph_pass import Pass, graph_pass
+from pytest_regional.reference.pipeline.graph_pass import FunctionPass, Pass, graph_pass
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
+from pytest_regional.testing import regional
 
-from .pass_examples import aten, relu_for_clamp, traced
+from .pass_examples import aten, block, relu_for_clamp, traced
 
 
 def met(given, graph="forward"):
@@ -221,3 +223,31 @@ def test_regional_inductor_may_stand_in_a_list_as_it_is():
     assert pipeline.names == ("dead_code_elimination", "regional_inductor")
     assert pipeline.terminal
     assert pipeline.uuid() == PassPipeline([RegionalInductor(), DeadCodeElimination()]).uuid()
+
+
+def test_a_decorated_function_is_called_by_run_pass_as_the_function_would_be():
+    @graph_pass(uuid=1)
+    def on_module(gm):
+        relu_for_clamp(gm, [])
+
+    @graph_pass
+    def on_graph(graph):
+        graph.lint()
+
+    @graph_pass
+    def with_inputs(gm, example_inputs):
+        relu_for_clamp(gm, example_inputs)
+
+    for one in (on_module, with_inputs):
+        with regional("aot_eager", expects_regions=False) as r:
+            result = r.run_pass(one, block, r.randn(4, 8), r.randn(8, 8), stage="graph")
+            result.assert_replaced(before="aten.clamp_min", after="aten.relu")
+            r.run_pass(on_graph, block, r.randn(4, 8), r.randn(8, 8), stage="graph")
+
+
+def test_the_signature_of_a_decorated_function_is_the_functions():
+    @graph_pass
+    def mine(gm, example_inputs, *, graph): ...
+
+    assert list(inspect.signature(mine).parameters) == ["gm", "example_inputs", "graph"]
+    assert "identity" in inspect.signature(FunctionPass).parameters
