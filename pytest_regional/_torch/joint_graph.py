@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import copy
 import functools
+import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,24 +15,44 @@ from typing import Any
 from pytest_regional._torch import symbol
 from pytest_regional._torch.annotations import preserve_node_meta
 from pytest_regional._torch.autograd_cache import with_serialization
+from pytest_regional._torch.kernels import CodeFile, code_files_of_entry
 from pytest_regional._torch.region_compile import compile_lock, new_fake_mode, tracing
 
 _CACHE = "torch._functorch._aot_autograd.autograd_cache"
+_SIDE_EFFECTS = re.compile(
+    r"certain side effects happened .* potential sources you can double check: (\[.*\])", re.DOTALL
+)
 
 
-def capture_with_dynamo(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, dynamic: bool) -> Any:
+def capture_with_dynamo(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, dynamic: bool
+) -> tuple[Any, list[str]]:
     """Capture ``module`` as one graph with its own parameters and calling convention.
 
     ``torch._dynamo.functional_export.dynamo_graph_capture_for_export`` (2.11 to 2.15). The result's ``meta`` holds the
     tracing context that its sizes belong to. Numbers among the arguments are constants (``specialize_float``):
-    AOTAutograd could not restart Dynamo to make them so. 2.11 looks up methods that Dynamo finds only with the same
-    settings.
+    AOTAutograd could not restart Dynamo to make them so.
+
+    Returned with it is what the model changes of Python's: attributes that it sets, lists that it appends to. Such
+    changes are not in the graph, and Dynamo tells of them in a warning alone.
     """
     capture = symbol("torch._dynamo.functional_export", "dynamo_graph_capture_for_export")
-    with symbol("torch._dynamo.config", "patch")(
-        assume_static_by_default=not dynamic, specialize_int=True, specialize_float=True
+    with (
+        symbol("torch._dynamo.config", "patch")(
+            assume_static_by_default=not dynamic, specialize_int=True, specialize_float=True
+        ),
+        warnings.catch_warnings(record=True) as caught,
     ):
-        return capture(module)(*args, **kwargs)
+        warnings.simplefilter("always")
+        gm = capture(module)(*args, **kwargs)
+    effects: list[str] = []
+    for one in caught:
+        found = _SIDE_EFFECTS.search(str(one.message))
+        if found:
+            effects += ast.literal_eval(found[1])
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    return gm, effects
 
 
 def tracing_context_of(gm: Any) -> Any:
@@ -58,6 +81,7 @@ class CompiledJoint:
 
     _call: Callable[[list[Any]], Sequence[Any]]
     _dump: Callable[[], bytes]
+    _code_files: Callable[[], tuple[CodeFile, ...]]
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         """Run the forward; autograd will run the backward."""
@@ -66,6 +90,10 @@ class CompiledJoint:
     def dump(self) -> bytes:
         """Return it as bytes, for ``load_compiled``."""
         return self._dump()
+
+    def code_files(self) -> tuple[CodeFile, ...]:
+        """Return the files of generated code that it runs; compiled regions in it bring their own."""
+        return self._code_files()
 
 
 def compile_joint(
@@ -96,7 +124,8 @@ def compile_joint(
     call = compiled.__wrapped__
     if isinstance(call, symbol("torch._dynamo.aot_compile_types", "BundledAOTAutogradSerializableCallable")):
         call = call.compiled_fn  # a forward with a backward; what only infers is bare
-    return CompiledJoint(call, functools.partial(_dump_entry, entries[0]))
+    entry = entries[0]
+    return CompiledJoint(call, functools.partial(_dump_entry, entry), functools.partial(code_files_of_entry, entry))
 
 
 def _dump_entry(entry: Any) -> bytes:
@@ -116,8 +145,8 @@ def _dump_entry(entry: Any) -> bytes:
     return bytes(wrapper.serialize_compile_artifacts(wrapper(with_serialization(_nothing, lambda: entry))))
 
 
-def load_compiled(data: bytes) -> CompiledJoint:
-    """Return what ``CompiledJoint.dump`` made bytes of; nothing is compiled.
+def load_compiled(data: bytes, files: tuple[CodeFile, ...] = ()) -> CompiledJoint:
+    """Return what ``CompiledJoint.dump`` made bytes of, which keeps its ``files``; nothing is compiled.
 
     ``BundledAOTAutogradSerializableCallable.deserialize_compile_artifacts`` (2.11 to 2.15), whose result takes
     separate arguments.
@@ -125,7 +154,7 @@ def load_compiled(data: bytes) -> CompiledJoint:
     wrapper = symbol("torch._dynamo.aot_compile_types", "BundledAOTAutogradSerializableCallable")
     with tracing(new_fake_mode()):
         loaded = wrapper.deserialize_compile_artifacts(data)
-    return CompiledJoint(loaded.compiled_fn.__wrapped__, lambda: data)
+    return CompiledJoint(loaded.compiled_fn.__wrapped__, lambda: data, lambda: files)
 
 
 def _nothing() -> None:
@@ -153,11 +182,6 @@ def copy_of_joint(joint: Any, graph_module: Any) -> Any:
 def needs_autograd(joint: Any) -> bool:
     """Return whether there is a backward: ``AOTState.needs_autograd`` (2.11 to 2.15)."""
     return bool(joint._aot_state.needs_autograd)
-
-
-def flat_fake_inputs(joint: Any) -> list[Any]:
-    """Return the (fake) values of parameters, buffers and inputs: ``AOTState.flat_args`` (2.11 to 2.15)."""
-    return list(joint._aot_state.flat_args)
 
 
 def size_guards(joint: Any, sizes: Sequence[Any]) -> str | None:

@@ -11,9 +11,11 @@ from pytest_regional.reference.pipeline.capture import JointGraph, Value, captur
 from pytest_regional.reference.pipeline.compile import compile
 from pytest_regional.reference.pipeline.errors import (
     CaptureError,
+    CaptureWarning,
     InvalidPassError,
     PartitionError,
     PassFailedError,
+    PassNameWarning,
     PassOrderError,
     PassUuidError,
     PipelineError,
@@ -30,6 +32,7 @@ from pytest_regional.reference.pipeline.report import PassReport, PipelineReport
 
 __all__ = [
     "CaptureError",
+    "CaptureWarning",
     "CompiledModule",
     "GraphPass",
     "InvalidPassError",
@@ -39,6 +42,7 @@ __all__ = [
     "PartitionedGraphs",
     "Pass",
     "PassFailedError",
+    "PassNameWarning",
     "PassOrderError",
     "PassPipeline",
     "PassReport",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from pytest_regional._torch.joint_graph import CompiledJoint, load_compiled
+from pytest_regional._torch.joint_graph import CompiledJoint
 from pytest_regional._torch.pytree import quietly
 from pytest_regional.reference.artifacts import PathLike, loadable, savable
 from pytest_regional.reference.caching.errors import ArtifactError
@@ -19,6 +19,7 @@ from pytest_regional.reference.caching.files import read_artifact, write_artifac
 from pytest_regional.reference.pipeline.call import CallChecks
 from pytest_regional.reference.pipeline.module import CompiledModule
 from pytest_regional.reference.pipeline.report import PipelineReport
+from pytest_regional.reference.pipeline.stored import dump_joint, load_joint
 
 KIND = "compiled module"
 
@@ -30,7 +31,7 @@ class OtherModelError(ArtifactError):
 def save(path: PathLike, compiled: CompiledJoint, checks: CallChecks, report: PipelineReport | None) -> None:
     """Write a compiled module; see ``CompiledModule.save``."""
     with savable():
-        payload = pickle.dumps((compiled.dump(), checks, report))
+        payload = pickle.dumps((dump_joint(compiled), checks, report))
     write_artifact(Path(path), payload, KIND)
 
 
@@ -45,7 +46,7 @@ def load(path: PathLike, model: torch.nn.Module) -> CompiledModule:
     payload = read_artifact(Path(path), KIND)
     with loadable(Path(path)), quietly():
         function, checks, report = pickle.loads(payload)
-        compiled = load_compiled(function)
+        compiled = load_joint(function)
     _check_names(Path(path), model, checks)
     return CompiledModule(model, compiled, checks, report)
 
@@ -58,3 +59,10 @@ def _check_names(path: Path, model: torch.nn.Module, checks: CallChecks) -> None
             f"{path} was compiled from a model with {', '.join(map(repr, missing[:5]))}, which "
             f"{type(model).__name__} does not have. Load it for the model that it was compiled from."
         )
+    for name, check in checks.state:
+        value = there[name]
+        if tuple(value.shape) != check.shape or value.dtype != check.dtype:
+            raise OtherModelError(
+                f"{path} was compiled from a model whose {name!r} has shape {check.shape} and dtype {check.dtype}; here "
+                f"it has {tuple(value.shape)} and {value.dtype}. Load it for the model that it was compiled from."
+            )

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from pytest_regional._torch.joint_graph import evaluate_size_guards
-from pytest_regional._torch.pytree import flatten
-from pytest_regional._torch.region_compile import is_symbolic, plain_symbol
+from pytest_regional._torch.pytree import flatten, unflatten
+from pytest_regional._torch.region_compile import is_symbolic, plain_symbol, storage_key
 from pytest_regional.reference.artifacts import InputMismatchError
 
 _REMEDY = "Capture and compile the model for such calls"
@@ -24,6 +24,7 @@ class InputCheck:
         shape: Sizes: a number, the name of a symbol, or None for what follows from others. Empty for no tensor.
         dtype: None for what is no tensor.
         device: As text.
+        strides: As ``shape``, but None for what is no number; empty for no tensor.
         requires_grad: Whether gradients may reach it in what was captured.
         value: What is no tensor is a constant of the graph.
     """
@@ -32,6 +33,7 @@ class InputCheck:
     dtype: torch.dtype | None
     device: str
     requires_grad: bool
+    strides: tuple[int | None, ...] = ()
     value: Any = None
 
     @classmethod
@@ -39,15 +41,16 @@ class InputCheck:
         """Look at an example input and the value that stood for it in the trace."""
         if not isinstance(leaf, torch.Tensor):
             return cls((), None, "", requires_grad=False, value=leaf)
-        sizes = fake.shape if isinstance(fake, torch.Tensor) else leaf.shape
-        shape = tuple(plain_symbol(size) if is_symbolic(size) else int(size) for size in sizes)
-        return cls(shape, leaf.dtype, str(leaf.device), leaf.requires_grad and torch.is_grad_enabled())
+        seen = fake if isinstance(fake, torch.Tensor) else leaf
+        shape = tuple(plain_symbol(size) if is_symbolic(size) else int(size) for size in seen.shape)
+        strided = leaf.layout is torch.strided
+        strides = tuple(None if is_symbolic(step) else int(step) for step in seen.stride()) if strided else ()
+        return cls(shape, leaf.dtype, str(leaf.device), leaf.requires_grad and torch.is_grad_enabled(), strides)
 
     def complaint(self, leaf: Any) -> str | None:
         """Say what is wrong with ``leaf``, or return None."""
         if self.dtype is None:
-            same = type(leaf) is type(self.value) and leaf == self.value
-            return None if same else f"is {leaf!r}, and was captured as the constant {self.value!r}"
+            return None if _same(leaf, self.value) else f"is {leaf!r}, and was captured as the constant {self.value!r}"
         if not isinstance(leaf, torch.Tensor):
             return f"is a {type(leaf).__name__}, and was captured as a tensor"
         if leaf.dtype != self.dtype:
@@ -56,9 +59,18 @@ class InputCheck:
             return f"is on {leaf.device}, and was captured on {self.device}"
         if not self._fits(leaf.shape):
             return self._other_shape(leaf.shape)
+        if leaf.layout is torch.strided and leaf.numel() and not self._lies_alike(leaf):
+            return f"has strides {leaf.stride()}, and was captured with ({', '.join(map(str, self.strides))})"
         if leaf.requires_grad and not self.requires_grad and torch.is_grad_enabled():
             return "requires gradients, and gets none in what was captured (frozen then, or under no_grad)"
         return None
+
+    def _lies_alike(self, leaf: torch.Tensor) -> bool:
+        """Compare strides of the dimensions that have more than one element."""
+        return all(
+            size < 2 or expected is None or step == expected
+            for size, step, expected in zip(leaf.shape, leaf.stride(), self.strides, strict=False)
+        )
 
     def _other_shape(self, shape: Sequence[int]) -> str:
         fixed = {expected for size, expected in zip(shape, self.shape, strict=False) if size != expected} & {0, 1}
@@ -74,6 +86,53 @@ class InputCheck:
         )
 
 
+def _same(leaf: Any, value: Any) -> bool:
+    """Compare constants; one that is not a number is the same as another."""
+    return type(leaf) is type(value) and bool(leaf == value or (leaf != leaf and value != value))
+
+
+@dataclass(frozen=True)
+class Aliases:
+    """Which of parameters, buffers and inputs are the same, by position.
+
+    Attributes:
+        same: pairs that were one tensor: tracing made one input of them.
+        storages: for each tensor the first one that it shares memory with; None where the model writes to none.
+    """
+
+    same: tuple[tuple[int, int], ...]
+    storages: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, values: Sequence[Any], *, writes: bool) -> Aliases:
+        """Look at the values of a capture."""
+        first: dict[int, int] = {}
+        same = []
+        for index, value in enumerate(values):
+            if isinstance(value, torch.Tensor):
+                earlier = first.setdefault(id(value), index)
+                same += [(earlier, index)] if earlier != index else []
+        return cls(tuple(same), _storages(values) if writes else None)
+
+    def complaint(self, values: Sequence[Any]) -> tuple[int, int, str] | None:
+        """Return two positions and what is wrong with them, or None."""
+        for one, other in self.same:
+            if values[one] is not values[other]:
+                return one, other, "are two tensors, and were one and the same when the model was captured"
+        if self.storages is None:
+            return None
+        for index, (was, now) in enumerate(zip(self.storages, _storages(values), strict=True)):
+            if was != now:
+                return min(was, now), index, "share memory otherwise than when the model, which writes, was captured"
+        return None
+
+
+def _storages(values: Sequence[Any]) -> tuple[int, ...]:
+    first: dict[int, int] = {}
+    keys = [storage_key(value) for value in values]
+    return tuple(index if key is None else first.setdefault(key, index) for index, key in enumerate(keys))
+
+
 @dataclass(frozen=True)
 class CallChecks:
     """All that a call must be like.
@@ -87,6 +146,8 @@ class CallChecks:
         guards: What the trace assumed of them, as an expression.
         training: Which modules were in training mode.
         modes: Global modes that decide what a model computes.
+        aliases: Which of all that goes in is the same.
+        gradients: Whether there is a backward.
         returns: How the results are nested.
     """
 
@@ -98,6 +159,8 @@ class CallChecks:
     guards: str | None
     training: tuple[tuple[str, bool], ...]
     modes: tuple[tuple[str, Any], ...]
+    aliases: Aliases
+    gradients: bool
     returns: Any
 
     def flat(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -114,8 +177,8 @@ class CallChecks:
         leaves, structure = flatten((tuple(args), {name: kwargs[name] for name in self.keywords}))
         if structure != self.structure:
             raise InputMismatchError(
-                f"the compiled model was captured with arguments of another structure: {self.structure} there, "
-                f"{structure} here. {_REMEDY}."
+                f"the compiled model was captured with arguments of another structure: {_shown(self.structure)} there, "
+                f"{_shown(structure)} here. {_REMEDY}, or pass them in the same way."
             )
         for index, (check, leaf) in enumerate(zip(self.inputs, leaves, strict=True)):
             complaint = check.complaint(leaf)
@@ -156,6 +219,21 @@ class CallChecks:
                     f"one for each mode."
                 )
 
+    def check_aliases(self, state: Sequence[Any], leaves: Sequence[Any]) -> None:
+        """Raise unless what goes in is the same, and shares memory, as it did.
+
+        Raises:
+            InputMismatchError: naming two that do not.
+        """
+        found = self.aliases.complaint([*state, *leaves])
+        if found:
+            one, other, what = found
+            raise InputMismatchError(f"{self._called(one)} and {self._called(other)} {what}. {_REMEDY}.")
+
+    def _called(self, position: int) -> str:
+        names = [name for name, _ in self.state]
+        return repr(names[position]) if position < len(names) else f"input {position - len(names)}"
+
     def check_state(self, values: Sequence[Any]) -> None:
         """Raise unless parameters and buffers are as they were, up to their values.
 
@@ -176,6 +254,10 @@ class CallChecks:
         for (name, was), (_, now) in zip(self.modes, ambient_modes(), strict=True):
             if was != now:
                 raise InputMismatchError(f"{name} is {now}, and was {was} when the model was captured. {_REMEDY}.")
+
+
+def _shown(structure: Any) -> str:
+    return str(unflatten(["*"] * structure.num_leaves, structure)).replace("'*'", "*")
 
 
 def ambient_modes() -> tuple[tuple[str, Any], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,6 @@ from pytest_regional._torch.joint_graph import (
     copy_of_joint,
     described_input,
     export_joint,
-    flat_fake_inputs,
     needs_autograd,
     size_guards,
     tracing_context_of,
@@ -26,9 +26,9 @@ from pytest_regional._torch.joint_graph import (
 from pytest_regional._torch.pytree import flatten
 from pytest_regional._torch.region_compile import is_graph_module
 from pytest_regional.reference.extract import attribute
-from pytest_regional.reference.pipeline.call import CallChecks, InputCheck, ambient_modes
+from pytest_regional.reference.pipeline.call import Aliases, CallChecks, InputCheck, ambient_modes
 from pytest_regional.reference.pipeline.copies import copy_of_graph
-from pytest_regional.reference.pipeline.errors import CaptureError
+from pytest_regional.reference.pipeline.errors import CaptureError, CaptureWarning
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 
@@ -159,10 +159,11 @@ def capture(
     owner = _owner(model)
     module = _as_module(model, owner)
     with _explained(model):
-        source = capture_with_dynamo(module, args, kwargs, dynamic=dynamic) if strict else module
+        source, effects = capture_with_dynamo(module, args, kwargs, dynamic=dynamic) if strict else (module, [])
         context = tracing_context_of(source if strict else None)
         exported = export_joint(source, args, kwargs, decompositions, context)
     _refuse_foreign_parameters(exported.graph_module, model)
+    _tell_side_effects(effects, model)
     owner = module if owner is None else owner
     return JointGraph(owner, exported, context, _checks_of(owner, exported, args, kwargs))
 
@@ -211,6 +212,23 @@ def _refuse_foreign_parameters(gm: torch.fx.GraphModule, model: Callable[..., An
         )
 
 
+def _tell_side_effects(effects: Sequence[str], model: Callable[..., Any]) -> None:
+    """Refuse buffers that are assigned anew, whose values would be lost, and warn of other changes."""
+    lost = [source for source in effects if source.endswith(("._buffers", "._parameters"))]
+    if lost:
+        raise CaptureError(
+            f"{_name(model)} assigns a buffer or parameter anew ({', '.join(lost)}), and the graph cannot: the value "
+            f"would be lost. Write into it in place instead: self.buffer.copy_(value)."
+        )
+    if effects:
+        warnings.warn(
+            f"{_name(model)} changes what is no tensor ({', '.join(effects)}: attributes that it sets, lists that it "
+            f"appends to): the compiled model does not, and takes their values at capture for constants.",
+            CaptureWarning,
+            stacklevel=3,
+        )
+
+
 def _name(model: Callable[..., Any]) -> str:
     return str(getattr(model, "__qualname__", type(model).__qualname__))
 
@@ -244,22 +262,51 @@ def _explained(model: Callable[..., Any]) -> Iterator[None]:
 
 def _checks_of(module: torch.nn.Module, exported: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallChecks:
     leaves, structure = flatten((args, dict(kwargs)))
-    fakes = flat_fake_inputs(exported)[-len(leaves) :] if leaves else []
-    inputs = tuple(map(InputCheck.of, leaves, fakes))
+    parameters, buffers = ([*exported.params_spec], [*exported.buffers_spec])
+    state = {name: _named_value(module, name) for name in (*parameters, *buffers)}
+    aliases = Aliases.of([*state.values(), *leaves], writes=_writes(exported))
+    kinds = [*(("parameter", name) for name in parameters), *(("buffer", name) for name in buffers)]
+    kinds += [("input", str(index)) for index in range(len(leaves))]
+    values = _fakes(exported, kinds, aliases)
+    checks = [InputCheck.of(real, fake) for real, fake in zip([*state.values(), *leaves], values, strict=True)]
+    inputs, fakes = checks[len(state) :], values[len(state) :]
     symbols = {
         name: (i, d) for i, check in enumerate(inputs) for d, name in enumerate(check.shape) if type(name) is str
     }
-    sizes = [fakes[i].shape[d] for i, d in symbols.values()]
-    state = flat_fake_inputs(exported)[: len(exported.params_spec) + len(exported.buffers_spec)]
-    names = (*exported.params_spec, *exported.buffers_spec)
     return CallChecks(
-        state=tuple((name, InputCheck.of(fake, fake)) for name, fake in zip(names, state, strict=True)),
-        inputs=inputs,
+        state=tuple(zip(state, checks, strict=False)),
+        inputs=tuple(inputs),
         structure=structure,
         keywords=tuple(kwargs),
         symbols=tuple(symbols.items()),
-        guards=size_guards(exported, sizes),
+        guards=size_guards(exported, [fakes[i].shape[d] for i, d in symbols.values()]),
         training=tuple((name, child.training) for name, child in module.named_modules()),
         modes=ambient_modes(),
+        aliases=aliases,
+        gradients=needs_autograd(exported),
         returns=exported.out_spec,
     )
+
+
+def _fakes(exported: Any, kinds: Sequence[tuple[str, str]], aliases: Aliases) -> list[Any]:
+    """Return what stood for parameters, buffers and inputs in the trace, by what the placeholders say they are.
+
+    Of two that are the same tensor the trace may have kept one.
+    """
+    placeholders = exported.graph_module.graph.find_nodes(op="placeholder")
+    seen = {described_input(node.meta["desc"]): node.meta.get("val") for node in placeholders}
+    found = [seen.get(kind) for kind in kinds]
+    for one, other in aliases.same:
+        found[other] = found[one] if found[other] is None else found[other]
+    return found
+
+
+def _named_value(module: torch.nn.Module, path: str) -> Any:
+    owner, _, name = path.rpartition(".")
+    return getattr(module.get_submodule(owner), name)
+
+
+def _writes(exported: Any) -> bool:
+    """Return whether the model writes to its inputs, parameters or buffers."""
+    descriptors = exported.graph_module.graph.output_node().meta["desc"]
+    return any(one is not None and described_input(one)[0] == "mutated" for one in descriptors)

@@ -23,6 +23,10 @@ class PassOrderError(PipelineError, ValueError):
         super().__init__(message)
 
 
+class PassNameWarning(UserWarning):
+    """A pass is declared to run after or before a name that no pass has, though one nearly has it."""
+
+
 class UnknownPassError(PipelineError, LookupError):
     """A name, given to disable a pass or to choose one, that no pass has."""
 
@@ -55,3 +59,7 @@ class CaptureError(PipelineError, RuntimeError):
 
 class PartitionError(PipelineError, RuntimeError):
     """A joint graph that cannot be split, or a partitioner that does not split it."""
+
+
+class CaptureWarning(UserWarning):
+    """A model does something that its graph does not."""

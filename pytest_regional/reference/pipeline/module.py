@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pytest_regional._torch.pytree import unflatten
+from pytest_regional.reference.artifacts import InputMismatchError
 
 if TYPE_CHECKING:
     from pytest_regional._torch.joint_graph import CompiledJoint
@@ -42,6 +43,7 @@ class CompiledModule(torch.nn.Module):  # type: ignore[misc]
         self._compiled = compiled
         self._checks = checks
         self._slots = tuple(_slots(model, [name for name, _ in checks.state]))
+        self._parts = tuple(_parts(model))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the compiled forward; autograd runs the compiled backward.
@@ -51,11 +53,17 @@ class CompiledModule(torch.nn.Module):  # type: ignore[misc]
         """
         checks = self._checks
         checks.check_modes()
+        _check_parts(self._parts)
         checks.check_module(self)
         inputs = checks.flat(args, kwargs)
         state = [registry[name] for registry, name in self._slots]
         checks.check_state(state)
-        return unflatten(self._compiled([*state, *inputs]), checks.returns)
+        checks.check_aliases(state, inputs)
+        values = [*state, *inputs]
+        if checks.gradients and not torch.is_grad_enabled():
+            # AOTAutograd's wrapper switches gradients on: it counts on guards that do not let such calls through.
+            values = [value.detach() if isinstance(value, torch.Tensor) else value for value in values]
+        return unflatten(self._compiled(values), checks.returns)
 
     @property
     def training(self) -> bool:
@@ -85,3 +93,19 @@ def _slots(model: torch.nn.Module, names: Iterable[str]) -> Iterator[tuple[Mappi
         owner, _, name = path.rpartition(".")
         module = model.get_submodule(owner)
         yield (module._parameters if name in module._parameters else module._buffers), name
+
+
+def _parts(model: torch.nn.Module) -> Iterator[tuple[str, Mapping[str, Any], tuple[Any, ...]]]:
+    """Yield the children of every module, which are part of what was captured."""
+    for path, module in model.named_modules():
+        yield path, module._modules, tuple(module._modules.values())
+
+
+def _check_parts(parts: Iterable[tuple[str, Mapping[str, Any], tuple[Any, ...]]]) -> None:
+    for path, registry, children in parts:
+        now = tuple(registry.values())
+        if len(now) != len(children) or any(one is not other for one, other in zip(now, children, strict=True)):
+            raise InputMismatchError(
+                f"submodules of {path or 'the model'!r} were replaced, added or removed since it was captured. Capture "
+                f"and compile the model as it is."
+            )

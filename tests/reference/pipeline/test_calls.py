@@ -118,3 +118,80 @@ def test_a_size_of_one_is_no_symbol():
     compiled = pipeline.compile(lambda x: x + 1, (torch.randn(1, 4),), dynamic=True)
     with pytest.raises(InputMismatchError, match="a size of 1 is never a symbol: capture with a larger example"):
         compiled(torch.randn(3, 4))
+
+
+def test_weights_that_were_tied():
+    model, inputs = model_and_inputs("Tied")
+    compiled = pipeline.compile(model, inputs)
+    model.second.weight = torch.nn.Parameter(torch.zeros(4, 4))
+    message = "'first.weight' and 'second.weight' are two tensors, and were one and the same"
+    with pytest.raises(InputMismatchError, match=re.escape(message)):
+        compiled(*inputs)
+
+
+@pytest.mark.parametrize("change", [lambda m: m.insert(0, torch.nn.ReLU()), lambda m: m.__setitem__(0, m[0])])
+def test_submodules_that_were_replaced(change):
+    model, x = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()), torch.randn(3, 2)
+    compiled = pipeline.compile(model, (x,))
+    if change(model) is None and len(model) == 2:  # the same module again is no change
+        compiled(x)
+        model[1] = torch.nn.Tanh()
+    with pytest.raises(InputMismatchError, match="submodules of 'the model' were replaced, added or removed"):
+        compiled(x)
+
+
+def writes(x, y):
+    x.add_(1)
+    return x * y
+
+
+def test_a_program_that_writes_is_told_what_shares_memory():
+    compiled = pipeline.compile(writes, (torch.ones(3), torch.ones(3)))
+    assert torch.equal(compiled(torch.ones(3), torch.ones(3)), torch.full((3,), 2.0))
+    one, many = torch.ones(3), torch.ones(4)
+    for arguments in ((one, one), (many[:3], many[1:])):
+        with pytest.raises(InputMismatchError, match="input 0 and input 1 share memory otherwise"):
+            compiled(*arguments)
+    # Who only reads does not mind.
+    assert pipeline.compile(lambda x, y: x * y, (torch.ones(3), torch.ones(3)))(one, one).sum() == 3
+
+
+def test_one_tensor_given_twice():
+    one = torch.ones(3)
+    compiled = pipeline.compile(writes, (one, one))
+    assert torch.equal(compiled(*[torch.ones(3)] * 2), torch.full((3,), 4.0))
+    with pytest.raises(InputMismatchError, match="input 0 and input 1 are two tensors, and were one and the same"):
+        compiled(torch.ones(3), torch.ones(3))
+
+
+def test_strides_that_were_others():
+    compiled = pipeline.compile(lambda x: x.reshape(-1) * 2, (torch.randn(3, 4),))
+    with pytest.raises(InputMismatchError, match=re.escape("has strides (1, 3), and was captured with (4, 1)")):
+        compiled(torch.randn(4, 3).T)
+    rows = pipeline.compile(lambda x: x + 1, (torch.randn(1, 4),))
+    assert rows(torch.randn(4, 1).T).shape == (1, 4)  # a dimension of one element has any stride
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients_there_are_none(mode):
+    model, inputs = model_and_inputs("Block")
+    twin, _ = model_and_inputs("Block")
+    compiled = pipeline.compile(model, inputs)
+    with mode():
+        found, expected = compiled(*inputs), twin(*inputs)
+    assert not found["h"].requires_grad
+    assert torch.equal(found["h"], expected["h"])
+    assert torch.equal(model.calls, twin.calls)
+    compiled(*inputs)["h"].sum().backward()
+
+
+def test_a_constant_that_is_no_number():
+    compiled = pipeline.compile(lambda x, fill: x.masked_fill(x > 0, fill), (torch.randn(3), float("nan")))
+    assert compiled(torch.ones(3), float("nan")).isnan().all()
+
+
+def test_structures_are_shown_as_they_are_written():
+    compiled = pipeline.compile(lambda pair: pair["a"] + pair["b"], ({"a": torch.ones(2), "b": torch.ones(2)},))
+    message = "(({'a': *, 'b': *},), {}) there, (([*],), {}) here"
+    with pytest.raises(InputMismatchError, match=re.escape(message)):
+        compiled([torch.ones(2)])

@@ -170,3 +170,36 @@ def test_parameters_that_would_get_no_gradient_are_refused(strict):
             pipeline.capture(model, (x,), strict=strict)
     linear.requires_grad_(False)
     assert pipeline.capture(lambda x: linear(x), (x,), strict=strict).kind == "inference"
+
+
+class Changing(torch.nn.Module):
+    def __init__(self, what):
+        super().__init__()
+        self.what, self.calls, self.seen = what, 0, []
+        self.register_buffer("average", torch.zeros(3))
+
+    def forward(self, x):
+        if self.what == "assigns":
+            self.average = 0.5 * self.average + x
+        elif self.what == "writes":
+            self.average.mul_(0.5).add_(x)
+        elif self.what == "counts":
+            self.calls += 1
+        else:
+            self.seen.append(1)
+        return x + self.average
+
+
+def test_a_buffer_that_is_assigned_anew_is_refused():
+    with pytest.raises(pipeline.CaptureError, match=r"assigns a buffer or parameter anew .*_buffers.*in place"):
+        pipeline.capture(Changing("assigns"), (torch.ones(3),))
+    model = Changing("writes")
+    compiled = pipeline.compile(model, (torch.ones(3),))
+    compiled(torch.ones(3))
+    assert torch.equal(model.average, torch.ones(3))
+
+
+@pytest.mark.parametrize("what", ["counts", "appends"])
+def test_what_python_does_besides_is_warned_of(what):
+    with pytest.warns(pipeline.CaptureWarning, match="changes what is no tensor"):
+        pipeline.capture(Changing(what), (torch.ones(3),))

@@ -119,3 +119,9 @@ def test_what_a_pass_returned_may_be_unsavable(folder):
     with pytest.raises(UnsavableArtifactError, match="what pass 'mine' returned cannot be saved"):
         compiled.save(folder / "model")
     assert not (folder / "model").exists()
+
+
+def test_a_model_of_another_width(folder):
+    pipeline.compile(torch.nn.Linear(4, 4), (torch.randn(2, 4),)).save(folder / "model")
+    with pytest.raises(pipeline.OtherModelError, match=r"whose 'weight' has shape \(4, 4\).*here it has \(8, 4\)"):
+        pipeline.load(folder / "model", torch.nn.Linear(4, 8))
