@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import heapq
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -34,6 +35,29 @@ def in_order(passes: Sequence[DeclaredPass], disabled: Collection[str] = ()) -> 
     _refuse_two_terminals(list(enabled.values()))
     edges = _edges(enabled)
     return tuple(enabled[name] for name in _sorted(enabled, edges))
+
+
+def near_misses(passes: Sequence[DeclaredPass]) -> Iterator[str]:
+    """Yield what to tell of names in ``after`` and ``before`` that no pass has, though one nearly has them."""
+    names = [one.name for one in passes]
+    for one in passes:
+        for word, others in (("after", one.after), ("before", one.before)):
+            for name in (name for name in others if name not in names):
+                close = difflib.get_close_matches(name, _mistakable(name, one.name, names), n=1, cutoff=0.8)
+                if close:
+                    yield (
+                        f"pass {one.name!r} has {word}={name!r}, and no pass is called so: it says nothing. Is "
+                        f"{close[0]!r} meant?"
+                    )
+
+
+def _mistakable(name: str, own: str, names: Sequence[str]) -> list[str]:
+    """Leave out names that differ on purpose: in a number, or in what stands in parentheses."""
+    return [other for other in names if other != own and _stem(other) != _stem(name)]
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"\(.*\)|\d+", "", name)
 
 
 def refuse_unmet(passes: Iterable[DeclaredPass], graph: str) -> None:

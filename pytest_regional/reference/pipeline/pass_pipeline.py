@@ -6,6 +6,7 @@ import difflib
 import functools
 import hashlib
 import time
+import warnings
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,15 @@ import torch.fx
 
 from pytest_regional._torch.region_compile import restart_exceptions
 from pytest_regional.reference.pass_uuids import stable_form
-from pytest_regional.reference.pipeline.errors import InvalidPassError, PassFailedError, UnknownPassError
+from pytest_regional.reference.pipeline.errors import (
+    InvalidPassError,
+    PassFailedError,
+    PassNameWarning,
+    UnknownPassError,
+)
 from pytest_regional.reference.pipeline.graph_pass import GRAPH_KINDS
 from pytest_regional.reference.pipeline.pass_forms import DeclaredPass, checked_kind, declared_pass
-from pytest_regional.reference.pipeline.pass_order import in_order, refuse_unmet
+from pytest_regional.reference.pipeline.pass_order import in_order, near_misses, refuse_unmet
 from pytest_regional.reference.pipeline.report import PassReport, PipelineReport, Status, count_ops, differences
 
 
@@ -45,9 +51,14 @@ class PassPipeline:
         if isinstance(passes, str) or not isinstance(passes, Iterable):
             raise InvalidPassError(f"PassPipeline takes a list of passes, not {passes!r}.")
         self.name = name
-        self._given = tuple(map(declared_pass, passes))
-        self.disabled = _checked_names(self._given, disable)
-        self._passes = in_order(self._given, self.disabled)
+        self._arrange(tuple(map(declared_pass, passes)), disable)
+        for message in near_misses(self._given):
+            warnings.warn(message, PassNameWarning, stacklevel=2)
+
+    def _arrange(self, given: tuple[DeclaredPass, ...], disable: Iterable[str]) -> None:
+        self._given = given
+        self.disabled = _checked_names(given, disable)
+        self._passes = in_order(given, self.disabled)
         self._rows: dict[str, tuple[PassReport, ...]] = {}
 
     @property
@@ -85,8 +96,9 @@ class PassPipeline:
 
     def without(self, *names: str) -> PassPipeline:
         """Return this pipeline with these passes disabled, too, and an empty report; without names, a copy."""
-        passes = [one.given for one in self._given]
-        return PassPipeline(passes, (*self.disabled, *names), name=self.name)
+        less = PassPipeline(name=self.name)
+        less._arrange(self._given, (*self.disabled, *names))  # What is to be said of the passes was said once.
+        return less
 
     def uuid(self) -> Hashable | None:
         """Return a digest of the enabled passes in order, the same in every process, or None if one has no uuid.

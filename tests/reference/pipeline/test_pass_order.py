@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 
 import pytest
 
-from pytest_regional.reference.pipeline.errors import InvalidPassError, PassOrderError, UnknownGraphError
+from pytest_regional.reference.pipeline.errors import (
+    InvalidPassError,
+    PassNameWarning,
+    PassOrderError,
+    UnknownGraphError,
+)
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
 
 from .pass_examples import declared, note, traced
@@ -172,3 +178,29 @@ def test_requiring_a_pass_that_does_not_run_on_that_graph():
     pipeline.run(gm, [], graph="forward")  # The joint graph came before it.
     with pytest.raises(PassOrderError, match="'a' requires pass 'j', which does not run on the inference graph"):
         pipeline.run(gm, [], graph="inference")
+
+
+@pytest.mark.parametrize("word", ["after", "before"])
+def test_a_name_that_is_nearly_one_of_the_list_is_a_warning(word):
+    with pytest.warns(PassNameWarning, match=f"pass 'a' has {word}='canonicalise', .* Is 'canonicalize' meant") as got:
+        PassPipeline([declared("a", **{word: ("canonicalise",)}), note("canonicalize")], disable="canonicalize")
+    assert [one.filename for one in got] == [__file__]
+
+
+@pytest.mark.parametrize(
+    ("declared_name", "there"),
+    [("cse", "cse_late"), ("pass_1", "pass_2"), ("annotate_ops(r1)", "annotate_ops(r2)"), ("itself", "itselfs")],
+)
+def test_other_names_that_no_pass_has_say_nothing(declared_name, there):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other = there if there != "itselfs" else "unlike"
+        PassPipeline([declared("itselfs", after=declared_name), note(other), note("b")])
+
+
+def test_a_warning_of_a_name_is_given_once_a_list():
+    with pytest.warns(PassNameWarning):
+        pipeline = PassPipeline([declared("a", after="canonicalise"), note("canonicalize"), note("b")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pipeline.without("b").names == ("a", "canonicalize")
