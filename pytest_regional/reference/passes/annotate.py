@@ -209,6 +209,7 @@ class AnnotateOps(Pass):
     name: str = "annotate_ops"
     graphs: tuple[str, ...] = GRAPH_KINDS
     done: dict[str, Annotated] = field(default_factory=dict, repr=False)
+    _joint: list[str] = field(default_factory=list, init=False, repr=False)
 
     def uuid(self) -> Hashable | None:
         """Return the settings; None for a predicate whose ``identity`` nobody gave."""
@@ -228,9 +229,21 @@ class AnnotateOps(Pass):
             gm.graph, self.target, region=self.region, configs=self.configs, override=self.override
         )
         self.done[graph] = done
-        # A backward graph may well hold none of the forward's ops, and what belongs to them was marked before.
-        if not done.matched and (graph != "backward" or self.graphs == ("backward",)):
+        if self._speaks_of(graph) and not done.matched:
             self._complain(gm.graph, graph)
+
+    def _speaks_of(self, graph: str) -> bool:
+        """Return whether to match nothing is worth telling.
+
+        A forward made of a joint graph was spoken of there; a backward may well hold none of the forward's ops, and
+        what belongs to them was marked before.
+        """
+        if graph == "joint":
+            self._joint.append(graph)
+        elif graph == "forward" and self._joint:
+            self._joint.clear()
+            return False
+        return graph != "backward" or self.graphs == ("backward",)
 
     def summary(self, graph: str) -> str:
         """Return what stands in the report: how many ops were marked, and how many were to be left as they are."""

@@ -251,6 +251,17 @@ def test_a_backward_graph_may_hold_none():
         annotate_ops("aten.mul", "r", graphs=("backward",))(trace(program), graph="backward")
 
 
+def test_what_the_joint_graph_was_told_of_is_not_told_again_of_the_forward():
+    model, inputs = torch.nn.Linear(4, 4), (torch.randn(2, 4),)
+    mark = annotate_ops("aten.nothing", "r")
+    for _ in range(2):
+        with pytest.warns(PassMatchWarning, match="joint graph") as told:
+            pipeline.compile(model, inputs, passes=[mark])
+        assert [one.category for one in told].count(PassMatchWarning) == 1
+    with pytest.warns(PassMatchWarning, match="forward graph"):
+        mark(trace(program))
+
+
 def test_the_report_says_how_many_matched():
     passes = PassPipeline([annotate_ops("aten.tanh", "r")])
     passes.run(joint(lambda x: torch.tanh(x)), [], graph="joint")
