@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +110,21 @@ class ParityCheck:
         with isolation.cache_folder(folder):
             compiled = self._compile(eager_regions)
             return all(self._judge(case, self._execute(compiled, case.inputs)).ok for case in (first, second))
+
+
+@dataclass
+class GivenParity(ParityCheck):
+    """Parity of what a callable of the user's makes of the program: a pipeline, for one."""
+
+    compiled: Callable[[Any], Any]
+
+    def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:
+        options = replace(self.regional.options, fallback_random=True)
+        with options.scope(self.regional.spec.compile_options):
+            return self.compiled(self.fn)
+
+    def _blame(self, first: _Case, second: _Case) -> str:
+        return "not searched for: the program was compiled by what was given as compiled="
 
 
 def _merged(first: ParityReport, second: ParityReport, label: str) -> ParityReport:

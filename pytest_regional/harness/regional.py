@@ -187,6 +187,7 @@ class Regional(InputFactories):
         level: str = "close",
         rtol: float | None = None,
         atol: float | None = None,
+        compiled: Callable[[Any], Any] | None = None,
     ) -> ParityReport:
         """Assert that the compiled program is numerically the same as eager, forward and backward.
 
@@ -198,23 +199,24 @@ class Regional(InputFactories):
                 (``torch.testing.assert_close`` defaults) or ``"bitwise"``.
             rtol: relative tolerance that replaces the level's.
             atol: absolute tolerance that replaces the level's.
+            compiled: makes a callable of ``fn``, in place of :meth:`compile`: a pipeline, for one.
 
         Raises:
             ParityError: what differs, where, by how much, and which region is to blame.
             BadProgramError: the program fails in eager.
         """
-        from .check import ParityCheck
+        from .check import GivenParity, ParityCheck
 
         __tracebackhide__ = True
-        report = ParityCheck(self, fn, inputs, backward, level, rtol, atol).run()
+        how = (self, fn, inputs, backward, level, rtol, atol)
+        report = (GivenParity(*how, compiled) if compiled else ParityCheck(*how)).run()
         self.parity_reports.append(report)
         return report
 
     def assert_training_parity(self, model: Any, batches: Sequence[Any], **options: Any) -> TrainingReport:
         """Assert that a compiled module trains as eager does, step by step; see ``docs/training-parity.md``.
 
-        Keywords are ``compiled``, ``loss``, ``optimizer``, ``level``, ``rtol``, ``atol`` and ``compiling_steps`` of
-        :func:`pytest_regional.harness.training.assert_training_parity`, which also says what is raised.
+        Keywords and errors are those of :func:`pytest_regional.harness.training.assert_training_parity`.
         """
         from .training import assert_training_parity
 

@@ -212,3 +212,22 @@ def test_what_eager_itself_compiles_is_not_counted():
 
     with regional("torch") as r, r.expect(graphs=1, recompiles=0, region_compiles=1):
         r.assert_parity(compiles_in_eager, *pair(r))
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.nn.functional.dropout(self.linear(x), 0.5)
+
+
+def test_what_something_else_compiled():
+    with regional("aot_eager") as harness:
+        model, x = Scaled(), harness.randn(3, 4, requires_grad=True)
+        through = harness.pipeline.compile
+        assert harness.assert_parity(model, x, compiled=lambda m: through(m, (x,)), level="bitwise").compared == 2 * 4
+
+        with pytest.raises(ParityError, match="not searched for"):
+            harness.assert_parity(model, x, compiled=lambda m: lambda value: m(value) * 2)
