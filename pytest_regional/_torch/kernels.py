@@ -30,13 +30,20 @@ class CodeFile(NamedTuple):
 
 
 def code_files(artifact: Any) -> tuple[CodeFile, ...]:
-    """Return the Python source of a compiled region and the C++ libraries that it has loaded.
+    """Return the Python source of a compiled region and the C++ libraries that it has loaded."""
+    return code_files_of_entry(artifact.inner_fn.compiled_fn.serialize())
+
+
+def code_files_of_entry(entry: Any) -> tuple[CodeFile, ...]:
+    """Return those of an entry of AOTAutograd's cache.
 
     ``CompiledFxGraph.source_code`` and ``cache_key`` (2.11 to 2.15) name the source; the libraries are those whose
-    functions stand in the module made of it, each with Inductor's ``key``.
+    functions stand in the module made of it, each with Inductor's ``key``. Other output code brings its own files.
     """
-    entry = artifact.inner_fn.compiled_fn.serialize()
-    graphs = [part.result for part in (entry.compiled_fw, entry.compiled_bw) if part is not None]
+    results = [part.result for part in (entry.compiled_fw, entry.compiled_bw) if part is not None]
+    graphs = [
+        result for result in results if isinstance(result, symbol("torch._inductor.output_code", "CompiledFxGraph"))
+    ]
     sources = [
         CodeFile(_below_cache_dir(_source_path(graph.cache_key)), graph.source_code.encode()) for graph in graphs
     ]
@@ -49,11 +56,12 @@ def libraries_at_hand(files: Mapping[str, CodeFile]) -> Iterator[None]:
 
     Inductor itself would ask the compiler what it can do, with a test program for vector instructions and a precompiled
     header, before it finds that nothing is to be built; and look for another library if the answers differ
-    (``CppPythonBindingsCodeCache.load_async``, 2.11 to 2.15, whose first argument is the source).
+    (``CppPythonBindingsCodeCache.load_async``, 2.11 to 2.15, whose first argument is the source). It nests: regions of
+    a graph are loaded while the graph is.
     """
     cache = symbol(_CODECACHE, "CppPythonBindingsCodeCache")
     paths = {file.source: (path, file.library) for path, file in files.items() if file.source}
-    original = cache.load_async
+    original, own = cache.load_async, vars(cache).get("load_async")
 
     def load_async(main_code: str, *args: Any, **kwargs: Any) -> Any:
         found = paths.get(_digest(main_code.encode()))
@@ -64,7 +72,10 @@ def libraries_at_hand(files: Mapping[str, CodeFile]) -> Iterator[None]:
         try:
             yield
         finally:
-            del cache.load_async  # the class inherits it
+            if own is None:
+                del cache.load_async  # the class inherits it
+            else:
+                cache.load_async = own
 
 
 def _source_path(key: str) -> str:

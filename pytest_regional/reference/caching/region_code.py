@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from pytest_regional._torch.kernels import CodeFile, code_files, libraries_at_hand
-from pytest_regional._torch.machine import inductor_cache_dir
+from pytest_regional._torch.kernels import CodeFile, code_files
 from pytest_regional._torch.region_compile import aot_compiled_artifact
-from pytest_regional.reference.caching.files import write_atomically
+from pytest_regional.reference.caching.code_in_place import code_in_place
 from pytest_regional.reference.calling import Compiled, as_graph_target
 
 
@@ -44,20 +41,6 @@ class RegionCode:
 
     def load(self) -> Compiled:
         """Return the function that calls the region in a graph."""
-        in_place = {str(_in_place(file)): file for file in self.files}
-        with libraries_at_hand(in_place):
+        with code_in_place(self.files):
             artifact: Callable[..., Any] = aot_compiled_artifact().deserialize(self.artifact)  # type: ignore[attr-defined]
         return as_graph_target(artifact, self.name, plain=self.makes_plain_values)
-
-
-def _in_place(file: CodeFile) -> Path:
-    """Write ``file`` below Inductor's cache folder, unless it is there with the same content."""
-    path = inductor_cache_dir() / file.path
-    if not path.is_file() or _digest(path.read_bytes()) != _digest(file.content):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, file.content)
-    return path
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.sha256(content).digest()

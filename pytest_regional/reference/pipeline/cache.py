@@ -14,7 +14,7 @@ import torch.fx
 
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.autograd_cache import caches_are_on, count_outcome
-from pytest_regional._torch.joint_graph import CompiledJoint, load_compiled
+from pytest_regional._torch.joint_graph import CompiledJoint
 from pytest_regional._torch.region_compile import compile_state, is_graph_module, portable_settings
 from pytest_regional.reference.artifacts import UnsavableArtifactError, savable
 from pytest_regional.reference.caching.errors import CacheWarning
@@ -26,9 +26,10 @@ from pytest_regional.reference.caching.store import open_store
 from pytest_regional.reference.extract import attribute
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
 from pytest_regional.reference.pipeline.report import PipelineReport
+from pytest_regional.reference.pipeline.stored import dump_joint, load_joint
 
 #: Raised whenever what is stored, or how it is found, changes its meaning.
-FORMAT = 1
+FORMAT = 2
 
 Compiled = tuple[CompiledJoint, PipelineReport]
 
@@ -119,7 +120,7 @@ def _find(key: str) -> Compiled | None:
     for payload in open_store().candidates(key):
         try:
             function, report = pickle.loads(payload)
-            return load_compiled(function), report
+            return load_joint(function), report
         except MissingTorchSymbolError:
             raise
         except UNUSABLE as error:
@@ -136,7 +137,7 @@ def _save(key: str, compiled: Compiled) -> None:
     function, report = compiled
     try:
         with savable():
-            payload = pickle.dumps((function.dump(), report))
+            payload = pickle.dumps((dump_joint(function), report))
     except UnsavableArtifactError as error:
         count_outcome("bypass", f"the result cannot be stored: {error}")
         return

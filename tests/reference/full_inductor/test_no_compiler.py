@@ -1,0 +1,120 @@
+"""What was compiled whole and stored is loaded without the C++ compiler: the libraries travel with it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_regional._torch.kernels import CodeFile, libraries_at_hand
+from pytest_regional.reference import pipeline
+from pytest_regional.reference.caching.store import default_folder
+from pytest_regional.reference.full_inductor import FullInductor
+
+LOADED = """
+import sys, torch
+from pytest_regional.reference import pipeline
+from tests.reference.full_inductor.test_no_compiler import Sine, compiled, inputs, step
+
+model = Sine()
+loaded = pipeline.load(sys.argv[1], model) if sys.argv[1] != "cache" else compiled(model, cache=True)
+torch.save(step(loaded, model), sys.argv[2])
+"""
+
+
+class Sine(torch.nn.Module):
+    """One small kernel forward, one backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(-1, 1, 4))
+
+    def forward(self, x):
+        return (x * self.weight).sin()
+
+
+def inputs():
+    return (torch.linspace(-2, 2, 12).view(3, 4),)
+
+
+def compiled(model, **options):
+    return pipeline.compile(model, inputs(), passes=[FullInductor()], **options)
+
+
+def step(call, model):
+    """Return output and gradient."""
+    output = call(*inputs())
+    output.sum().backward()
+    return [output.detach(), model.weight.grad]
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """A new process's: an empty cache folder, and a C++ compiler that notes each run."""
+    real = shutil.which("g++")
+    fake = tmp_path / "bin" / "g++"
+    fake.parent.mkdir()
+    fake.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/runs\nexec {real} "$@"\n')
+    fake.chmod(0o755)
+    path = os.pathsep.join((str(fake.parent), os.environ["PATH"]))
+    new = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "empty"), "PATH": path, "PYTHONPATH": os.getcwd(), "CXX": "g++"}
+    return {**os.environ, **new}
+
+
+def in_a_new_process(what, environment, tmp_path):
+    """Return what the process computes, and the runs of the compiler in it, but those that ask for its version."""
+    command = [sys.executable, "-W", "ignore", "-c", LOADED, str(what), str(tmp_path / "results")]
+    subprocess.run(command, env=environment, check=True, timeout=240)
+    runs = tmp_path / "runs"
+    lines = runs.read_text().splitlines() if runs.exists() else []
+    return torch.load(tmp_path / "results"), [line for line in lines if line not in ("--version", "-v")]
+
+
+def check(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_an_artifact_that_was_loaded_and_saved_again(environment, tmp_path):
+    tmp_path.chmod(0o700)
+    model = Sine()
+    whole = compiled(model)
+    whole.save(tmp_path / "first")
+    pipeline.load(tmp_path / "first", Sine()).save(tmp_path / "again")
+    found, runs = in_a_new_process(tmp_path / "again", environment, tmp_path)
+    check(found, step(whole, model))
+    assert runs == []
+    assert list(Path(environment["TORCHINDUCTOR_CACHE_DIR"]).rglob("*.so"))
+
+
+def test_an_entry_of_the_outer_cache(environment, tmp_path):
+    """The entry alone; what Inductor keeps beside it is gone."""
+    model = Sine()
+    whole = compiled(model, cache=True)
+    shutil.copytree(default_folder(), Path(environment["TORCHINDUCTOR_CACHE_DIR"]) / default_folder().name)
+    found, runs = in_a_new_process("cache", environment, tmp_path)
+    check(found, step(whole, model))
+    assert runs == []
+
+
+def test_the_noting_compiler_notes(environment, tmp_path):
+    """Without an entry to load, the same process compiles."""
+    _, runs = in_a_new_process("cache", environment, tmp_path)
+    assert runs
+
+
+def test_libraries_at_hand_nest():
+    """A whole graph beside compiled regions: regions bring their own while the whole is loaded."""
+    cache = torch._inductor.codecache.CppPythonBindingsCodeCache
+    theirs = cache.load_async
+    outer = {"path": CodeFile("path", b"", "key", "digest")}
+    with libraries_at_hand(outer):
+        patched = cache.load_async
+        with libraries_at_hand({}):
+            assert cache.load_async is not patched
+        assert cache.load_async is patched
+    assert cache.load_async == theirs
+    assert "load_async" not in vars(cache)
