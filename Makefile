@@ -38,6 +38,8 @@ bench: $(VENV)/installed  ## Print the measurements that the documentation quote
 	$(VENV)/bin/python -m tests.reference.corruption
 	$(VENV)/bin/python tests/benchmarks/code_reader.py
 	$(VENV)/bin/python -m tests.benchmarks.random_order
+	$(VENV)/bin/python -m tests.benchmarks.training_table
+	$(VENV)/bin/python -m tests.benchmarks.full_graph_compiles
 
 property: $(VENV)/installed  ## Partition 10,000 random graphs instead of 150, two ways (about ten minutes).
 	$(RUN) pytest tests/reference/test_partition_property.py --hypothesis-profile=full $(PYTEST_ARGS)
