@@ -58,6 +58,29 @@ def recording_launches() -> Iterator[list[RawLaunch]]:
 
 
 @contextlib.contextmanager
+def recording_own_draws() -> Iterator[list[int]]:
+    """Record how many draws Inductor replaces by its own, which give other numbers than eager, graph by graph.
+
+    ``torch._inductor.fx_passes.joint_graph`` imports ``replace_random_passes`` by name and, unless ``fallback_random``
+    is set, calls it with each graph (2.11, 2.13, 2.15). On a GPU the state of the generator does not tell: both leave
+    it where they like.
+    """
+    holder, name = "torch._inductor.fx_passes.joint_graph", "replace_random_passes"
+    original = symbol(holder, name)
+    counts: list[int] = []
+
+    @functools.wraps(original)
+    def listen(gm: Any) -> int:
+        count: int = original(gm)
+        if count:
+            counts.append(count)
+        return count
+
+    with _replaced(private_module(holder), name, listen):
+        yield counts
+
+
+@contextlib.contextmanager
 def _replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
     original = getattr(holder, name)
     setattr(holder, name, value)

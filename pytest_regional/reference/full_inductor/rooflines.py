@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pytest_regional._text import unknown_name
-from pytest_regional._torch.generated_code import recording_launches
+from pytest_regional._torch.generated_code import recording_launches, recording_own_draws
 from pytest_regional._torch.pytree import flatten_with_path, key_string, map_leaves
 from pytest_regional._torch.region_compile import inductor_config
 from pytest_regional._torch.seams import listening
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 EAGER = "eager"
 _COLUMNS = ("", "median ms", "spread", "of eager", "compile s", "compiles", "launches", "peak MiB", "worst error")
+
+_DRAWS = (
+    "draws: random numbers of Inductor's own, so results are not eager's; under "
+    "torch._inductor.config.patch(fallback_random=True) they can be compared"
+)
 
 Results = dict[str, torch.Tensor]
 
@@ -43,8 +48,9 @@ class Roofline:
         launches: how many kernels and library calls are written in that code.
         peak_bytes: the most memory in use during a step, above what was there before; None without a GPU.
         worst_error: the largest difference from eager, relative to the largest element of all that is of its kind
-            (outputs, gradients, buffers).
+            (outputs, gradients, buffers). NaN where draws are not eager's.
         worst_result: the name of that result or gradient.
+        has_own_draws: whether Inductor draws random numbers of its own, so that no result can be compared.
     """
 
     name: str
@@ -55,6 +61,7 @@ class Roofline:
     peak_bytes: int | None = None
     worst_error: float = 0.0
     worst_result: str = ""
+    has_own_draws: bool = False
 
     @property
     def median(self) -> float:
@@ -97,14 +104,15 @@ class Rooflines(Mapping[str, Roofline]):
         table = [_COLUMNS, *(self._cells(row) for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = ["  ".join(_aligned(cells, widths)).rstrip() for cells in table]
-        return "\n".join((f"forward and backward on {self.device}, {len(self.rows[0].seconds)} steps", *lines))
+        notes = [_DRAWS] if any(row.has_own_draws for row in self.rows) else []
+        return "\n".join((f"forward and backward on {self.device}, {len(self.rows[0].seconds)} steps", *lines, *notes))
 
     def _cells(self, row: Roofline) -> tuple[str, ...]:
         peak = "-" if row.peak_bytes is None else f"{row.peak_bytes / 2**20:.1f}"
         timed = f"{row.median * 1e3:.3f}", f"{row.spread:.0%}", f"{self.speed(row.name):.2f}x"
         if row.name == EAGER:
             return row.name, *timed, "-", "-", "-", peak, "-"
-        error = f"{row.worst_error:.1e} {row.worst_result}".rstrip()
+        error = "draws" if row.has_own_draws else f"{row.worst_error:.1e} {row.worst_result}".rstrip()
         return row.name, *timed, f"{row.compile_seconds:.1f}", str(row.compiles), str(row.launches), peak, error
 
 
@@ -126,8 +134,8 @@ def compare_rooflines(
 ) -> Rooflines:
     """Measure ``model`` eager and through pipelines side by side: forward, and backward where it has one.
 
-    Parameters, buffers, gradients and random state are afterwards as they were. Draws of random numbers differ between
-    eager and Inductor unless ``fallback_random`` is set, so the errors of a model that draws any mean nothing.
+    Parameters, buffers, gradients and random state are afterwards as they were. Where Inductor draws random numbers,
+    they are its own, and there is no error to tell, unless ``fallback_random`` is set around the call.
 
     Args:
         model: A module or function of tensors.
@@ -176,12 +184,13 @@ class _Contender:
     compiles: int = 0
     launches: int = 0
     peak_bytes: int | None = None
+    has_own_draws: bool = False
     worst: tuple[float, str] = (0.0, "")
     seconds: list[float] = field(default_factory=list)
 
     def judge(self, step: _Step, expected: Results) -> None:
         found = step.results(self.call)
-        self.worst = max(_errors(found, expected), default=(0.0, ""))
+        self.worst = (math.nan, "") if self.has_own_draws else max(_errors(found, expected), default=(0.0, ""))
         self.peak_bytes = step.peak_bytes(self.call)
 
     def row(self) -> Roofline:
@@ -195,6 +204,7 @@ class _Contender:
             self.peak_bytes,
             error,
             name if error else "",
+            self.has_own_draws,
         )
 
 
@@ -209,11 +219,11 @@ def _compiled(name: str, joint: JointGraph, passes: Sequence[Any]) -> _Contender
         return original(*args, **kwargs)
 
     with inductor_config().patch(force_disable_caches=True), listening({"codegen": count}):
-        with recording_launches() as launches:
+        with recording_launches() as launches, recording_own_draws() as draws:
             start = time.perf_counter()
             call = compile(joint, passes=passes)
         seconds = time.perf_counter() - start
-    return _Contender(name, call, seconds, len(generated), len(launches))
+    return _Contender(name, call, seconds, len(generated), len(launches), has_own_draws=bool(draws))
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """``compare_rooflines`` measures and judges: no number is asserted, but that it sees what is slow or wrong."""
 
+import math
 import time
 
 import pytest
@@ -85,6 +86,43 @@ def test_without_gradients_the_forward_is_measured():
                               pipelines=nothing, repeats=1, warmup=0)  # fmt: skip
     assert found["graph"].worst_error == 0
     assert found["graph"].spread == 0
+
+
+class Dropping(torch.nn.Module):
+    """Draws where Inductor compiles, in the whole graph alone."""
+
+    def forward(self, x):
+        return torch.nn.functional.dropout(x, 0.5).sin()
+
+
+def test_where_a_pipeline_draws_other_numbers_there_is_no_error_to_tell():
+    found = compare_rooflines(Dropping(), (torch.ones(64, requires_grad=True),), repeats=1, warmup=0)
+    assert [row.has_own_draws for row in found.values()] == [False, False, False, True]
+    assert found["graph"].worst_error == found["regional_inductor"].worst_error == 0
+    assert math.isnan(found["full_inductor"].worst_error)
+    *_, row, note = str(found).splitlines()
+    assert row.split()[-1] == "draws"
+    assert "fallback_random" in note
+
+
+def test_where_it_draws_eagers_numbers_the_error_counts():
+    with torch._inductor.config.patch(fallback_random=True):
+        found = compare_rooflines(Dropping(), (torch.ones(64, requires_grad=True),), repeats=1, warmup=0)
+    assert not found["full_inductor"].has_own_draws
+    assert found["full_inductor"].worst_error < 1e-5
+    assert "draws" not in str(found)
+
+
+def test_a_wrong_pipeline_of_a_model_that_draws_is_seen():
+    def without_sine(gm):
+        (node, *_) = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default)
+        node.target = torch.ops.aten.neg.default
+
+    pipelines = {"wrong": [graph_pass(graphs="forward")(without_sine)], "regional_inductor": [], "full_inductor": []}
+    found = compare_rooflines(
+        Dropping(), (torch.ones(64, requires_grad=True),), pipelines=pipelines, repeats=1, warmup=0
+    )
+    assert found["wrong"].worst_error > 1e-2
 
 
 def test_numbers_in_the_table():
