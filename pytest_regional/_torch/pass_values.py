@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from . import symbol
+from .region_compile import is_fake_tensor
 
 
 def known_equal(first: Any, second: Any) -> bool:
@@ -28,3 +30,27 @@ def is_backward_node(node: Any) -> bool:
 def is_gradient_sum(node: Any) -> bool:
     """Return whether ``node`` adds up gradients of several users, and so belongs to no single forward op."""
     return bool(node.meta.get("is_gradient_acc", False))
+
+
+def fake_mode_of(values: Iterable[Any]) -> Any:
+    """Return ``fake_mode`` (2.11 to 2.15) of the first fake tensor of ``values``, or None."""
+    return next((value.fake_mode for value in values if is_fake_tensor(value)), None)
+
+
+def as_fake(value: Any, fake_mode: Any) -> Any:
+    """Return a tensor that is no fake one as one: ``FakeTensorMode.from_tensor`` (2.11 to 2.15)."""
+    return value if is_fake_tensor(value) else fake_mode.from_tensor(value, static_shapes=True)
+
+
+def unbacked_bindings(fake_mode: Any, value: Any) -> Any:
+    """Return where in ``value`` sizes stand that only data tell, as Inductor wants to read it; None where none does.
+
+    ``torch.fx.experimental.symbolic_shapes.compute_unbacked_bindings`` (2.11 to 2.15).
+    """
+    compute = symbol("torch.fx.experimental.symbolic_shapes", "compute_unbacked_bindings")
+    return compute(fake_mode.shape_env, value) if fake_mode.shape_env is not None else None
+
+
+def returns_nothing(target: Any) -> bool:
+    """Return whether an op has no result, by its schema: ``OpOverload._schema`` (2.11 to 2.15)."""
+    return isinstance(target, symbol("torch._ops", "OpOverload")) and not target._schema.returns

@@ -35,6 +35,7 @@ class GraphPass(Protocol):
         before: passes to run earlier than, where they are there.
         terminal: whether nothing runs after it; then it may return something that is no graph any more.
         graphs: the kinds of graphs that it is for.
+        changes_interface: whether it may change what the graph takes and returns; else a change is an error.
     """
 
     name: str
@@ -43,6 +44,7 @@ class GraphPass(Protocol):
     before: tuple[str, ...]
     terminal: bool
     graphs: tuple[str, ...]
+    changes_interface: bool
 
     def uuid(self) -> Hashable | None:
         """Return what identifies code and settings in every process, or None if nothing does."""
@@ -65,6 +67,7 @@ class Pass:
     before: tuple[str, ...] | str = ()
     terminal: bool = False
     graphs: tuple[str, ...] | str = DEFAULT_GRAPHS
+    changes_interface: bool = False
     version: Hashable | None = None
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -111,6 +114,7 @@ class FunctionPass(Pass):
     before: tuple[str, ...] | str = ()
     terminal: bool = False
     graphs: tuple[str, ...] | str = DEFAULT_GRAPHS
+    changes_interface: bool = False
 
     __signature__ = _SignatureOfFunction()
 
@@ -137,6 +141,7 @@ def graph_pass(
     before: tuple[str, ...] | str = (),
     terminal: bool = False,
     graphs: tuple[str, ...] | str = DEFAULT_GRAPHS,
+    changes_interface: bool = False,
 ) -> Callable[[Callable[..., Any]], FunctionPass]: ...
 
 
@@ -154,7 +159,8 @@ def graph_pass(
         function: the function, where the decorator is used without arguments.
         name: the function's name where it is left out.
         uuid: what identifies the function's code to a cache; without one nothing is cached.
-        **declarations: ``requires``, ``after``, ``before``, ``terminal`` and ``graphs``, as in :class:`GraphPass`.
+        **declarations: ``requires``, ``after``, ``before``, ``terminal``, ``graphs`` and ``changes_interface``, as in
+            :class:`GraphPass`.
     """
 
     def decorate(decorated: Callable[..., Any]) -> FunctionPass:

@@ -36,6 +36,7 @@ class DeclaredPass:
 
     Attributes:
         given: the object that the user gave.
+        changes_interface: whether it may change what the graph takes and returns.
         keeps_graph: whether what it returns, if anything, says nothing: it changes a ``torch.fx.Graph`` in place.
     """
 
@@ -46,6 +47,7 @@ class DeclaredPass:
     before: tuple[str, ...]
     terminal: bool
     graphs: tuple[str, ...]
+    changes_interface: bool
     call: Call
     keeps_graph: bool
 
@@ -87,8 +89,9 @@ def declared_pass(given: Any) -> DeclaredPass:
         _names(given, "requires", name),
         _names(given, "after", name),
         _names(given, "before", name),
-        _flag(given, name),
+        _flag(given, "terminal", name),
         _graphs(given, name),
+        _flag(given, "changes_interface", name),
         call,
         keeps_graph,
     )
@@ -117,11 +120,11 @@ def _names(given: Any, declaration: str, name: str) -> tuple[str, ...]:
     return tuple(sorted(names) if isinstance(names, (set, frozenset)) else names)
 
 
-def _flag(given: Any, name: str) -> bool:
-    terminal = getattr(given, "terminal", False)
-    if not isinstance(terminal, bool):
-        raise InvalidPassError(f"terminal={terminal!r} of the pass {name!r} is neither True nor False.")
-    return terminal
+def _flag(given: Any, declaration: str, name: str) -> bool:
+    value = getattr(given, declaration, False)
+    if not isinstance(value, bool):
+        raise InvalidPassError(f"{declaration}={value!r} of the pass {name!r} is neither True nor False.")
+    return value
 
 
 def _graphs(given: Any, name: str) -> tuple[str, ...]:

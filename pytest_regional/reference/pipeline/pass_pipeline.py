@@ -23,6 +23,8 @@ from pytest_regional.reference.pipeline.errors import (
     UnknownPassError,
 )
 from pytest_regional.reference.pipeline.graph_pass import GRAPH_KINDS
+from pytest_regional.reference.pipeline.interface import Interface
+from pytest_regional.reference.pipeline.new_values import NodeWithoutValueError, fill_values, names_without_value
 from pytest_regional.reference.pipeline.pass_forms import DeclaredPass, checked_kind, declared_pass
 from pytest_regional.reference.pipeline.pass_order import in_order, near_misses, refuse_unmet
 from pytest_regional.reference.pipeline.report import PassReport, PipelineReport, Status, count_ops, differences
@@ -77,6 +79,11 @@ class PassPipeline:
         return any(one.terminal for one in self._passes)
 
     @property
+    def changes_interface(self) -> bool:
+        """Whether some enabled pass may change what a graph takes and returns."""
+        return any(one.changes_interface for one in self._passes)
+
+    @property
     def report(self) -> PipelineReport:
         """What the latest run on each kind of graph did."""
         return PipelineReport(tuple(row for graph in GRAPH_KINDS for row in self._rows.get(graph, ())))
@@ -117,7 +124,8 @@ class PassPipeline:
         Raises:
             UnknownGraphError: a kind of graph that there is not.
             PassOrderError: a pass that requires one that does not run on this graph.
-            PassFailedError: a pass that raised, left an invalid graph or returned what nobody can use.
+            PassFailedError: a pass that raised, left an invalid graph or another interface, or returned what nobody
+                can use.
         """
         refuse_unmet(self._passes, checked_kind(graph))
         run = _Run(graph, example_inputs, gm)
@@ -181,11 +189,15 @@ class _Run:
 
     def take(self, one: DeclaredPass) -> None:
         """Run one pass, check what it leaves, and note it."""
+        before, without = Interface.of(self.result), names_without_value(self.result)
         began = time.perf_counter()
         try:
             returned = one.call(self.result, self.example_inputs, self.graph)
             seconds = time.perf_counter() - began
             self.result = self._checked(one, returned)
+            if not one.terminal:
+                self._fill(one, without)
+                self._compare(one, before)
         except Exception as error:
             self._note(one, time.perf_counter() - began, None, "failed")
             if isinstance(error, (PassFailedError, *restart_exceptions())):
@@ -215,6 +227,20 @@ class _Run:
         except Exception as error:
             reason = str(error).strip() or f"{type(error).__name__}, which says no more"
             raise self._failed(one, f"left an invalid graph: {reason}") from error
+
+    def _fill(self, one: DeclaredPass, left_out: frozenset[str]) -> None:
+        try:
+            fill_values(self.result, left_out)
+        except NodeWithoutValueError as error:
+            if isinstance(error.__cause__, restart_exceptions()):
+                raise error.__cause__ from None
+            raise self._failed(one, f"added a node that cannot run: {error}") from error.__cause__
+
+    def _compare(self, one: DeclaredPass, before: Interface) -> None:
+        changes = [] if one.changes_interface else before.changes_to(Interface.of(self.result))
+        if changes:
+            what = f"changed what the graph takes or returns: {'; '.join(changes)}"
+            raise self._failed(one, f"{what}. A pass that means to do so says changes_interface = True")
 
     def _failed(self, one: DeclaredPass, what: str) -> PassFailedError:
         return PassFailedError(f"pass {one.name!r}, on the {self.graph} graph, {what}", one.name, self.graph)
