@@ -63,6 +63,6 @@ def _check_names(path: Path, model: torch.nn.Module, checks: CallChecks) -> None
         value = there[name]
         if tuple(value.shape) != check.shape or value.dtype != check.dtype:
             raise OtherModelError(
-                f"{path} was compiled from a model whose {name!r} has shape {check.shape} and dtype {check.dtype}; here "
-                f"it has {tuple(value.shape)} and {value.dtype}. Load it for the model that it was compiled from."
+                f"{path} was compiled from a model whose {name!r} has shape {check.shape} and dtype {check.dtype}; "
+                f"here it has {tuple(value.shape)} and {value.dtype}. Load it for the model that it was compiled from."
             )
