@@ -66,16 +66,6 @@ def ambient_context() -> Any:
     return symbol("torch._guards", "TracingContext").try_get()
 
 
-def is_known_to_train() -> bool | None:
-    """Whether the ambient context's graph has a backward; None where AOTAutograd told the context nothing.
-
-    ``ViewAndMutationMeta.traced_tangents`` of ``TracingContext.fw_metadata``, empty for inference (2.11 to 2.15).
-    """
-    context = ambient_context()
-    metadata = getattr(context, "fw_metadata", None)
-    return None if metadata is None else bool(metadata.traced_tangents)
-
-
 def user_output_count() -> int | None:
     """Count the outputs of a forward graph that are the user's; None where AOTAutograd told the context nothing.
 

@@ -88,3 +88,12 @@ def forget_warnings() -> None:
     """Let ``warn_once`` say everything anew, as a new process would."""
     with _saying:
         _said.clear()
+
+
+def warn_of_unusable_entry(error: Exception) -> None:
+    """Warn that a whole entry of the outer cache names something that this process has not."""
+    warnings.warn(
+        f"an entry of the outer cache cannot be used here and is compiled anew: {type(error).__name__}: {error}",
+        CacheWarning,
+        stacklevel=3,
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,7 @@ from pytest_regional._torch.autograd_cache import (
     with_serialization,
 )
 from pytest_regional._torch.region_compile import is_graph_module
-from pytest_regional.reference.caching.errors import CacheWarning
+from pytest_regional.reference.caching.errors import warn_of_unusable_entry
 from pytest_regional.reference.caching.key import details_of
 from pytest_regional.reference.caching.output_code import CompiledGraph
 from pytest_regional.reference.caching.program import UnsavableGraphError
@@ -135,12 +134,7 @@ class OuterCache:
             except MissingTorchSymbolError:
                 raise
             except UNUSABLE as error:
-                warnings.warn(
-                    f"an entry of the outer cache cannot be used here and is compiled anew: "
-                    f"{type(error).__name__}: {error}",
-                    CacheWarning,
-                    stacklevel=2,
-                )
+                warn_of_unusable_entry(error)
         return None
 
     def _save(self, key: str, entry: Any) -> None:

@@ -35,9 +35,9 @@ from pytest_regional._torch.region_compile import (
     tracing,
     use_boxed_codegen,
 )
+from pytest_regional.reference.copies import copied
 from pytest_regional.reference.effects import Edge
 from pytest_regional.reference.full_inductor.collectives import use_functional_collectives
-from pytest_regional.reference.full_inductor.copying import copied
 from pytest_regional.reference.full_inductor.decompose import decompose, fake_mode_of
 from pytest_regional.reference.full_inductor.donating import donating_what_nobody_shares
 from pytest_regional.reference.full_inductor.errors import FullInductorError, MissingValueError

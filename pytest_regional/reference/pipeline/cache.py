@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-import warnings
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from pytest_regional._torch.autograd_cache import caches_are_on, count_outcome
 from pytest_regional._torch.joint_graph import CompiledJoint
 from pytest_regional._torch.region_compile import compile_state, is_graph_module, portable_settings
 from pytest_regional.reference.artifacts import UnsavableArtifactError, savable
-from pytest_regional.reference.caching.errors import CacheWarning
+from pytest_regional.reference.caching.errors import warn_of_unusable_entry
 from pytest_regional.reference.caching.key import annotations_of
 from pytest_regional.reference.caching.machine import Machine, this_machine
 from pytest_regional.reference.caching.outer import UNUSABLE
@@ -124,12 +123,7 @@ def _find(key: str) -> Compiled | None:
         except MissingTorchSymbolError:
             raise
         except UNUSABLE as error:
-            warnings.warn(
-                f"an entry of the outer cache cannot be used here and is compiled anew: "
-                f"{type(error).__name__}: {error}",
-                CacheWarning,
-                stacklevel=5,
-            )
+            warn_of_unusable_entry(error)
     return None
 
 

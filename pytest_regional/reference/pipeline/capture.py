@@ -25,9 +25,9 @@ from pytest_regional._torch.joint_graph import (
 )
 from pytest_regional._torch.pytree import flatten
 from pytest_regional._torch.region_compile import is_graph_module
+from pytest_regional.reference.copies import copied
 from pytest_regional.reference.extract import attribute
 from pytest_regional.reference.pipeline.call import Aliases, CallChecks, InputCheck, ambient_modes
-from pytest_regional.reference.pipeline.copies import copy_of_graph
 from pytest_regional.reference.pipeline.errors import CaptureError, CaptureWarning
 
 Decompositions = Mapping[Any, Callable[..., Any]]
@@ -120,7 +120,7 @@ class JointGraph:
 
     def copy(self) -> JointGraph:
         """Return the same with a graph of its own, so that one can be compiled or changed and the other stays."""
-        gm = copy_of_graph(self.graph_module)
+        gm = copied(self.graph_module)
         return JointGraph(self.model, copy_of_joint(self._exported, gm), self.context, self.checks)
 
     def __str__(self) -> str:

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 import torch.fx
 
 from pytest_regional._torch.joint_graph import compile_joint
+from pytest_regional.reference.copies import copied
 from pytest_regional.reference.partitioners import partitioner_for
 from pytest_regional.reference.pipeline.capture import JointGraph
-from pytest_regional.reference.pipeline.copies import copy_of_graph
 from pytest_regional.reference.pipeline.errors import PartitionError
 
 #: Takes a joint graph and its inputs, with keywords of AOTAutograd's, and returns forward and backward.
@@ -46,7 +46,7 @@ class PartitionedGraphs:
 
         def given(gm: torch.fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
             if is_outermost(gm):
-                return copy_of_graph(self.forward), copy_of_graph(self.backward)
+                return copied(self.forward), copied(self.backward)
             return split(gm, inputs, **keywords)
 
         return given

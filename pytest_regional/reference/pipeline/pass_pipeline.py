@@ -97,10 +97,6 @@ class PassPipeline:
         """Return the names of the enabled passes that run on ``graph``, in order."""
         return tuple(one.name for one in self._on(checked_kind(graph)))
 
-    def is_terminal_on(self, graph: str) -> bool:
-        """Return whether the result of :meth:`run` on ``graph`` may be no graph."""
-        return any(one.terminal for one in self._on(checked_kind(graph)))
-
     def without(self, *names: str) -> PassPipeline:
         """Return this pipeline with these passes disabled, too, and an empty report; without names, a copy."""
         less = PassPipeline(name=self.name)
