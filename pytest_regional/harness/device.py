@@ -1,7 +1,8 @@
-"""Devices under test."""
+"""Devices under test: names, checked without torch, and what stands behind them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_regional._text import unknown_name
@@ -9,11 +10,43 @@ from pytest_regional._text import unknown_name
 if TYPE_CHECKING:
     import torch
 
-DEVICES = ("auto", "cpu", "cuda")
+EMULATED = "cuda-emulated"
+DEFAULT_PROFILE = "h200"
+PROFILES = ("h100", "h200", "a100", "rtx4090")
+"""The GPUs that ``pytest_regional.emulation`` describes; named here so that an option is checked without torch."""
+
+DEVICES = ("auto", "cpu", "cuda", EMULATED, *(f"{EMULATED}:{profile}" for profile in PROFILES))
 
 
 class DeviceError(ValueError):
     """A device that does not exist, or that cannot be used here; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class DeviceUnderTest:
+    """What a device name stands for on this machine.
+
+    Attributes:
+        name: as it was asked for, ``auto`` settled.
+        kind: ``"cpu"``, ``"cuda"`` or ``"cuda-emulated"``.
+        profile: the GPU that is emulated, else ``None``.
+    """
+
+    name: str
+    kind: str
+    profile: str | None = None
+
+    @property
+    def is_emulated(self) -> bool:
+        """Whether GPU code is generated for a described GPU and interpreted on CPU tensors."""
+        return self.kind == EMULATED
+
+    @property
+    def torch_device(self) -> torch.device:
+        """Where tensors of a test live: an emulated GPU's are CPU tensors."""
+        import torch
+
+        return torch.device("cuda" if self.kind == "cuda" else "cpu")
 
 
 def check_device_name(name: str) -> str:
@@ -23,7 +56,7 @@ def check_device_name(name: str) -> str:
     return name
 
 
-def usable_device(name: str) -> torch.device:
+def device_under_test(name: str) -> DeviceUnderTest:
     """Return the device to test on; ``auto`` is CUDA where it is usable, else the CPU.
 
     Raises:
@@ -31,8 +64,21 @@ def usable_device(name: str) -> torch.device:
     """
     import torch
 
-    check_device_name(name)
-    if name == "cuda" and not torch.cuda.is_available():
+    kind, _, profile = check_device_name(name).partition(":")
+    if kind == EMULATED:
+        return DeviceUnderTest(name, kind, profile or DEFAULT_PROFILE)
+    usable = torch.cuda.is_available()
+    if kind == "cuda" and not usable:
         raise DeviceError(f"device 'cuda' was asked for, but torch {torch.__version__} finds no usable GPU here")
-    use_cuda = name == "cuda" or (name == "auto" and torch.cuda.is_available())
-    return torch.device("cuda" if use_cuda else "cpu")
+    if kind == "auto":
+        kind = "cuda" if usable else "cpu"
+    return DeviceUnderTest(kind, kind)
+
+
+def usable_device(name: str) -> torch.device:
+    """Return where tensors of a test on device ``name`` live.
+
+    Raises:
+        DeviceError: as :func:`device_under_test`.
+    """
+    return device_under_test(name).torch_device
