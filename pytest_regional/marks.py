@@ -16,8 +16,9 @@ KNOWN_FAILURE_MARK = "regional_known_failure"
 
 MARKER_LINES = (
     f"{COMPILE_MARK}(backend=None, device=None, dynamic=None, fullgraph=True, inductor_configs=None, "
-    "pre_grad_pass_timing=None, requires=(), expects_regions=True, isolate=True): compile with the backend under test; "
-    "skipped unless --regional-backend is given, isolated, counted, and failed when no region was compiled.",
+    "pre_grad_pass_timing=None, requires=(), device_requires=(), expects_regions=True, isolate=True): compile with the "
+    "backend under test; skipped unless --regional-backend is given, isolated, counted, and failed when no region was "
+    "compiled.",
     f'{KNOWN_FAILURE_MARK}(backend, reason, torch=">=2.13", strict=True): the test is known to fail with that backend '
     "on those torch versions; when it passes, the mark is to be removed and the test fails until it is.",
 )
@@ -38,6 +39,7 @@ class CompileMark:
     inductor_configs: dict[str, Any] = field(default_factory=dict)
     pre_grad_pass_timing: str | None = None
     requires: tuple[str, ...] = ()
+    device_requires: tuple[str, ...] = ()
     expects_regions: bool = True
     isolate: bool = True
 
@@ -82,6 +84,8 @@ def _checked(name: str, value: Any) -> Any:
         return None if value is None else _strings(name, value)
     if name == "requires":
         return _strings(name, value)
+    if name == "device_requires":
+        return _device_requirements(value)
     if name == "inductor_configs":
         return _configs(value)
     if name == "pre_grad_pass_timing":
@@ -98,6 +102,18 @@ def _strings(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(strings, (tuple, list)) or not all(isinstance(s, str) and s for s in strings):
         raise MarkError(f"{COMPILE_MARK}: {name} must be a name or a tuple of names, not {value!r}")
     return tuple(strings)
+
+
+def _device_requirements(value: Any) -> tuple[str, ...]:
+    from pytest_regional.harness.device_requirements import DeviceRequirementError, parse_requirement
+
+    requirements = _strings("device_requires", value)
+    for requirement in requirements:
+        try:
+            parse_requirement(requirement)
+        except DeviceRequirementError as error:
+            raise MarkError(f"{COMPILE_MARK}: {error}") from None
+    return requirements
 
 
 def _configs(value: Any) -> dict[str, Any]:

@@ -47,6 +47,15 @@ class RunHooks:
         with structured_trace_off():
             return (yield)
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Ask the device whether it does for a marked test, before pytest looks at the test's skips."""
+        from pytest_regional.session import TARGET
+
+        if TARGET in item.stash:
+            self._session.ask_the_device(item)
+        return (yield)
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Limit the time of a marked test; fail it when it proved nothing."""

@@ -101,11 +101,13 @@ class RegionalSession:
             if support:
                 continue
             reason = f"backend {target.spec.name!r} disclaims {name}: {support.reason}"
-            if self.settings.audit:
-                note = f"audit: {reason}; it works, so claim the capability"
-                item.add_marker(pytest.mark.xfail(reason=note, strict=True))
-            else:
-                item.add_marker(pytest.mark.skip(reason=reason))
+            self._disclaimed(item, reason, "it works, so claim the capability")
+
+    def _disclaimed(self, item: pytest.Item, reason: str, advice: str) -> None:
+        if self.settings.audit:
+            item.add_marker(pytest.mark.xfail(reason=f"audit: {reason}; {advice}", strict=True))
+        else:
+            item.add_marker(pytest.mark.skip(reason=reason))
 
     def _apply_known_failures(self, item: pytest.Item, target: Target, failures: list[KnownFailure]) -> None:
         from pytest_regional.backends.capabilities import torch_matches
@@ -130,6 +132,22 @@ class RegionalSession:
             raise marks.MarkError(f"{marks.KNOWN_FAILURE_MARK}: {unknown_name('backend', name, known)}")
 
     # Running
+
+    def ask_the_device(self, item: pytest.Item) -> None:
+        """Add the skips that depend on the device: asked now that the test is about to run, never at import."""
+        from pytest_regional.harness.device import device_under_test
+        from pytest_regional.harness.on_device import device_limit, missing_on
+
+        target = item.stash[TARGET]
+        device = device_under_test(target.device)
+        for name in target.mark.requires:
+            limit = device_limit(device, name)
+            if not limit:
+                reason = f"device {device.name!r} has no {name}: {limit.reason}"
+                self._disclaimed(item, reason, "it works, so the device's limit is no more")
+        reason = missing_on(device, target.mark.device_requires)
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
 
     @contextlib.contextmanager
     def running(self, item: pytest.Item) -> Iterator[Regional]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional.harness.counters import Bound, Counters, at_least, at_most
 from pytest_regional.harness.distributed import fake_process_group as fake_pg
+from pytest_regional.harness.on_device import device_limit
 from pytest_regional.harness.options import CompileOptions
 from pytest_regional.harness.passes import counting_pass as pre_grad_pass
 from pytest_regional.harness.passes import replacing
@@ -62,6 +63,7 @@ def regional(
     inductor_configs: dict[str, Any] | None = None,
     pre_grad_pass_timing: str | None = None,
     requires: Sequence[str] = (),
+    device_requires: Sequence[str] = (),
     expects_regions: bool = True,
     isolate: bool = True,
     seed: int = DEFAULT_SEED,
@@ -79,7 +81,7 @@ def regional(
     Raises:
         VacuousTestError: nothing was compiled or loaded, and ``expects_regions`` is true.
         FallbackError: something that was asked to compile ran eager.
-        unittest.SkipTest: the backend lacks a capability in ``requires``.
+        unittest.SkipTest: the backend or the device lacks something in ``requires`` or ``device_requires``.
     """
     options = CompileOptions(dynamic, fullgraph, inductor_configs or {}, None, pre_grad_pass_timing)
     folder = Path(cache_dir) if cache_dir is not None else None
@@ -87,6 +89,7 @@ def regional(
         backend, device, folder=folder, seed=seed, options=options, isolate=isolate, shared_cache=shared_cache
     ) as made:
         _skip_without(made, requires)
+        made.require_device(*device_requires)
         yield made
         made.check_fallbacks()
         if expects_regions:
@@ -100,6 +103,9 @@ def _skip_without(made: Regional, requires: Sequence[str]) -> None:
         support = made.spec.supports(name)
         if not support:
             raise unittest.SkipTest(f"backend {made.backend!r} disclaims {name}: {support.reason}")
+        limit = device_limit(made.device_under_test, name)
+        if not limit:
+            raise unittest.SkipTest(f"device {made.device_under_test.name!r} has no {name}: {limit.reason}")
 
 
 def current() -> Regional:

@@ -43,10 +43,10 @@ class DeviceUnderTest:
 
     @property
     def torch_device(self) -> torch.device:
-        """Where tensors of a test live: an emulated GPU's are CPU tensors."""
+        """Where tensors of a test live, as they name it themselves: an emulated GPU's are CPU tensors."""
         import torch
 
-        return torch.device("cuda" if self.kind == "cuda" else "cpu")
+        return torch.device("cuda", 0) if self.kind == "cuda" else torch.device("cpu")
 
 
 def check_device_name(name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -241,6 +242,15 @@ def cache_folder(folder: Path) -> Iterator[Path]:
     finally:
         for name, value in saved.items():
             _set_environment(name, value)
+
+
+def clear_folder(folder: Path) -> None:
+    """Empty a folder that this harness owns (the folder itself stays)."""
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,10 +17,11 @@ from pytest_regional.backends.spec import BackendSpec
 
 from . import annotated, isolation
 from .counters import Bound, Counters, bounds_of, check_expectation
-from .device import usable_device
+from .device import device_under_test
 from .endings import check_fallbacks, check_not_vacuous
 from .inputs import InputFactories
 from .observer import Observer
+from .on_device import OnDevice
 from .options import CompileOptions
 from .process import ProcessResult, call_in_new_process, job_for
 from .record import CompileRecord
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 DEFAULT_SEED = 20251006
 
 
-class Regional(InputFactories):
+class Regional(InputFactories, OnDevice):
     """Compile, compare and count with one backend on one device.
 
     Made by the ``regional`` fixture or by :func:`pytest_regional.testing.regional`; use it inside the context it comes
@@ -43,7 +43,8 @@ class Regional(InputFactories):
 
     Attributes:
         spec: the backend under test.
-        device: the ``torch.device`` under test.
+        device: the ``torch.device`` under test: where its tensors live.
+        device_under_test: the device by name; of an emulated GPU, its profile.
         folder: this test's compiler caches.
         seed: what the random generators started from.
         options: how :meth:`compile` compiles unless told otherwise.
@@ -52,7 +53,8 @@ class Regional(InputFactories):
 
     def __init__(self, spec: BackendSpec, device: str, folder: Path, seed: int, options: CompileOptions) -> None:
         self.spec = spec
-        self.device = usable_device(device)
+        self.device_under_test = device_under_test(device)
+        self.device = self.device_under_test.torch_device
         self.folder = folder
         self.seed = seed
         self.options = options
@@ -297,7 +299,7 @@ class Regional(InputFactories):
     def _for_new_process(self) -> dict[str, Any]:
         return {
             "backend": self.spec.origin or self.spec,
-            "device": str(self.device),
+            "device": self.device_under_test.name,
             "dynamic": self.options.dynamic,
             "fullgraph": self.options.fullgraph,
             "inductor_configs": dict(self.options.inductor_configs),
@@ -315,7 +317,7 @@ class Regional(InputFactories):
         """Start over within the test, as between two Hypothesis examples: nothing compiled, generators seeded."""
         self.restart()
         isolation.seed_everything(self.seed)
-        clear_folder(self.folder)
+        isolation.clear_folder(self.folder)
 
     def check_fallbacks(self) -> None:
         """Raise :class:`FallbackError` when anything ran eager that was asked to compile."""
@@ -326,15 +328,6 @@ class Regional(InputFactories):
         """Raise :class:`VacuousTestError` when no region was compiled, loaded, or shared with another test."""
         __tracebackhide__ = True
         check_not_vacuous(self)
-
-
-def clear_folder(folder: Path) -> None:
-    """Empty a folder that this harness owns (the folder itself stays)."""
-    for entry in folder.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
 
 
 def seed_for(test_id: str, seed: int = DEFAULT_SEED) -> int:
@@ -357,7 +350,7 @@ def harness(
 
     Args:
         spec: a backend, or the name of one.
-        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda-emulated"``.
         folder: where compiler caches go; a temporary folder of our own by default.
         seed: for the random generators.
         options: how programs are compiled by default.

@@ -38,7 +38,7 @@ def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str
         "version": 1,
         "suite": suite_of(item.nodeid),
         "backend": target.spec.name,
-        "device": str(regional.device) if regional else _device_name(target.device),
+        "device": regional.device_under_test.name if regional else _device_name(target.device),
         "counters": dict(regional.counters) if regional else {},
         "worst_parity": max(ratios, default=None),
     }
@@ -46,9 +46,9 @@ def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str
 
 def _device_name(name: str) -> str:
     """Return what ``auto`` means here, for a test that never got as far as a device."""
-    from pytest_regional.harness.device import usable_device
+    from pytest_regional.harness.device import device_under_test
 
-    return str(usable_device(name))
+    return device_under_test(name).name
 
 
 def suite_of(nodeid: str) -> str:
