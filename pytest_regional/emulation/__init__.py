@@ -1,5 +1,43 @@
-"""GPU code on a machine without a GPU: Inductor generates Triton for a described device, kernels are interpreted."""
+"""GPU code on a machine without a GPU: Inductor generates Triton for a described device, kernels are interpreted.
 
-from .errors import EmulationError, KernelAssertionError, MemoryFaultError, UnsupportedByEmulationError
+Names are imported when first used: descriptions of devices and errors need neither torch nor triton.
+"""
 
-__all__ = ["EmulationError", "KernelAssertionError", "MemoryFaultError", "UnsupportedByEmulationError"]
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .backend import EmulatedKernel, Emulation, active, emulated
+    from .device import PROFILES, DeviceProfile, UnknownProfileError, profile_named
+    from .errors import EmulationError, KernelAssertionError, MemoryFaultError, UnsupportedByEmulationError
+
+__all__ = [
+    "PROFILES",
+    "DeviceProfile",
+    "EmulatedKernel",
+    "Emulation",
+    "EmulationError",
+    "KernelAssertionError",
+    "MemoryFaultError",
+    "UnknownProfileError",
+    "UnsupportedByEmulationError",
+    "active",
+    "emulated",
+    "profile_named",
+]
+
+_MODULES = {
+    "backend": ("EmulatedKernel", "Emulation", "active", "emulated"),
+    "device": ("PROFILES", "DeviceProfile", "UnknownProfileError", "profile_named"),
+    "errors": ("EmulationError", "KernelAssertionError", "MemoryFaultError", "UnsupportedByEmulationError"),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``name`` from the module that defines it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

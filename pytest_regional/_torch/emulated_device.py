@@ -1,0 +1,285 @@
+"""What stands between PyTorch and a CUDA device: the places where a described device can stand in for one.
+
+Each place is an attribute that PyTorch looks up when it generates code for a GPU or loads that code. The set was
+found by leaving out one at a time; it is the same for torch 2.11, 2.13 and 2.15 but where ``only`` says otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_regional._torch import MissingTorchSymbolError, symbol, torch_version
+
+_INTERFACE = "torch._dynamo.device_interface"
+
+
+@dataclass(frozen=True)
+class Place:
+    """One replaceable attribute, and who asks for it.
+
+    Attributes:
+        holder: module, optionally followed by ``:Class`` (dotted where nested).
+        attribute: its name there.
+        why: who reads it when code for a GPU is generated or loaded.
+        static: whether it is a static method.
+        since: first torch version whose absence of it is an error; before, there is nothing to replace.
+    """
+
+    holder: str
+    attribute: str
+    why: str
+    static: bool = False
+    since: tuple[int, int] = (2, 11)
+
+    def container(self) -> Any:
+        """Return the module or class that holds the attribute.
+
+        Raises:
+            MissingTorchSymbolError: it is not there.
+        """
+        module, _, class_name = self.holder.partition(":")
+        found = symbol(module, class_name or self.attribute)
+        return found if class_name else symbol(*_parent(module))
+
+
+def _parent(module: str) -> tuple[str, str]:
+    parent, _, name = module.rpartition(".")
+    return parent, name
+
+
+DEVICE_PLACES: dict[str, Place] = {
+    "is_available": Place("torch.cuda", "is_available", "whether Triton and GPU passes are of use"),
+    "device_count": Place("torch.cuda", "device_count", "collectives' cost model"),
+    "current_device": Place("torch.cuda", "current_device", "flex attention"),
+    "properties": Place("torch.cuda", "get_device_properties", "sizes of blocks and grids"),
+    "capability": Place("torch.cuda", "get_device_capability", "which types and templates there are"),
+    "device_context": Place("torch.cuda", "device", "code generation enters the device of the graph"),
+    "rng_state": Place("torch.cuda", "get_rng_state", "code generation preserves the generators"),
+    "set_rng_state": Place("torch.cuda", "set_rng_state", "code generation preserves the generators"),
+    "current_stream": Place("torch.cuda", "current_stream", "which stream code is generated for"),
+    "synchronize": Place("torch.cuda", "synchronize", "around code that is loaded"),
+    "capturing": Place("torch.cuda", "is_current_stream_capturing", "Dynamo, from 2.15 on"),
+    "interface_properties": Place(f"{_INTERFACE}:CudaInterface", "get_device_properties", "bound at import", True),
+    "worker_properties": Place(f"{_INTERFACE}:CudaInterface.Worker", "get_device_properties", "heuristics", True),
+    "interface_capability": Place(f"{_INTERFACE}:CudaInterface", "get_compute_capability", "heuristics", True),
+    "gpu_context": Place("torch._subclasses.fake_tensor", "init_gpu_context", "makes a first tensor on the device"),
+    "empty_strided": Place("torch._C._dynamo.guards", "_empty_strided_cuda", "buffers of generated code"),
+    "constants": Place("torch._inductor.graph:GraphLowering", "constant_name", "copies constants to the device"),
+    "compile_kernel": Place("torch._inductor.async_compile:AsyncCompile", "triton", "generated code compiles kernels"),
+    "process_pool": Place(
+        "torch._inductor.async_compile:AsyncCompile", "use_process_pool", "kernels of other processes"
+    ),
+    "wake_pool": Place("torch._inductor.async_compile:AsyncCompile", "wakeup", "starts other processes", True),
+    "triton_driver": Place("torch._inductor.runtime.triton_helpers", "set_driver_to_gpu", "kernels choose a driver"),
+}
+"""Replaced while Inductor generates or loads code, and put back at once: other code must not believe in the device."""
+
+PROGRAM_PLACES: dict[str, Place] = {
+    "has_triton": Place("torch.utils._triton", "has_triton", "Dynamo looks for kernels that the user wrote"),
+    "flex_device": Place("torch.nn.attention.flex_attention", "_validate_device", "refuses to train on a CPU"),
+    "flex_options": Place("torch.nn.attention.flex_attention", "_apply_kernel_options", "no logsumexp on a CPU"),
+}
+"""Replaced as long as programs run that are compiled for the described device."""
+
+SEAM_PLACES: dict[str, Place] = {
+    "compile": Place("torch._inductor.compile_fx", "_compile_fx_inner", "every graph that Inductor compiles"),
+    "load": Place("torch._inductor.output_code:CompiledFxGraph", "after_deserialization", "code that a cache kept"),
+    "finish": Place("torch._inductor.output_code:CompiledFxGraph", "post_compile", "compiled or loaded, before a call"),
+}
+"""Where emulation gets hold of what Inductor compiles and loads, whichever backend asked."""
+
+
+def missing_places() -> list[str]:
+    """Return the places that the installed torch does not have, as ``holder.attribute``: none when it is supported."""
+    return [
+        f"{place.holder}.{place.attribute}"
+        for place in (*DEVICE_PLACES.values(), *PROGRAM_PLACES.values(), *SEAM_PLACES.values())
+        if torch_version() >= place.since and not _is_there(place)
+    ]
+
+
+def _is_there(place: Place) -> bool:
+    try:
+        return hasattr(place.container(), place.attribute)
+    except MissingTorchSymbolError:
+        return False
+
+
+@contextlib.contextmanager
+def replaced(places: Mapping[str, Place], replacements: Mapping[str, Callable[[Any], Any]]) -> Iterator[None]:
+    """Put something else into each of ``places``; ``replacements`` make it from what stands there.
+
+    Raises:
+        MissingTorchSymbolError: a place that the installed torch does not have.
+        KeyError: no replacement for a place.
+    """
+    with contextlib.ExitStack() as stack:
+        for name, place in places.items():
+            stack.enter_context(_replaced(place, replacements[name]))
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(place: Place, replacement: Callable[[Any], Any]) -> Iterator[None]:
+    holder = place.container()
+    inherited = place.attribute not in vars(holder)
+    raw = getattr(holder, place.attribute) if inherited else vars(holder)[place.attribute]
+    value = replacement(raw.__func__ if isinstance(raw, staticmethod) else raw)
+    setattr(holder, place.attribute, staticmethod(value) if place.static else value)
+    try:
+        yield
+    finally:
+        if inherited:
+            delattr(holder, place.attribute)
+        else:
+            setattr(holder, place.attribute, raw)
+
+
+@functools.cache
+def _device_caches() -> tuple[Callable[[], None], ...]:
+    """Return what forgets the answers to questions about devices.
+
+    Functions under ``functools.cache`` in ``torch.utils._triton`` and ``torch._inductor.utils``, and those of
+    ``DeviceProperties`` and ``CacheBase`` (2.11 to 2.15). What they cache is cheap to find again, so all are cleared.
+    """
+    names = "torch.utils._triton", "torch._inductor.utils"
+    members = [member for name in names for member in vars(symbol(*_parent(name))).values()]
+    members.append(symbol("torch._inductor.runtime.hints", "DeviceProperties.create"))
+    members.append(symbol("torch._inductor.codecache", "CacheBase.get_system"))
+    return tuple(member.cache_clear for member in members if hasattr(member, "cache_clear"))
+
+
+def forget_device_answers() -> None:
+    """Forget what PyTorch remembers of the devices that there are."""
+    for clear in _device_caches():
+        clear()
+    for name in ("caching_worker_device_properties", "caching_worker_current_devices"):
+        symbol(_INTERFACE, name).pop("cuda", None)
+
+
+_META, _CUDA = 14, 1
+"""``c10::DeviceType`` of meta and CUDA (``c10/core/DeviceType.h``; the numbers are part of the file format)."""
+
+
+@contextlib.contextmanager
+def cuda_device_guard() -> Iterator[None]:
+    """Let C++ code enter CUDA as a device of tensors without memory, in builds of torch that know no CUDA.
+
+    Builds with CUDA have such a guard (``torch._C._ensureCUDADeviceGuardSet``). In others the registry of guards in
+    ``libc10`` has no entry for CUDA, and ``contiguous()`` of a fake CUDA tensor fails in C++; the guard of the meta
+    device, which does nothing, is put there meanwhile (2.13, 2.15).
+    """
+    import torch
+
+    if torch.version.cuda or torch.version.hip:
+        symbol("torch._C", "_ensureCUDADeviceGuardSet")()
+        yield
+        return
+    registry = _guard_registry()
+    before = registry[_CUDA]
+    registry[_CUDA] = before or registry[_META]
+    try:
+        yield
+    finally:
+        registry[_CUDA] = before
+
+
+@functools.cache
+def _guard_registry() -> Any:
+    import torch
+
+    name = "_ZN3c104impl26device_guard_impl_registryE"
+    library = Path(torch.__file__).parent / "lib" / "libc10.so"
+    try:
+        return (ctypes.c_void_p * (_META + 1)).in_dll(ctypes.CDLL(str(library)), name)
+    except (OSError, ValueError) as error:
+        raise MissingTorchSymbolError(
+            f"libc10 of torch {torch.__version__} has no {name}: a build without CUDA cannot emulate a GPU on this "
+            f"platform"
+        ) from error
+
+
+@contextlib.contextmanager
+def wrapper_code_for_cpu_tensors() -> Iterator[None]:
+    """Have generated wrappers enter no device, set none and ask for no stream.
+
+    ``register_device_op_overrides`` of ``torch._inductor.codegen.common`` says how such things are written (2.11 to
+    2.15).
+    """
+    common = "torch._inductor.codegen.common"
+    symbol(common, "init_backend_registration")()
+    symbol(common, "get_device_op_overrides")("cuda")  # imports and registers PyTorch's own
+    table = symbol(common, "device_op_overrides_dict")
+    before = table["cuda"]
+    table["cuda"] = _overrides(type(before))()
+    try:
+        yield
+    finally:
+        table["cuda"] = before
+
+
+def _overrides(base: type) -> type:
+    class EmulatedDeviceOverrides(base):  # type: ignore[misc]  # a class found at run time
+        """Python expressions and statements that need no device."""
+
+        def import_get_raw_stream_as(self, name: str) -> str:
+            return f"{name} = lambda device: 0"
+
+        def set_device(self, device_idx: Any) -> str:
+            return "pass"
+
+        def synchronize(self) -> str:
+            return "pass"
+
+        def device_guard(self, device_idx: Any) -> str:
+            return "__import__('contextlib').nullcontext()"
+
+        def current_device_idx_expr(self) -> str:
+            return "0"
+
+    return EmulatedDeviceOverrides
+
+
+def settings_for_emulation() -> dict[str, Any]:
+    """Return Inductor's settings without which code cannot be generated for a device that is not there.
+
+    Kernels are compiled in this process and tried nowhere; names as in 2.11 to 2.15.
+    """
+    return {"compile_threads": 1, "triton.autotune_at_compile_time": False, "cpp_wrapper": False}
+
+
+def cache_tag() -> str:
+    """Return ``torch.compiler.config.cache_key_tag``, which every cache of PyTorch's puts into its keys."""
+    return str(symbol("torch.compiler.config", "cache_key_tag"))
+
+
+@contextlib.contextmanager
+def cache_tagged(tag: str) -> Iterator[None]:
+    """Add ``tag`` to ``torch.compiler.config.cache_key_tag`` (2.11 to 2.15)."""
+    with symbol("torch.compiler", "config").patch(cache_key_tag=f"{cache_tag()}{tag}"):
+        yield
+
+
+def inductor_settings(values: Mapping[str, Any]) -> Any:
+    """Hold settings of Inductor (``config.patch``, 2.11 to 2.15)."""
+    return symbol("torch._inductor", "config").patch(dict(values))
+
+
+def load_source(source: str, name: str) -> Any:
+    """Return ``name`` of the module that ``source`` is, kept as Inductor keeps modules.
+
+    ``torch._inductor.codecache.PyCodeCache.load`` (2.11 to 2.15).
+    """
+    return getattr(symbol("torch._inductor.codecache", "PyCodeCache").load(source), name)
+
+
+def empty_strided_cpu() -> Callable[..., Any]:
+    """``torch._C._dynamo.guards._empty_strided_cpu(size, stride, dtype)`` (2.11 to 2.15)."""
+    function: Callable[..., Any] = symbol("torch._C._dynamo.guards", "_empty_strided_cpu")
+    return function

@@ -1,0 +1,199 @@
+"""Every graph that Inductor compiles or loads, moved to the described GPU and run with interpreted kernels.
+
+Emulation stands below all backends: it replaces the function through which every graph goes that Inductor compiles
+(``_compile_fx_inner``), after AOTAutograd, whose C++ engine would ask for a real device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_regional._torch import emulated_device as places
+
+from .device import DEFAULT_PROFILE, DeviceProfile, profile_named
+from .errors import EmulationError, UnsupportedByEmulationError
+from .launch import Launch, LaunchPlan, launch_inductor_kernel
+from .memory import Memory
+from .pretence import Pretence
+from .programs import programs_on_gpu
+
+
+@dataclass(frozen=True)
+class EmulatedKernel:
+    """One kernel that generated code has loaded.
+
+    Attributes:
+        name: its name in the generated code.
+        source: the Python module that Inductor wrote for it.
+        tuner: Inductor's ``CachingAutotuner``, which holds the Triton function and its configurations.
+    """
+
+    name: str
+    source: str
+    tuner: Any
+
+
+class Emulation:
+    """What one :func:`emulated` context has seen.
+
+    Attributes:
+        profile: the described GPU.
+        plan: how kernels are launched.
+        memory: the buffers of generated code.
+        unsupported: reasons for which something was refused, in order.
+    """
+
+    def __init__(self, profile: DeviceProfile, plan: LaunchPlan) -> None:
+        self.profile = profile
+        self.plan = plan
+        self.memory = Memory()
+        self.unsupported: list[str] = []
+        self.pretence = Pretence(profile, self.memory.allocate, self._kernel)
+        self._kernels: list[EmulatedKernel] = []
+        self._launches: list[Launch] = []
+        self._calls = threading.local()
+
+    @property
+    def kernels(self) -> tuple[EmulatedKernel, ...]:
+        """Kernels that were generated or loaded so far."""
+        return tuple(self._kernels)
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """Launches so far."""
+        return tuple(self._launches)
+
+    def note(self, launch: Launch) -> None:
+        """Remember a launch."""
+        self._launches.append(launch)
+
+    @contextlib.contextmanager
+    def noting_unsupported(self) -> Iterator[None]:
+        """Remember why something is refused inside, on its way out."""
+        try:
+            yield
+        except UnsupportedByEmulationError as error:
+            if str(error) not in self.unsupported:
+                self.unsupported.append(str(error))
+            raise
+
+    def _kernel(self, name: str, source: str) -> Any:
+        tuner = places.load_source(source, name)
+        self._kernels.append(EmulatedKernel(name, source, tuner))
+        # On the instance: what was compiled under emulation must not look for a GPU when the context is gone.
+        tuner.run = functools.partial(self._launch, tuner)
+        return tuner
+
+    def _launch(self, tuner: Any, *args: Any, stream: Any = None, benchmark_run: bool = False, **kwargs: Any) -> None:
+        with self.noting_unsupported():
+            self.note(launch_inductor_kernel(tuner, args, kwargs, memory=self.memory, plan=self.plan))
+
+    # Seams
+
+    def compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what stands in for ``_compile_fx_inner``."""
+
+        @functools.wraps(original)
+        def compile_for_gpu(gm: Any, example_inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+            from .retarget import retarget
+
+            with self.noting_unsupported(), self.pretence.held(), self.pretence.settings:
+                self._refuse_graphs_of_cuda(kwargs)
+                gm, example_inputs = retarget(gm, example_inputs)
+                return original(gm, example_inputs, *args, **kwargs)
+
+        return compile_for_gpu
+
+    def _refuse_graphs_of_cuda(self, options: Mapping[str, Any]) -> None:
+        if options.get("cudagraphs"):
+            raise UnsupportedByEmulationError(
+                "CUDA graphs (triton.cudagraphs): nothing is recorded or replayed without a GPU"
+            )
+
+    def load(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what stands in for ``CompiledFxGraph.after_deserialization``."""
+
+        @functools.wraps(original)
+        def load_for_gpu(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            with self.noting_unsupported(), self.pretence.held():
+                return original(graph, *args, **kwargs)
+
+        return load_for_gpu
+
+    def finish(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what stands in for ``CompiledFxGraph.post_compile``."""
+
+        @functools.wraps(original)
+        def finish_for_gpu(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            if "cuda" in graph.device_types:
+                graph.current_callable = self._running(graph.current_callable)
+            return original(graph, *args, **kwargs)
+
+        return finish_for_gpu
+
+    def _running(self, generated: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+        def run(inputs: list[Any]) -> Any:
+            from .extern import OperatorsOnCpu
+
+            with OperatorsOnCpu(self.memory, self.pretence):
+                return generated(inputs)
+
+        run._boxed_call = True  # type: ignore[attr-defined]  # as on the function in place of which it stands
+        return run
+
+
+_lock = threading.Lock()
+_active: list[Emulation] = []
+
+
+def active() -> Emulation | None:
+    """Return the emulation that is in force in this process."""
+    return _active[-1] if _active else None
+
+
+@contextlib.contextmanager
+def emulated(profile: str | DeviceProfile = DEFAULT_PROFILE, plan: LaunchPlan | None = None) -> Iterator[Emulation]:
+    """Compile what is compiled inside for a described GPU, and interpret its kernels; for the whole process.
+
+    Tensors stay on the CPU. What was compiled inside keeps working afterwards. Inside another such context for the same
+    GPU it is that context.
+
+    Args:
+        profile: the GPU, or its name: ``h100``, ``h200``, ``a100``, ``rtx4090``.
+        plan: how kernels are launched.
+
+    Raises:
+        UnknownProfileError: there is no such GPU.
+        EmulationError: another GPU is being emulated.
+        MissingTorchSymbolError: the installed torch or triton cannot be emulated; names what is missing.
+    """
+    described = profile_named(profile) if isinstance(profile, str) else profile
+    current = active()
+    if current is not None:
+        yield _the_same(current, described, plan)
+        return
+    emulation = Emulation(described, plan or LaunchPlan())
+    seams = {"compile": emulation.compile, "load": emulation.load, "finish": emulation.finish}
+    with contextlib.ExitStack() as stack:
+        places.forget_device_answers()
+        stack.callback(places.forget_device_answers)
+        stack.enter_context(places.cache_tagged(f"pytest-regional-emulated-{described.key}"))
+        stack.enter_context(programs_on_gpu(emulation))
+        stack.enter_context(places.replaced(places.SEAM_PLACES, seams))
+        _active.append(emulation)
+        stack.callback(_active.remove, emulation)
+        yield emulation
+
+
+def _the_same(current: Emulation, profile: DeviceProfile, plan: LaunchPlan | None) -> Emulation:
+    if current.profile != profile or plan not in (None, current.plan):
+        raise EmulationError(
+            f"{current.profile.name} is being emulated in this process, so {profile.name} cannot be; leave the one "
+            f"context before entering the other"
+        )
+    return current

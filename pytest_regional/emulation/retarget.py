@@ -1,0 +1,174 @@
+"""Graphs of AOTAutograd's, moved from the CPU to the described GPU.
+
+The graph is copied. Its values (``meta["val"]``) become fake CUDA tensors of the same fake mode, which share storages
+as the CPU's do: Inductor's passes decide by that which buffers may be written in place. Device arguments follow, and
+constants are copied to the device where they are used.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from pytest_regional._torch.region_compile import (
+    current_fake_mode,
+    detect_fake_mode,
+    is_fake_tensor,
+    new_fake_mode,
+    storage_key,
+)
+
+CUDA = torch.device("cuda", 0)
+_VALUES = ("val", "example_value")
+_LIFTS = (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.lift_fresh.default)
+
+
+def on_gpu(argument: Any) -> Any:
+    """Return the described GPU for the CPU as a ``torch.device``, and anything else as it is."""
+    return CUDA if isinstance(argument, torch.device) and argument.type == "cpu" else argument
+
+
+def retarget(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[torch.fx.GraphModule, list[Any]]:
+    """Return a copy of ``gm`` and of its example inputs that live on the described GPU.
+
+    To be called under the pretence of that GPU: fake tensors ask for their device.
+    """
+    move = _Move(_fake_mode_of(gm, inputs), [*_values_of(gm), *inputs])
+    moved = _copy_of(gm)
+    for module in moved.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            move.graph(module)
+    return moved, [move.value(value) for value in inputs]
+
+
+def _fake_mode_of(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+    mode = detect_fake_mode(list(inputs)) or current_fake_mode()
+    return mode or detect_fake_mode(_values_of(gm)) or new_fake_mode()
+
+
+def _values_of(gm: torch.fx.GraphModule) -> list[Any]:
+    modules = [module for module in gm.modules() if isinstance(module, torch.fx.GraphModule)]
+    nodes = (node for module in modules for node in module.graph.nodes)
+    return [leaf for node in nodes for name in _VALUES for leaf in _tensors(node.meta.get(name))]
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _copy_of(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Copy graphs, their nodes' ``meta`` one level deep, and nothing else: parameters and values are shared."""
+    nested = {name: child for name, child in gm.named_children() if isinstance(child, torch.fx.GraphModule)}
+    graph = torch.fx.Graph()
+    names: dict[Any, Any] = {}
+    result = graph.graph_copy(gm.graph, names, return_output_node=True)
+    output = graph.output(result[0] if isinstance(result, tuple) else result)
+    for node in gm.graph.nodes:
+        if node.op == "output":
+            output.meta = dict(node.meta)
+    copy = torch.fx.GraphModule(gm, graph)
+    for name, child in nested.items():
+        setattr(copy, name, _copy_of(child))
+    copy.meta = dict(gm.meta)
+    return copy
+
+
+class _Move:
+    """The move of one graph with all that is nested in it: one fake mode, one map of storages."""
+
+    def __init__(self, fake_mode: Any, values: Iterable[Any]) -> None:
+        self._fake_mode = fake_mode
+        # The map holds storages by address, which may be used anew once a value dies.
+        self._alive = [value for value in values if isinstance(value, torch.Tensor)]
+        seen = {id(value): storage_key(value) for value in self._alive}
+        self._shared = {key for key, count in Counter(seen.values()).items() if key is not None and count > 1}
+        self._bases: dict[Any, torch.Tensor] = {}
+        self._moved: dict[int, torch.Tensor] = {}
+
+    def value(self, value: Any) -> Any:
+        """Return a fake CUDA tensor for a CPU tensor; numbers and tensors elsewhere as they are."""
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value) if value.device.type == "cpu" else value
+        if type(value) in (tuple, list):
+            return type(value)(self.value(item) for item in value)
+        return value
+
+    def _tensor(self, value: torch.Tensor) -> torch.Tensor:
+        known = self._moved.get(id(value))
+        if known is None:
+            mode = value.fake_mode if is_fake_tensor(value) else self._fake_mode
+            with mode, torch.no_grad():
+                known = self._moved[id(value)] = self._made(value)
+            self._alive.append(value)
+        return known
+
+    def _made(self, value: torch.Tensor) -> torch.Tensor:
+        if storage_key(value) not in self._shared:
+            return _strided(value)
+        key = storage_key(value), value.dtype
+        if key not in self._bases:
+            elements = value.untyped_storage().nbytes() // value.element_size()
+            self._bases[key] = torch.empty(elements, dtype=value.dtype, device=CUDA)
+        return self._bases[key].as_strided(value.size(), value.stride(), value.storage_offset())
+
+    def graph(self, gm: torch.fx.GraphModule) -> None:
+        """Move the nodes of one graph."""
+        for node in list(gm.graph.nodes):
+            if node.op == "get_attr" and isinstance(getattr(gm, str(node.target), None), torch.Tensor):
+                continue
+            for name in _VALUES:
+                if name in node.meta:
+                    node.meta[name] = self.value(node.meta[name])
+            node.meta.pop("tensor_meta", None)
+            if node.op == "call_function":
+                node.args = torch.fx.node.map_aggregate(node.args, on_gpu)  # type: ignore[assignment]
+                node.kwargs = torch.fx.node.map_aggregate(node.kwargs, on_gpu)  # type: ignore[assignment]
+        for node in gm.graph.find_nodes(op="get_attr"):
+            self._constant(gm, node)
+        gm.recompile()
+
+    def _constant(self, gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
+        """Copy a constant to the device, after the op that makes a fresh tensor of it.
+
+        Before that op there is no fake tensor to copy; numbers (no dimensions) may stay where they are.
+        """
+        constant = getattr(gm, str(node.target), None)
+        if not isinstance(constant, torch.Tensor) or constant.dim() == 0 or constant.device.type != "cpu":
+            return
+        for lifted in self._lifts_of(gm.graph, node, constant):
+            with gm.graph.inserting_after(lifted):
+                copied = gm.graph.call_function(torch.ops.prims.device_put.default, (lifted, CUDA))
+            copied.meta["val"] = self.value(lifted.meta["val"])
+            users = [user for user in lifted.users if user is not copied]
+            for user in users:
+                user.replace_input_with(lifted, copied)
+
+    def _lifts_of(self, graph: torch.fx.Graph, node: torch.fx.Node, constant: torch.Tensor) -> list[torch.fx.Node]:
+        lifts = [user for user in node.users if user.target in _LIFTS]
+        others = [user for user in node.users if user not in lifts]
+        if others:
+            with graph.inserting_after(node):
+                lifts.append(graph.call_function(_LIFTS[0], (node,)))
+            for user in others:
+                user.replace_input_with(node, lifts[-1])
+        for lift in lifts:
+            with self._fake_mode:
+                lift.meta["val"] = torch.empty_strided(constant.size(), constant.stride(), dtype=constant.dtype)
+        return lifts
+
+
+def _strided(value: torch.Tensor) -> torch.Tensor:
+    """Return a fake CUDA tensor like ``value``, offset included: code generation asks it for alignment."""
+    offset = value.storage_offset()
+    if isinstance(offset, int) and offset == 0:
+        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=CUDA)
+    elements = value.untyped_storage().nbytes() // value.element_size()
+    base = torch.empty(elements, dtype=value.dtype, device=CUDA)
+    return base.as_strided(value.size(), value.stride(), offset)
