@@ -65,8 +65,14 @@ class RunHooks:
         regional = item.stash.get(HARNESS, None)
         if target is None or regional is None:
             return (yield)
+        from pytest_regional.harness.emulating import skipping_unsupported
+
         __tracebackhide__ = True
-        with hypothesis_support.adapted(item, regional), time_limit(self._session.settings.timeout):
+        with (
+            skipping_unsupported(regional, pytest.skip),
+            hypothesis_support.adapted(item, regional),
+            time_limit(self._session.settings.timeout),
+        ):
             result = yield
         _check_end(regional, vacuity=target.mark.expects_regions and not _failed_inside_unittest(item))
         return result

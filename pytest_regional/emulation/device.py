@@ -39,7 +39,7 @@ class DeviceProfile:
     regs_per_multiprocessor: int = 65536
     max_threads_per_block: int = 1024
     warp_size: int = 32
-    gcnArchName: str = ""  # noqa: N815 - torch's name: the architecture of an AMD device
+    gcnArchName: str = ""
     uuid: str = "emulated"
     is_integrated: int = 0
     is_multi_gpu_board: int = 0

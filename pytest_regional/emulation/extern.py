@@ -31,7 +31,7 @@ _WRITE_ONLY = (
 )
 
 
-class OperatorsOnCpu(TorchDispatchMode):
+class OperatorsOnCpu(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
     """Active while generated code runs: operators meant for the GPU run on the CPU, where the tensors are.
 
     Args:

@@ -128,8 +128,8 @@ class _Move:
                     node.meta[name] = self.value(node.meta[name])
             node.meta.pop("tensor_meta", None)
             if node.op == "call_function":
-                node.args = torch.fx.node.map_aggregate(node.args, on_gpu)  # type: ignore[assignment]
-                node.kwargs = torch.fx.node.map_aggregate(node.kwargs, on_gpu)  # type: ignore[assignment]
+                node.args = torch.fx.node.map_aggregate(node.args, on_gpu)
+                node.kwargs = torch.fx.node.map_aggregate(node.kwargs, on_gpu)
         for node in gm.graph.find_nodes(op="get_attr"):
             self._constant(gm, node)
         gm.recompile()

@@ -12,6 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from .emulating import skipping_unsupported
 from .process import Job
 
 
@@ -39,6 +40,8 @@ def _parent_exists(module: str) -> bool:
 
 
 def _call(job: Job) -> dict[str, Any]:
+    import pytest
+
     from pytest_regional.testing import regional
 
     function: Any = _module(job)
@@ -47,7 +50,8 @@ def _call(job: Job) -> dict[str, Any]:
     arguments = pickle.loads(job.arguments)
     with regional(**job.harness) as harness:
         wants_harness = next(iter(inspect.signature(function).parameters), None) == "regional"
-        value = function(harness, *arguments) if wants_harness else function(*arguments)
+        with skipping_unsupported(harness, pytest.skip):
+            value = function(harness, *arguments) if wants_harness else function(*arguments)
         return {"kind": "value", "value": value, "counters": dict(harness.counters)}
 
 

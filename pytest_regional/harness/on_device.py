@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unittest
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_regional.backends.capabilities import Support, supported, unsupported
@@ -10,8 +11,12 @@ from pytest_regional.backends.capabilities import Support, supported, unsupporte
 from .device_requirements import unmet_requirement
 
 if TYPE_CHECKING:
+    from pytest_regional.emulation import Emulation
+
     from .device import DeviceUnderTest
     from .device_facts import DeviceFacts
+    from .kernel_check import KernelReport
+    from .record import CompileRecord
 
 
 def device_limit(device: DeviceUnderTest, capability: str) -> Support:
@@ -33,9 +38,15 @@ def missing_on(device: DeviceUnderTest, requirements: tuple[str, ...]) -> str:
 
 
 class OnDevice:
-    """The part of the harness that is about its device."""
+    """The part of the harness that is about its device.
+
+    Attributes:
+        device_under_test: the device by name; of an emulated GPU, its profile.
+        emulation: what emulation has seen so far; ``None`` where nothing is emulated.
+    """
 
     device_under_test: DeviceUnderTest
+    emulation: Emulation | None = None
 
     @property
     def device_facts(self) -> DeviceFacts:
@@ -54,3 +65,27 @@ class OnDevice:
         reason = missing_on(self.device_under_test, requirements)
         if reason:
             raise unittest.SkipTest(reason)
+
+    def assert_kernels_compile(
+        self, record: CompileRecord, arch: Sequence[str] | str = ("sm_80", "sm_90"), *, configs: str = "first"
+    ) -> KernelReport:
+        """Compile the Triton kernels of ``record`` for GPUs that need not be here; see ``docs/kernel-compile-check.md``.
+
+        Arguments and errors are those of :func:`pytest_regional.harness.kernel_check.assert_kernels_compile`.
+        """
+        from .kernel_check import assert_kernels_compile
+
+        __tracebackhide__ = True
+        return assert_kernels_compile(record, arch, configs=configs)
+
+    def assert_no_spills(self, record: CompileRecord, arch: Sequence[str] | str = ("sm_80", "sm_90")) -> KernelReport:
+        """Assert that the kernels of ``record`` compile, and that none goes through local memory for want of registers."""
+        __tracebackhide__ = True
+        return self.assert_kernels_compile(record, arch).assert_no_spills()
+
+    def assert_shared_memory(
+        self, record: CompileRecord, *, at_most: int, arch: Sequence[str] | str = ("sm_80", "sm_90")
+    ) -> KernelReport:
+        """Assert that the kernels of ``record`` compile, and that none uses more than ``at_most`` bytes of shared memory."""
+        __tracebackhide__ = True
+        return self.assert_kernels_compile(record, arch).assert_shared_memory(at_most=at_most)

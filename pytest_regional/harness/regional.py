@@ -18,6 +18,7 @@ from pytest_regional.backends.spec import BackendSpec
 from . import annotated, isolation
 from .counters import Bound, Counters, bounds_of, check_expectation
 from .device import device_under_test
+from .emulating import emulating
 from .endings import check_fallbacks, check_not_vacuous
 from .inputs import InputFactories
 from .observer import Observer
@@ -365,6 +366,7 @@ def harness(
         stack.enter_context(structured_trace_off())
         if isolate:
             stack.enter_context(_isolated(regional, shared_cache=shared_cache))
+        stack.enter_context(emulating(regional))
         stack.enter_context(regional.observer.watching())
         _RUNNING.append(regional)
         try:
