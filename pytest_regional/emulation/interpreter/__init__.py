@@ -1,0 +1,15 @@
+"""Triton kernels run on numpy arrays, one program after the other, in the process that compiles them.
+
+Built on the classes of Triton's own interpreter, whose ``create_*`` methods compute; what they compute wrongly or
+slowly is replaced (float conversions, sub-32-bit floats, reductions and scans of any function, atomics, libdevice), and
+every access to memory is checked. Nothing of Triton is changed except while a kernel runs:
+
+* ``values``: numpy representations of Triton's types, conversions between them.
+* ``regions``: the memory of one launch, address by address; where out-of-bounds accesses are seen.
+* ``builder``: the ``create_*`` methods, put together of ``arithmetic``, ``accesses``, ``atomics``, ``calls``.
+* ``libdevice``: CUDA's math functions by their name; ``assembly``: single PTX instructions.
+* ``reductions``: reductions and scans of any combine function.
+* ``functions``: jitted functions as Python functions.
+* ``patches``: what of Triton is replaced while a kernel runs.
+* ``programs``: the programs of a grid, in order or taking turns.
+"""

@@ -1,0 +1,131 @@
+"""Loads, stores and pointers: every address is known by the argument it was computed from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+
+from .regions import LaunchMemory, Region
+from .values import Array, TensorHandle, numpy_type
+
+_REGION = "region"
+
+
+def pointer_to(region: Region, address: int, pointer_type: Any) -> Any:
+    """Return a scalar pointer that knows the argument it points into."""
+    handle = TensorHandle(np.array([address], dtype=np.uint64), pointer_type, {_REGION: region})
+    return tl.core.tensor(handle, pointer_type)
+
+
+def region_of_pointer(handle: Any) -> Region | None:
+    """Return the argument that a pointer was computed from, if it is known."""
+    found: Region | None = handle.attr.get(_REGION)
+    return found
+
+
+def _element_type(handle: Any) -> Any:
+    scalar = handle.get_element_ty()
+    return tl.int8 if scalar == tl.int1 else scalar
+
+
+class Accesses:
+    """The ``create_*`` methods for loads, stores and everything that moves pointers."""
+
+    memory: LaunchMemory
+
+    def create_load(self, ptr: Any, *policies: Any, **named: Any) -> Any:
+        """Load without a mask."""
+        scalar = _element_type(ptr)
+        return TensorHandle(self._read(ptr, ptr.data, numpy_type(scalar), "load"), scalar)
+
+    def create_masked_load(self, ptrs: Any, mask: Any, other: Any, *policies: Any, **named: Any) -> Any:
+        """Load where ``mask`` holds; elsewhere the result is ``other``, or poison of zeros if there is none."""
+        scalar = _element_type(ptrs)
+        dtype = numpy_type(scalar)
+        where = np.broadcast_to(mask.data, ptrs.data.shape)
+        if where.all():
+            return TensorHandle(self._read(ptrs, ptrs.data, dtype, "load"), scalar)
+        result = np.zeros(ptrs.data.shape, dtype=dtype)
+        if other is not None:
+            result[...] = other.data.view(dtype) if other.data.dtype.itemsize == dtype.itemsize else other.data
+        if where.any():
+            result[where] = self._read(ptrs, ptrs.data[where], dtype, "load")
+        return TensorHandle(result, scalar)
+
+    def create_store(self, ptr: Any, val: Any, *policies: Any, **named: Any) -> None:
+        """Store without a mask."""
+        dtype = numpy_type(_element_type(ptr))
+        self._write(ptr, ptr.data, _fitting(val.data, ptr.data, dtype), dtype)
+
+    def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *policies: Any, **named: Any) -> None:
+        """Store where ``mask`` holds."""
+        dtype = numpy_type(_element_type(ptrs))
+        values = _fitting(value.data, ptrs.data, dtype)
+        where = np.broadcast_to(mask.data, ptrs.data.shape)
+        if where.all():
+            self._write(ptrs, ptrs.data, values, dtype)
+        elif where.any():
+            self._write(ptrs, ptrs.data[where], values[where], dtype)
+
+    def _read(self, handle: Any, addresses: Array, dtype: np.dtype[Any], what: str) -> Array:
+        region, indices = self.memory.locate(region_of_pointer(handle), addresses, dtype, what)
+        self.memory.reading(region, indices, dtype)
+        return region.elements(dtype)[indices]  # type: ignore[no-any-return]
+
+    def _write(self, handle: Any, addresses: Array, values: Array, dtype: np.dtype[Any]) -> None:
+        region, indices = self.memory.locate(region_of_pointer(handle), addresses, dtype, "store")
+        self.memory.writing(region, indices, dtype)
+        region.elements(dtype)[indices] = values
+
+    def create_addptr(self, ptr: Any, offset: Any) -> Any:
+        """Move a pointer by elements."""
+        width = max(1, ptr.get_element_ty().primitive_bitwidth // 8)
+        moved = ptr.data + np.uint64(width) * offset.data.astype(np.uint64)
+        return TensorHandle(moved, ptr.dtype, ptr.attr)
+
+    def create_bitcast(self, src: Any, dst_type: Any) -> Any:
+        """Take the same bits for another type."""
+        return TensorHandle(_same_bits(src.data, numpy_type(dst_type.scalar)), dst_type.scalar, src.attr)
+
+    create_int_to_ptr = create_bitcast
+    create_ptr_to_int = create_bitcast
+
+    def create_expand_dims(self, arg: Any, axis: int) -> Any:
+        """Insert an axis of length one."""
+        return TensorHandle(np.expand_dims(arg.data, axis), arg.dtype.scalar, arg.attr)
+
+    def create_broadcast(self, arg: Any, shape: Any) -> Any:
+        """Repeat along axes of length one."""
+        return TensorHandle(np.broadcast_to(arg.data, shape), arg.dtype.scalar, arg.attr)
+
+    def create_splat(self, ret_ty: Any, arg: Any) -> Any:
+        """Repeat a scalar."""
+        data = np.broadcast_to(arg.data.reshape(()), tuple(ret_ty.shape))
+        return TensorHandle(data, arg.dtype.scalar, arg.attr)
+
+    def create_unsplat(self, arg: Any) -> Any:
+        """Return the only element of a block as a scalar."""
+        return TensorHandle(arg.data.reshape(-1)[:1], arg.dtype.scalar, arg.attr)
+
+    def create_reshape(self, arg: Any, shape: Any, allow_reorder: bool) -> Any:
+        """Change the shape, in order."""
+        return TensorHandle(arg.data.reshape(shape), arg.dtype.scalar, arg.attr)
+
+    def create_trans(self, arg: Any, perm: Any) -> Any:
+        """Permute axes."""
+        return TensorHandle(np.transpose(arg.data, perm), arg.dtype.scalar, arg.attr)
+
+
+def _same_bits(data: Array, dtype: np.dtype[Any]) -> Array:
+    if data.dtype == dtype:
+        return data
+    if dtype == np.bool_ or data.dtype == np.bool_:
+        return data.astype(dtype)
+    return np.ascontiguousarray(data).view(dtype).reshape(data.shape)
+
+
+def _fitting(values: Array, addresses: Array, dtype: np.dtype[Any]) -> Array:
+    """Return ``values`` in the shape of ``addresses``, in ``dtype``."""
+    return np.broadcast_to(values.astype(dtype, copy=False), addresses.shape)

@@ -1,0 +1,200 @@
+"""Arithmetic on numpy arrays with the results that a GPU gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+
+from .values import Array, TensorHandle, as_numbers, convert, from_numbers, held_as_bits, numpy_type, rounded_to_tf32
+
+Operation = Callable[..., Array]
+
+
+def _compares(operation: Operation, *, unordered: bool = False) -> Callable[[Any, Any, Any], Any]:
+    """Return a ``create_*`` method that compares; an unordered one is also true where an operand is NaN."""
+
+    def create(self: Any, lhs: Any, rhs: Any) -> Any:
+        scalar = lhs.dtype.scalar
+        left, right = as_numbers(lhs.data, scalar), as_numbers(rhs.data, rhs.dtype.scalar)
+        result = operation(left, right)
+        if unordered:
+            result = result | np.isnan(left) | np.isnan(right)
+        return TensorHandle(result, tl.int1)
+
+    return create
+
+
+def _computes(operation: Operation) -> Callable[[Any, Any, Any], Any]:
+    def create(self: Any, lhs: Any, rhs: Any) -> Any:
+        return self.binary_op(lhs, rhs, operation)
+
+    return create
+
+
+def _ordered_not_equal(left: Array, right: Array) -> Array:
+    result: Array = (left < right) | (left > right)
+    return result
+
+
+def _truncated_quotient(left: Array, right: Array) -> Array:
+    """Divide integers as C does; the result of a division by zero is not defined, here it is 0."""
+    return np.asarray((left - np.fmod(left, right)) // right)
+
+
+class Arithmetic:
+    """The ``create_*`` methods for arithmetic, comparisons and conversions."""
+
+    def binary_op(self, lhs: Any, rhs: Any, op: Operation) -> Any:
+        """Compute ``op``, rounding to the operands' type."""
+        scalar = lhs.dtype.scalar
+        if held_as_bits(scalar):
+            result = op(as_numbers(lhs.data, scalar), as_numbers(rhs.data, rhs.dtype.scalar))
+            return TensorHandle(from_numbers(result, scalar), scalar)
+        if scalar == tl.int1:
+            wide = op(lhs.data.astype(np.int8), rhs.data.astype(np.int8))
+            return TensorHandle((wide & 1).astype(np.bool_), scalar)
+        result = op(lhs.data, rhs.data)
+        return TensorHandle(result.astype(numpy_type(scalar), copy=False), scalar)
+
+    def unary_op(self, arg: Any, op: Operation) -> Any:
+        """Compute ``op``, rounding to the operand's type."""
+        scalar = arg.dtype.scalar
+        result = op(as_numbers(arg.data, scalar))
+        if scalar.is_floating():
+            return TensorHandle(from_numbers(np.asarray(result), scalar), scalar)
+        return TensorHandle(np.asarray(result).astype(numpy_type(scalar), copy=False), scalar)
+
+    def ternary_op(self, lhs: Any, rhs: Any, other: Any, op: Operation) -> Any:
+        """Compute ``op`` of three, rounding to the last one's type."""
+        scalar = other.dtype.scalar
+        if held_as_bits(scalar):
+            numbers = [as_numbers(operand.data, operand.dtype.scalar) for operand in (lhs, rhs, other)]
+            return TensorHandle(from_numbers(op(*numbers), scalar), scalar)
+        return TensorHandle(op(lhs.data, rhs.data, other.data).astype(numpy_type(scalar), copy=False), scalar)
+
+    def cast_impl(self, src: Any, dst_type: Any) -> Any:
+        """Convert to another type; every ``create_*_to_*`` of Triton's interpreter ends here."""
+        target = dst_type.scalar
+        return TensorHandle(convert(src.data, src.dtype.scalar, target), target)
+
+    def create_fp_to_fp(self, src: Any, dst_type: Any, rounding_mode: Any = None) -> Any:
+        """Convert between floats; rounding towards zero happens only where the target is narrower."""
+        if rounding_mode is not None and getattr(rounding_mode, "name", "RTNE") != "RTNE":
+            return TensorHandle(_rounded_towards_zero(src, dst_type.scalar), dst_type.scalar)
+        return self.cast_impl(src, dst_type)
+
+    def create_select(self, condition: Any, lhs: Any, rhs: Any) -> Any:
+        """Choose by condition; of bits, whatever they stand for."""
+        chosen = np.where(condition.data, lhs.data, rhs.data)
+        scalar = rhs.dtype.scalar
+        return TensorHandle(chosen.astype(numpy_type(scalar), copy=False), scalar, dict(rhs.attr))
+
+    def create_fabs(self, arg: Any) -> Any:
+        """Return the absolute value."""
+        return self.unary_op(arg, np.abs)
+
+    def create_fma(self, x: Any, y: Any, z: Any) -> Any:
+        """Multiply and add with one rounding for 32 bits and fewer (float64 rounds twice)."""
+        return self.ternary_op(x, y, z, fused_multiply_add)
+
+    def create_erf(self, arg: Any) -> Any:
+        """Return the error function."""
+        from .libdevice import elementwise
+
+        return self.unary_op(arg, elementwise("erf"))
+
+    def create_rsqrt(self, arg: Any) -> Any:
+        """Return one over the square root."""
+        return self.unary_op(arg, lambda data: 1 / np.sqrt(data))
+
+    def create_idiv(self, lhs: Any, rhs: Any) -> Any:
+        """Divide integers, truncating."""
+        return self.binary_op(lhs, rhs, _truncated_quotient)
+
+    def create_ashr(self, lhs: Any, rhs: Any) -> Any:
+        """Shift right, filling with the sign."""
+        signed = np.dtype(f"i{lhs.data.itemsize}")
+        return self.binary_op(lhs, rhs, lambda left, right: left.view(signed) >> right.astype(signed))
+
+    def create_lshr(self, lhs: Any, rhs: Any) -> Any:
+        """Shift right, filling with zeros."""
+        unsigned = np.dtype(f"u{lhs.data.itemsize}")
+        return self.binary_op(
+            lhs, rhs, lambda left, right: (left.view(unsigned) >> right.astype(unsigned)).view(left.dtype)
+        )
+
+    def create_umulhi(self, lhs: Any, rhs: Any) -> Any:
+        """Return the upper half of the product of unsigned integers."""
+        return TensorHandle(unsigned_product_high(lhs.data, rhs.data), lhs.dtype.scalar)
+
+    def create_clampf(self, arg: Any, lo: Any, hi: Any, propagate_nans: Any) -> Any:
+        """Clamp; NaN stays NaN only if asked for."""
+        if getattr(propagate_nans, "name", "NONE") == "NONE":
+            return self.binary_op(self.binary_op(arg, lo, np.fmax), hi, np.fmin)
+        return self.binary_op(self.binary_op(arg, lo, np.maximum), hi, np.minimum)
+
+    def create_dot(self, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any) -> Any:
+        """Multiply matrices, accumulating in float32 (float64 and integers: their own type)."""
+        target = d.dtype.scalar
+        left, right = as_numbers(a.data, a.dtype.scalar), as_numbers(b.data, b.dtype.scalar)
+        held = np.dtype(np.float32) if target.is_floating() and target != tl.float64 else numpy_type(target)
+        if a.dtype.scalar == tl.float32 and getattr(input_precision, "name", "IEEE") == "TF32":
+            left, right = rounded_to_tf32(left), rounded_to_tf32(right)
+        product = np.matmul(left.astype(held, copy=False), right.astype(held, copy=False))
+        total = product + as_numbers(d.data, target).astype(held, copy=False)
+        return TensorHandle(from_numbers(total, target) if target.is_floating() else total, target)
+
+    create_minnumf = _computes(np.fmin)
+    create_maxnumf = _computes(np.fmax)
+    create_fcmpOLT = _compares(np.less)
+    create_fcmpOGT = _compares(np.greater)
+    create_fcmpOLE = _compares(np.less_equal)
+    create_fcmpOGE = _compares(np.greater_equal)
+    create_fcmpOEQ = _compares(np.equal)
+    create_fcmpONE = _compares(_ordered_not_equal)
+    create_fcmpULT = _compares(np.less, unordered=True)
+    create_fcmpUGT = _compares(np.greater, unordered=True)
+    create_fcmpULE = _compares(np.less_equal, unordered=True)
+    create_fcmpUGE = _compares(np.greater_equal, unordered=True)
+    create_fcmpUEQ = _compares(np.equal, unordered=True)
+    create_fcmpUNE = _compares(np.not_equal)
+    create_icmpSLE = create_icmpULE = _compares(np.less_equal)
+    create_icmpSLT = create_icmpULT = _compares(np.less)
+    create_icmpSGE = create_icmpUGE = _compares(np.greater_equal)
+    create_icmpSGT = create_icmpUGT = _compares(np.greater)
+    create_icmpEQ = _compares(np.equal)
+    create_icmpNE = _compares(np.not_equal)
+
+
+def fused_multiply_add(x: Array, y: Array, z: Array) -> Array:
+    """Return ``x * y + z``, computed in float64 so that float32 is rounded once."""
+    product = np.multiply(x, y, dtype=np.float64)
+    return np.asarray(np.add(product, z, dtype=np.float64)).astype(z.dtype)
+
+
+def unsigned_product_high(left: Array, right: Array) -> Array:
+    """Return the upper half of the bits of ``left * right``, taken as unsigned, in the type of ``left``."""
+    bits = left.dtype.itemsize * 8
+    unsigned = np.dtype(f"u{left.dtype.itemsize}")
+    a, b = left.view(unsigned), right.view(unsigned)
+    if bits < 64:
+        wide = np.dtype(f"u{left.dtype.itemsize * 2}")
+        return (a.astype(wide) * b.astype(wide) >> wide.type(bits)).astype(unsigned).view(left.dtype)
+    half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
+    a_high, a_low, b_high, b_low = a >> half, a & low, b >> half, b & low
+    middle = a_high * b_low + ((a_low * b_low) >> half)
+    carry = a_low * b_high + (middle & low)
+    return np.asarray(a_high * b_high + (middle >> half) + (carry >> half)).view(left.dtype)
+
+
+def _rounded_towards_zero(src: Any, target: Any) -> Array:
+    numbers = as_numbers(src.data, src.dtype.scalar)
+    nearest = from_numbers(numbers, target)
+    back = as_numbers(nearest, target)
+    too_far = np.abs(back.astype(np.float64)) > np.abs(numbers.astype(np.float64))
+    bits = np.dtype(f"u{numpy_type(target).itemsize}")
+    # One less in the bits of a float is the next value towards zero, for either sign.
+    return np.where(too_far, nearest.view(bits) - bits.type(1), nearest.view(bits)).view(numpy_type(target))

@@ -1,0 +1,160 @@
+"""Jitted functions as Python functions with the meaning that Triton's compiler gives them.
+
+Assignments make tensors of numbers, ``and``, ``or``, ``not`` and chained comparisons work element by element, and a
+``range`` yields integers of the width its bounds have.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import triton.language as tl
+
+from pytest_regional._torch.triton_language import jit_first_line, jit_function_class, jit_source
+
+from .builder import semantic
+from .values import scalar_value
+
+_TENSOR, _BOTH, _EITHER, _NEGATED, _RANGE = "__to_tensor", "__both", "__either", "__negated", "__range"
+
+
+class _Meaning(ast.NodeTransformer):
+    """Rewrites what Python and Triton's compiler understand differently."""
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:  # noqa: N802
+        self.generic_visit(node)
+        node.value = _call(_TENSOR, node.value)
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:  # noqa: N802
+        self.generic_visit(node)
+        name = _BOTH if isinstance(node.op, ast.And) else _EITHER
+        result = node.values[-1]
+        for value in reversed(node.values[:-1]):
+            result = _call(name, value, _later(result))
+        return result
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:  # noqa: N802
+        self.generic_visit(node)
+        return _call(_NEGATED, node.operand) if isinstance(node.op, ast.Not) else node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:  # noqa: N802
+        self.generic_visit(node)
+        if len(node.ops) == 1:
+            return node
+        sides = [node.left, *node.comparators]
+        pairs = [
+            ast.Compare(left=left, ops=[op], comparators=[right])
+            for left, op, right in zip(sides, node.ops, sides[1:], strict=False)
+        ]
+        result: ast.expr = pairs[-1]
+        for pair in reversed(pairs[:-1]):
+            result = _call(_BOTH, pair, _later(result))
+        return result
+
+    def visit_For(self, node: ast.For) -> ast.AST:  # noqa: N802
+        self.generic_visit(node)
+        if isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Name) and node.iter.func.id == "range":
+            node.iter.func.id = _RANGE
+        return node
+
+
+def _call(name: str, *arguments: ast.expr) -> ast.Call:
+    return ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=list(arguments), keywords=[])
+
+
+def _later(value: ast.expr) -> ast.Lambda:
+    nothing = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+    return ast.Lambda(args=nothing, body=value)
+
+
+def _to_tensor(value: Any) -> Any:
+    return semantic().to_tensor(value, False)
+
+
+def _is_block(value: Any) -> bool:
+    return isinstance(value, tl.core.tensor) and value.handle.data.size != 1
+
+
+def both(left: Any, right: Callable[[], Any]) -> Any:
+    """Return ``left and right()``, element by element if one is a block."""
+    if isinstance(left, tl.core.tensor):
+        return left.logical_and(right()) if _is_block(left) or left else left
+    return right() if left else left
+
+
+def either(left: Any, right: Callable[[], Any]) -> Any:
+    """Return ``left or right()``, element by element if one is a block."""
+    if _is_block(left):
+        return left.logical_or(right())
+    return left or right()
+
+
+def negated(value: Any) -> Any:
+    """Return ``not value``, element by element if it is a tensor."""
+    return value.__not__() if isinstance(value, tl.core.tensor) else not value
+
+
+def device_range(*bounds: Any, step: Any = None, **_: Any) -> Iterator[Any]:
+    """Yield what ``range`` yields in a kernel: 32-bit integers, or 64-bit ones if a bound is."""
+    wide = any(isinstance(bound, tl.core.tensor) and bound.dtype.primitive_bitwidth == 64 for bound in bounds)
+    scalar = tl.int64 if wide else tl.int32
+    limits = [int(bound.value if isinstance(bound, tl.constexpr) else bound) for bound in bounds]
+    if step is not None:
+        limits = [*([0] if len(limits) == 1 else []), *limits, int(step)]
+    dtype = np.int64 if wide else np.int32
+    for number in range(*limits):
+        yield scalar_value(np.array([number], dtype=dtype), scalar)
+
+
+_HELPERS = {_TENSOR: _to_tensor, _BOTH: both, _EITHER: either, _NEGATED: negated, _RANGE: device_range}
+_PYTHON: WeakKeyDictionary[Any, tuple[str, Callable[..., Any]]] = WeakKeyDictionary()
+
+
+def python_function(function: Any) -> Callable[..., Any]:
+    """Return the jitted ``function`` as a Python function; it is rewritten once for each text it has."""
+    source = jit_source(function)
+    found = _PYTHON.get(function)
+    if found is None or found[0] != source:
+        found = _PYTHON[function] = (source, _rewritten(function, source))
+    return found[1]
+
+
+def _rewritten(function: Any, source: str) -> Callable[..., Any]:
+    """Compile the rewritten text inside a factory, so that the module of the kernel gets no new names."""
+    tree = _Meaning().visit(ast.parse(source))
+    definition = tree.body[0]
+    definition.decorator_list = []
+    enclosed = {**_HELPERS, **inspect.getclosurevars(function.fn).nonlocals}
+    factory = ast.parse(f"def __factory({', '.join(enclosed)}): return {definition.name}")
+    ast.increment_lineno(definition, jit_first_line(function) - 1)
+    factory.body[0].body.insert(0, definition)  # type: ignore[attr-defined]
+    ast.fix_missing_locations(factory)
+    names: dict[str, Any] = {}
+    exec(compile(factory, inspect.getsourcefile(function.fn) or "<kernel>", "exec"), function.fn.__globals__, names)
+    made: Callable[..., Any] = names["__factory"](**enclosed)
+    return made
+
+
+def call_device_function(function: Any, *arguments: Any, **named: Any) -> Any:
+    """Call one jitted function from another: ``JITFunction.__call__`` while a kernel runs."""
+    return python_function(function)(*arguments, **named)
+
+
+def method_of(function: Any) -> Callable[..., Any]:
+    """Return a jitted function as a method, which ``x.sum(0)`` in a kernel is."""
+
+    def method(self: Any, *arguments: Any, **named: Any) -> Any:
+        return call_device_function(function, self, *arguments, **named)
+
+    return method
+
+
+def is_jitted(member: Any) -> bool:
+    """Say whether ``@triton.jit`` made ``member``."""
+    return isinstance(member, jit_function_class())

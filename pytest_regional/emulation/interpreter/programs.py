@@ -1,0 +1,107 @@
+"""The programs of a grid: one after the other, or taking turns where they wait for each other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from ..errors import EmulationError
+from .builder import builder
+from .regions import LaunchMemory
+
+Program: TypeAlias = tuple[int, int, int]
+
+
+def programs_of(grid: Sequence[int], reverse: bool = False) -> list[Program]:
+    """Return the programs of a grid in the order in which they run: x fastest, as a GPU starts them."""
+    x, y, z = (*grid, 1, 1)[:3]
+    order = [(i, j, k) for k in range(z) for j in range(y) for i in range(x)]
+    return order[::-1] if reverse else order
+
+
+def run_in_order(body: Callable[[], Any], programs: Sequence[Program], memory: LaunchMemory) -> None:
+    """Run every program to its end before the next."""
+    made = builder()
+    for program in programs:
+        made.grid_idx = memory.program = program
+        body()
+
+
+class _Turns:
+    """Programs on threads of which one runs at a time; it hands over at every atomic operation.
+
+    Programs that wait for another one spin on an atomic operation, so each such wait is one turn.
+    """
+
+    def __init__(self, body: Callable[[], Any], programs: Sequence[Program], memory: LaunchMemory) -> None:
+        self.body = body
+        self.memory = memory
+        self.waiting = list(programs)
+        self.doors = {program: threading.Semaphore(0) for program in programs}
+        self.running: Program | None = None
+        self.finished = threading.Semaphore(0)
+        self.failure: BaseException | None = None
+        self.idle_turns = 0
+
+    def run(self) -> None:
+        """Run all programs.
+
+        Raises:
+            EmulationError: if they wait for each other forever.
+        """
+        threads = [threading.Thread(target=self._thread, args=(program,), daemon=True) for program in self.waiting]
+        for thread in threads:
+            thread.start()
+        self._next()
+        self.finished.acquire()
+        for thread in threads:
+            thread.join()
+        if self.failure is not None:
+            raise self.failure
+
+    def _thread(self, program: Program) -> None:
+        self.doors[program].acquire()
+        try:
+            if self.failure is None:
+                with np.errstate(all="ignore"), torch.no_grad():
+                    self.body()
+        except BaseException as failure:  # noqa: BLE001  raised again by the thread that launched
+            self.failure = self.failure or failure
+        self.idle_turns = 0
+        self._next()
+
+    def _next(self) -> None:
+        if not self.waiting:
+            self.finished.release()
+            return
+        self.running = self.waiting.pop(0)
+        builder().grid_idx = self.memory.program = self.running
+        self.doors[self.running].release()
+
+    def pause(self) -> None:
+        """Let every other program run up to its next atomic operation."""
+        if self.failure is not None:
+            raise EmulationError("another program of this launch failed")
+        self.idle_turns += 1
+        if self.idle_turns > 1000 * (len(self.waiting) + 1):
+            raise EmulationError("the programs of this launch wait for each other forever")
+        program = self.running
+        assert program is not None
+        self.waiting.append(program)
+        self._next()
+        self.doors[program].acquire()
+
+
+def run_together(body: Callable[[], Any], programs: Sequence[Program], memory: LaunchMemory) -> None:
+    """Run programs that wait for each other, as those of a cooperative reduction do at its barrier."""
+    turns = _Turns(body, programs, memory)
+    made = builder()
+    made.pause = turns.pause
+    try:
+        turns.run()
+    finally:
+        del made.pause

@@ -1,0 +1,103 @@
+"""Reductions and scans of any combine function, all rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+
+from .values import Array, block, held_as_bits, scalar_value
+
+Combine = Callable[..., Any]
+
+
+def _ufuncs() -> dict[Any, Any]:
+    """Return numpy's functions for the combine functions of Triton's own library."""
+    standard = tl.standard
+    return {
+        standard._sum_combine: np.add,
+        standard._elementwise_max: np.fmax,
+        standard._elementwise_min: np.fmin,
+    }
+
+
+_UFUNCS = _ufuncs()
+
+
+def _value(constant: Any) -> Any:
+    return constant.value if isinstance(constant, tl.constexpr) else constant
+
+
+def reduce(operand: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **_: Any) -> Any:
+    """Replace ``tl.reduce``: combine along ``axis`` (None: all elements) pair by pair, as a tree."""
+    axis, keep_dims = _value(axis), _value(keep_dims)
+    operands = _as_tuple(operand)
+    shape = operands[0].handle.data.shape
+    arrays = [item.handle.data.reshape(-1) if axis is None else item.handle.data for item in operands]
+    along = 0 if axis is None else axis % len(shape)
+    results = _reduced(combine_fn, operands, [np.moveaxis(array, along, 0) for array in arrays])
+    if keep_dims:
+        results = [r.reshape((1,) * len(shape)) if axis is None else np.expand_dims(r, along) for r in results]
+    return _like(operand, [_tensor(r, item.dtype) for r, item in zip(results, operands, strict=True)])
+
+
+def _reduced(combine_fn: Any, operands: Sequence[Any], arrays: list[Array]) -> list[Array]:
+    ufunc = _UFUNCS.get(combine_fn)
+    dtype = operands[0].dtype
+    if ufunc is not None and len(arrays) == 1 and not held_as_bits(dtype) and dtype != tl.int1:
+        return [np.asarray(ufunc.reduce(arrays[0], axis=0, dtype=arrays[0].dtype))]
+    types = [item.dtype for item in operands]
+    while (length := arrays[0].shape[0]) > 1:
+        half = length // 2
+        lower, upper, rest = ([a[part] for a in arrays] for part in _parts(half))
+        combined = _combined(combine_fn, types, lower, upper)
+        arrays = [np.concatenate([c, r]) if length % 2 else c for c, r in zip(combined, rest, strict=True)]
+    return [array[0] for array in arrays]
+
+
+def _parts(half: int) -> tuple[slice, slice, slice]:
+    return slice(None, half), slice(half, 2 * half), slice(2 * half, None)
+
+
+def scan(operand: Any, axis: Any, combine_fn: Any, reverse: Any = False, **_: Any) -> Any:
+    """Replace ``tl.associative_scan``: combine every element with those before it, in steps that double."""
+    axis, reverse = _value(axis), _value(reverse)
+    operands = _as_tuple(operand)
+    types = [item.dtype for item in operands]
+    arrays = [_turned(np.moveaxis(item.handle.data, axis, 0), reverse) for item in operands]
+    step = 1
+    while step < arrays[0].shape[0]:
+        combined = _combined(combine_fn, types, [a[:-step] for a in arrays], [a[step:] for a in arrays])
+        arrays = [np.concatenate([a[:step], c]) for a, c in zip(arrays, combined, strict=True)]
+        step *= 2
+    results = [np.moveaxis(_turned(array, reverse), 0, axis) for array in arrays]
+    return _like(operand, [_tensor(r, item.dtype) for r, item in zip(results, operands, strict=True)])
+
+
+def _turned(array: Array, reverse: bool) -> Array:
+    return array[::-1] if reverse else array
+
+
+def _combined(combine_fn: Any, types: Sequence[Any], left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
+    wrapped = [block(a, t) for a, t in zip((*left, *right), (*types, *types), strict=True)]
+    results = _as_tuple(combine_fn(*wrapped))
+    return [_handle_data(r, like) for r, like in zip(results, left, strict=True)]
+
+
+def _handle_data(result: Any, like: Array) -> Array:
+    data = result.handle.data if isinstance(result, tl.core.tensor) else np.asarray(result)
+    return np.broadcast_to(data.astype(like.dtype, copy=False), like.shape)
+
+
+def _tensor(array: Array, scalar: Any) -> Any:
+    return block(array, scalar.scalar) if array.ndim else scalar_value(array, scalar.scalar)
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, tl.core.tuple)) else (value,)
+
+
+def _like(operand: Any, results: list[Any]) -> Any:
+    return tuple(results) if isinstance(operand, (tuple, tl.core.tuple)) else results[0]

@@ -1,0 +1,340 @@
+"""Launching kernels: Inductor's with one of their configurations, a user's with its grid."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+
+from pytest_regional._torch.triton_language import (
+    grid_of_inductor_kernel,
+    jit_parameters,
+    kernel_type,
+    tensor_descriptor_class,
+    type_of_argument,
+)
+
+from .errors import EmulationError, MemoryFaultError, UnsupportedByEmulationError
+from .interpreter.accesses import pointer_to
+from .interpreter.builder import builder, semantic
+from .interpreter.functions import python_function
+from .interpreter.patches import interpreting
+from .interpreter.programs import programs_of, run_in_order, run_together
+from .interpreter.regions import LaunchMemory, Region, region_of
+from .interpreter.values import from_numbers, numpy_type, scalar_value
+from .memory import Memory
+
+_GRID_LIMITS = (2**31 - 1, 65535, 65535)
+_LARGEST_BLOCKS = {"XBLOCK": 4096, "YBLOCK": 1024, "ZBLOCK": 1024}
+_LARGEST_TILE = 1 << 16
+_SCALABLE_GRIDS = ("Grid1D", "Grid2D", "Grid3D")
+_WAITING_GRIDS = ("CooperativeReductionGrid",)
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """How Inductor's kernels are launched.
+
+    ``config`` is the index among a kernel's configurations, ``programs`` the number of programs that blocks are
+    enlarged for (0: blocks as generated), ``reverse`` runs programs last to first, ``races`` looks for programs that
+    touch what others write.
+    """
+
+    config: int = 0
+    programs: int = 16
+    reverse: bool = False
+    races: bool = False
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch that happened."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    programs: int = 0
+    seconds: float = 0.0
+
+
+def launch_inductor_kernel(
+    tuner: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], *, memory: Memory, plan: LaunchPlan
+) -> Launch:
+    """Run the kernel of one of Inductor's ``CachingAutotuner`` objects as its launcher would.
+
+    Raises:
+        MemoryFaultError: if an argument contradicts the kernel's signature, or the kernel faults.
+    """
+    function, meta = tuner.fn, tuner.inductor_meta
+    config = _config(tuner, plan)
+    values = _launcher_arguments(tuner, arguments)
+    grid = grid_of_inductor_kernel(meta, config, values)
+    bound = _constants(tuner, config)
+    bound.update({name: value for name, value in values.items() if name in function.arg_names})
+    bound.update({name: value for name, value in keywords.items() if name in function.arg_names})
+    _check_promises(tuner, bound)
+    return _launch(
+        function,
+        grid,
+        bound,
+        types=tuner.triton_meta["signature"],
+        memory=memory,
+        together=meta.get("grid_type") in _WAITING_GRIDS or (plan.reverse and meta.get("grid_type") == "SplitScanGrid"),
+        reverse=plan.reverse,
+        races=plan.races,
+        config=dict(config.kwargs),
+    )
+
+
+def launch_kernel(
+    function: Any,
+    grid: Any,
+    arguments: Mapping[str, Any],
+    *,
+    memory: Memory,
+    together: bool = False,
+    reverse: bool = False,
+    races: bool = False,
+) -> Launch:
+    """Run a jitted function, which may be wrapped by ``triton.autotune`` and ``triton.heuristics``, on a grid.
+
+    The first configuration is taken. ``together`` lets programs take turns at atomic operations, which those that
+    wait for each other need.
+    """
+    bound = dict(arguments)
+    while not hasattr(function, "params"):
+        bound.update(_wrapper_arguments(function, bound))
+        function = function.fn
+    sizes = grid(bound) if callable(grid) else grid
+    return _launch(function, sizes, bound, types={}, memory=memory, together=together, reverse=reverse, races=races)
+
+
+def _wrapper_arguments(wrapper: Any, bound: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an autotuner's first configuration, or heuristics, add to the arguments."""
+    if hasattr(wrapper, "configs"):
+        first = wrapper.configs[0]
+        return {name: value for name, value in first.kwargs.items() if name not in bound}
+    if hasattr(wrapper, "values"):
+        named = dict(bound)
+        for name, heuristic in wrapper.values.items():
+            named[name] = heuristic(named)
+        return named
+    raise UnsupportedByEmulationError(f"a kernel wrapped in {type(wrapper).__name__}")
+
+
+def _launcher_arguments(tuner: Any, arguments: Sequence[Any]) -> dict[str, Any]:
+    """Name the positional arguments of a launcher: constants are not among them, a few more may follow."""
+    constexprs = {p.name for p in jit_parameters(tuner.fn) if p.is_constexpr}
+    extra = tuple(tuner.inductor_meta.get("extra_launcher_args") or ())
+    names = [name for name in tuner.fn.arg_names if name not in constexprs]
+    if len(arguments) == len(tuner.fn.arg_names) + len(extra):
+        names = list(tuner.fn.arg_names)
+    if len(arguments) != len(names) + len(extra):
+        raise EmulationError(
+            f"{_name(tuner.fn)} was launched with {len(arguments)} arguments and takes {[*names, *extra]}"
+        )
+    return dict(zip([*names, *extra], arguments, strict=True))
+
+
+def _constants(tuner: Any, config: Any) -> dict[str, Any]:
+    """Return constexpr parameters: those of ``triton_meta``, then those of the configuration."""
+    names = tuner.fn.arg_names
+    found: dict[str, Any] = {}
+    for key, value in (tuner.triton_meta.get("constants") or {}).items():
+        name = names[key] if isinstance(key, int) else names[key[0]] if isinstance(key, tuple) else key
+        found[name] = value
+    for name in ("num_warps", "num_stages"):
+        if name in names:
+            found[name] = getattr(config, name)
+    found.update({name: value for name, value in config.kwargs.items() if name in names})
+    return found
+
+
+def _config(tuner: Any, plan: LaunchPlan) -> Any:
+    """Return the planned configuration with blocks enlarged until about ``plan.programs`` programs are left."""
+    config = tuner.configs[plan.config % len(tuner.configs)]
+    hints = tuner.size_hints
+    if not plan.programs or not hints or tuner.inductor_meta.get("grid_type") not in _SCALABLE_GRIDS:
+        return config
+    config = copy.deepcopy(config)
+    for name, largest in _LARGEST_BLOCKS.items():
+        size = hints.get(name[0].lower())
+        while size and name in config.kwargs and _may_grow(config.kwargs, hints, name, size, plan.programs, largest):
+            config.kwargs[name] *= 2
+    return config
+
+
+def _may_grow(
+    blocks: Mapping[str, Any], hints: Mapping[str, int], name: str, size: int, programs: int, largest: int
+) -> bool:
+    tile = int(np.prod([value for key, value in blocks.items() if key.endswith("BLOCK")]))
+    if "R0_BLOCK" not in blocks:
+        tile *= hints.get("r0_", 1) * hints.get("r1_", 1)
+    return blocks[name] * programs < size and blocks[name] * 2 <= largest and tile < _LARGEST_TILE
+
+
+def _check_promises(tuner: Any, bound: Mapping[str, Any]) -> None:
+    """Check what the compiled kernel would rely on: argument types and divisibility by 16."""
+    for name, kind in tuner.triton_meta["signature"].items():
+        value = bound.get(name)
+        if isinstance(value, torch.Tensor) and str(kind).startswith("*"):
+            actual = _signature_type(value)
+            if actual is not None and actual != str(kind):
+                raise MemoryFaultError(f"argument {name} of {_name(tuner.fn)} is {value.dtype}, its signature {kind}")
+    names = tuner.fn.arg_names
+    for promises in tuner.triton_meta.get("configs") or ():
+        for key, facts in promises.items() if isinstance(promises, dict) else ():
+            name = names[key[0]] if isinstance(key, tuple) else key
+            if ["tt.divisibility", 16] in [list(fact) for fact in facts]:
+                _check_divisible(_name(tuner.fn), name, bound.get(name))
+
+
+def _check_divisible(kernel: str, name: str, value: Any) -> None:
+    number = value.data_ptr() if isinstance(value, torch.Tensor) else value
+    if isinstance(number, int) and number % 16:
+        raise MemoryFaultError(f"argument {name} of {kernel} is {number}, which the kernel takes for a multiple of 16")
+
+
+def _signature_type(tensor: torch.Tensor) -> str | None:
+    """Return how a signature names a pointer to the tensor's elements."""
+    found = type_of_argument(tensor)
+    return found.removeprefix("*k").removeprefix("*") and f"*{found.removeprefix('*k').removeprefix('*')}"
+
+
+def _launch(
+    function: Any,
+    grid: Sequence[Any],
+    bound: Mapping[str, Any],
+    *,
+    types: Mapping[str, Any],
+    memory: Memory,
+    together: bool,
+    reverse: bool,
+    races: bool,
+    config: Mapping[str, Any] | None = None,
+) -> Launch:
+    started = time.perf_counter()
+    name, sizes = _name(function), _checked_grid(_name(function), grid)
+    programs = programs_of(sizes, reverse)
+    with interpreting():
+        touched = LaunchMemory(name, [])
+        values = _Arguments(function, types, memory, touched, races).of(bound)
+        body = _guarded(name, python_function(function), values, touched)
+        made = builder()
+        made.memory = touched
+        made.grid_dim = sizes
+        (run_together if together else run_in_order)(body, programs, touched)
+    _check_guards(name, touched)
+    return Launch(name, sizes, config or {}, len(programs), time.perf_counter() - started)
+
+
+def _checked_grid(name: str, grid: Sequence[Any]) -> tuple[int, int, int]:
+    x, y, z = (*(int(size) for size in grid), 1, 1)[:3]
+    for size, limit in zip((x, y, z), _GRID_LIMITS, strict=True):
+        if not 0 <= size <= limit:
+            raise EmulationError(f"grid {(x, y, z)} of {name} exceeds what CUDA launches, {_GRID_LIMITS}")
+    return x, y, z
+
+
+def _guarded(
+    name: str, function: Callable[..., Any], values: Mapping[str, Any], touched: LaunchMemory
+) -> Callable[[], None]:
+    """Return a call of the kernel whose failures name kernel and program."""
+
+    def body() -> None:
+        try:
+            function(**values)
+        except EmulationError:
+            raise
+        except Exception as error:
+            if isinstance(error.__cause__, EmulationError):
+                raise error.__cause__ from error
+            raise EmulationError(
+                f"{name}, program {touched.program}, failed with {type(error).__name__}: {error}"
+            ) from error
+
+    return body
+
+
+def _check_guards(name: str, touched: LaunchMemory) -> None:
+    for region in touched.regions:
+        if region.allocation is not None and not region.allocation.guards_intact():
+            raise MemoryFaultError(f"{name} wrote beside the buffer of its argument {region.argument}")
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", function))
+
+
+class _Arguments:
+    """Arguments of a launch as a kernel sees them: pointers, typed scalars, constants."""
+
+    def __init__(
+        self, function: Any, types: Mapping[str, Any], memory: Memory, touched: LaunchMemory, races: bool
+    ) -> None:
+        self.function = function
+        self.types = types
+        self.memory = memory
+        self.touched = touched
+        self.races = races
+
+    def of(self, bound: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a value for every parameter of the kernel."""
+        result: dict[str, Any] = {}
+        for parameter in jit_parameters(self.function):
+            if parameter.name in bound:
+                value = bound[parameter.name]
+                result[parameter.name] = value if parameter.is_constexpr else self._value(parameter.name, value)
+            elif not parameter.has_default:
+                raise EmulationError(f"no value for argument {parameter.name} of {_name(self.function)}")
+        return result
+
+    def _value(self, name: str, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._pointer(name, value)
+        if isinstance(value, (bool, int, float)):
+            return self._number(name, value)
+        if isinstance(value, tuple):
+            return tl.core.tuple([self._value(f"{name}[{i}]", item) for i, item in enumerate(value)])
+        if isinstance(value, tensor_descriptor_class()):
+            return self._descriptor(name, value)
+        return value
+
+    def _pointer(self, name: str, tensor: torch.Tensor) -> Any:
+        region = self._region(name, tensor)
+        return pointer_to(region, tensor.data_ptr(), kernel_type(type_of_argument(tensor)))
+
+    def _region(self, name: str, tensor: torch.Tensor) -> Region:
+        region = region_of(name, tensor, self.memory, self.races)
+        for known in self.touched.regions:
+            if known.start == region.start:
+                region.footprints = known.footprints
+        self.touched.regions.append(region)
+        return region
+
+    def _number(self, name: str, value: Any) -> Any:
+        """Return a scalar in the type of the signature, or in the one Triton would choose for the value."""
+        kind = self.types.get(name)
+        if kind == "constexpr":
+            return value
+        scalar = kernel_type(str(kind) if kind else type_of_argument(value))
+        if scalar.is_floating():
+            return scalar_value(from_numbers(np.array([value], dtype=np.float64), scalar), scalar)
+        return scalar_value(np.array([value]).astype(numpy_type(scalar)), scalar)
+
+    def _descriptor(self, name: str, value: Any) -> Any:
+        meaning = semantic()
+        strides = [self._number("", step) for step in value.strides[:-1]]
+        return meaning.make_tensor_descriptor(
+            base=self._pointer(name, value.base),
+            shape=[self._number("", size) for size in value.shape],
+            strides=[*strides, tl.constexpr(1)],
+            block_shape=[tl.constexpr(size) for size in value.block_shape],
+            padding_option=value.padding,
+        )
