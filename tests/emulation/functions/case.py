@@ -24,8 +24,8 @@ class Case:
     function. ``terms`` is how many numbers the longest sum in it adds up, for another order of summing costs more than
     four times eager's own error. ``kernels=False`` says that Inductor calls library functions only; otherwise Triton
     kernels must have been generated and launched. ``reference`` is what eager runs where it cannot run the function
-    itself on CPU. ``check`` judges the outputs, given the inputs, where there is no reference; ``anchored=False`` is for
-    draws of random numbers, which are others in float64. ``raises`` is a part of the message of the expected error.
+    itself on CPU. ``check`` judges the outputs, given the inputs, where there is no reference. ``anchored=False`` is
+    for draws of random numbers, which are others in float64. ``raises`` is a part of the message of the expected error.
     """
 
     name: str

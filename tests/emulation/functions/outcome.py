@@ -1,0 +1,97 @@
+"""Run one case under emulation and say what came out: match, unsupported (with the reason), or wrong."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from pytest_regional._torch import torch_version
+from pytest_regional.emulation import UnsupportedByEmulationError
+
+from . import CASES
+from .case import Case
+from .judging import verify
+
+if TYPE_CHECKING:
+    from pytest_regional.emulation import Emulation
+
+MATCH, UNSUPPORTED, WRONG = "match", "unsupported", "wrong"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A case in one dtype, forward only or with its backward."""
+
+    name: str
+    dtype: str
+    backward: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.dtype}{'-backward' if self.backward else ''}"
+
+    @classmethod
+    def named(cls, text: str) -> Run:
+        """Return the run that prints as ``text``."""
+        name, dtype, *backward = text.split("-")
+        return cls(name, dtype, bool(backward))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out of one run, and what it cost."""
+
+    run: str
+    status: str
+    detail: str = ""
+    error: float = 0.0
+    kernels: int = 0
+    launches: int = 0
+    seconds: float = 0.0
+
+
+def runs_of(case: Case) -> list[Run]:
+    """Return the runs that ``case`` declares, forward ones first."""
+    directions = (False, True) if case.backward else (False,)
+    return [Run(case.name, dtype, backward) for backward in directions for dtype in case.dtypes]
+
+
+def all_runs() -> list[Run]:
+    """Return every run of the table."""
+    return [run for case in CASES.values() for run in runs_of(case)]
+
+
+def outcome_of(run: Run, emulation: Emulation) -> Outcome:
+    """Run it; nothing that a case raises gets out."""
+    case = CASES[run.name]
+    kernels, launches = len(emulation.kernels), len(emulation.launches)
+    begin = time.perf_counter()
+    status, detail, error = _status(case, run)
+    kernels, launches = len(emulation.kernels) - kernels, len(emulation.launches) - launches
+    if status == MATCH and case.kernels and (not kernels or not launches):
+        status, detail = WRONG, f"{kernels} kernels generated, {launches} launches: nothing was emulated"
+    return Outcome(str(run), status, detail, error, kernels, launches, time.perf_counter() - begin)
+
+
+def _status(case: Case, run: Run) -> tuple[str, str, float]:
+    if torch_version() < case.since:
+        return UNSUPPORTED, f"torch {torch.__version__} does not have it", 0.0
+    try:
+        return MATCH, "", verify(case, run.dtype, run.backward)
+    except Exception as error:  # noqa: BLE001
+        # One case must not end the table; what it raised is its outcome.
+        reason = unsupported_reason(error)
+        if reason is not None:
+            return UNSUPPORTED, reason, 0.0
+        return WRONG, f"{type(error).__name__}: {error}", 0.0
+
+
+def unsupported_reason(error: BaseException | None) -> str | None:
+    """Return why emulation refused, where ``error``, or what it was raised from or wraps, is such a refusal."""
+    while error is not None:
+        if isinstance(error, UnsupportedByEmulationError):
+            return str(error)
+        error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
+    return None
