@@ -69,7 +69,7 @@ class OnDevice:
     def assert_kernels_compile(
         self, record: CompileRecord, arch: Sequence[str] | str = ("sm_80", "sm_90"), *, configs: str = "first"
     ) -> KernelReport:
-        """Compile the Triton kernels of ``record`` for GPUs that need not be here; see ``docs/kernel-compile-check.md``.
+        """Compile the Triton kernels of ``record``; no GPU is needed; see ``docs/kernel-compile-check.md``.
 
         Arguments and errors are those of :func:`pytest_regional.harness.kernel_check.assert_kernels_compile`.
         """
@@ -79,13 +79,13 @@ class OnDevice:
         return assert_kernels_compile(record, arch, configs=configs)
 
     def assert_no_spills(self, record: CompileRecord, arch: Sequence[str] | str = ("sm_80", "sm_90")) -> KernelReport:
-        """Assert that the kernels of ``record`` compile, and that none goes through local memory for want of registers."""
+        """Assert that the kernels of ``record`` compile, and that all find registers enough."""
         __tracebackhide__ = True
         return self.assert_kernels_compile(record, arch).assert_no_spills()
 
     def assert_shared_memory(
         self, record: CompileRecord, *, at_most: int, arch: Sequence[str] | str = ("sm_80", "sm_90")
     ) -> KernelReport:
-        """Assert that the kernels of ``record`` compile, and that none uses more than ``at_most`` bytes of shared memory."""
+        """Assert that the kernels of ``record`` compile, to programs that share at most so many bytes of memory."""
         __tracebackhide__ = True
         return self.assert_kernels_compile(record, arch).assert_shared_memory(at_most=at_most)

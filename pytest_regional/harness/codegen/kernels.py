@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,16 @@ class KernelDefinition:
         language: the method of ``async_compile`` that compiles it, such as ``"cpp_pybinding"`` or ``"triton"``.
         parameters: in order, as far as they could be read.
         function: name of the function inside, which differs from ``name`` for a kernel that the user wrote.
+        source: the text that is compiled: a Python module for Triton.
+        attribute: the name under which that module defines it.
     """
 
     name: str
     language: str
     parameters: tuple[Parameter, ...]
     function: str
+    source: str = field(default="", repr=False)
+    attribute: str = ""
 
     @property
     def is_users(self) -> bool:
@@ -58,7 +62,7 @@ def _definition(name: str, value: ast.expr) -> KernelDefinition | None:
     if language.startswith("cpp"):
         return KernelDefinition(name, language, _cpp_parameters(value.args[0], source), name)
     if language == "triton":
-        return _triton_definition(name, source)
+        return replace(_triton_definition(name, source), source=source, attribute=_text(value.args[0]) or name)
     return KernelDefinition(name, language, (), name)
 
 

@@ -1,0 +1,108 @@
+"""The compiling process: ``python -m pytest_regional.emulation.compile_check._child``, requests on standard input."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from pytest_regional._torch import triton_compile
+
+
+def main() -> None:
+    """Answer one line for each configuration, and one at the end of each request."""
+    answers = _own_output()
+    triton_compile.stand_alone()
+    folder = Path(os.environ["PYTEST_REGIONAL_KERNELS"])
+    _answer(answers, {"ready": True})
+    for number, line in enumerate(sys.stdin):
+        request = json.loads(line)
+        path = folder / f"kernel_{number}.py"
+        path.write_text(request["source"])
+        for answer in _compiled(request, path):
+            _answer(answers, answer)
+        _answer(answers, {"end": True})
+
+
+def _own_output() -> IO[str]:
+    """Return standard output, and send what compilers print elsewhere."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return answers
+
+
+def _answer(answers: IO[str], answer: dict[str, Any]) -> None:
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
+
+
+def _compiled(request: dict[str, Any], path: Path) -> Iterator[dict[str, Any]]:
+    what = {"kernel": request["name"], "arch": request["arch"]}
+    try:
+        tuner = triton_compile.kernel_in(path, request["attribute"])
+    except Exception as error:  # noqa: BLE001 - whatever a kernel's module raises is what is wrong with the kernel
+        yield {**what, "config": "", "message": _first_lines(f"{type(error).__name__}: {error}")}
+        return
+    configs = triton_compile.configs_of(tuner)
+    for config in configs if request["all_configs"] else configs[:1]:
+        told = {**what, "config": triton_compile.config_text(config)}
+        try:
+            yield {**told, **_measures(tuner, config, request["target"])}
+        except Exception as error:  # noqa: BLE001 - whatever the compiler raises is what is wrong with the kernel
+            message, source_line = triton_compile.told_by(error, tuner)
+            yield {**told, "message": _first_lines(message), "source_line": source_line}
+
+
+def _first_lines(message: str) -> str:
+    lines = [line.rstrip() for line in message.splitlines() if line.strip()]
+    return "\n".join(lines[:12])
+
+
+def _measures(tuner: Any, config: Any, target: list[Any]) -> dict[str, Any]:
+    printed = io.StringIO()
+    begin = time.perf_counter()
+    with contextlib.redirect_stdout(printed):
+        compiled = triton_compile.compile_config(tuner, config, *target)
+    seconds = round(time.perf_counter() - begin, 3)
+    is_amd = target[0] == "hip"
+    assembly, binary = (
+        (compiled.asm["amdgcn"], compiled.asm["hsaco"]) if is_amd else (compiled.asm["ptx"], compiled.asm["cubin"])
+    )
+    used = amd_resources(assembly) if is_amd else nvidia_resources(printed.getvalue())
+    metadata = {"shared_memory": compiled.metadata.shared, "num_warps": compiled.metadata.num_warps}
+    texts = {"assembly": assembly, "binary": base64.b64encode(binary).decode()}
+    return {**used, **metadata, "seconds": seconds, **texts}
+
+
+def nvidia_resources(log: str) -> dict[str, int]:
+    """Read what ``ptxas -v`` says of the one kernel it compiled.
+
+    Raises:
+        ValueError: it does not say it in the words of ptxas 12 and 13.
+    """
+    memory = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
+    registers = re.search(r"Used (\d+) registers", log)
+    if memory is None or registers is None:
+        raise ValueError(f"ptxas did not say which registers and how much memory the kernel uses: {log!r}")
+    stack, stores, loads = map(int, memory.groups())
+    return {"registers": int(registers[1]), "stack": stack, "spill_stores": stores, "spill_loads": loads}
+
+
+def amd_resources(assembly: str) -> dict[str, int]:
+    """Read the metadata at the end of AMD's assembly; it counts spilled registers, not bytes, and loads not at all."""
+    found = {name: int(value) for name, value in re.findall(r"\.(\w+):\s+(\d+)\s*$", assembly, re.MULTILINE)}
+    spills = found["vgpr_spill_count"] + found["sgpr_spill_count"]
+    stack = found["private_segment_fixed_size"]
+    return {"registers": found["vgpr_count"], "stack": stack, "spill_stores": spills, "spill_loads": 0}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Kernels in, results out; what was compiled once in this process is not compiled again."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+from .results import CompiledKernel, FailedKernel, KernelSource
+from .targets import Target, target_of
+from .worker import Worker, shared_worker
+
+Results = tuple[CompiledKernel | FailedKernel, ...]
+
+_KNOWN: dict[tuple[str, ...], Results] = {}
+
+
+def compile_kernels(
+    kernels: Iterable[KernelSource],
+    arch: Sequence[str] = ("sm_80", "sm_90"),
+    *,
+    all_configs: bool = False,
+    timeout: float = 300.0,
+    worker: Worker | None = None,
+) -> Results:
+    """Compile each kernel for each architecture, in another process.
+
+    Args:
+        kernels: what to compile.
+        arch: names of architectures.
+        all_configs: every configuration that Inductor's autotuner would try, not the first alone.
+        timeout: seconds for one kernel.
+        worker: the process to compile in; that of this process by default.
+
+    Raises:
+        UnknownArchitectureError: a name that is no architecture.
+        CompileWorkerError: the compiling process cannot start.
+    """
+    targets = {name: target_of(name) for name in arch}
+    found: list[CompiledKernel | FailedKernel] = []
+    for kernel in kernels:
+        for name, target in targets.items():
+            found += _results(kernel, name, target, all_configs, timeout, worker)
+    return tuple(found)
+
+
+def _results(
+    kernel: KernelSource, arch: str, target: Target, all_configs: bool, timeout: float, worker: Worker | None
+) -> Results:
+    refused = _refusal(kernel, arch, target)
+    if refused:
+        return (refused,)
+    key = _key(kernel, arch, all_configs)
+    if key not in _KNOWN:
+        _KNOWN[key] = tuple((worker or shared_worker()).compile(kernel, arch, target, all_configs, timeout))
+    return _KNOWN[key]
+
+
+def _refusal(kernel: KernelSource, arch: str, target: Target) -> FailedKernel | None:
+    """AMD's backend ends its process on NVIDIA's instructions (triton 3.6 to 3.9): they are refused by name."""
+    if target.backend != "hip" or "inline_asm" not in kernel.text:
+        return None
+    line = next(line.strip() for line in kernel.text.splitlines() if "inline_asm" in line)
+    return FailedKernel(kernel.name, arch, "", "inline PTX: NVIDIA's instructions do not exist there", line)
+
+
+def _key(kernel: KernelSource, arch: str, all_configs: bool) -> tuple[str, ...]:
+    digest = hashlib.sha256(kernel.text.encode()).hexdigest()
+    return digest, kernel.name, kernel.attribute, arch, "all" if all_configs else "first", *_versions()
+
+
+@cache
+def _versions() -> tuple[str, str]:
+    return importlib.metadata.version("torch"), importlib.metadata.version("triton")

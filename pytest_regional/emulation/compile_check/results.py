@@ -1,0 +1,90 @@
+"""What a kernel became for an architecture, or why it did not compile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pytest_regional.emulation.errors import EmulationError
+
+
+class CompileWorkerError(EmulationError):
+    """The process that compiles kernels cannot start: nothing was found out about any kernel."""
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """A Triton kernel as generated code holds it.
+
+    Attributes:
+        name: its name in the generated code.
+        text: the Python module that defines it, settings and all.
+        function: the name under which the module defines it; that of ``name`` unless the user wrote the kernel.
+    """
+
+    name: str
+    text: str = field(repr=False)
+    function: str = ""
+
+    @property
+    def attribute(self) -> str:
+        """The module's name for it."""
+        return self.function or self.name
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """One kernel for one architecture, in one configuration.
+
+    Attributes:
+        kernel: its name.
+        arch: such as ``sm_90``.
+        config: block sizes, warps and stages, as Inductor's heuristics chose them.
+        registers: per thread.
+        shared_memory: bytes per program.
+        stack: bytes per thread in local memory, for arrays and spills alike.
+        spill_stores: bytes of registers written to local memory because there were too few (AMD: registers spilled).
+        spill_loads: bytes read back.
+        num_warps: per program.
+        seconds: what compiling took.
+        assembly: PTX, or AMD's.
+        binary: cubin, or AMD's code object.
+    """
+
+    kernel: str
+    arch: str
+    config: str
+    registers: int
+    shared_memory: int
+    stack: int
+    spill_stores: int
+    spill_loads: int
+    num_warps: int
+    seconds: float
+    assembly: str = field(repr=False, default="")
+    binary: bytes = field(repr=False, default=b"")
+
+    @property
+    def spills(self) -> int:
+        """Bytes that go through local memory for want of registers, stores and loads."""
+        return self.spill_stores + self.spill_loads
+
+
+@dataclass(frozen=True)
+class FailedKernel:
+    """One kernel that does not compile for one architecture.
+
+    Attributes:
+        kernel: its name.
+        arch: such as ``sm_90``.
+        config: as :class:`CompiledKernel`; empty when the module itself failed.
+        message: the compiler's words, first lines.
+        source_line: the line of the kernel that they are about, where the compiler says.
+        crashed: whether the compiler took its process down.
+    """
+
+    kernel: str
+    arch: str
+    config: str
+    message: str
+    source_line: str = ""
+    crashed: bool = False

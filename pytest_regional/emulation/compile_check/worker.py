@@ -1,0 +1,157 @@
+"""The process that compiles. It lives as long as this one, or until a kernel takes it down; then another is started."""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+from .results import CompiledKernel, CompileWorkerError, FailedKernel, KernelSource
+from .targets import Target
+
+CHILD = "pytest_regional.emulation.compile_check._child"
+START_TIMEOUT = 180.0
+
+
+class Worker:
+    """A child process that compiles one kernel after another; started when it is first needed.
+
+    Requests and answers are lines of JSON. What compilers print goes to a file, whose end tells why the child died.
+    """
+
+    def __init__(self, command: tuple[str, ...] = (sys.executable, "-m", CHILD)) -> None:
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._received = b""
+        self._printed: IO[str] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def compile(
+        self, kernel: KernelSource, arch: str, target: Target, all_configs: bool, timeout: float
+    ) -> Iterator[CompiledKernel | FailedKernel]:
+        """Compile one kernel for one target; yields a result for each configuration.
+
+        Raises:
+            CompileWorkerError: the child cannot start.
+        """
+        self._start()
+        request = {"name": kernel.name, "attribute": kernel.attribute, "source": kernel.text}
+        self._send({**request, "arch": arch, "target": list(target), "all_configs": all_configs})
+        while True:
+            answer = self._read(timeout)
+            if answer is None:
+                yield FailedKernel(kernel.name, arch, "", self._why_it_ended(timeout), crashed=True)
+                self.close()
+                return
+            if "end" in answer:
+                return
+            yield _result(answer)
+
+    def close(self) -> None:
+        """End the child."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout, self._printed):
+                if stream is not None:
+                    stream.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+        self._process = self._printed = self._folder = None
+        self._received = b""
+
+    def _start(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        self._folder = tempfile.TemporaryDirectory(prefix="pytest-regional-kernels-")
+        self._printed = open(Path(self._folder.name, "printed"), "w+", errors="replace")  # noqa: SIM115 - closed with the child
+        self._process = subprocess.Popen(
+            self._command,
+            env=_environment(Path(self._folder.name)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._printed,
+        )
+        if self._read(START_TIMEOUT) is None:
+            printed = self._end_of_output()
+            self.close()
+            raise CompileWorkerError(
+                f"the process that compiles kernels did not start ({' '.join(self._command)}); it printed:\n{printed}"
+            )
+
+    def _send(self, request: dict[str, Any]) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def _read(self, timeout: float) -> dict[str, Any] | None:
+        """Return the next answer, or ``None`` when the child ended or took too long."""
+        while b"\n" not in self._received:
+            if not self._has_more(timeout):
+                return None
+            chunk = os.read(self._output, 1 << 16)
+            if not chunk:
+                return None
+            self._received += chunk
+        line, _, self._received = self._received.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    @property
+    def _output(self) -> int:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def _has_more(self, timeout: float) -> bool:
+        return bool(select.select([self._output], [], [], timeout)[0])
+
+    def _why_it_ended(self, timeout: float) -> str:
+        if not self._has_more(0):
+            return f"the compiler did not finish within {timeout:g} s and was ended"
+        assert self._process is not None
+        status = self._process.wait(timeout=30)  # its end of the pipe is closed
+        return f"the compiler ended its process (exit status {status})\n{self._end_of_output()}"
+
+    def _end_of_output(self) -> str:
+        assert self._printed is not None
+        self._printed.seek(0)
+        lines = [line.rstrip() for line in self._printed if line.strip()]
+        # LLVM says first what is wrong, then where it stood.
+        told = [line for line in lines if "ERROR" in line or "error" in line]
+        return "\n".join((told or lines[-8:])[:8])
+
+
+@cache
+def shared_worker() -> Worker:
+    """Return the one worker of this process."""
+    worker = Worker()
+    atexit.register(worker.close)
+    return worker
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    package_parent = str(Path(__file__).resolve().parents[3])
+    search_path = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))
+    # Its own caches; never interpreted; no GPU is touched; ptxas says what it used, for every kernel.
+    own = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TRITON_CACHE_DIR": str(folder / "triton")}
+    settings = {"CUDA_VISIBLE_DEVICES": "", "TRITON_ALWAYS_COMPILE": "1", "TRITON_DUMP_PTXAS_LOG": "1"}
+    kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    return {**kept, "PYTHONPATH": search_path, "PYTEST_REGIONAL_KERNELS": str(folder), **own, **settings}
+
+
+def _result(answer: dict[str, Any]) -> CompiledKernel | FailedKernel:
+    if "message" in answer:
+        return FailedKernel(**answer)
+    return CompiledKernel(**{**answer, "binary": base64.b64decode(answer["binary"])})
