@@ -185,7 +185,7 @@ def _check_promises(tuner: Any, bound: Mapping[str, Any]) -> None:
         value = bound.get(name)
         if isinstance(value, torch.Tensor) and str(kind).startswith("*"):
             actual = _signature_type(value)
-            if actual is not None and actual != str(kind):
+            if actual != str(kind):
                 raise MemoryFaultError(f"argument {name} of {_name(tuner.fn)} is {value.dtype}, its signature {kind}")
     names = tuner.fn.arg_names
     for promises in tuner.triton_meta.get("configs") or ():
@@ -201,10 +201,9 @@ def _check_divisible(kernel: str, name: str, value: Any) -> None:
         raise MemoryFaultError(f"argument {name} of {kernel} is {number}, which the kernel takes for a multiple of 16")
 
 
-def _signature_type(tensor: torch.Tensor) -> str | None:
-    """Return how a signature names a pointer to the tensor's elements."""
-    found = type_of_argument(tensor)
-    return found.removeprefix("*k").removeprefix("*") and f"*{found.removeprefix('*k').removeprefix('*')}"
+def _signature_type(tensor: torch.Tensor) -> str:
+    """Return how Inductor's signatures name a pointer to the tensor's elements; Triton itself says u1 for bool."""
+    return "*i1" if tensor.dtype == torch.bool else type_of_argument(tensor).replace("*k", "*")
 
 
 def _launch(

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UnsupportedByEmulationError
+from pytest_regional.emulation.errors import UnsupportedByEmulationError
+
 from .arithmetic import fused_multiply_add
 from .values import Array, TensorHandle, as_numbers, from_numbers, numpy_type
 

@@ -31,7 +31,7 @@ class Atomics(Accesses):
     def pause(self) -> None:
         """Let other programs run, where programs of a launch take turns."""
 
-    def create_atomic_rmw(self, rmwOp: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:  # noqa: N803
+    def create_atomic_rmw(self, rmwOp: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
         """Read, modify and write every lane's element, lanes of one address in order; return what was read."""
         scalar = val.dtype.scalar
         operation = _OPERATIONS[rmwOp.name]

@@ -9,8 +9,8 @@ import numpy as np
 import triton.language as tl
 
 from pytest_regional._torch.triton_language import interpreter_builder_class, interpreter_options, semantic_of
+from pytest_regional.emulation.errors import KernelAssertionError, UnsupportedByEmulationError
 
-from ..errors import KernelAssertionError, UnsupportedByEmulationError
 from . import libdevice
 from .arithmetic import Arithmetic
 from .assembly import run_instruction

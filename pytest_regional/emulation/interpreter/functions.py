@@ -16,22 +16,24 @@ import numpy as np
 import triton.language as tl
 
 from pytest_regional._torch.triton_language import jit_first_line, jit_function_class, jit_source
+from pytest_regional.emulation.errors import EmulationError
 
 from .builder import semantic
 from .values import scalar_value
 
 _TENSOR, _BOTH, _EITHER, _NEGATED, _RANGE = "__to_tensor", "__both", "__either", "__negated", "__range"
+_TRUTH = "__truth"
 
 
 class _Meaning(ast.NodeTransformer):
     """Rewrites what Python and Triton's compiler understand differently."""
 
-    def visit_Assign(self, node: ast.Assign) -> ast.AST:  # noqa: N802
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
         self.generic_visit(node)
         node.value = _call(_TENSOR, node.value)
         return node
 
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:  # noqa: N802
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         self.generic_visit(node)
         name = _BOTH if isinstance(node.op, ast.And) else _EITHER
         result = node.values[-1]
@@ -39,11 +41,11 @@ class _Meaning(ast.NodeTransformer):
             result = _call(name, value, _later(result))
         return result
 
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:  # noqa: N802
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
         self.generic_visit(node)
         return _call(_NEGATED, node.operand) if isinstance(node.op, ast.Not) else node
 
-    def visit_Compare(self, node: ast.Compare) -> ast.AST:  # noqa: N802
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
         if len(node.ops) == 1:
             return node
@@ -57,7 +59,14 @@ class _Meaning(ast.NodeTransformer):
             result = _call(_BOTH, pair, _later(result))
         return result
 
-    def visit_For(self, node: ast.For) -> ast.AST:  # noqa: N802
+    def _visit_test(self, node: ast.If | ast.While | ast.IfExp) -> ast.AST:
+        self.generic_visit(node)
+        node.test = _call(_TRUTH, node.test)
+        return node
+
+    visit_If = visit_While = visit_IfExp = _visit_test
+
+    def visit_For(self, node: ast.For) -> ast.AST:
         self.generic_visit(node)
         if isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Name) and node.iter.func.id == "range":
             node.iter.func.id = _RANGE
@@ -100,6 +109,17 @@ def negated(value: Any) -> Any:
     return value.__not__() if isinstance(value, tl.core.tensor) else not value
 
 
+def truth(value: Any) -> bool:
+    """Return whether a branch or a loop is taken.
+
+    Raises:
+        EmulationError: for a block, which a compiler refuses there.
+    """
+    if _is_block(value):
+        raise EmulationError(f"a block of shape {value.handle.data.shape} stands where a kernel needs one truth value")
+    return bool(value)
+
+
 def device_range(*bounds: Any, step: Any = None, **_: Any) -> Iterator[Any]:
     """Yield what ``range`` yields in a kernel: 32-bit integers, or 64-bit ones if a bound is."""
     wide = any(isinstance(bound, tl.core.tensor) and bound.dtype.primitive_bitwidth == 64 for bound in bounds)
@@ -112,16 +132,17 @@ def device_range(*bounds: Any, step: Any = None, **_: Any) -> Iterator[Any]:
         yield scalar_value(np.array([number], dtype=dtype), scalar)
 
 
-_HELPERS = {_TENSOR: _to_tensor, _BOTH: both, _EITHER: either, _NEGATED: negated, _RANGE: device_range}
+_HELPERS = {_TENSOR: _to_tensor, _BOTH: both, _EITHER: either, _NEGATED: negated, _RANGE: device_range, _TRUTH: truth}
 _PYTHON: WeakKeyDictionary[Any, tuple[str, Callable[..., Any]]] = WeakKeyDictionary()
 
 
 def python_function(function: Any) -> Callable[..., Any]:
     """Return the jitted ``function`` as a Python function; it is rewritten once for each text it has."""
     source = jit_source(function)
-    found = _PYTHON.get(function)
+    # Not keyed by the jitted function: its hash is that of its text and of all it calls.
+    found = _PYTHON.get(function.fn)
     if found is None or found[0] != source:
-        found = _PYTHON[function] = (source, _rewritten(function, source))
+        found = _PYTHON[function.fn] = (source, _rewritten(function, source))
     return found[1]
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import UnsupportedByEmulationError
+from pytest_regional.emulation.errors import UnsupportedByEmulationError
+
 from .arithmetic import fused_multiply_add, unsigned_product_high
 from .values import Array, TensorHandle, numpy_type
 

@@ -21,8 +21,8 @@ from pytest_regional._torch.triton_language import (
     jit_function_class,
     library_stub,
 )
+from pytest_regional.emulation.errors import EmulationError, UnsupportedByEmulationError
 
-from ..errors import EmulationError, UnsupportedByEmulationError
 from . import reductions
 from .builder import semantic
 from .functions import call_device_function, device_range, is_jitted, method_of
@@ -52,11 +52,9 @@ def _bound(builtin: Any) -> Callable[..., Any]:
 
 
 def _truth(value: Any) -> bool:
-    """Return a tensor's truth, which only one of a single element has."""
+    """Return a tensor's truth; Triton's own code takes that of a block for the question whether there is one."""
     data = value.handle.data
-    if data.size != 1:
-        raise EmulationError(f"a block of shape {data.shape} stands where a kernel needs one truth value")
-    return bool(data.item())
+    return bool(data.item()) if data.size == 1 else True
 
 
 def _nothing(*_: Any, **__: Any) -> None:

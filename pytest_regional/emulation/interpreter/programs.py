@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from ..errors import EmulationError
+from pytest_regional.emulation.errors import EmulationError
+
 from .builder import builder
 from .regions import LaunchMemory
 

@@ -13,17 +13,13 @@ from .values import Array, block, held_as_bits, scalar_value
 Combine = Callable[..., Any]
 
 
-def _ufuncs() -> dict[Any, Any]:
-    """Return numpy's functions for the combine functions of Triton's own library."""
-    standard = tl.standard
-    return {
-        standard._sum_combine: np.add,
-        standard._elementwise_max: np.fmax,
-        standard._elementwise_min: np.fmin,
-    }
-
-
-_UFUNCS = _ufuncs()
+def _ufunc(combine_fn: Any) -> Any:
+    """Return numpy's function for a combine function of Triton's own library, or None; compared by identity."""
+    if combine_fn is tl.standard._sum_combine:
+        return np.add
+    if combine_fn is tl.standard._elementwise_max:
+        return np.fmax
+    return np.fmin if combine_fn is tl.standard._elementwise_min else None
 
 
 def _value(constant: Any) -> Any:
@@ -44,7 +40,7 @@ def reduce(operand: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **_
 
 
 def _reduced(combine_fn: Any, operands: Sequence[Any], arrays: list[Array]) -> list[Array]:
-    ufunc = _UFUNCS.get(combine_fn)
+    ufunc = _ufunc(combine_fn)
     dtype = operands[0].dtype
     if ufunc is not None and len(arrays) == 1 and not held_as_bits(dtype) and dtype != tl.int1:
         return [np.asarray(ufunc.reduce(arrays[0], axis=0, dtype=arrays[0].dtype))]
@@ -69,8 +65,9 @@ def scan(operand: Any, axis: Any, combine_fn: Any, reverse: Any = False, **_: An
     arrays = [_turned(np.moveaxis(item.handle.data, axis, 0), reverse) for item in operands]
     step = 1
     while step < arrays[0].shape[0]:
-        combined = _combined(combine_fn, types, [a[:-step] for a in arrays], [a[step:] for a in arrays])
-        arrays = [np.concatenate([a[:step], c]) for a, c in zip(arrays, combined, strict=True)]
+        # Whole blocks are combined, since a block's length is a power of two; the first elements are thrown away.
+        combined = _combined(combine_fn, types, [np.roll(a, step, 0) for a in arrays], arrays)
+        arrays = [np.concatenate([a[:step], c[step:]]) for a, c in zip(arrays, combined, strict=True)]
         step *= 2
     results = [np.moveaxis(_turned(array, reverse), 0, axis) for array in arrays]
     return _like(operand, [_tensor(r, item.dtype) for r, item in zip(results, operands, strict=True)])

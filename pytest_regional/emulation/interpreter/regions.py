@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import MemoryFaultError
-from ..memory import Allocation, Memory
+from pytest_regional.emulation.errors import MemoryFaultError
+from pytest_regional.emulation.memory import Allocation, Memory
+
 from .values import Array
 
 _NOBODY = -1

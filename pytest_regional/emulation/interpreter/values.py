@@ -54,10 +54,7 @@ _POINTER = np.dtype(np.uint64)
 
 def numpy_type(scalar: Any) -> np.dtype[Any]:
     """Return the numpy dtype that holds values of Triton's ``scalar`` type."""
-    found = _NUMPY.get(scalar)
-    if found is None:
-        return _POINTER if scalar.is_ptr() else _NUMPY[scalar.scalar]
-    return found
+    return _POINTER if scalar.is_ptr() else _NUMPY[scalar]
 
 
 def held_as_bits(scalar: Any) -> bool:
