@@ -67,7 +67,7 @@ class Memory:
         nbytes = _span(size, stride) * dtype.itemsize
         whole, interior = _guarded(nbytes, _poison(dtype))
         tensor = torch.empty(0, dtype=dtype)
-        tensor.set_(torch.from_numpy(interior).untyped_storage(), 0, tuple(size), tuple(stride))  # type: ignore[call-overload]
+        tensor.set_(torch.from_numpy(interior).untyped_storage(), 0, tuple(size), tuple(stride))
         if nbytes:
             self._remember(whole, interior, dtype.itemsize)
         return tensor
@@ -148,14 +148,16 @@ def _guarded(nbytes: int, poison: int) -> tuple[Bytes, Bytes]:
 def _elements(found: Allocation, tensor: torch.Tensor) -> npt.NDArray[Any]:
     """Return those flags of ``found.written`` that stand for the elements of ``tensor``, in its shape, as a view.
 
-    An element of another size than the buffer's own stands for the first of those it covers, or the one it lies in.
+    Elements wider than the buffer's own have several, along one more axis; of narrower ones several share one.
     """
     assert found.written is not None
     width = tensor.element_size()
     offset = tensor.storage_offset() * width // found.granule
     steps = tuple(step * width for step in tensor.stride())
     if all(step % found.granule == 0 for step in steps):
-        return np.lib.stride_tricks.as_strided(
-            found.written[offset:], tuple(tensor.shape), tuple(step // found.granule for step in steps)
-        )
+        covered = max(1, width // found.granule)
+        inside = tuple(step // found.granule for step in steps)
+        # The last axis is the flags that one element covers.
+        flags = np.lib.stride_tricks.as_strided(found.written[offset:], (*tensor.shape, covered), (*inside, 1))
+        return flags[..., 0] if covered == 1 else flags
     return found.written[offset : offset + -(-_span(tensor.shape, tensor.stride()) * width // found.granule)]

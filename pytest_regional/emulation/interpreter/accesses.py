@@ -72,7 +72,7 @@ class Accesses:
     def _read(self, handle: Any, addresses: Array, dtype: np.dtype[Any], what: str) -> Array:
         region, indices = self.memory.locate(region_of_pointer(handle), addresses, dtype, what)
         self.memory.reading(region, indices, dtype)
-        return region.elements(dtype)[indices]  # type: ignore[no-any-return]
+        return region.elements(dtype)[indices]
 
     def _write(self, handle: Any, addresses: Array, values: Array, dtype: np.dtype[Any]) -> None:
         region, indices = self.memory.locate(region_of_pointer(handle), addresses, dtype, "store")

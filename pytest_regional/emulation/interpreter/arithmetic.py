@@ -182,7 +182,8 @@ def unsigned_product_high(left: Array, right: Array) -> Array:
     a, b = left.view(unsigned), right.view(unsigned)
     if bits < 64:
         wide = np.dtype(f"u{left.dtype.itemsize * 2}")
-        return (a.astype(wide) * b.astype(wide) >> wide.type(bits)).astype(unsigned).view(left.dtype)
+        product = a.astype(wide) * b.astype(wide)
+        return np.asarray((product >> wide.type(bits)).astype(unsigned)).view(left.dtype)
     half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
     a_high, a_low, b_high, b_low = a >> half, a & low, b >> half, b & low
     middle = a_high * b_low + ((a_low * b_low) >> half)

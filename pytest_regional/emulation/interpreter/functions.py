@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -120,15 +120,23 @@ def truth(value: Any) -> bool:
     return bool(value)
 
 
+def limits_of(bounds: Sequence[Any], step: Any) -> tuple[int, int, int]:
+    """Return start, stop and step of a ``range`` whose step may be named."""
+    numbers = [int(bound.value if isinstance(bound, tl.constexpr) else bound) for bound in bounds]
+    if len(numbers) == 1:
+        numbers.insert(0, 0)
+    if len(numbers) == 2:
+        numbers.append(1 if step is None else int(step))
+    start, stop, by = numbers
+    return start, stop, by
+
+
 def device_range(*bounds: Any, step: Any = None, **_: Any) -> Iterator[Any]:
     """Yield what ``range`` yields in a kernel: 32-bit integers, or 64-bit ones if a bound is."""
     wide = any(isinstance(bound, tl.core.tensor) and bound.dtype.primitive_bitwidth == 64 for bound in bounds)
     scalar = tl.int64 if wide else tl.int32
-    limits = [int(bound.value if isinstance(bound, tl.constexpr) else bound) for bound in bounds]
-    if step is not None:
-        limits = [*([0] if len(limits) == 1 else []), *limits, int(step)]
     dtype = np.int64 if wide else np.int32
-    for number in range(*limits):
+    for number in range(*limits_of(bounds, step)):
         yield scalar_value(np.array([number], dtype=dtype), scalar)
 
 

@@ -67,7 +67,8 @@ def _norm(*components: Array) -> Array:
 
 
 def _bits_set(x: Array) -> Array:
-    return np.asarray(np.bitwise_count(x.view(np.dtype(f"u{x.dtype.itemsize}"))))
+    octets = np.ascontiguousarray(x).view(np.uint8).reshape(*x.shape, x.dtype.itemsize)
+    return np.asarray(np.unpackbits(octets, axis=-1).sum(axis=-1, dtype=np.int32))
 
 
 def _leading_zeros(x: Array) -> Array:
@@ -76,7 +77,7 @@ def _leading_zeros(x: Array) -> Array:
     for shift in (1, 2, 4, 8, 16, 32):
         if shift < bits:
             unsigned = unsigned | (unsigned >> unsigned.dtype.type(shift))
-    return bits - np.bitwise_count(unsigned).astype(np.int32)
+    return bits - _bits_set(unsigned)
 
 
 def _first_set(x: Array) -> Array:

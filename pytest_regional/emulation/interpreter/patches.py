@@ -25,7 +25,7 @@ from pytest_regional.emulation.errors import EmulationError, UnsupportedByEmulat
 
 from . import reductions
 from .builder import semantic
-from .functions import call_device_function, device_range, is_jitted, method_of
+from .functions import call_device_function, device_range, is_jitted, limits_of, method_of
 
 _ABSENT: Any = object()
 _LOCK = threading.RLock()
@@ -77,8 +77,7 @@ def _to_ir(dtype: Any, builder: Any) -> Any:
 
 
 def _static_range(*bounds: Any, step: Any = None, **_: Any) -> range:
-    limits = [int(bound.value if isinstance(bound, tl.constexpr) else bound) for bound in bounds]
-    return range(*limits) if step is None else range(*([0] if len(limits) == 1 else []), *limits, int(step))
+    return range(*limits_of(bounds, step))
 
 
 def _language_patches() -> Iterator[Patch]:

@@ -54,7 +54,7 @@ class Region:
 def region_of(argument: str, tensor: torch.Tensor, memory: Memory, races: bool) -> Region:
     """Return the region of the storage of ``tensor``."""
     storage = tensor.untyped_storage()
-    content = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()  # type: ignore[call-overload]
+    content = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
     footprints = Footprints.of(content.size) if races else None
     return Region(argument, storage.data_ptr(), content, memory.allocation_of(tensor), footprints)
 
@@ -177,7 +177,7 @@ class LaunchMemory:
 def _flags(found: Allocation, written: Array, indices: Array, dtype: np.dtype[Any]) -> Array:
     """Say for each element of ``dtype`` whether it is written, whatever the buffer's own elements are."""
     if dtype.itemsize == found.granule:
-        return written[indices]  # type: ignore[no-any-return]
+        return written[indices]
     first = indices * dtype.itemsize // found.granule
     covered = max(1, dtype.itemsize // found.granule)
     flags: Array = np.logical_and.reduce([written[first + i] for i in range(covered)])

@@ -118,7 +118,7 @@ def _from_integers(data: Array, target: Any) -> Array:
 
 def _to_integers(numbers: Array, target: Any) -> Array:
     if target == tl.int1:
-        return numbers != 0
+        return np.not_equal(numbers, 0)
     narrow = numpy_type(target)
     wide: np.dtype[Any] = (
         np.dtype(np.int16 if target.is_int_signed() else np.uint16) if narrow.itemsize == 1 else narrow
@@ -138,7 +138,7 @@ def rounded_to_tf32(data: Array) -> Array:
     """Round float32 ``data`` to the ten bits of mantissa that a tensor core reads of it."""
     bits = np.ascontiguousarray(data, dtype=np.float32).view(np.uint32)
     rounded = (bits + (np.uint32(0x0FFF) + ((bits >> np.uint32(13)) & np.uint32(1)))) & np.uint32(0xFFFFE000)
-    return np.where(np.isfinite(data), rounded, bits).view(np.float32)
+    return np.asarray(np.where(np.isfinite(data), rounded, bits).view(np.float32))
 
 
 def block(data: Array, scalar: Any) -> Any:
