@@ -10,11 +10,12 @@ import contextlib
 import ctypes
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._torch import MissingTorchSymbolError, symbol, torch_version
+from pytest_regional._torch import MissingTorchSymbolError, private_module, symbol, torch_version
 
 _INTERFACE = "torch._dynamo.device_interface"
 
@@ -44,13 +45,8 @@ class Place:
             MissingTorchSymbolError: it is not there.
         """
         module, _, class_name = self.holder.partition(":")
-        found = symbol(module, class_name or self.attribute)
-        return found if class_name else symbol(*_parent(module))
-
-
-def _parent(module: str) -> tuple[str, str]:
-    parent, _, name = module.rpartition(".")
-    return parent, name
+        found = private_module(module)
+        return symbol(module, class_name) if class_name else found
 
 
 DEVICE_PLACES: dict[str, Place] = {
@@ -149,7 +145,7 @@ def _device_caches() -> tuple[Callable[[], None], ...]:
     ``DeviceProperties`` and ``CacheBase`` (2.11 to 2.15). What they cache is cheap to find again, so all are cleared.
     """
     names = "torch.utils._triton", "torch._inductor.utils"
-    members = [member for name in names for member in vars(symbol(*_parent(name))).values()]
+    members = [member for name in names for member in vars(private_module(name)).values()]
     members.append(symbol("torch._inductor.runtime.hints", "DeviceProperties.create"))
     members.append(symbol("torch._inductor.codecache", "CacheBase.get_system"))
     return tuple(member.cache_clear for member in members if hasattr(member, "cache_clear"))
@@ -262,13 +258,14 @@ def cache_tag() -> str:
 @contextlib.contextmanager
 def cache_tagged(tag: str) -> Iterator[None]:
     """Add ``tag`` to ``torch.compiler.config.cache_key_tag`` (2.11 to 2.15)."""
-    with symbol("torch.compiler", "config").patch(cache_key_tag=f"{cache_tag()}{tag}"):
+    with private_module("torch.compiler.config").patch(cache_key_tag=f"{cache_tag()}{tag}"):
         yield
 
 
-def inductor_settings(values: Mapping[str, Any]) -> Any:
+def inductor_settings(values: Mapping[str, Any]) -> AbstractContextManager[Any]:
     """Hold settings of Inductor (``config.patch``, 2.11 to 2.15)."""
-    return symbol("torch._inductor", "config").patch(dict(values))
+    manager: AbstractContextManager[Any] = private_module("torch._inductor.config").patch(dict(values))
+    return manager
 
 
 def load_source(source: str, name: str) -> Any:

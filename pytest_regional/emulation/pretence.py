@@ -96,8 +96,7 @@ class Pretence:
     @property
     def settings(self) -> AbstractContextManager[Any]:
         """Inductor's settings to generate code with."""
-        manager: AbstractContextManager[Any] = places.inductor_settings(places.settings_for_emulation())
-        return manager
+        return places.inductor_settings(places.settings_for_emulation())
 
 
 @contextlib.contextmanager
