@@ -23,7 +23,7 @@ from pathlib import Path
 
 LIMIT_SECONDS = 180
 DTYPE_ORDER = ("f32", "f64", "bf16", "f16")
-LETTERS = {"match": "M", "unsupported": "U", "wrong": "W"}
+LETTERS = {"match": "M", "unsupported": "U", "defect": "D", "wrong": "W"}
 
 
 def work(profile: str) -> None:

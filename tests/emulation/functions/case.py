@@ -16,6 +16,15 @@ WIDE = ("f32", "f64")
 
 
 @dataclass(frozen=True)
+class Defect:
+    """What PyTorch itself gets wrong in a case: a script of ``docs/findings``, and the first version without it."""
+
+    finding: str
+    mended: tuple[int, int]
+    dtypes: tuple[str, ...] = tuple(DTYPES)
+
+
+@dataclass(frozen=True)
 class Case:
     """A function, its inputs, and what it is to do.
 
@@ -44,3 +53,4 @@ class Case:
     kernels: bool = True
     terms: int = 1
     since: tuple[int, int] = (2, 11)
+    defect: Defect | None = None

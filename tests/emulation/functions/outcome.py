@@ -1,4 +1,8 @@
-"""Run one case under emulation and say what came out: match, unsupported (with the reason), or wrong."""
+"""Run one case under emulation and say what came out: match, unsupported (with the reason), or wrong.
+
+A fourth outcome, defect, is a wrong value that PyTorch's generated code would give on a GPU as well: strictly so, for
+a defect that does not show is wrong too.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,13 @@ from pytest_regional._torch import torch_version
 from pytest_regional.emulation import UnsupportedByEmulationError
 
 from . import CASES
-from .case import Case
+from .case import Case, Defect
 from .judging import verify
 
 if TYPE_CHECKING:
     from pytest_regional.emulation import Emulation
 
-MATCH, UNSUPPORTED, WRONG = "match", "unsupported", "wrong"
+MATCH, UNSUPPORTED, DEFECT, WRONG = "match", "unsupported", "defect", "wrong"
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,18 @@ def outcome_of(run: Run, emulation: Emulation) -> Outcome:
     kernels, launches = len(emulation.kernels), len(emulation.launches)
     begin = time.perf_counter()
     status, detail, error = _status(case, run)
+    if case.defect is not None and run.dtype in case.defect.dtypes and torch_version() < case.defect.mended:
+        status, detail = _of_defect(case.defect, status, detail)
     kernels, launches = len(emulation.kernels) - kernels, len(emulation.launches) - launches
-    if status == MATCH and case.kernels and (not kernels or not launches):
+    if status == MATCH and case.kernels and not (kernels and (launches or case.raises)):
         status, detail = WRONG, f"{kernels} kernels generated, {launches} launches: nothing was emulated"
     return Outcome(str(run), status, detail, error, kernels, launches, time.perf_counter() - begin)
+
+
+def _of_defect(defect: Defect, status: str, detail: str) -> tuple[str, str]:
+    if status == MATCH:
+        return WRONG, f"docs/findings/{defect.finding}.py says that this is wrong, and it is not"
+    return (DEFECT, f"docs/findings/{defect.finding}.py") if "MismatchError" in detail else (status, detail)
 
 
 def _status(case: Case, run: Run) -> tuple[str, str, float]:

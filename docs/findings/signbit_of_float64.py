@@ -1,0 +1,17 @@
+"""Generated Triton code asks `x < 0` for the sign bit of a float64, which is wrong for a negative zero.
+
+Needs no GPU: what is looked at is how Inductor writes the expression.
+"""
+
+import inspect
+import sys
+
+import torch
+from torch._inductor.codegen.triton import TritonKernelOverrides
+
+source = inspect.getsource(TritonKernelOverrides.signbit)
+conditions = [line.strip() for line in source.splitlines() if "float32" in line or "float64" in line]
+if not any("float64" in line for line in conditions):
+    print(f"torch {torch.__version__}: stands: {conditions[-1]}")
+    sys.exit(1)
+print(f"torch {torch.__version__}: mended: {conditions[-1]}")
