@@ -44,9 +44,20 @@ class Place:
         Raises:
             MissingTorchSymbolError: it is not there.
         """
-        module, _, class_name = self.holder.partition(":")
-        found = private_module(module)
-        return symbol(module, class_name) if class_name else found
+        found = private_module(self.module)
+        _, _, class_name = self.holder.partition(":")
+        return symbol(self.module, class_name) if class_name else found
+
+    @property
+    def module(self) -> str:
+        """The module that holds it or its class."""
+        return self.holder.partition(":")[0]
+
+    @property
+    def path(self) -> str:
+        """The attribute as seen from the module."""
+        _, _, class_name = self.holder.partition(":")
+        return f"{class_name}.{self.attribute}" if class_name else self.attribute
 
 
 DEVICE_PLACES: dict[str, Place] = {
@@ -94,7 +105,7 @@ SEAM_PLACES: dict[str, Place] = {
 def missing_places() -> list[str]:
     """Return the places that the installed torch does not have, as ``holder.attribute``: none when it is supported."""
     return [
-        f"{place.holder}.{place.attribute}"
+        f"{place.module}.{place.path}"
         for place in (*DEVICE_PLACES.values(), *PROGRAM_PLACES.values(), *SEAM_PLACES.values())
         if torch_version() >= place.since and not _is_there(place)
     ]
@@ -124,6 +135,7 @@ def replaced(places: Mapping[str, Place], replacements: Mapping[str, Callable[[A
 @contextlib.contextmanager
 def _replaced(place: Place, replacement: Callable[[Any], Any]) -> Iterator[None]:
     holder = place.container()
+    symbol(place.module, place.path)
     inherited = place.attribute not in vars(holder)
     raw = getattr(holder, place.attribute) if inherited else vars(holder)[place.attribute]
     value = replacement(raw.__func__ if isinstance(raw, staticmethod) else raw)

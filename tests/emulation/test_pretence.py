@@ -1,0 +1,108 @@
+"""What PyTorch believes of a device, while it is made to and afterwards."""
+
+import threading
+
+import pytest
+import torch
+
+from pytest_regional._torch import MissingTorchSymbolError
+from pytest_regional._torch import emulated_device as places
+from pytest_regional.emulation import PROFILES
+from pytest_regional.emulation.pretence import Pretence
+
+ALL_PLACES = {**places.DEVICE_PLACES, **places.PROGRAM_PLACES, **places.SEAM_PLACES}
+
+
+def pretence() -> Pretence:
+    return Pretence(PROFILES["a100"], allocate=lambda *args: None, compile_kernel=lambda name, source: None)
+
+
+def what_stands_there() -> dict[str, object]:
+    return {name: getattr(place.container(), place.attribute) for name, place in ALL_PLACES.items()}
+
+
+def test_this_torch_has_every_place() -> None:
+    assert places.missing_places() == []
+
+
+def test_a_place_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = places.Place("torch.cuda", "was_renamed", "for this test")
+    monkeypatch.setitem(places.DEVICE_PLACES, "gone", gone)
+    assert places.missing_places() == ["torch.cuda.was_renamed"]
+
+
+def test_pretending_without_a_place_fails_loudly_and_undoes_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = what_stands_there()
+    gone = places.Place("torch.cuda", "was_renamed", "for this test")
+    monkeypatch.setitem(places.DEVICE_PLACES, "gone", gone)
+    held = pretence()
+    monkeypatch.setattr(held, "_replacements", lambda: dict.fromkeys(places.DEVICE_PLACES, lambda original: None))
+    with pytest.raises(MissingTorchSymbolError, match=r"torch\.cuda\.was_renamed"), held.held():
+        pass
+    assert what_stands_there() == before
+
+
+def test_a_place_without_a_replacement_is_an_error() -> None:
+    with pytest.raises(KeyError, match="is_available"), places.replaced(places.DEVICE_PLACES, {}):
+        pass
+
+
+def test_while_it_is_held_there_is_a_gpu() -> None:
+    with pretence().held():
+        assert torch.cuda.is_available()
+        assert torch.cuda.get_device_capability() == (8, 0)
+        assert torch.cuda.get_device_properties(0).multi_processor_count == 108
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_afterwards_there_is_none() -> None:
+    before = what_stands_there()
+    with pretence().held():
+        assert what_stands_there() != before
+    assert what_stands_there() == before
+    assert not torch.cuda.is_available()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_what_torch_remembers_of_devices_is_forgotten_both_ways() -> None:
+    from torch.utils._triton import has_triton
+
+    assert not has_triton()
+    with pretence().held():
+        assert has_triton()
+    assert not has_triton()
+
+
+def test_an_error_inside_ends_it() -> None:
+    before = what_stands_there()
+    with pytest.raises(ZeroDivisionError), pretence().held():
+        raise ZeroDivisionError
+    assert what_stands_there() == before
+
+
+def test_it_lasts_as_long_as_any_thread_holds_it() -> None:
+    held, entered, leave = pretence(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with held.held():
+            entered.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert entered.wait(10)
+    with held.held():
+        pass
+    assert torch.cuda.is_available()
+    leave.set()
+    thread.join()
+    assert torch.cuda.is_available() is bool(torch.cuda.device_count())
+
+
+def test_fake_tensors_of_the_device_work_without_a_device() -> None:
+    from torch._subclasses import FakeTensorMode
+
+    with pretence().held(), FakeTensorMode():
+        made = torch.empty_strided((4, 3), (1, 4), device="cuda").contiguous()
+    assert made.stride() == (3, 1)
+    assert made.device == torch.device("cuda", 0)
