@@ -33,9 +33,10 @@ def interpreter_options(**changes: Any) -> Any:
     return symbol(_INTERPRETER, "InterpreterOptions")(**changes)
 
 
-def semantic_of(builder: Any) -> Any:
-    """Return a ``TritonSemantic``, which checks and promotes types before it calls ``builder`` (3.6 to 3.9)."""
-    return symbol("triton.language.semantic", "TritonSemantic")(builder)
+def semantic_class() -> type:
+    """Return ``TritonSemantic``, which checks and promotes types before it calls its builder (3.6 to 3.9)."""
+    found: type = symbol("triton.language.semantic", "TritonSemantic")
+    return found
 
 
 def is_builtin(member: Any) -> bool:

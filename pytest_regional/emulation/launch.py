@@ -41,13 +41,13 @@ _WAITING_GRIDS = ("CooperativeReductionGrid",)
 class LaunchPlan:
     """How Inductor's kernels are launched.
 
-    ``config`` is the index among a kernel's configurations, ``programs`` the number of programs that blocks are
-    enlarged for (0: blocks as generated), ``reverse`` runs programs last to first, ``races`` looks for programs that
-    touch what others write.
+    ``config`` is the index among a kernel's configurations. ``programs`` is how many programs blocks are enlarged for
+    (0: blocks as generated); an operation on a block costs much the same whatever its size, up to thousands of
+    elements. ``reverse`` runs programs last to first, ``races`` looks for programs that touch what others write.
     """
 
     config: int = 0
-    programs: int = 16
+    programs: int = 4
     reverse: bool = False
     races: bool = False
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
+from .fast_types import spread
 from .regions import LaunchMemory, Region
 from .values import Array, TensorHandle, numpy_type
 
@@ -98,11 +99,11 @@ class Accesses:
 
     def create_broadcast(self, arg: Any, shape: Any) -> Any:
         """Repeat along axes of length one."""
-        return TensorHandle(np.broadcast_to(arg.data, shape), arg.dtype.scalar, arg.attr)
+        return TensorHandle(spread(arg.data, tuple(shape)), arg.dtype.scalar, arg.attr)
 
     def create_splat(self, ret_ty: Any, arg: Any) -> Any:
         """Repeat a scalar."""
-        data = np.broadcast_to(arg.data.reshape(()), tuple(ret_ty.shape))
+        data = spread(arg.data.reshape(()), tuple(ret_ty.shape))
         return TensorHandle(data, arg.dtype.scalar, arg.attr)
 
     def create_unsplat(self, arg: Any) -> Any:

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-from pytest_regional._torch.triton_language import interpreter_builder_class, interpreter_options, semantic_of
+from pytest_regional._torch.triton_language import interpreter_builder_class, interpreter_options
 from pytest_regional.emulation.errors import KernelAssertionError, UnsupportedByEmulationError
 
 from . import libdevice
 from .arithmetic import Arithmetic
 from .assembly import run_instruction
 from .atomics import Atomics
+from .fast_types import fast_semantic
 from .values import TensorHandle
 
 
@@ -104,4 +105,4 @@ def builder() -> Any:
 @cache
 def semantic() -> Any:
     """Return Triton's type rules on top of the builder."""
-    return semantic_of(builder())
+    return fast_semantic(builder())

@@ -33,6 +33,11 @@ class _Meaning(ast.NodeTransformer):
         node.value = _call(_TENSOR, node.value)
         return node
 
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.AST:
+        self.generic_visit(node)
+        node.value = _call(_TENSOR, node.value)
+        return node
+
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         self.generic_visit(node)
         name = _BOTH if isinstance(node.op, ast.And) else _EITHER

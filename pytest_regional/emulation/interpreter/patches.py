@@ -25,6 +25,7 @@ from pytest_regional.emulation.errors import EmulationError, UnsupportedByEmulat
 
 from . import reductions
 from .builder import semantic
+from .fast_types import block_type_init, tensor_init
 from .functions import call_device_function, device_range, is_jitted, limits_of, method_of
 
 _ABSENT: Any = object()
@@ -97,6 +98,8 @@ def _language_patches() -> Iterator[Patch]:
 
 def _class_patches() -> Iterator[Patch]:
     tensor = tl.core.tensor
+    yield Patch(tensor, "__init__", tensor_init)
+    yield Patch(tl.block_type, "__init__", block_type_init)
     yield Patch(tensor, "__index__", lambda self: int(self.handle.data.item()))
     yield Patch(tensor, "__int__", lambda self: int(self.handle.data.item()))
     yield Patch(tensor, "__bool__", _truth)

@@ -8,18 +8,27 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
+from pytest_regional._torch.triton_language import inductor_helpers
+
 from .values import Array, block, held_as_bits, scalar_value
 
 Combine = Callable[..., Any]
 
 
+_OF_TRITON = {"_sum_combine": np.add, "_elementwise_max": np.fmax, "_elementwise_min": np.fmin}
+_OF_INDUCTOR = {"maximum": np.maximum, "minimum": np.minimum, "_prod_accumulate": np.multiply}
+
+
 def _ufunc(combine_fn: Any) -> Any:
-    """Return numpy's function for a combine function of Triton's own library, or None; compared by identity."""
-    if combine_fn is tl.standard._sum_combine:
-        return np.add
-    if combine_fn is tl.standard._elementwise_max:
-        return np.fmax
-    return np.fmin if combine_fn is tl.standard._elementwise_min else None
+    """Return numpy's function for a combine function of Triton's library or of Inductor's helpers, or None.
+
+    They are compared by identity: a jitted function's hash is that of its text and of all it calls.
+    """
+    for library, table in ((tl.standard, _OF_TRITON), (inductor_helpers(), _OF_INDUCTOR)):
+        found = table.get(combine_fn.__name__)
+        if found is not None and getattr(library, combine_fn.__name__, None) is combine_fn:
+            return found
+    return None
 
 
 def _value(constant: Any) -> Any:
