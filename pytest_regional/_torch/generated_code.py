@@ -26,6 +26,8 @@ class RawLaunch:
         buffers: for each buffer it makes, the graph nodes behind it; of an extern call one entry without a name.
         node: the graph node that an extern call stands for, where Inductor knows.
         loops: for each buffer, the number of the loop that makes it; a C++ function holds several one after another.
+        parts: for each buffer, the number of the scheduled part that makes it; combined kernels are several, and each
+            is told the parts of all.
     """
 
     kernel: str
@@ -33,6 +35,7 @@ class RawLaunch:
     buffers: tuple[tuple[str, tuple[Any, ...]], ...]
     node: Any = None
     loops: tuple[int, ...] = ()
+    parts: tuple[int, ...] = ()
 
 
 @contextlib.contextmanager
@@ -123,15 +126,17 @@ def _fused(name: str, schedule: Any, loops: Mapping[Any, int]) -> RawLaunch:
     """Read the schedule of a fused kernel; markers between its nodes are classes and have no nodes."""
     buffers: list[tuple[str, tuple[Any, ...]]] = []
     numbers: list[int] = []
+    parts: list[int] = []
     outer = _outer_graphs()
-    for scheduled in schedule:
+    for part, scheduled in enumerate(schedule):
         for inner in scheduled.get_nodes() if hasattr(scheduled, "get_nodes") else ():
             if inner.node is not None:
                 nodes = tuple(node for node in _nodes(inner.node.origins) if node.graph not in outer)
                 made = [(buffer, nodes) for buffer in inner.get_buffer_names()]
                 buffers += made
                 numbers += [loops.get(inner, 0)] * len(made)
-    return RawLaunch(name, False, tuple(buffers), loops=tuple(numbers))
+                parts += [part] * len(made)
+    return RawLaunch(name, False, tuple(buffers), loops=tuple(numbers), parts=tuple(parts))
 
 
 def _nodes(origins: Any) -> tuple[Any, ...]:

@@ -5,6 +5,8 @@
 * ``reader``: from text to events in execution order.
 * ``origins``: which ATen operators each launch computes.
 * ``patterns``: from ``"aten.add"`` to the events it names.
+* ``pointers``: what a kernel loads from and stores to.
+* ``streams``: which launches on different GPU streams wait for each other.
 * ``memory``: which storage lives when.
 * ``assertions``: what a test says, and what it prints when the code is otherwise.
 """
@@ -37,6 +39,7 @@ from .events import (
     Return,
     Reuse,
     Step,
+    StreamSync,
     Wait,
 )
 from .origins import events_of, origins_kept, origins_of
@@ -64,6 +67,7 @@ __all__ = [
     "Return",
     "Reuse",
     "Step",
+    "StreamSync",
     "UnknownOriginError",
     "UnknownSizeError",
     "UnreadableCodeError",

@@ -14,6 +14,7 @@ from .errors import AmbiguousCodeError, CodeAssertionError, NoSuchOpError
 from .events import CodeEvent, Copy, Events, KernelLaunch
 from .memory import freed_at, peak_of
 from .patterns import OpLike, OpPattern, require_known
+from .streams import is_ordered
 from .view import Place, View, missing, views_holding, views_of
 
 
@@ -39,7 +40,8 @@ class CodeAssertions:
         """Assert that every launch of each operator comes before every launch of the next.
 
         Raises:
-            CodeAssertionError: one does not, or both are fused into one kernel.
+            CodeAssertionError: one does not, both are fused into one kernel, or they run on different GPU streams and
+                nothing makes one wait for the other.
         """
         __tracebackhide__ = True
         patterns = _at_least_two(ops)
@@ -212,6 +214,11 @@ def _check_order(view: View, before: OpPattern, first: list[Place], after: OpPat
         late, early = sorted({a for a, _ in wrong}), sorted({b for _, b in wrong})
         told = f"{before} ({view.lines(late)}) does not come before {after} ({view.lines(early)})"
         raise view.failure(told, [*late, *early])
+    beside = [(a, b) for a, b in pairs if a[0] == b[0] and not is_ordered(view.pieces[a[0]], a[1], b[1])]
+    if beside:
+        one, other = sorted({a for a, _ in beside}), sorted({b for _, b in beside})
+        told = f"{before} ({view.lines(one)}) and {after} ({view.lines(other)}) run on different streams"
+        raise view.failure(f"{told}, and nothing makes the later wait for the earlier", [*one, *other])
 
 
 def _exclusive(one: CodeEvent, other: CodeEvent) -> bool:

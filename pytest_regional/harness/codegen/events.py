@@ -52,6 +52,7 @@ class CodeEvent:
         writes: names of buffers and inputs written, as far as known.
         ops: the operators computed; None when unknown.
         path: the branches, loops and functions around it, outermost first.
+        stream: number of the user's GPU stream on which it runs; empty for the stream that is current at the call.
     """
 
     kind: ClassVar[str] = "other"
@@ -61,6 +62,7 @@ class CodeEvent:
     writes: tuple[str, ...] = ()
     ops: tuple[Op, ...] | None = ()
     path: tuple[Step, ...] = ()
+    stream: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +141,20 @@ class Wait(ExternCall):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StreamSync(ExternCall):
+    """Something between GPU streams: an event is recorded or waited for, or all work is.
+
+    Attributes:
+        action: the operator of namespace ``streams``, such as ``"record_event"``.
+        arguments: numbers of the event and of streams.
+    """
+
+    kind: ClassVar[str] = "sync"
+    action: str = ""
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Copy(ExternCall):
     """A call that does nothing but copy, such as ``copy_`` and ``clone``."""
 
@@ -183,9 +199,11 @@ class LaunchOrigin:
         ops: operators that the kernel computes; those of extern calls are left out.
         ops_of: the same for each buffer that the kernel makes.
         loops: the buffers of each loop of a C++ function, in order; empty where there is one kernel in one piece.
+        parts: the buffers of each part that was scheduled for this kernel, or for it and others together.
     """
 
     kernel: str
     ops: tuple[Op, ...]
     ops_of: tuple[tuple[str, tuple[Op, ...]], ...] = field(default=())
     loops: tuple[tuple[str, ...], ...] = ()
+    parts: tuple[tuple[str, ...], ...] = ()

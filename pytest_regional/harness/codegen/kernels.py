@@ -5,6 +5,10 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field, replace
 
+from .pointers import Accesses, accesses_of
+
+TEMPLATE = "triton_tem_"
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -97,23 +101,27 @@ def _triton_definition(name: str, source: str) -> KernelDefinition:
         module = ast.parse(source)
     except SyntaxError:
         return KernelDefinition(name, "triton", (), name)
-    functions = [part for part in module.body if isinstance(part, ast.FunctionDef) and part.decorator_list]
+    functions = {part.name: part for part in module.body if isinstance(part, ast.FunctionDef) and part.decorator_list}
     if not functions:
         return KernelDefinition(name, "triton", (), name)
-    function = next((part for part in functions if part.name == name), functions[-1])
+    function = functions.get(name) or list(functions.values())[-1]
     mutated = _mutated(function)
     written_by_user = not function.name.startswith("triton_")
-    parameters = [_triton_parameter(argument.arg, mutated, written_by_user) for argument in function.args.args]
+    accesses = accesses_of(function, functions) if function.name.startswith(TEMPLATE) else Accesses()
+    names = [argument.arg for argument in function.args.args]
+    parameters = [_triton_parameter(argument, mutated, written_by_user, accesses) for argument in names]
     return KernelDefinition(name, "triton", tuple(parameters), function.name)
 
 
-def _triton_parameter(name: str, mutated: frozenset[str], written_by_user: bool) -> Parameter:
-    if name in mutated or name.startswith(("in_out_ptr", "ws_ptr")):
+def _triton_parameter(name: str, mutated: frozenset[str], written_by_user: bool, accesses: Accesses) -> Parameter:
+    if name in mutated or name.startswith(("in_out_ptr", "ws_ptr", "sem_ptr")):
         return Parameter(name, reads=True, writes=True)
     if name.startswith("out_ptr"):
         return Parameter(name, reads=False, writes=True)
     if name.startswith(("in_ptr", "arg_")):
-        return Parameter(name, reads=True, writes=False)
+        # A template such as flex_attention's returns more than its output, through arguments that it stores to.
+        written = name in accesses.stored
+        return Parameter(name, reads=not written or name in accesses.loaded, writes=written)
     # Inductor says which parameters of a user's kernel are written only where its analysis found out.
     return Parameter(name, reads=written_by_user, writes=written_by_user and not mutated)
 

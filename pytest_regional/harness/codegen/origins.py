@@ -54,12 +54,16 @@ def _own(launch: RawLaunch) -> set[Any]:
 
 def _origin(launch: RawLaunch, owned: set[Any]) -> LaunchOrigin:
     ops_of = tuple((name, _ops(nodes, owned)) for name, nodes in launch.buffers)
-    loops: dict[int, list[str]] = {}
-    for loop, (name, _) in zip(launch.loops, launch.buffers, strict=False):
-        loops.setdefault(loop, []).append(name)
-    return LaunchOrigin(
-        launch.kernel, _unique(op for _, ops in ops_of for op in ops), ops_of, tuple(map(tuple, loops.values()))
-    )
+    ops = _unique(op for _, ops in ops_of for op in ops)
+    return LaunchOrigin(launch.kernel, ops, ops_of, _grouped(launch, launch.loops), _grouped(launch, launch.parts))
+
+
+def _grouped(launch: RawLaunch, numbers: Sequence[int]) -> tuple[tuple[str, ...], ...]:
+    """Return the buffers of ``launch`` that have the same number, group by group."""
+    groups: dict[int, list[str]] = {}
+    for number, (name, _) in zip(numbers, launch.buffers, strict=False):
+        groups.setdefault(number, []).append(name)
+    return tuple(map(tuple, groups.values()))
 
 
 def _unique(ops: Any) -> tuple[Op, ...]:
@@ -90,6 +94,7 @@ def events_of(text: str, origins: Origins | None) -> Events:
 def _told(events: list[CodeEvent], origins: Origins) -> list[CodeEvent]:
     """Give each launch the operators of the origin that makes one of its buffers, or of the next one of its kernel."""
     waiting: dict[str, deque[LaunchOrigin]] = {}
+    shared = _shared_schedules(origins)
     for origin in origins:
         waiting.setdefault(origin.kernel, deque()).append(origin)
     found: dict[int, LaunchOrigin | None] = {}
@@ -99,10 +104,31 @@ def _told(events: list[CodeEvent], origins: Origins) -> list[CodeEvent]:
             if event.line not in found:
                 found[event.line] = _take(event, waiting.get(event.kernel))
             known = found[event.line]
-            told += _with_origin(event, known) if known else [event]
+            told += _with_origin(event, _own_parts(event, known, shared, events)) if known else [event]
         else:
             told.append(event)
     return told
+
+
+def _shared_schedules(origins: Origins) -> frozenset[tuple[tuple[str, ...], ...]]:
+    """Return the parts that several kernels were told: those of combined kernels, of which each computes some."""
+    kernels: dict[tuple[tuple[str, ...], ...], set[str]] = {}
+    for origin in origins:
+        kernels.setdefault(origin.parts, set()).add(origin.kernel)
+    return frozenset(parts for parts, names_ in kernels.items() if len(names_) > 1 and len(parts) > 1)
+
+
+def _own_parts(
+    event: KernelLaunch, origin: LaunchOrigin, shared: frozenset[Any], events: Sequence[CodeEvent]
+) -> LaunchOrigin:
+    """Take from ``origin`` the parts whose buffers another launch writes and ``event`` does not."""
+    if origin.parts not in shared:
+        return origin
+    others = {name for e in events if isinstance(e, KernelLaunch) and e.line != event.line for name in e.writes}
+    mine = set(event.writes)
+    own = {name for part in origin.parts if mine.intersection(part) or not others.intersection(part) for name in part}
+    ops_of = tuple((name, ops) for name, ops in origin.ops_of if name in own)
+    return dataclasses.replace(origin, ops=_unique(op for _, ops in ops_of for op in ops), ops_of=ops_of)
 
 
 def _with_origin(event: KernelLaunch, origin: LaunchOrigin) -> list[CodeEvent]:

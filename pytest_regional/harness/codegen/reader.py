@@ -23,14 +23,28 @@ from .events import (
     Return,
     Reuse,
     Step,
+    StreamSync,
     Wait,
 )
 from .kernels import KernelDefinition
+from .streams import DEFAULT, STREAM_GETTERS, SYNCHRONIZATIONS
 from .wrapper import Wrapper
 
 # Calls that neither touch the contents of a buffer nor its lifetime.
 BOOKKEEPING = frozenset(
-    ["get_raw_stream", "clear", "size", "stride", "numel", "storage_offset", "set_device", "synchronize", "wait", "max"]
+    [
+        "get_raw_stream",
+        "current_stream",
+        "clear",
+        "size",
+        "stride",
+        "numel",
+        "storage_offset",
+        "set_device",
+        "synchronize",
+        "wait",
+        "max",
+    ]
 )
 
 
@@ -46,12 +60,15 @@ def read_events(text: str) -> list[CodeEvent]:
 class _FunctionReader:
     """Reads one function of a wrapper; calls of its other functions are read in place."""
 
-    def __init__(self, wrapper: Wrapper, name: str, path: tuple[Step, ...], argument: str | None = None) -> None:
+    def __init__(
+        self, wrapper: Wrapper, name: str, path: tuple[Step, ...], argument: str | None = None, stream: str = DEFAULT
+    ) -> None:
         if len(path) > 40:
             raise UnreadableCodeError(f"the function {name} of the generated code calls itself")
         self.wrapper, self.function = wrapper, wrapper.functions[name]
         self.argument = argument
         self.path = path
+        self.stream, self.streams = stream, {"default_stream": DEFAULT}
         self.comments = comments_between(wrapper.lines, self.function.lineno, self.function.end_lineno or 0)
         self.pending: list[Comment] = list(reversed(origin_comments(self.comments)))
         self.returned: tuple[str, ...] = ()
@@ -93,7 +110,7 @@ class _FunctionReader:
 
     def _event(self, kind: type[CodeEvent], node: ast.stmt, **fields: Any) -> CodeEvent:
         text = self.wrapper.lines[node.lineno - 1].strip()
-        return kind(line=node.lineno, text=text, path=self.path, **fields)
+        return kind(line=node.lineno, text=text, path=self.path, stream=self.stream, **fields)
 
     def _delete(self, statement: ast.Delete) -> Iterator[CodeEvent]:
         yield self._event(Free, statement, reads=tuple(map(names.spelled, statement.targets)))
@@ -104,7 +121,11 @@ class _FunctionReader:
         yield self._event(Return, statement, reads=tuple(filter(None, self.returned)))
 
     def _with(self, statement: ast.With) -> Iterator[CodeEvent]:
+        outer = self.stream
+        entered = [names.dotted(item.context_expr) or "" for item in statement.items]
+        self.stream = next((self.streams[name] for name in entered if name in self.streams), outer)
         yield from self._block(statement.body)
+        self.stream = outer
 
     def _if(self, statement: ast.If) -> Iterator[CodeEvent]:
         if all(isinstance(inner, ast.Raise) for inner in statement.body) and not statement.orelse:
@@ -171,6 +192,8 @@ class _FunctionReader:
         last = path.rpartition(".")[2]
         if inner:
             yield from self._inline(statement, call, inner, targets)
+        elif last in STREAM_GETTERS:
+            self.streams.update(dict.fromkeys(targets, ast.unparse(call.args[0])))
         elif "empty_strided" in last:
             yield self._allocation(statement, call, targets)
         elif last.startswith("assert_") or "check_inf_and_nan" in last:
@@ -198,7 +221,7 @@ class _FunctionReader:
         argument = next(iter(names.mentioned(*call.args)), None)
         if name not in self.wrapper.functions:
             raise UnreadableCodeError(f"line {statement.lineno} calls {name}, which the generated code does not define")
-        inner = _FunctionReader(self.wrapper, name, (*self.path, step), argument)
+        inner = _FunctionReader(self.wrapper, name, (*self.path, step), argument, self.stream)
         yield from inner.events()
         whole = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
         for number, returned in enumerate(inner.returned):
@@ -238,14 +261,17 @@ class _FunctionReader:
         inputs = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg != "out")]
         positions = (0,) if names.is_wait(operator) else operators.mutated_positions(operator)
         mutated = [call.args[i] for i in positions if i < len(call.args)]
+        kind = _extern_kind(operator)
+        told = _synchronization(operator, call) if kind is StreamSync else {}
         return self._event(
-            _extern_kind(operator),
+            kind,
             statement,
             reads=names.mentioned(*inputs),
             writes=tuple(dict.fromkeys((*targets, *out, *names.mentioned(*mutated)))),
             ops=_ops_of(operator),
             function=names.dotted(call.func) or operator,
             comment=comment,
+            **told,
         )
 
     def _method(self, statement: ast.stmt, call: ast.Call, method: str, targets: tuple[str, ...]) -> CodeEvent:
@@ -287,9 +313,15 @@ def _items(node: ast.expr) -> tuple[str, ...]:
 def _extern_kind(operator: str) -> type[ExternCall]:
     if names.is_wait(operator):
         return Wait
+    if operator.startswith(SYNCHRONIZATIONS):
+        return StreamSync
     if names.is_collective(operator):
         return CollectiveStart
     return Copy if operators.packet_name(operator) in operators.COPIES else ExternCall
+
+
+def _synchronization(operator: str, call: ast.Call) -> dict[str, Any]:
+    return {"action": operator.split(".")[1], "arguments": tuple(map(ast.unparse, call.args))}
 
 
 def _ops_of(operator: str) -> tuple[Op, ...]:

@@ -24,6 +24,8 @@ def _told(event: CodeEvent) -> str:
     text = event.text if len(event.text) <= 100 else event.text[:97] + "..."
     if isinstance(event, KernelLaunch) and event.loops > 1:
         text += f"  (loop {event.loop} of {event.loops})"
+    if event.stream:
+        text += f"  (stream {event.stream})"
     return f"{text}  [{ops_shown(event.ops)}]" if event.ops is None or event.ops else text
 
 

@@ -1,25 +1,26 @@
-"""Write the wrappers in ``wrappers/``: ``python tests/harness/codegen/capture_wrappers.py [EMULATION] [NAMES...]``.
+"""Write the wrappers in ``wrappers/``: ``python -m tests.harness.codegen.capture_wrappers [NAMES...]``.
 
-On a machine with a GPU the programs are compiled as they are. Elsewhere EMULATION names a module that can be imported
-and makes Inductor generate Triton code without one: ``backend_post`` is its Dynamo backend, ``CODES`` the list of
-wrappers that it generated, ``PICK["kind"]`` the kind of template it takes, ``pretend`` a context in which Dynamo, too,
-believes that there is a GPU.
+On a machine with a GPU the programs are compiled as they are. Elsewhere the GPU is emulated: Inductor generates the
+same code, but for the lines that enter the device and ask for its stream. Where torch is a build with CUDA and no
+backward has to run, these lines, too, are those for a GPU.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-import os
 import sys
-import tempfile
 from pathlib import Path
 
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-
+import pytest
 import torch
+import torch._dynamo.variables.streams  # registers the operators of namespace streams
 import triton
 import triton.language as tl
+from torch.fx.traceback import annotate
+
+import pytest_regional.emulation.backend
+from pytest_regional._torch import emulated_device
+from pytest_regional.testing import regional
 
 WRAPPERS = Path(__file__).parent / "wrappers"
 
@@ -61,6 +62,37 @@ def foreach(a, b):
     return torch._foreach_add([a, b], 1.0)
 
 
+def combined(a, b):
+    """Reductions and a pointwise operator in combined kernels."""
+    return a.sum(1), b.relu() + 1, (a * 2).amax(0)
+
+
+def scan(a):
+    """A scan whose programs tell each other through a workspace."""
+    return a.cumsum(0) + 1
+
+
+def scatter(a, indices, values):
+    """A kernel that adds into what another wrote."""
+    return a.index_put((indices,), values, accumulate=True) * 2
+
+
+def streams(a, b):
+    """A product on a stream of its own, and a kernel that needs it without waiting for it."""
+    with annotate({"stream": 1}):
+        product = (b @ b).relu()
+    return a.sin() + product.cos()
+
+
+def waiting(a, b):
+    """As above, with an event recorded and waited for."""
+    with annotate({"stream": 1}):
+        product = (b @ b).relu()
+        torch.ops.streams.record_event(2, 1)
+    torch.ops.streams.wait_event(2, 0)
+    return a.sin() + product.cos()
+
+
 def leaf(*shape):
     """Make an input that requires a gradient."""
     return torch.randn(shape, requires_grad=True)
@@ -73,32 +105,38 @@ PROGRAMS = {
     "branch": (branch, [torch.randn(8, 8)], {}),
     "template": (template, [torch.randn(64, 96), torch.randn(96, 80)], TEMPLATES),
     "foreach": (foreach, [torch.randn(8, 8), torch.randn(8)], {}),
+    "combined": (combined, [torch.randn(32, 64), torch.randn(48)], {"combo_kernels": True}),
+    "scan": (scan, [torch.randn(100_000)], {}),
+    "scatter": (scatter, [torch.randn(10), torch.tensor([1, 2, 1, 1]), torch.randn(4)], {}),
+    "streams": (streams, [torch.randn(8, 8), torch.randn(8, 8)], {}),
+    "waiting": (waiting, [torch.randn(8, 8), torch.randn(8, 8)], {}),
 }
 
 
-def generated(name: str, emulation) -> list[str]:
-    """Return the wrappers of one program, forward before backward."""
+def generated(name: str) -> list[tuple[str, str]]:
+    """Return the wrappers of one program, forward before backward, each with the kind of its graph."""
     function, inputs, configs = PROGRAMS[name]
-    with torch._inductor.config.patch(configs), contextlib.ExitStack() as stack:
-        if emulation is None:
-            from torch._inductor.utils import run_and_get_code
-
-            inputs = [x.detach().cuda().requires_grad_(x.requires_grad) for x in inputs]
-            return run_and_get_code(lambda: run(torch.compile(function), inputs))[1]
-        emulation.CODES.clear()
-        emulation.PICK["kind"] = "Triton" if configs else None
-        # The kernels need not run: what fails after the code was generated is no concern here.
-        stack.enter_context(contextlib.suppress(AttributeError))
-        stack.enter_context(emulation.pretend())
-        run(torch.compile(function, backend=emulation.backend_post), inputs)
-    return list(emulation.CODES)
+    device = "cuda" if torch.cuda.is_available() else "cuda-emulated"
+    with contextlib.ExitStack() as stack:
+        if device == "cuda-emulated":
+            trains = any(x.requires_grad for x in inputs)
+            stack.enter_context(only_generating(as_on_a_gpu=bool(torch.version.cuda) and not trains))
+        made = stack.enter_context(regional("inductor", device, inductor_configs=configs, expects_regions=False))
+        moved = [x.detach().to(made.device).requires_grad_(x.requires_grad) for x in inputs]
+        # The code need not run: what fails after it was generated is no concern here.
+        with contextlib.suppress(Exception):
+            made.run(function, *moved)
+        return [(source.graph, source.text) for source in made.observer.code(0)]
 
 
-def run(compiled, inputs) -> None:
-    """Run forward, and backward where an input wants a gradient."""
-    outputs = compiled(*inputs)
-    if any(x.requires_grad for x in inputs):
-        outputs.sum().backward()
+@contextlib.contextmanager
+def only_generating(*, as_on_a_gpu: bool):
+    """Launch no kernel; with ``as_on_a_gpu`` write wrappers as for a GPU, which do not run here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pytest_regional.emulation.backend, "launch_inductor_kernel", lambda *args, **kwargs: None)
+        if as_on_a_gpu:
+            patch.setattr(emulated_device, "_overrides", lambda base: base)
+        yield
 
 
 def without_paths(text: str) -> str:
@@ -110,13 +148,11 @@ def without_paths(text: str) -> str:
 
 def main() -> None:
     """Write one file for each wrapper."""
-    emulation = importlib.import_module(sys.argv[1]) if len(sys.argv) > 1 else None
     version = ".".join(torch.__version__.split(".")[:2])
-    for name in sys.argv[2:] or PROGRAMS:
-        texts = generated(name, emulation)
-        kinds = ("forward", "backward") if len(texts) == 2 else ("inference",)
-        assert len(texts) == len(kinds), f"{name} gave {len(texts)} wrappers"
-        for kind, text in zip(kinds, texts, strict=True):
+    for name in sys.argv[1:] or PROGRAMS:
+        texts = generated(name)
+        assert texts, f"{name} gave no wrapper"
+        for kind, text in texts:
             (WRAPPERS / f"triton_{name}_{kind}_torch{version}.txt").write_text(without_paths(text))
 
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional.harness.codegen import CodeAssertionError, NoSuchOpError, Op, UnknownOriginError
+from pytest_regional.harness.codegen import (
+    CodeAssertionError,
+    LaunchOrigin,
+    NoSuchOpError,
+    Op,
+    UnknownOriginError,
+    events_of,
+)
 
+from . import capture_wrappers
 from .wrapper_files import captured
 
 VERSIONS = ("2.11", "2.13", "2.15")
@@ -84,3 +92,90 @@ def test_overloads_are_not_known_from_comments():
         NoSuchOpError, match=r"Only the name 'aten.silu' is known, not its overload: leave the overload"
     ):
         captured("train", "forward", "2.13").assert_order("aten.mm", torch.ops.aten.silu.default)
+
+
+@every_version
+def test_combined_kernels(version):
+    code = captured("combined", "inference", version)
+    pointwise, reductions = code.events.of_kind("kernel")
+    assert (pointwise.reads, pointwise.writes) == (("arg1_1",), ("buf1",))
+    assert (reductions.reads, reductions.writes) == (("arg0_1",), ("buf0", "buf2"))
+
+
+def parts(kernel: str) -> LaunchOrigin:
+    """Return what Inductor tells of each of two kernels that it combined three parts into."""
+    ops_of = tuple((f"buf{n}", (Op(f"aten.{name}"),)) for n, name in enumerate(("sum", "relu", "amax")))
+    return LaunchOrigin(
+        kernel, tuple(op for _, ops in ops_of for op in ops), ops_of, (), (("buf0",), ("buf1",), ("buf2",))
+    )
+
+
+@every_version
+def test_each_of_the_combined_kernels_computes_its_parts_alone(version):
+    text = captured("combined", "inference", version).sources[0].text
+    names = [event.kernel for event in events_of(text, None).of_kind("kernel")]
+    told = events_of(text, tuple(map(parts, names))).of_kind("kernel")
+    assert [event.ops for event in told] == [(Op("aten.relu"),), (Op("aten.sum"), Op("aten.amax"))]
+    # One kernel that was told all of them computes all of them.
+    alone = events_of(text, (parts(names[0]),)).of_kind("kernel")
+    assert len(alone[0].ops) == 3
+
+
+@every_version
+def test_a_workspace_is_read_and_written(version):
+    code = captured("scan", "inference", version)
+    code.assert_fused("aten.cumsum", "aten.add")
+    (kernel,) = code.events.of_kind("kernel")
+    assert "workspace_0" in kernel.reads
+    assert "workspace_0" in kernel.writes
+    assert [event.text for event in code.events if event.writes == ("workspace_0",)][1:] == ["workspace_0.zero_()"]
+
+
+@every_version
+def test_a_kernel_adds_into_what_another_wrote(version):
+    code = captured("scatter", "inference", version)
+    copy, scatter, last = code.events.of_kind("kernel")
+    assert (copy.reads, copy.writes) == (("arg0_1",), ("buf0",))
+    assert "buf0" in scatter.reads
+    assert scatter.writes == ("buf0",)
+    assert last.reads == ("buf0",)
+    code.assert_order("aten.index_put", "aten.mul")
+
+
+SEMAPHORES = """
+kernel = async_compile.triton('triton_red_fused_sum_0', '''
+@triton_heuristics.cooperative_reduction(inductor_meta={'mutated_arg_names': []})
+@triton.jit
+def triton_red_fused_sum_0(in_ptr0, out_ptr0, sem_ptr, ws_ptr, xnumel, RSPLIT : tl.constexpr):
+    pass
+''')
+def call(args):
+    arg0_1, = args
+    kernel.run(arg0_1, buf0, semaphores_0, workspace_0, 1, stream=raw_stream0)
+"""
+
+
+def test_semaphores_are_read_and_written():
+    (kernel,) = events_of(SEMAPHORES, None).of_kind("kernel")
+    assert kernel.reads == ("arg0_1", "semaphores_0", "workspace_0")
+    assert kernel.writes == ("buf0", "semaphores_0", "workspace_0")
+
+
+TEMPLATE = (
+    SEMAPHORES.replace("sem_ptr, ws_ptr", "arg_Q, arg_L")
+    .replace("triton_red", "triton_tem")
+    .replace("    pass", "    Q = arg_Q\n    L = arg_L + 4\n    tl.store(L, tl.load(Q))")
+)
+
+
+def test_a_template_that_stores_to_an_argument_writes_it():
+    (kernel,) = events_of(TEMPLATE, None).of_kind("kernel")
+    assert kernel.reads == ("arg0_1", "semaphores_0")
+    assert kernel.writes == ("buf0", "workspace_0")
+
+
+def test_a_captured_wrapper_is_what_this_torch_generates():
+    version = ".".join(torch.__version__.split(".")[:2])
+    ((_, text),) = capture_wrappers.generated("scan")
+    kept = captured("scan", "inference", version).events
+    assert [event.kind for event in events_of(text, None)] == [event.kind for event in kept]
