@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
+from pytest_regional.emulation.errors import EmulationError
+
 from .fast_types import spread
 from .regions import LaunchMemory, Region
 from .values import Array, TensorHandle, numpy_type
@@ -35,16 +37,36 @@ class Accesses:
     """The ``create_*`` methods for loads, stores and everything that moves pointers."""
 
     memory: LaunchMemory
+    patience: int = 0
+    _fruitless: int = 0
+
+    def pause(self) -> None:
+        """Let other programs run, where programs of a launch take turns."""
+
+    def waited(self, fruitless: bool) -> None:
+        """Count operations in a row that a program may be waiting with: none of them changed memory.
+
+        Raises:
+            EmulationError: if they are so many that what is waited for cannot come.
+        """
+        self._fruitless = self._fruitless + 1 if fruitless else 0
+        if self._fruitless > self.patience:
+            raise EmulationError(
+                f"{self.memory.kernel} waits for a change of memory that none of its programs makes: they wait for "
+                f"each other forever, or do so outside a grid whose programs run together"
+            )
 
     def create_load(self, ptr: Any, *policies: Any, **named: Any) -> Any:
         """Load without a mask."""
         scalar = _element_type(ptr)
+        self._wait_if_volatile(policies, named)
         return TensorHandle(self._read(ptr, ptr.data, numpy_type(scalar), "load"), scalar)
 
     def create_masked_load(self, ptrs: Any, mask: Any, other: Any, *policies: Any, **named: Any) -> Any:
         """Load where ``mask`` holds; elsewhere the result is ``other``, or poison of zeros if there is none."""
         scalar = _element_type(ptrs)
         dtype = numpy_type(scalar)
+        self._wait_if_volatile(policies, named)
         where = np.broadcast_to(mask.data, ptrs.data.shape)
         if where.all():
             return TensorHandle(self._read(ptrs, ptrs.data, dtype, "load"), scalar)
@@ -70,6 +92,12 @@ class Accesses:
         elif where.any():
             self._write(ptrs, ptrs.data[where], values[where], dtype)
 
+    def _wait_if_volatile(self, policies: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Take the last of a load's policies for what it is: a loop around a volatile load may be waiting."""
+        if named.get("is_volatile", policies[-1] if policies else False):
+            self.pause()
+            self.waited(fruitless=True)
+
     def _read(self, handle: Any, addresses: Array, dtype: np.dtype[Any], what: str) -> Array:
         region, indices = self.memory.locate(region_of_pointer(handle), addresses, dtype, what)
         self.memory.reading(region, indices, dtype)
@@ -78,6 +106,7 @@ class Accesses:
     def _write(self, handle: Any, addresses: Array, values: Array, dtype: np.dtype[Any]) -> None:
         region, indices = self.memory.locate(region_of_pointer(handle), addresses, dtype, "store")
         self.memory.writing(region, indices, dtype)
+        self._fruitless = 0
         region.elements(dtype)[indices] = values
 
     def create_addptr(self, ptr: Any, offset: Any) -> Any:

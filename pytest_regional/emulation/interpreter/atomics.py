@@ -28,9 +28,6 @@ _OPERATIONS: dict[str, Callable[[Array, Array], Array]] = {
 class Atomics(Accesses):
     """The ``create_atomic_*`` methods."""
 
-    def pause(self) -> None:
-        """Let other programs run, where programs of a launch take turns."""
-
     def create_atomic_rmw(self, rmwOp: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
         """Read, modify and write every lane's element, lanes of one address in order; return what was read."""
         scalar = val.dtype.scalar
@@ -58,8 +55,7 @@ class Atomics(Accesses):
 
     def create_atomic_load(self, ptr: Any, mask: Any, sem: Any, scope: Any) -> Any:
         """Load, letting other programs run first."""
-        self.pause()
-        return self.create_masked_load(ptr, mask, None)
+        return self.create_masked_load(ptr, mask, None, is_volatile=True)
 
     def create_atomic_store(self, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any) -> None:
         """Store."""
@@ -75,20 +71,25 @@ class Atomics(Accesses):
         if where.any():
             region, indices = self.memory.locate(region_of_pointer(ptr), ptr.data[where], dtype, "atomic operation")
             self.memory.updating(region, indices, dtype)
-            read[where] = _in_order(region, indices, np.broadcast_to(lanes, ptr.data.shape)[where], dtype, updated)
+            values = np.broadcast_to(lanes, ptr.data.shape)[where]
+            read[where], changed = _in_order(region, indices, values, dtype, updated)
+            self.waited(fruitless=not changed)
         return TensorHandle(read, scalar)
 
 
 def _in_order(
     region: Region, indices: Array, lanes: Array, dtype: np.dtype[Any], updated: Callable[[Array, Array], Array]
-) -> Array:
+) -> tuple[Array, bool]:
+    """Update the elements; return what was read, and whether any changed."""
     elements = region.elements(dtype)
     read = np.empty(indices.shape, dtype=dtype)
+    changed = False
     for turn in _turns(indices):
         old = elements[indices[turn]]
         read[turn] = old
-        elements[indices[turn]] = updated(old, lanes[turn])
-    return read
+        new = elements[indices[turn]] = updated(old, lanes[turn])
+        changed = changed or bool((old != new).any())
+    return read, changed
 
 
 def _turns(indices: Array) -> Iterator[Any]:

@@ -88,8 +88,8 @@ class _FastPaths:
 
     def binary_op_type_checking_impl(self, lhs: Any, rhs: Any, *arguments: Any, **named: Any) -> tuple[Any, Any]:
         """Give both operands the same type and shape."""
-        left: Any = getattr(lhs, "dtype", None)
-        if left is not None and left is getattr(rhs, "dtype", None) and left.name in _PLAIN:
+        left = getattr(lhs, "dtype", None)
+        if left is getattr(rhs, "dtype", None) and getattr(left, "name", None) in _PLAIN:
             return self.broadcast_impl_value(lhs, rhs)
         return super().binary_op_type_checking_impl(lhs, rhs, *arguments, **named)  # type: ignore[misc, no-any-return]
 

@@ -14,6 +14,9 @@ from pytest_regional.emulation.errors import EmulationError
 from .builder import builder
 from .regions import LaunchMemory
 
+# Operations in a row, all programs together, that may leave memory as it is before waiting counts as forever.
+_PATIENCE = 2_000
+
 Program: TypeAlias = tuple[int, int, int]
 
 
@@ -27,6 +30,7 @@ def programs_of(grid: Sequence[int], reverse: bool = False) -> list[Program]:
 def run_in_order(body: Callable[[], Any], programs: Sequence[Program], memory: LaunchMemory) -> None:
     """Run every program to its end before the next."""
     made = builder()
+    made.patience = _PATIENCE
     for program in programs:
         made.grid_idx = memory.program = program
         body()
@@ -46,14 +50,9 @@ class _Turns:
         self.running: Program | None = None
         self.finished = threading.Semaphore(0)
         self.failure: BaseException | None = None
-        self.idle_turns = 0
 
     def run(self) -> None:
-        """Run all programs.
-
-        Raises:
-            EmulationError: if they wait for each other forever.
-        """
+        """Run all programs."""
         threads = [threading.Thread(target=self._thread, args=(program,), daemon=True) for program in self.waiting]
         for thread in threads:
             thread.start()
@@ -72,7 +71,6 @@ class _Turns:
                     self.body()
         except BaseException as failure:  # noqa: BLE001  raised again by the thread that launched
             self.failure = self.failure or failure
-        self.idle_turns = 0
         self._next()
 
     def _next(self) -> None:
@@ -87,9 +85,6 @@ class _Turns:
         """Let every other program run up to its next atomic operation."""
         if self.failure is not None:
             raise EmulationError("another program of this launch failed")
-        self.idle_turns += 1
-        if self.idle_turns > 1000 * (len(self.waiting) + 1):
-            raise EmulationError("the programs of this launch wait for each other forever")
         program = self.running
         assert program is not None
         self.waiting.append(program)
@@ -102,6 +97,7 @@ def run_together(body: Callable[[], Any], programs: Sequence[Program], memory: L
     turns = _Turns(body, programs, memory)
     made = builder()
     made.pause = turns.pause
+    made.patience = _PATIENCE + 100 * len(programs)
     try:
         turns.run()
     finally:

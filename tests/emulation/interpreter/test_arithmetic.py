@@ -125,10 +125,16 @@ def like(tensor: torch.Tensor, count: int, dtype: torch.dtype | None = None) -> 
 def test_floats_are_rounded_after_every_operation(dtype):
     a, b = numbers(dtype, 0), numbers(dtype, 1)
     results = like(a, 4)
-    run(four_operations, a=a, b=b, **dict(zip(("sums", "differences", "products", "quotients"), results)), N=N)
+    run(
+        four_operations,
+        a=a,
+        b=b,
+        **dict(zip(("sums", "differences", "products", "quotients"), results, strict=True)),
+        N=N,
+    )
     wide = a.double(), b.double()
     expected = [wide[0] + wide[1], wide[0] - wide[1], wide[0] * wide[1], wide[0] / wide[1]]
-    for result, exact in zip(results, expected):
+    for result, exact in zip(results, expected, strict=True):
         assert torch.equal(result, exact.to(dtype))
 
 
@@ -137,10 +143,16 @@ def test_integers_wrap_and_divide_towards_zero(dtype):
     a, b = numbers(dtype, 0), numbers(dtype, 1)
     b = torch.where(b.to(torch.int64) == 0, 7, b.to(torch.int64)).to(dtype)
     results = like(a, 4)
-    run(integer_operations, a=a, b=b, **dict(zip(("sums", "products", "quotients", "remainders"), results)), N=N)
+    run(
+        integer_operations,
+        a=a,
+        b=b,
+        **dict(zip(("sums", "products", "quotients", "remainders"), results, strict=True)),
+        N=N,
+    )
     x, y = a.to(torch.int64), b.to(torch.int64)
     expected = [x + y, x * y, torch.div(x, y, rounding_mode="trunc"), torch.fmod(x, y)]
-    for result, exact in zip(results, expected):
+    for result, exact in zip(results, expected, strict=True):
         assert torch.equal(result.to(torch.int64), exact.to(dtype).to(torch.int64))
 
 
@@ -149,9 +161,9 @@ def test_bits(dtype):
     a, b = numbers(dtype, 0), numbers(dtype, 1)
     results = like(a, 5)
     names = ("conjunction", "exclusive", "inverse", "left", "right")
-    run(bit_operations, a=a, b=b, **dict(zip(names, results)), N=N)
+    run(bit_operations, a=a, b=b, **dict(zip(names, results, strict=True)), N=N)
     x, y = a.to(torch.int64), b.to(torch.int64)
-    for result, exact in zip(results, [x & y, x ^ y, ~x, x << 3, x >> 2]):
+    for result, exact in zip(results, [x & y, x ^ y, ~x, x << 3, x >> 2], strict=True):
         assert torch.equal(result.to(torch.int64), exact.to(dtype).to(torch.int64))
 
 
@@ -162,8 +174,8 @@ def test_comparisons(dtype):
     if dtype.is_floating_point:
         a[::5] = float("nan")
     results = like(a, 4, torch.bool)
-    run(comparisons, a=a, b=b, **dict(zip(("less", "equal", "unequal", "at_least"), results)), N=N)
-    for result, expected in zip(results, [a < b, a == b, a != b, a >= b]):
+    run(comparisons, a=a, b=b, **dict(zip(("less", "equal", "unequal", "at_least"), results, strict=True)), N=N)
+    for result, expected in zip(results, [a < b, a == b, a != b, a >= b], strict=True):
         assert torch.equal(result, expected)
 
 
@@ -172,9 +184,9 @@ def test_minimum_and_maximum_with_nan(dtype):
     a, b = numbers(dtype, 0), numbers(dtype, 1)
     a[::5], b[::7] = float("nan"), float("nan")
     results = like(a, 4)
-    run(smallest_and_largest, a=a, b=b, **dict(zip(("low", "high", "low_nan", "high_nan"), results)), N=N)
+    run(smallest_and_largest, a=a, b=b, **dict(zip(("low", "high", "low_nan", "high_nan"), results, strict=True)), N=N)
     expected = [torch.fmin(a, b), torch.fmax(a, b), torch.minimum(a, b), torch.maximum(a, b)]
-    for result, exact in zip(results, expected):
+    for result, exact in zip(results, expected, strict=True):
         torch.testing.assert_close(result, exact, equal_nan=True, rtol=0, atol=0)
 
 
@@ -182,9 +194,11 @@ def test_minimum_and_maximum_with_nan(dtype):
 def test_functions(dtype):
     a = numbers(dtype, 0)
     results = like(a, 5)
-    run(unary, a=a, **dict(zip(("exponential", "logarithm", "root", "magnitude", "floor"), results)), N=N)
+    run(unary, a=a, **dict(zip(("exponential", "logarithm", "root", "magnitude", "floor"), results, strict=True)), N=N)
     wide = a.double()
-    for result, exact in zip(results, [wide.exp(), wide.abs().log(), wide.abs().sqrt(), wide.abs(), wide.floor()]):
+    for result, exact in zip(
+        results, [wide.exp(), wide.abs().log(), wide.abs().sqrt(), wide.abs(), wide.floor()], strict=True
+    ):
         torch.testing.assert_close(result, exact.to(dtype))
 
 
@@ -202,7 +216,7 @@ def test_upper_half_of_a_product(dtype):
     a, b = (generator.integers(0, 2**bits, N, dtype=np.dtype(f"u{bits // 8}")).view(dtype) for _ in range(2))
     out = torch.zeros(N, dtype=torch.from_numpy(a).dtype)
     run(high_products, a=torch.from_numpy(a), b=torch.from_numpy(b), out=out, N=N)
-    expected = [(int(x) % 2**bits) * (int(y) % 2**bits) >> bits for x, y in zip(a, b)]
+    expected = [(int(x) % 2**bits) * (int(y) % 2**bits) >> bits for x, y in zip(a, b, strict=True)]
     assert [int(value) % 2**bits for value in out.numpy()] == expected
 
 

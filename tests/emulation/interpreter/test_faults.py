@@ -102,7 +102,7 @@ def test_a_load_that_lands_in_another_argument_is_still_outside_its_own():
 
 
 def test_a_store_past_the_end():
-    with pytest.raises(MemoryFaultError, match="out-of-bounds store: .* 28 of 32 accesses outside argument target"):
+    with pytest.raises(MemoryFaultError, match=r"out-of-bounds store: .* 28 of 32 accesses outside argument target"):
         run(copy_unmasked, (4,), source=torch.arange(128.0), target=torch.zeros(100), BLOCK=32)
 
 
@@ -110,12 +110,12 @@ def test_an_atomic_operation_past_the_end():
     target = torch.zeros(3)
     run(add_atomically, target=target, index=torch.tensor([2]), value=1.0)
     assert target.tolist() == [0, 0, 1]
-    with pytest.raises(MemoryFaultError, match="out-of-bounds atomic operation: .* outside argument target"):
+    with pytest.raises(MemoryFaultError, match=r"out-of-bounds atomic operation: .* outside argument target"):
         run(add_atomically, target=target, index=torch.tensor([3]), value=1.0)
 
 
 def test_a_misaligned_load():
-    with pytest.raises(MemoryFaultError, match="misaligned load: .* argument source .* multiple of 8"):
+    with pytest.raises(MemoryFaultError, match=r"misaligned load: .* argument source .* multiple of 8"):
         run(load_wider, source=torch.zeros(8), target=torch.zeros(2, dtype=torch.float64))
 
 
