@@ -43,6 +43,10 @@ class Accesses:
     def pause(self) -> None:
         """Let other programs run, where programs of a launch take turns."""
 
+    def progressed(self) -> None:
+        """Start to count anew what :meth:`waited` counts."""
+        self._fruitless = 0
+
     def waited(self, fruitless: bool) -> None:
         """Count operations in a row that a program may be waiting with: none of them changed memory.
 
@@ -106,8 +110,8 @@ class Accesses:
     def _write(self, handle: Any, addresses: Array, values: Array, dtype: np.dtype[Any]) -> None:
         region, indices = self.memory.locate(region_of_pointer(handle), addresses, dtype, "store")
         self.memory.writing(region, indices, dtype)
-        self._fruitless = 0
         region.elements(dtype)[indices] = values
+        self.progressed()
 
     def create_addptr(self, ptr: Any, offset: Any) -> Any:
         """Move a pointer by elements."""

@@ -15,7 +15,7 @@ from .builder import builder
 from .regions import LaunchMemory
 
 # Operations in a row, all programs together, that may leave memory as it is before waiting counts as forever.
-_PATIENCE = 2_000
+_PATIENCE = 20_000
 
 Program: TypeAlias = tuple[int, int, int]
 
@@ -33,6 +33,7 @@ def run_in_order(body: Callable[[], Any], programs: Sequence[Program], memory: L
     made.patience = _PATIENCE
     for program in programs:
         made.grid_idx = memory.program = program
+        made.progressed()
         body()
 
 
@@ -71,9 +72,11 @@ class _Turns:
                     self.body()
         except BaseException as failure:  # noqa: BLE001  raised again by the thread that launched
             self.failure = self.failure or failure
+        builder().progressed()
         self._next()
 
     def _next(self) -> None:
+        """Let the next program run, or end the launch."""
         if not self.waiting:
             self.finished.release()
             return

@@ -9,6 +9,7 @@ import triton.language as tl
 from torch._inductor.runtime import triton_helpers
 
 from pytest_regional.emulation.errors import EmulationError, MemoryFaultError
+from pytest_regional.emulation.interpreter import programs
 from pytest_regional.emulation.interpreter.programs import programs_of
 from pytest_regional.emulation.launch import launch_kernel
 from pytest_regional.emulation.memory import Memory
@@ -32,6 +33,12 @@ def waits_for_its_successor(flags, out):
         ready = tl.atomic_add(flags + program + 1, 0)
     tl.store(out + program, ready)
     tl.atomic_xchg(flags + program, program + 1)
+
+
+@triton.jit
+def adds_nothing(out):
+    tl.atomic_add(out, 0)
+    tl.atomic_add(out, 0)
 
 
 @triton.jit
@@ -85,6 +92,13 @@ def test_programs_that_wait_for_others(reverse):
     assert out.tolist() == list(range(2, 10))
 
 
+@pytest.mark.usefixtures("impatient")
+def test_atomics_that_change_nothing_are_no_waiting():
+    out = torch.zeros(1, dtype=torch.int32)
+    run(adds_nothing, (150,), out=out)
+    assert out.item() == 0
+
+
 def test_programs_that_poll():
     flags, out = torch.zeros(5, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
     flags[0] = 1
@@ -93,12 +107,19 @@ def test_programs_that_poll():
     assert out.tolist() == [1, 1, 1, 1]
 
 
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(programs, "_PATIENCE", 100)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_programs_that_wait_forever_are_stopped():
     flags, out = torch.zeros(5, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
     with pytest.raises(EmulationError, match="wait for each other forever"):
         run(waits_for_its_successor, (4,), together=True, flags=flags, out=out)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_program_that_waits_outside_a_common_launch_is_stopped():
     flags, out = torch.zeros(5, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
     flags[4] = 5
