@@ -16,6 +16,7 @@ from pytest_regional import environment, marks
 from pytest_regional._text import plural
 from pytest_regional.backends import registry
 from pytest_regional.collection import CHOICE
+from pytest_regional.harness.device import DEVICES
 from pytest_regional.known_failures import KnownFailures
 from pytest_regional.marks import CompileMark, KnownFailure
 from pytest_regional.report import facts
@@ -70,7 +71,7 @@ class RegionalSession:
 
     def short_name(self, name: str) -> str:
         """Return the name of the backend or device ``name`` as test ids show it."""
-        return name.rpartition(":")[2] if ":" in name else name
+        return name if name in DEVICES else name.rpartition(":")[2]
 
     def header(self) -> list[str]:
         """Return the lines of pytest's header."""
@@ -135,11 +136,14 @@ class RegionalSession:
 
     def ask_the_device(self, item: pytest.Item) -> None:
         """Add the skips that depend on the device: asked now that the test is about to run, never at import."""
+        from pytest_regional.harness.cuda_state import lost
         from pytest_regional.harness.device import device_under_test
         from pytest_regional.harness.on_device import device_limit, missing_on
 
         target = item.stash[TARGET]
         device = device_under_test(target.device)
+        if device.kind == "cuda" and lost():
+            pytest.fail(f"{lost()}; the GPU is lost to this process, and to this test", pytrace=False)
         for name in target.mark.requires:
             limit = device_limit(device, name)
             if not limit:

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 from pytest_regional._torch import state
 
+from .cuda_state import gpu_isolated
+
 #: Environment variables whose values are cache folders: ours to set, never a leak.
 CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
@@ -288,7 +290,7 @@ def isolated(folder: Path, seed: int, *, shared_cache: bool = False) -> Iterator
         shared_cache: whether a cache on a server that the environment names may be used.
     """
     isolation = Isolation(folder, seed)
-    with cache_folder(folder), contextlib.nullcontext() if shared_cache else no_shared_cache():
+    with gpu_isolated(), cache_folder(folder), contextlib.nullcontext() if shared_cache else no_shared_cache():
         forget()
         random_state = _random_state()
         snapshot = Snapshot.take()

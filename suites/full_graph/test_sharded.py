@@ -28,9 +28,10 @@ def _eight_ranks(fake_pg):
 
 
 @pytest.fixture
-def _one_rank():
+def _one_rank(regional):
+    backend = "nccl" if regional.device.type == "cuda" else "gloo"
     with contextlib.ExitStack() as stack:
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
         stack.callback(dist.destroy_process_group)
         yield
 
@@ -44,7 +45,7 @@ def collectives_and_products(gm):
 @pytest.mark.usefixtures("_eight_ranks")
 def test_every_layer_gathers_and_every_gradient_is_scattered(regional):
     pipeline = regional.pipeline
-    graphs = pipeline.partition(pipeline.capture(Sharded(), batches(regional, 1)[0]))
+    graphs = pipeline.partition(pipeline.capture(Sharded().to(regional.device), batches(regional, 1)[0]))
 
     assert collectives_and_products(graphs.forward) == LAYERS * [GATHER, WAIT, "aten.mm"]
     # From the last layer to the first, one product for the weight and one for the rows; the first needs none of these.
@@ -58,7 +59,7 @@ def test_every_layer_gathers_and_every_gradient_is_scattered(regional):
 
 @pytest.mark.usefixtures("_eight_ranks")
 def test_gradients_have_the_shape_of_their_shards(regional):
-    model, (batch,) = Sharded(), batches(regional, 1)
+    model, (batch,) = Sharded().to(regional.device), batches(regional, 1)
     regional.pipeline.compile(model, batch)(*batch).backward()
     assert [shard.grad.shape for shard in model.shards] == LAYERS * [(SIZE // WORLD, SIZE)]
 
@@ -67,7 +68,7 @@ def code_of_whole_graphs(regional, *passes):
     """Return the code that Inductor generates for forward and backward behind ``passes``; nothing is built or run."""
 
     def compiled(*batch):
-        ending_with("inductor").compile(Sharded(), batch, passes=passes)
+        ending_with("inductor").compile(Sharded().to(regional.device), batch, passes=passes)
 
     with kernels_not_built():
         return regional.observe(compiled, *batches(regional, 1)[0], backward=False).code
@@ -96,7 +97,7 @@ def test_without_the_pass_they_are_waited_for_at_once(regional):
 
 @pytest.mark.usefixtures("_one_rank")
 def test_five_steps_on_a_real_group(regional):
-    model, steps = Sharded(world=1), batches(regional)
+    model, steps = Sharded(world=1).to(regional.device), batches(regional)
 
     def compiled(model):
         return regional.pipeline.compile(model, steps[0], passes=[regional.pipeline.passes.OverlapCollectives()])

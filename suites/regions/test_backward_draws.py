@@ -8,6 +8,10 @@ import torch
 from .annotations import in_region
 
 
+def random_state(regional):
+    return torch.cuda.get_rng_state() if regional.device.type == "cuda" else torch.get_rng_state()
+
+
 @pytest.mark.regional_known_failure(
     "torch",
     reason="the default partitioner leaves a draw in the backward: docs/findings/dropout_draws_again.py",
@@ -23,6 +27,6 @@ def test_a_saved_mask_is_not_drawn_again(regional):
 
     inputs = [regional.randn(8, 8, requires_grad=True) for _ in range(2)]
     output = regional.compile(program)(*inputs)
-    after_forward = torch.get_rng_state()
+    after_forward = random_state(regional)
     output.backward(torch.ones_like(output))
-    assert torch.equal(torch.get_rng_state(), after_forward)
+    assert torch.equal(random_state(regional), after_forward)

@@ -51,7 +51,7 @@ def map_around_region(x, w):
 
 
 def while_in_region(x, w):
-    counter = torch.zeros((), dtype=torch.long)
+    counter = torch.zeros((), dtype=torch.long, device=x.device)
     with in_region("r"):
         _, h = while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, h @ w), (counter, x[0]))
     return h.sin()
@@ -63,7 +63,7 @@ def while_around_region(x, w):
             h = h @ w
         return i + 1, h.tanh()
 
-    return while_loop(lambda i, h: i < 3, body, (torch.zeros((), dtype=torch.long), x[0]))
+    return while_loop(lambda i, h: i < 3, body, (torch.zeros((), dtype=torch.long, device=x.device), x[0]))
 
 
 def condition_in_region(x, w):

@@ -57,7 +57,7 @@ def transposed(x, w):
 def lifted_constant(x, w):
     with in_region("r"):
         h = x @ w
-        z = torch.zeros(4, 2)
+        z = torch.zeros(4, 2, device=x.device)
         z[:, 0] = 1.0
     return h[:, :2] * z
 

@@ -60,3 +60,17 @@ def test_on_an_emulated_gpu_it_runs(downstream):
             assert regional.device_facts.compute_capability == (9, 0)
     """
     downstream(source, "--regional-backend=aot_eager").assert_outcomes(passed=1)
+
+
+def test_tests_on_a_lost_gpu_fail_with_what_lost_it(downstream, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("pytest_regional.harness.cuda_state.lost", lambda: "test_bad left the GPU with an error")
+    source = """
+        @pytest.mark.regional_compile(expects_regions=False)
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_it(number):
+            pass
+    """
+    result = downstream(source, "--regional-backend=aot_eager", "--regional-device=cuda")
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["*test_bad left the GPU with an error; the GPU is lost to this process*"])
