@@ -73,3 +73,5 @@ def _torch_stays_imported():
     for backend in ("reference", "inductor", "aot_eager"):
         with regional(backend, expects_regions=False) as r:
             r.assert_parity(torch.matmul, r.randn(2, 2, requires_grad=True), r.randn(2, 2))
+    with regional("inductor", "cuda-emulated", expects_regions=False) as r:
+        r.run(torch.sin, r.randn(2, 2))

@@ -1,0 +1,203 @@
+"""Every backend's graphs run as GPU code while emulation lasts, and nothing is left of it afterwards."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.traceback import annotate
+
+from pytest_regional._torch import triton_runtime
+from pytest_regional.emulation import (
+    EmulationError,
+    MemoryFaultError,
+    UnsupportedByEmulationError,
+    active,
+    emulated,
+)
+from pytest_regional.harness.isolation import isolated
+from pytest_regional.testing import regional
+
+
+def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = x.sin()
+    with annotate({"compile_with_inductor": {}}):
+        z = torch.softmax(torch.relu(y @ w) * 2, -1)
+    return z.cos()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Any:
+    """Isolate caches and Dynamo's state for a test that uses no harness."""
+    with isolated(tmp_path, seed=1):
+        yield tmp_path
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch", "inductor"])
+def test_a_backend_trains_on_the_described_gpu(backend: str) -> None:
+    with regional(backend, "cuda-emulated:a100") as r:
+        x, w = (r.randn(8, 12, requires_grad=True), r.randn(12, 12, requires_grad=True))
+        report = r.assert_parity(program, x, w)
+        assert report.anchored
+        assert r.emulation is not None
+        assert r.emulation.profile.name == "NVIDIA A100-SXM4-80GB"
+        assert len(r.emulation.kernels) >= 2
+        assert {launch.kernel for launch in r.emulation.launches} == {kernel.name for kernel in r.emulation.kernels}
+        assert all("@triton.jit" in kernel.source for kernel in r.emulation.kernels)
+
+
+def test_generated_code_is_for_the_gpu(folder: Path) -> None:
+    with regional("inductor", "cuda-emulated", expects_regions=False) as r:
+        record = r.run(lambda a: a.exp() + 1, r.randn(4, 5))
+        assert "empty_strided_cuda" in str(record.code)
+        assert r.emulation is not None
+        assert "cc=90" in r.emulation.kernels[0].source
+
+
+def test_afterwards_the_cpu_compiles_as_before(folder: Path) -> None:
+    x, w = torch.randn(8, 12), torch.randn(12, 12)
+    driver, available = triton_runtime.symbol("triton.runtime.driver", "driver")._active, torch.cuda.is_available()
+    run = triton_runtime.jit_function().run
+    with emulated() as emulation:
+        torch.compile(program, fullgraph=True)(x, w)
+        assert emulation.kernels
+        assert torch.cuda.is_available() is available
+    assert active() is None
+    assert torch.cuda.is_available() is available
+    assert triton_runtime.symbol("triton.runtime.driver", "driver")._active is driver
+    assert triton_runtime.jit_function().run is run
+    torch._dynamo.reset()
+    with regional("inductor", "cpu", expects_regions=False) as r:
+        code = str(r.run(lambda a, b: (a @ b) * 2, x, w).code)
+    assert "empty_strided_cpu" in code
+    assert "triton" not in code
+
+
+def test_what_was_compiled_keeps_working_afterwards(folder: Path) -> None:
+    x = torch.randn(6, 5)
+    with emulated() as emulation:
+        compiled = torch.compile(lambda a: a.sin() * 3, fullgraph=True)
+        compiled(x)
+    launched = len(emulation.launches)
+    torch.testing.assert_close(compiled(x), x.sin() * 3)
+    assert len(emulation.launches) == launched + 1
+
+
+def test_caches_of_both_devices_never_meet(folder: Path) -> None:
+    """In one cache folder, the same program: neither may get what the other compiled."""
+    x = torch.randn(6, 5)
+
+    def compiled_with(device: str) -> tuple[str, int, int]:
+        with regional("inductor", device, cache_dir=folder, expects_regions=False) as r:
+            code = str(r.run(same_program, x).code)
+            return code, r.counters.cache_hits, r.counters.cache_misses
+
+    (cpu, *on_cpu), (gpu, *on_gpu) = compiled_with("cpu"), compiled_with("cuda-emulated")
+    (a100, *on_a100), (_, *hit) = compiled_with("cuda-emulated:a100"), compiled_with("cuda-emulated")
+    assert (on_cpu, on_gpu, on_a100, hit) == ([0, 1], [0, 1], [0, 1], [1, 0])
+    assert "triton" not in cpu
+    assert "triton" in gpu
+    assert "triton" in a100
+
+
+def same_program(a: torch.Tensor) -> torch.Tensor:
+    return (a @ a.t()).relu() + 1
+
+
+def test_code_from_a_cache_is_run_with_interpreted_kernels(folder: Path) -> None:
+    x = torch.randn(6, 5)
+    with regional("reference", "cuda-emulated") as r:
+        compiled = r.compile(program)
+        w = torch.randn(5, 5)
+        first = compiled(x, w)
+        assert r.emulation is not None
+        launched = len(r.emulation.launches)
+        r.restart()
+        with r.expect(region_compiles=0):
+            again = r.compile(program)(x, w)
+        assert len(r.emulation.launches) == 2 * launched
+        assert torch.equal(first, again)
+
+
+def test_another_process_emulates_the_same_gpu() -> None:
+    with regional("reference", "cuda-emulated:rtx4090") as r:
+        answer = r.in_new_process(gpu_of_process)
+        r.assert_parity(program, r.randn(4, 4), r.randn(4, 4))
+    assert answer.value == ("NVIDIA GeForce RTX 4090", True)
+
+
+def gpu_of_process(regional: Any) -> tuple[str, bool]:
+    """Run in another process."""
+    regional.run(program, regional.randn(4, 4), regional.randn(4, 4))
+    return regional.emulation.profile.name, bool(regional.emulation.launches)
+
+
+def test_an_emulation_inside_another_is_the_same_one() -> None:
+    with emulated("a100") as outer, emulated("a100") as inner:
+        assert outer is inner is active()
+
+
+def test_two_gpus_at_once_are_refused() -> None:
+    with (
+        emulated("a100"),
+        pytest.raises(EmulationError, match=r"A100.*is being emulated.*RTX 4090"),
+        emulated("rtx4090"),
+    ):
+        pass
+
+
+def test_cuda_graphs_are_refused_by_name(folder: Path) -> None:
+    with emulated() as emulation, pytest.raises(Exception, match=r"CUDA graphs \(triton\.cudagraphs\)") as raised:
+        torch.compile(lambda a: a.sin() + 1, options={"triton.cudagraphs": True})(torch.randn(4))
+    assert [reason.partition(":")[0] for reason in emulation.unsupported] == ["CUDA graphs (triton.cudagraphs)"]
+    assert isinstance(raised.value, UnsupportedByEmulationError) or "UnsupportedByEmulationError" in str(raised.value)
+
+
+def test_threads_compile_at_once(folder: Path) -> None:
+    x, results = torch.randn(6, 5), {}
+
+    def work(number: int) -> None:
+        results[number] = torch.compile(lambda a: (a * number).softmax(-1), fullgraph=True)(x)
+
+    with emulated():
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(results) == 3
+    for number, result in results.items():
+        torch.testing.assert_close(result, (x * number).softmax(-1))
+
+
+def test_an_operator_that_reads_what_nobody_wrote_is_caught(folder: Path) -> None:
+    """The buffer between two products is never filled: what the second one reads is an error, not a number."""
+    from pytest_regional.emulation.extern import OperatorsOnCpu
+
+    x = torch.randn(4, 4)
+    with emulated() as emulation, OperatorsOnCpu(emulation.memory, emulation.pretence):
+        buffer = emulation.memory.allocate((4, 4), (4, 1), torch.float32)
+        with pytest.raises(MemoryFaultError, match=r"aten\.mm\.default reads memory that nobody has written"):
+            torch.mm(buffer, x)
+        torch.mm(x, x, out=buffer)
+        torch.mm(buffer, x)
+
+
+def test_operators_meant_for_the_gpu_run_on_the_cpu() -> None:
+    from pytest_regional.emulation.extern import OperatorsOnCpu
+
+    with emulated() as emulation, OperatorsOnCpu(emulation.memory, emulation.pretence):
+        made = torch.ops.aten.full.default([3], 2.0, device=torch.device("cuda", 0))
+    assert made.device.type == "cpu"
+
+
+def test_convolutions_have_the_layout_that_the_gpu_gives_them(folder: Path) -> None:
+    def convolve(image: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.conv2d(image, weight).relu()
+
+    with regional("inductor", "cuda-emulated", expects_regions=False) as r:
+        image = r.randn(2, 3, 8, 8, requires_grad=True)
+        r.assert_parity(convolve, image, r.randn(4, 3, 3, 3, requires_grad=True))

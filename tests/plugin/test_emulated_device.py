@@ -1,0 +1,89 @@
+"""``--regional-device=cuda-emulated``: what a user sees."""
+
+from __future__ import annotations
+
+PARITY = """
+    @pytest.mark.regional_compile
+    def test_it(regional):
+        regional.assert_parity(program, regional.randn(4, 8), regional.randn(8, 8))
+
+    def program(x, w):
+        from torch.fx.traceback import annotate
+        with annotate({"compile_with_inductor": {}}):
+            h = (x @ w).relu() + 1
+        return h.sin()
+"""
+
+REFUSED = """
+    @pytest.mark.regional_compile(inductor_configs={"triton.cudagraphs": True})
+    def test_it(regional):
+        regional.run(block, *pair(regional))
+"""
+
+GPU = ("--regional-backend=reference", "--regional-device=cuda-emulated")
+
+
+def test_reports_say_that_the_gpu_is_emulated(downstream):
+    result = downstream(PARITY, *GPU)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*device cuda-emulated;*", "*reference (cuda-emulated)*"])
+
+
+def test_two_gpus_side_by_side(downstream):
+    both = "--regional-device=cuda-emulated,cuda-emulated:a100"
+    result = downstream(PARITY, "--regional-backend=reference", both, "-v")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*test_it?cuda-emulated? PASSED*", "*test_it?cuda-emulated:a100? PASSED*"])
+
+
+def test_an_unknown_gpu_is_a_usage_error(downstream):
+    result = downstream(PARITY, "--regional-backend=reference", "--regional-device=cuda-emulated:h20")
+    result.stderr.fnmatch_lines(["*unknown device 'cuda-emulated:h20'. Did you mean 'cuda-emulated:h200'*"])
+
+
+def test_what_it_cannot_do_is_a_skip_that_names_it(downstream):
+    result = downstream(REFUSED, *GPU)
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*cuda-emulated cannot run it: CUDA graphs (triton.cudagraphs)*"])
+
+
+def test_a_test_that_swallows_the_refusal_is_no_pass(downstream):
+    source = REFUSED.replace("regional.run(", "with pytest.raises(Exception): regional.run(")
+    downstream(source, *GPU).assert_outcomes(skipped=1)
+
+
+def test_a_failure_of_its_own_beside_a_refusal_is_a_failure(downstream):
+    swallowed = REFUSED.replace("regional.run(", "with pytest.raises(Exception): regional.run(")
+    result = downstream(swallowed + "        assert 1 + 1 == 3\n", *GPU)
+    result.assert_outcomes(failed=1)
+
+
+def test_what_another_process_cannot_do_is_a_skip_too(downstream):
+    source = """
+        @pytest.mark.regional_compile(inductor_configs={"triton.cudagraphs": True}, expects_regions=False)
+        def test_it(regional):
+            regional.in_new_process(there)
+
+        def there(regional):
+            regional.run(block, *pair(regional))
+    """
+    result = downstream(source, *GPU)
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*skipped in the new process: cuda-emulated cannot run it: CUDA graphs*"])
+
+
+def test_a_fault_in_a_kernel_fails_the_test(downstream):
+    source = """
+        @pytest.mark.regional_compile
+        def test_it(regional):
+            table, index = regional.randn(4, 8), torch.tensor([1, 4])
+            regional.run(look_up, table, index)
+
+        def look_up(table, index):
+            from torch.fx.traceback import annotate
+            with annotate({"compile_with_inductor": {}}):
+                return table[index] + 1
+    """
+    result = downstream(source, *GPU)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*KernelAssertionError*index out of bounds*"])
