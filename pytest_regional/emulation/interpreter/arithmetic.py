@@ -147,6 +147,21 @@ class Arithmetic:
         total = product + as_numbers(d.data, target).astype(held, copy=False)
         return TensorHandle(from_numbers(total, target) if target.is_floating() else total, target)
 
+    def create_histogram(self, data: Any, bins: int, mask: Any) -> Any:
+        """Count integers below ``bins``; a GPU drops every other one."""
+        numbers = data.data
+        inside = (numbers >= 0) & (numbers < bins)
+        if mask is not None:
+            inside = inside & mask.data
+        counts = np.bincount(numbers[inside].astype(np.int64), minlength=bins)
+        return TensorHandle(counts.astype(np.int32), tl.int32)
+
+    def get_all_ones_value(self, type: Any) -> Any:  # noqa: A002
+        """Return an integer whose bits are all set."""
+        dtype = numpy_type(type.scalar)
+        ones = np.ones(1, dtype=np.bool_) if dtype == np.bool_ else np.full(1, -1, np.int64).astype(dtype)
+        return TensorHandle(ones, type.scalar)
+
     create_minnumf = _computes(np.fmin)
     create_maxnumf = _computes(np.fmax)
     create_fcmpOLT = _compares(np.less)
