@@ -16,12 +16,6 @@ _INTERPRETER = "triton.runtime.interpreter"
 _LANGUAGE = "triton.language"
 
 
-def tensor_handle_class() -> type:
-    """Return ``TensorHandle(data, dtype, attr)``: what a ``tl.tensor`` holds while it is interpreted (3.6 to 3.9)."""
-    found: type = symbol(_INTERPRETER, "TensorHandle")
-    return found
-
-
 def interpreter_builder_class() -> type:
     """Return ``InterpreterBuilder``, whose ``create_*`` methods compute with numpy (3.6 to 3.9)."""
     found: type = symbol(_INTERPRETER, "InterpreterBuilder")
@@ -60,6 +54,15 @@ def builtins_of(owner: Any) -> Iterator[tuple[str, Any]]:
     for name, member in inspect.getmembers(owner):
         if is_builtin(member):
             yield name, member
+
+
+def unwrapping() -> tuple[Any, str, Any]:
+    """Return where Triton takes the value out of a ``constexpr``, for every argument: ``core._unwrap_if_constexpr``.
+
+    Owner, name and function; lists and tuples are unwrapped item by item (3.6 to 3.9).
+    """
+    core = symbol(_LANGUAGE, "core")
+    return core, "_unwrap_if_constexpr", symbol(_LANGUAGE, "core._unwrap_if_constexpr")
 
 
 def jit_function_class() -> type:

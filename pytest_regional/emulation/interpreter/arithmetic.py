@@ -12,13 +12,15 @@ from .values import Array, TensorHandle, as_numbers, convert, from_numbers, held
 
 Operation = Callable[..., Array]
 
+# Types whose arithmetic numpy does in the type itself, as it stands.
+_NATIVE = frozenset({"fp32", "fp64", "int32", "int64", "uint32", "uint64"})
+
 
 def _compares(operation: Operation, *, unordered: bool = False) -> Callable[[Any, Any, Any], Any]:
     """Return a ``create_*`` method that compares; an unordered one is also true where an operand is NaN."""
 
     def create(self: Any, lhs: Any, rhs: Any) -> Any:
-        scalar = lhs.dtype.scalar
-        left, right = as_numbers(lhs.data, scalar), as_numbers(rhs.data, rhs.dtype.scalar)
+        left, right = as_numbers(lhs.data, lhs.dtype.scalar), as_numbers(rhs.data, rhs.dtype.scalar)
         result = operation(left, right)
         if unordered:
             result = result | np.isnan(left) | np.isnan(right)
@@ -50,10 +52,12 @@ class Arithmetic:
     def binary_op(self, lhs: Any, rhs: Any, op: Operation) -> Any:
         """Compute ``op``, rounding to the operands' type."""
         scalar = lhs.dtype.scalar
+        if scalar.name in _NATIVE:
+            return TensorHandle(op(lhs.data, rhs.data), scalar)
         if held_as_bits(scalar):
             result = op(as_numbers(lhs.data, scalar), as_numbers(rhs.data, rhs.dtype.scalar))
             return TensorHandle(from_numbers(result, scalar), scalar)
-        if scalar == tl.int1:
+        if scalar.name == "int1":
             wide = op(lhs.data.astype(np.int8), rhs.data.astype(np.int8))
             return TensorHandle((wide & 1).astype(np.bool_), scalar)
         result = op(lhs.data, rhs.data)
@@ -156,7 +160,7 @@ class Arithmetic:
         counts = np.bincount(numbers[inside].astype(np.int64), minlength=bins)
         return TensorHandle(counts.astype(np.int32), tl.int32)
 
-    def get_all_ones_value(self, type: Any) -> Any:  # noqa: A002
+    def get_all_ones_value(self, type: Any) -> Any:
         """Return an integer whose bits are all set."""
         dtype = numpy_type(type.scalar)
         ones = np.ones(1, dtype=np.bool_) if dtype == np.bool_ else np.full(1, -1, np.int64).astype(dtype)

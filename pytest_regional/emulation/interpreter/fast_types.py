@@ -42,6 +42,19 @@ def block_type_init(self: Any, element_ty: Any, shape: Any) -> None:
     vars(self).update(parts)
 
 
+def quick_unwrapping(original: Any) -> Any:
+    """Return ``original``, which takes the value out of a constant, with the common cases first."""
+    constant, tensor = tl.constexpr, tl.core.tensor
+
+    def unwrap(value: Any) -> Any:
+        kind = type(value)
+        if kind is tensor:
+            return value
+        return value.value if kind is constant else original(value)
+
+    return unwrap
+
+
 @cache
 def _tensor_parts(shape: tuple[int, ...]) -> dict[str, Any]:
     return {}

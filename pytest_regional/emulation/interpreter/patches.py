@@ -20,12 +20,13 @@ from pytest_regional._torch.triton_language import (
     is_builtin,
     jit_function_class,
     library_stub,
+    unwrapping,
 )
 from pytest_regional.emulation.errors import EmulationError, UnsupportedByEmulationError
 
 from . import reductions
 from .builder import semantic
-from .fast_types import block_type_init, tensor_init
+from .fast_types import block_type_init, quick_unwrapping, tensor_init
 from .functions import call_device_function, device_range, is_jitted, limits_of, method_of
 
 _ABSENT: Any = object()
@@ -100,6 +101,8 @@ def _class_patches() -> Iterator[Patch]:
     tensor = tl.core.tensor
     yield Patch(tensor, "__init__", tensor_init)
     yield Patch(tl.block_type, "__init__", block_type_init)
+    owner, name, unwrap = unwrapping()
+    yield Patch(owner, name, quick_unwrapping(unwrap))
     yield Patch(tensor, "__index__", lambda self: int(self.handle.data.item()))
     yield Patch(tensor, "__int__", lambda self: int(self.handle.data.item()))
     yield Patch(tensor, "__bool__", _truth)

@@ -14,80 +14,113 @@ import numpy.typing as npt
 import torch
 import triton.language as tl
 
-from pytest_regional._torch.triton_language import tensor_handle_class
+from pytest_regional.emulation.errors import UnsupportedByEmulationError
 
 Array: TypeAlias = npt.NDArray[Any]
 
-TensorHandle: Any = tensor_handle_class()
 
-_NUMPY = {
-    tl.int1: np.dtype(np.bool_),
-    tl.int8: np.dtype(np.int8),
-    tl.uint8: np.dtype(np.uint8),
-    tl.int16: np.dtype(np.int16),
-    tl.uint16: np.dtype(np.uint16),
-    tl.int32: np.dtype(np.int32),
-    tl.uint32: np.dtype(np.uint32),
-    tl.int64: np.dtype(np.int64),
-    tl.uint64: np.dtype(np.uint64),
-    tl.float16: np.dtype(np.float16),
-    tl.float32: np.dtype(np.float32),
-    tl.float64: np.dtype(np.float64),
-    tl.bfloat16: np.dtype(np.uint16),
-    tl.float8e5: np.dtype(np.uint8),
-    tl.float8e5b16: np.dtype(np.uint8),
-    tl.float8e4nv: np.dtype(np.uint8),
-    tl.float8e4b8: np.dtype(np.uint8),
-    tl.float8e4b15: np.dtype(np.uint8),
+class TensorHandle:
+    """What a ``tl.tensor`` holds: an array, the type of its elements, and ``attr``, what else is known about it.
+
+    It stands for the class of the same name in Triton's interpreter, whose methods make and take both.
+    """
+
+    __slots__ = ("attr", "data", "dtype")
+
+    def __init__(self, data: Array, dtype: Any, attr: dict[str, Any] | None = None) -> None:
+        self.data = data
+        self.dtype = dtype
+        self.attr = {} if attr is None else attr
+
+    def __bool__(self) -> bool:
+        return bool(self.data.all())
+
+    def get_element_ty(self) -> Any:
+        """Return the type of an element, of a pointer what it points to."""
+        found = self.dtype
+        while hasattr(found, "element_ty"):
+            found = found.element_ty
+        return found
+
+    def clone(self) -> TensorHandle:
+        """Return a copy."""
+        return TensorHandle(self.data.copy(), self.dtype, dict(self.attr))
+
+    def set_attr(self, key: str, value: Any) -> None:
+        """Keep a promise made to the compiler."""
+        self.attr[key] = value
+
+
+# By name: hashing a type of Triton's takes longer than adding two small blocks.
+_NUMPY: dict[str, np.dtype[Any]] = {
+    "int1": np.dtype(np.bool_),
+    **{name: np.dtype(name) for kind in ("int", "uint") for name in (f"{kind}{bits}" for bits in (8, 16, 32, 64))},
+    "fp16": np.dtype(np.float16),
+    "fp32": np.dtype(np.float32),
+    "fp64": np.dtype(np.float64),
+    "bf16": np.dtype(np.uint16),
+    **dict.fromkeys(("fp8e5", "fp8e5b16", "fp8e4nv", "fp8e4b8", "fp8e4b15"), np.dtype(np.uint8)),
 }
 
 _EIGHT_BIT = {
-    tl.float8e5: torch.float8_e5m2,
-    tl.float8e5b16: torch.float8_e5m2fnuz,
-    tl.float8e4nv: torch.float8_e4m3fn,
-    tl.float8e4b8: torch.float8_e4m3fnuz,
+    "fp8e5": torch.float8_e5m2,
+    "fp8e5b16": torch.float8_e5m2fnuz,
+    "fp8e4nv": torch.float8_e4m3fn,
+    "fp8e4b8": torch.float8_e4m3fnuz,
 }
 
-_BIT_FLOATS = frozenset({tl.bfloat16, tl.float8e5, tl.float8e5b16, tl.float8e4nv, tl.float8e4b8, tl.float8e4b15})
+_BIT_FLOATS = frozenset({"bf16", "fp8e5", "fp8e5b16", "fp8e4nv", "fp8e4b8", "fp8e4b15"})
 _POINTER = np.dtype(np.uint64)
 
 
 def numpy_type(scalar: Any) -> np.dtype[Any]:
     """Return the numpy dtype that holds values of Triton's ``scalar`` type."""
-    return _POINTER if scalar.is_ptr() else _NUMPY[scalar]
+    return _NUMPY.get(scalar.name, _POINTER)
 
 
 def held_as_bits(scalar: Any) -> bool:
     """Say whether numpy has no such float, so that an array holds its bits."""
-    return scalar in _BIT_FLOATS
+    return scalar.name in _BIT_FLOATS
+
+
+def _eight_bit_type(name: str) -> torch.dtype:
+    """Return torch's dtype for an 8-bit float.
+
+    Raises:
+        UnsupportedByEmulationError: for one that torch does not have.
+    """
+    found = _EIGHT_BIT.get(name)
+    if found is None:
+        raise UnsupportedByEmulationError(f"arithmetic on {name}")
+    return found
 
 
 @cache
-def _eight_bit_values(scalar: Any) -> Array:
+def _eight_bit_values(name: str) -> Array:
     """Return all 256 values of an 8-bit float, in float32."""
     bits = torch.arange(256, dtype=torch.int32).to(torch.uint8)
-    values: Array = bits.view(_EIGHT_BIT[scalar]).float().numpy()
+    values: Array = bits.view(_eight_bit_type(name)).float().numpy()
     return values
 
 
 def as_numbers(data: Array, scalar: Any) -> Array:
     """Return ``data`` of Triton's type ``scalar`` as numbers that numpy computes with."""
-    if scalar == tl.bfloat16:
+    if scalar.name not in _BIT_FLOATS:
+        return data
+    if scalar.name == "bf16":
         return (data.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    if scalar in _BIT_FLOATS:
-        return _eight_bit_values(scalar)[data]
-    return data
+    return _eight_bit_values(scalar.name)[data]
 
 
 def from_numbers(data: Array, scalar: Any) -> Array:
     """Return floating ``data`` rounded to nearest even as Triton's floating type ``scalar``."""
-    if scalar == tl.bfloat16:
+    if scalar.name not in _BIT_FLOATS:
+        return data.astype(_NUMPY[scalar.name], copy=False)
+    if scalar.name == "bf16":
         return _bfloat16_bits(data.astype(np.float32, copy=False))
-    if scalar in _BIT_FLOATS:
-        rounded = torch.from_numpy(np.ascontiguousarray(data, dtype=np.float32)).to(_EIGHT_BIT[scalar])
-        bits: Array = rounded.view(torch.uint8).numpy()
-        return bits.reshape(data.shape)
-    return data.astype(_NUMPY[scalar], copy=False)
+    rounded = torch.from_numpy(np.ascontiguousarray(data, dtype=np.float32)).to(_eight_bit_type(scalar.name))
+    bits: Array = rounded.view(torch.uint8).numpy()
+    return bits.reshape(data.shape)
 
 
 def _bfloat16_bits(data: Array) -> Array:
@@ -103,7 +136,7 @@ def convert(data: Array, source: Any, target: Any) -> Array:
     Where the language leaves the result open (a float outside the integer type's range) this follows what PTX's
     ``cvt.rzi`` does: the nearest representable integer, and 0 for NaN (the smallest integer with 64 bits).
     """
-    if source == target:
+    if source.name == target.name:
         return data
     if target.is_floating():
         return from_numbers(as_numbers(data, source), target) if source.is_floating() else _from_integers(data, target)
@@ -113,11 +146,11 @@ def convert(data: Array, source: Any, target: Any) -> Array:
 
 
 def _from_integers(data: Array, target: Any) -> Array:
-    return from_numbers(data.astype(np.float32), target) if held_as_bits(target) else data.astype(_NUMPY[target])
+    return from_numbers(data.astype(np.float32), target) if held_as_bits(target) else data.astype(numpy_type(target))
 
 
 def _to_integers(numbers: Array, target: Any) -> Array:
-    if target == tl.int1:
+    if target.name == "int1":
         return np.not_equal(numbers, 0)
     narrow = numpy_type(target)
     wide: np.dtype[Any] = (
