@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +24,7 @@ from pytest_regional._torch.triton_language import (
 from .errors import EmulationError, MemoryFaultError, UnsupportedByEmulationError
 from .interpreter.accesses import pointer_to
 from .interpreter.builder import builder, semantic
-from .interpreter.functions import python_function
+from .interpreter.functions import is_rewritten, python_function
 from .interpreter.patches import interpreting
 from .interpreter.programs import programs_of, run_in_order, run_together
 from .interpreter.regions import LaunchMemory, Region, region_of
@@ -244,21 +245,30 @@ def _checked_grid(name: str, grid: Sequence[Any]) -> tuple[int, int, int]:
 def _guarded(
     name: str, function: Callable[..., Any], values: Mapping[str, Any], touched: LaunchMemory
 ) -> Callable[[], None]:
-    """Return a call of the kernel whose failures name kernel and program."""
+    """Return a call of the kernel whose failures name kernel, program and line."""
 
     def body() -> None:
         try:
             function(**values)
-        except EmulationError:
-            raise
+        except EmulationError as error:
+            raise type(error)(f"{error}\n{_line_of(error)}") from error.__cause__
         except Exception as error:
-            if isinstance(error.__cause__, EmulationError):
-                raise error.__cause__ from error
+            refused = error.__cause__
+            if isinstance(refused, EmulationError):
+                raise type(refused)(f"{refused}\n{_line_of(error)}") from error
             raise EmulationError(
-                f"{name}, program {touched.program}, failed with {type(error).__name__}: {error}"
+                f"{name}, program {touched.program}, failed with {type(error).__name__}: {error}\n{_line_of(error)}"
             ) from error
 
     return body
+
+
+def _line_of(error: BaseException) -> str:
+    """Return the line of a kernel, or of a function that it calls, which raised ``error``."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if is_rewritten(frame.filename, frame.name):
+            return f"  {frame.filename}:{frame.lineno}, in {frame.name}: {frame.line}"
+    return ""
 
 
 def _check_guards(name: str, touched: LaunchMemory) -> None:

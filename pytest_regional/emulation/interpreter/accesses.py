@@ -11,7 +11,7 @@ from pytest_regional.emulation.errors import EmulationError
 
 from .fast_types import spread
 from .regions import LaunchMemory, Region
-from .values import Array, TensorHandle, numpy_type
+from .values import Array, TensorHandle, numpy_type, poisoned
 
 _REGION = "region"
 
@@ -67,16 +67,20 @@ class Accesses:
         return TensorHandle(self._read(ptr, ptr.data, numpy_type(scalar), "load"), scalar)
 
     def create_masked_load(self, ptrs: Any, mask: Any, other: Any, *policies: Any, **named: Any) -> Any:
-        """Load where ``mask`` holds; elsewhere the result is ``other``, or poison of zeros if there is none."""
+        """Load where ``mask`` holds; elsewhere the result is ``other``.
+
+        Without one it is not defined, here NaN or a number that nobody computes: what a program does with such
+        elements must not reach what it stores.
+        """
         scalar = _element_type(ptrs)
         dtype = numpy_type(scalar)
         self._wait_if_volatile(policies, named)
         where = np.broadcast_to(mask.data, ptrs.data.shape)
         if where.all():
             return TensorHandle(self._read(ptrs, ptrs.data, dtype, "load"), scalar)
-        result = np.zeros(ptrs.data.shape, dtype=dtype)
+        result = poisoned(ptrs.data.shape, scalar)
         if other is not None:
-            result[...] = other.data.view(dtype) if other.data.dtype.itemsize == dtype.itemsize else other.data
+            result[...] = other.data
         if where.any():
             result[where] = self._read(ptrs, ptrs.data[where], dtype, "load")
         return TensorHandle(result, scalar)

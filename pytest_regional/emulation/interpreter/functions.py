@@ -146,6 +146,7 @@ def device_range(*bounds: Any, step: Any = None, **_: Any) -> Iterator[Any]:
 
 
 _HELPERS = {_TENSOR: _to_tensor, _BOTH: both, _EITHER: either, _NEGATED: negated, _RANGE: device_range, _TRUTH: truth}
+_PLACES: set[tuple[str, str]] = set()
 _PYTHON: WeakKeyDictionary[Any, tuple[str, Callable[..., Any]]] = WeakKeyDictionary()
 
 
@@ -172,7 +173,13 @@ def _rewritten(function: Any, source: str) -> Callable[..., Any]:
     names: dict[str, Any] = {}
     exec(compile(factory, inspect.getsourcefile(function.fn) or "<kernel>", "exec"), function.fn.__globals__, names)
     made: Callable[..., Any] = names["__factory"](**enclosed)
+    _PLACES.add((made.__code__.co_filename, made.__name__))
     return made
+
+
+def is_rewritten(filename: str, name: str) -> bool:
+    """Say whether a frame of a traceback is that of a kernel, or of a jitted function that it calls."""
+    return (filename, name) in _PLACES
 
 
 def call_device_function(function: Any, *arguments: Any, **named: Any) -> Any:

@@ -73,6 +73,37 @@ def long_assembly(data):
     tl.store(data, tl.inline_asm_elementwise("{ mov.b32 $0, $1; }", "=r,r", [value], tl.int32, True, 1))
 
 
+@triton.jit
+def forgets_a_mask(source, target, n, BLOCK: tl.constexpr):
+    index = tl.arange(0, BLOCK)
+    tl.store(target, tl.sum(tl.load(source + index, mask=index < n)))
+    tl.store(target + 1, tl.sum(tl.load(source + index, mask=index < n, other=0.0)))
+
+
+@triton.jit
+def inner(pointer):
+    return tl.load(pointer + 7)
+
+
+@triton.jit
+def outer(source, target):
+    tl.store(target, inner(source))
+
+
+def test_masked_elements_without_a_value_are_poison():
+    source, target = torch.ones(5), torch.zeros(2)
+    run(forgets_a_mask, source=source, target=target, n=5, BLOCK=8)
+    assert target[0].isnan()
+    assert target[1] == 5
+
+
+def test_a_fault_names_the_line_of_the_function_it_happened_in():
+    with pytest.raises(MemoryFaultError) as caught:
+        run(outer, source=torch.zeros(4), target=torch.zeros(4))
+    line = inner.starting_line_number + 2
+    assert str(caught.value).endswith(f"{__file__}:{line}, in inner: return tl.load(pointer + 7)")
+
+
 def test_a_right_copy():
     source, target = torch.arange(100.0), torch.zeros(100)
     run(copy, (4,), source=source, target=target, n=100, shift=0, BLOCK=32)
