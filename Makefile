@@ -8,13 +8,16 @@ PINNED := $(shell sed -n 's/^torch==//p' constraints.txt)
 VENV := $(if $(filter $(PINNED),$(TORCH)),.venv,.venv-torch-$(TORCH))
 RUN := $(VENV)/bin/python -m
 
-.PHONY: conformance services test lint types bench property check clean
+.PHONY: conformance gpu services test lint types bench property check clean
 
 conformance: $(VENV)/installed  ## Run the conformance suites on real models; ends with the conformance table.
 	$(RUN) pytest --regional-backend=$(BACKEND) suites $(PYTEST_ARGS)
 
 test: $(VENV)/installed  ## Run the project's own tests.
 	$(RUN) pytest tests $(PYTEST_ARGS)
+
+gpu:  ## Run the suites on the GPU of this machine with the Python that is there (PYTHON=...); installs nothing.
+	$(PYTHON) tools/gpu --backend=$(BACKEND) --record=docs/gpu.md $(PYTEST_ARGS)
 
 services:  ## Install what the tests of the shared cache talk to (redis-server; needs root).
 	tools/services

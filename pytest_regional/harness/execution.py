@@ -214,6 +214,8 @@ def _backpropagate(
     result.stage = "backward"
     try:
         torch.autograd.backward(roots, cotangents)
+        if any(root.device.type == "cuda" for root in roots):
+            torch.cuda.synchronize()  # what goes wrong on the GPU is a result of the backward
     except Exception as error:  # noqa: BLE001 - whatever the program's backward raises is a result to be compared.
         result.exception = error
 
