@@ -89,10 +89,11 @@ def _accesses(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tupl
 def _arguments(func: Any) -> tuple[tuple[int | str, bool, bool], ...]:
     """Return positions and names of the arguments of ``func`` with whether it writes and whether it reads them."""
     found: list[tuple[int | str, bool, bool]] = []
-    views = func.is_view
+    # Neither do views read values, nor does ``set_``, with which this package itself makes tensors.
+    views = func.is_view or func._schema.name == "aten::set_"
     write_only = func._schema.name.rpartition("::")[2] in _WRITE_ONLY
     for position, argument in enumerate(func._schema.arguments):
-        written = argument.alias_info is not None and argument.alias_info.is_write
+        written = not views and argument.alias_info is not None and argument.alias_info.is_write
         read = not views and not (written and (argument.is_out or write_only))
         found += [(position, written, read), (argument.name, written, read)]
     return tuple(found)

@@ -17,11 +17,15 @@ WIDE = ("f32", "f64")
 
 @dataclass(frozen=True)
 class Defect:
-    """What PyTorch itself gets wrong in a case: a script of ``docs/findings``, and the first version without it."""
+    """What PyTorch itself gets wrong in a case: a script of ``docs/findings``, and the first version without it.
+
+    ``forward=False`` is a defect of the backward alone.
+    """
 
     finding: str
     mended: tuple[int, int]
     dtypes: tuple[str, ...] = tuple(DTYPES)
+    forward: bool = True
 
 
 @dataclass(frozen=True)

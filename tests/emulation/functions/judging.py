@@ -153,7 +153,7 @@ def _gradients(
     outputs: dict[str, torch.Tensor], copies: Sequence[Any], seeds: dict[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
     differentiable = {name: tensor for name, tensor in outputs.items() if tensor.requires_grad}
-    generator = torch.Generator().manual_seed(SEED)
+    generator = torch.Generator().manual_seed(SEED + 1)
     for name, t in differentiable.items():
         if name not in seeds:
             seeds[name] = torch.randn(t.shape, generator=generator, dtype=torch.float32).to(t.dtype)

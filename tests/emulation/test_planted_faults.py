@@ -1,0 +1,44 @@
+"""The emulator is itself tested: generated code with a planted fault never passes for right."""
+
+from functools import cache
+
+import pytest
+
+from pytest_regional.emulation import emulated
+from tests.emulation.faults import ASSERTION, FAULTS, NOTHING, PROGRAMS, UNNOTICED, generated, outcome
+
+
+@pytest.fixture(scope="module")
+def emulation(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        with emulated("h200") as emulation:
+            yield emulation
+
+
+@cache
+def source_of(program):
+    return generated(PROGRAMS[program])
+
+
+@pytest.mark.parametrize("program", [name for name in PROGRAMS if name != "gather beyond"])
+def test_code_without_a_fault_is_right(emulation, program):
+    assert outcome(emulation, source_of(program), PROGRAMS[program]) == NOTHING
+
+
+def test_an_index_beyond_the_end_is_asserted(emulation):
+    assert outcome(emulation, source_of("gather beyond"), PROGRAMS["gather beyond"]) == ASSERTION
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_fault_is_noticed(emulation, fault):
+    source = source_of(fault.program)
+    broken = fault.mutate(source)
+    assert broken != source, f"the fault cannot be planted into this code:\n{source}"
+    assert outcome(emulation, broken, PROGRAMS[fault.program]) == fault.noticed_by
+
+
+@pytest.mark.parametrize("fault", UNNOTICED, ids=str)
+def test_what_emulation_cannot_show(emulation, fault):
+    """Documented limits: where one of these is noticed, ``docs/emulation-coverage.md`` has to change."""
+    assert outcome(emulation, fault.mutate(source_of(fault.program)), PROGRAMS[fault.program]) == NOTHING
