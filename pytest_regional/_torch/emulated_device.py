@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +83,7 @@ DEVICE_PLACES: dict[str, Place] = {
         "torch._inductor.async_compile:AsyncCompile", "use_process_pool", "kernels of other processes"
     ),
     "wake_pool": Place("torch._inductor.async_compile:AsyncCompile", "wakeup", "starts other processes", True),
+    "choices": Place("torch._inductor.select_algorithm:AlgorithmSelectorCache", "__call__", "times kernels, takes one"),
     "triton_driver": Place("torch._inductor.runtime.triton_helpers", "set_driver_to_gpu", "kernels choose a driver"),
 }
 """Replaced while Inductor generates or loads code, and put back at once: other code must not believe in the device."""
@@ -259,7 +260,12 @@ def settings_for_emulation() -> dict[str, Any]:
 
     Kernels are compiled in this process and tried nowhere; names as in 2.11 to 2.15.
     """
-    return {"compile_threads": 1, "triton.autotune_at_compile_time": False, "cpp_wrapper": False}
+    return {"compile_threads": 1, "triton.autotune_at_compile_time": False}
+
+
+def inductor_setting(name: str) -> Any:
+    """Return Inductor's setting ``name``, dotted where nested (2.11 to 2.15)."""
+    return symbol("torch._inductor.config", name)
 
 
 def cache_tag() -> str:
@@ -272,6 +278,15 @@ def cache_tagged(tag: str) -> Iterator[None]:
     """Add ``tag`` to ``torch.compiler.config.cache_key_tag`` (2.11 to 2.15)."""
     with private_module("torch.compiler.config").patch(cache_key_tag=f"{cache_tag()}{tag}"):
         yield
+
+
+def without_timing(choices: Sequence[Any]) -> list[Any]:
+    """Return the one of several kernels for an operator to take where none can be timed: the first generated one.
+
+    Callers of generated kernels are ``TritonTemplateCaller`` in ``torch._inductor.select_algorithm`` (2.11 to 2.15).
+    """
+    template = symbol("torch._inductor.select_algorithm", "TritonTemplateCaller")
+    return ([choice for choice in choices if isinstance(choice, template)] or list(choices))[:1]
 
 
 def inductor_settings(values: Mapping[str, Any]) -> AbstractContextManager[Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +55,6 @@ class Emulation:
         self.pretence = Pretence(profile, self.memory.allocate, self._kernel)
         self._kernels: list[EmulatedKernel] = []
         self._launches: list[Launch] = []
-        self._calls = threading.local()
 
     @property
     def kernels(self) -> tuple[EmulatedKernel, ...]:
@@ -103,17 +101,13 @@ class Emulation:
             from .retarget import retarget
 
             with self.noting_unsupported(), self.pretence.held(), self.pretence.settings:
-                self._refuse_graphs_of_cuda(kwargs)
+                _refuse_settings(kwargs)
                 gm, example_inputs = retarget(gm, example_inputs)
-                return original(gm, example_inputs, *args, **kwargs)
+                compiled = original(gm, example_inputs, *args, **kwargs)
+                _refuse_code_for_cpu(compiled)
+                return compiled
 
         return compile_for_gpu
-
-    def _refuse_graphs_of_cuda(self, options: Mapping[str, Any]) -> None:
-        if options.get("cudagraphs"):
-            raise UnsupportedByEmulationError(
-                "CUDA graphs (triton.cudagraphs): nothing is recorded or replayed without a GPU"
-            )
 
     def load(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what stands in for ``CompiledFxGraph.after_deserialization``."""
@@ -147,7 +141,38 @@ class Emulation:
         return run
 
 
-_lock = threading.Lock()
+REFUSED_SETTINGS = {
+    "triton.cudagraphs": "CUDA graphs ({}): nothing is recorded or replayed without a GPU",
+    "triton.multi_kernel": "kernels timed against each other when they run ({}): nothing can be timed without a GPU",
+    "benchmark_fusion": "fusions timed against each other ({}): nothing can be timed without a GPU",
+    "benchmark_combo_kernel": "combined kernels timed against single ones ({}): nothing can be timed without a GPU",
+    "cpp_wrapper": "wrappers in C++ ({}): they launch compiled kernels, and no driver is there to load them",
+}
+
+
+def _refuse_settings(options: Mapping[str, Any]) -> None:
+    """Refuse a graph that Inductor would compile with settings that need a GPU.
+
+    Raises:
+        UnsupportedByEmulationError: naming the setting.
+    """
+    for setting, reason in REFUSED_SETTINGS.items():
+        if options.get(setting.rpartition(".")[2]) or places.inductor_setting(setting):
+            raise UnsupportedByEmulationError(reason.format(setting))
+
+
+def _refuse_code_for_cpu(compiled: Any) -> None:
+    """Refuse what would run as C++: it says nothing about GPU code.
+
+    Raises:
+        UnsupportedByEmulationError: part of the graph was compiled for the CPU.
+    """
+    if "async_compile.cpp" in getattr(compiled, "source_code", ""):
+        raise UnsupportedByEmulationError(
+            "a graph of which Inductor compiled a part for the CPU: the emulation could not move it to the GPU"
+        )
+
+
 _active: list[Emulation] = []
 
 

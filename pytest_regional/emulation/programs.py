@@ -13,6 +13,14 @@ from .user_kernels import user_kernels_interpreted
 if TYPE_CHECKING:
     from .backend import Emulation
 
+REFUSED_BY_FRONT_END = {
+    "For combine_mode='pointwise', all input tensors need to be on CUDA or XPU": (
+        "associative_scan(combine_mode='pointwise'): before torch 2.15 its Python front end refuses CPU tensors, which "
+        "those of an emulated GPU are"
+    )
+}
+"""What PyTorch says when it refuses a program before there is a graph, and what that means under emulation."""
+
 
 @contextlib.contextmanager
 def programs_on_gpu(emulation: Emulation) -> Iterator[None]:

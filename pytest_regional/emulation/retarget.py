@@ -22,7 +22,9 @@ from pytest_regional._torch.region_compile import (
 )
 
 CUDA = torch.device("cuda", 0)
-_VALUES = ("val", "example_value")
+_VALUES = ("val", "example_value", "eager_input_vals")
+"""Where nodes keep values: the last holds arguments as they were traced, and bodies of operators are lowered for it."""
+
 _LIFTS = (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.lift_fresh.default)
 
 
@@ -58,8 +60,8 @@ def _values_of(gm: torch.fx.GraphModule) -> list[Any]:
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
+    elif isinstance(value, (tuple, list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from _tensors(item)
 
 
@@ -98,6 +100,8 @@ class _Move:
             return self._tensor(value) if value.device.type == "cpu" else value
         if type(value) in (tuple, list):
             return type(value)(self.value(item) for item in value)
+        if type(value) is dict:
+            return {key: self.value(item) for key, item in value.items()}
         return value
 
     def _tensor(self, value: torch.Tensor) -> torch.Tensor:

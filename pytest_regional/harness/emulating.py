@@ -51,8 +51,17 @@ def unsupported_reason(regional: Regional, error: BaseException | None) -> str:
     refused = regional.emulation.unsupported if regional.emulation is not None else []
     if error is None:
         return refused[0] if refused else ""
-    told = [(cause, str(cause)) for cause in causes(error)]
-    return next((reason for reason in refused if any(reason in text for _, text in told)), "")
+    told = "\n".join(str(cause) for cause in causes(error))
+    reasons = {reason: reason for reason in refused} | _refused_by_front_end(regional)
+    return next((reason for text, reason in reasons.items() if text in told), "")
+
+
+def _refused_by_front_end(regional: Regional) -> dict[str, str]:
+    if regional.emulation is None:
+        return {}
+    from pytest_regional.emulation.programs import REFUSED_BY_FRONT_END
+
+    return REFUSED_BY_FRONT_END
 
 
 @contextlib.contextmanager

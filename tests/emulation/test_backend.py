@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ from pytest_regional._torch import triton_runtime
 from pytest_regional.emulation import (
     EmulationError,
     MemoryFaultError,
-    UnsupportedByEmulationError,
     active,
     emulated,
 )
+from pytest_regional.emulation.backend import REFUSED_SETTINGS
 from pytest_regional.harness.isolation import isolated
 from pytest_regional.testing import regional
 
@@ -149,11 +150,41 @@ def test_two_gpus_at_once_are_refused() -> None:
         pass
 
 
-def test_cuda_graphs_are_refused_by_name(folder: Path) -> None:
-    with emulated() as emulation, pytest.raises(Exception, match=r"CUDA graphs \(triton\.cudagraphs\)") as raised:
-        torch.compile(lambda a: a.sin() + 1, options={"triton.cudagraphs": True})(torch.randn(4))
-    assert [reason.partition(":")[0] for reason in emulation.unsupported] == ["CUDA graphs (triton.cudagraphs)"]
-    assert isinstance(raised.value, UnsupportedByEmulationError) or "UnsupportedByEmulationError" in str(raised.value)
+@pytest.mark.parametrize("setting", REFUSED_SETTINGS)
+def test_settings_that_need_a_gpu_are_refused_by_name(folder: Path, setting: str) -> None:
+    wanted = rf"\({re.escape(setting)}\)"
+    with emulated() as emulation, pytest.raises(Exception, match=wanted):
+        torch.compile(lambda a: a.sin() + 1, options={setting: 1 if setting == "triton.multi_kernel" else True})(
+            torch.randn(4)
+        )
+    (reason,) = emulation.unsupported
+    assert re.search(wanted, reason)
+
+
+def test_a_graph_of_which_a_part_was_compiled_for_the_cpu_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when something in a graph is not moved: the test must not pass with C++ kernels."""
+    monkeypatch.setattr("pytest_regional.emulation.retarget.retarget", lambda gm, inputs: (gm, inputs))
+    with emulated() as emulation, pytest.raises(Exception, match="a part for the CPU"):
+        torch.compile(lambda a: a.sin() + 1)(torch.randn(4))
+    assert len(emulation.unsupported) == 1
+
+
+def test_bodies_of_operators_are_gpu_code_too(folder: Path) -> None:
+    block = torch.compiler.nested_compile_region(lambda a: a.sin() * 2)
+    with emulated() as emulation:
+        compiled = torch.compile(lambda a: block(block(a)), fullgraph=True)(torch.ones(4))
+    assert len(emulation.launches) == 2
+    torch.testing.assert_close(compiled, torch.ones(4).sin().mul(2).sin() * 2)
+
+
+def test_where_kernels_would_be_timed_a_generated_one_is_taken(folder: Path) -> None:
+    a, b = torch.randn(20, 24), torch.randn(24, 16)
+    with emulated() as emulation:
+        compiled = torch.compile(lambda a, b: (a @ b).relu(), options={"max_autotune": True})(a, b)
+    assert [kernel.name[:10] for kernel in emulation.kernels] == ["triton_tem"]
+    torch.testing.assert_close(compiled, (a @ b).relu(), rtol=1e-4, atol=1e-4)
 
 
 def test_threads_compile_at_once(folder: Path) -> None:
