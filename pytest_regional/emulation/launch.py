@@ -29,13 +29,13 @@ from .interpreter.patches import interpreting
 from .interpreter.programs import programs_of, run_in_order, run_together
 from .interpreter.regions import LaunchMemory, Region, region_of
 from .interpreter.values import from_numbers, numpy_type, scalar_value
+from .interpreter.waiting import may_wait
 from .memory import Memory
 
 _GRID_LIMITS = (2**31 - 1, 65535, 65535)
 _LARGEST_BLOCKS = {"XBLOCK": 4096, "YBLOCK": 1024, "ZBLOCK": 1024}
 _LARGEST_TILE = 1 << 16
 _SCALABLE_GRIDS = ("Grid1D", "Grid2D", "Grid3D")
-_WAITING_GRIDS = ("CooperativeReductionGrid",)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def launch_inductor_kernel(
         bound,
         types=tuner.triton_meta["signature"],
         memory=memory,
-        together=meta.get("grid_type") in _WAITING_GRIDS or (plan.reverse and meta.get("grid_type") == "SplitScanGrid"),
+        together=may_wait(function),
         reverse=plan.reverse,
         races=plan.races,
         config=dict(config.kwargs),
@@ -99,21 +99,22 @@ def launch_kernel(
     arguments: Mapping[str, Any],
     *,
     memory: Memory,
-    together: bool = False,
+    together: bool | None = None,
     reverse: bool = False,
     races: bool = False,
 ) -> Launch:
     """Run a jitted function, which may be wrapped by ``triton.autotune`` and ``triton.heuristics``, on a grid.
 
     The first configuration is taken. ``together`` lets programs take turns at atomic operations, which those that
-    wait for each other need.
+    wait for each other need; None asks the kernel's text.
     """
     bound = dict(arguments)
     while not hasattr(function, "params"):
         bound.update(_wrapper_arguments(function, bound))
         function = function.fn
     sizes = grid(bound) if callable(grid) else grid
-    return _launch(function, sizes, bound, types={}, memory=memory, together=together, reverse=reverse, races=races)
+    waiting = may_wait(function) if together is None else together
+    return _launch(function, sizes, bound, types={}, memory=memory, together=waiting, reverse=reverse, races=races)
 
 
 def _wrapper_arguments(wrapper: Any, bound: Mapping[str, Any]) -> dict[str, Any]:
@@ -333,6 +334,10 @@ class _Arguments:
         if kind == "constexpr":
             return value
         scalar = kernel_type(str(kind) if kind else type_of_argument(value))
+        if scalar.is_int() and not scalar.get_int_min_value() <= value <= scalar.get_int_max_value():
+            raise MemoryFaultError(
+                f"argument {name} of {_name(self.function)} is {value}, too large for its type {scalar}"
+            )
         if scalar.is_floating():
             return scalar_value(from_numbers(np.array([value], dtype=np.float64), scalar), scalar)
         return scalar_value(np.array([value]).astype(numpy_type(scalar)), scalar)

@@ -154,6 +154,14 @@ def test_an_argument_that_is_less_aligned_than_promised():
         launch_inductor_kernel(inductor_pointwise(8), arguments, {}, memory=Memory(), plan=LaunchPlan())
 
 
+def test_a_number_that_its_type_in_the_signature_cannot_hold():
+    arguments = (torch.zeros(8), torch.zeros(8), 1.0, 2**31)
+    with pytest.raises(
+        MemoryFaultError, match="argument xnumel of triton_poi is 2147483648, too large for its type int32"
+    ):
+        launch_inductor_kernel(inductor_pointwise(8), arguments, {}, memory=Memory(), plan=LaunchPlan(config=0))
+
+
 def test_too_few_arguments():
     with pytest.raises(EmulationError, match="launched with 3 arguments and takes"):
         launch_inductor_kernel(

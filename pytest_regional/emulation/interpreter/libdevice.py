@@ -15,7 +15,7 @@ import torch
 from pytest_regional.emulation.errors import UnsupportedByEmulationError
 
 from .arithmetic import fused_multiply_add, unsigned_product_high
-from .values import Array, TensorHandle, numpy_type
+from .values import Array, TensorHandle, convert, numpy_type
 
 Function = Callable[..., Array]
 
@@ -227,4 +227,6 @@ def call(symbol: str, arguments: Sequence[Any], result_type: Any) -> Any:
     """Call the function on the arguments' handles and return a handle of ``result_type``."""
     scalar = result_type.scalar
     result = np.asarray(elementwise(symbol)(*[argument.data for argument in arguments]))
+    if result.dtype.kind == "f" and scalar.is_int():
+        return TensorHandle(convert(result, arguments[0].dtype.scalar, scalar), scalar)
     return TensorHandle(result.astype(numpy_type(scalar), copy=False), scalar)

@@ -8,7 +8,7 @@ from pytest_regional.emulation.launch import Launch, launch_kernel
 from pytest_regional.emulation.memory import Memory
 
 
-def run(kernel: Any, grid: tuple[int, ...] = (1,), *, together: bool = False, **arguments: Any) -> Launch:
+def run(kernel: Any, grid: tuple[int, ...] = (1,), *, together: bool | None = None, **arguments: Any) -> Launch:
     """Launch ``kernel`` in a memory of its own."""
     return launch_kernel(kernel, grid, arguments, memory=Memory(), together=together)
 

@@ -11,6 +11,7 @@ from torch._inductor.runtime import triton_helpers
 from pytest_regional.emulation.errors import EmulationError, MemoryFaultError
 from pytest_regional.emulation.interpreter import programs
 from pytest_regional.emulation.interpreter.programs import programs_of
+from pytest_regional.emulation.interpreter.waiting import may_wait
 from pytest_regional.emulation.launch import launch_kernel
 from pytest_regional.emulation.memory import Memory
 
@@ -57,6 +58,14 @@ def faults_after_a_barrier(data, semaphore):
 
 
 @triton.jit
+def counts_down(out):
+    n = 5
+    while n > 0:
+        n -= 1
+    tl.atomic_add(out, n)
+
+
+@triton.jit
 def last_writer(out):
     tl.store(out, tl.program_id(0))
 
@@ -65,6 +74,22 @@ def test_the_first_axis_runs_fastest():
     assert programs_of((2, 1, 2)) == [(0, 0, 0), (1, 0, 0), (0, 0, 1), (1, 0, 1)]
     assert programs_of((2, 1, 2), reverse=True) == programs_of((2, 1, 2))[::-1]
     assert programs_of((3,))[-1] == (2, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "waits"),
+    [
+        (barrier_in_the_middle, True),
+        (waits_for_its_successor, True),
+        (polls_its_predecessor, True),
+        (adds_nothing, False),
+        (last_writer, False),
+        (counts_down, False),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_which_programs_wait_is_read_from_the_kernel(kernel, waits):
+    assert may_wait(kernel) is waits
 
 
 def test_reversed():
@@ -78,7 +103,7 @@ def test_a_barrier_across_the_grid():
     data, out = torch.full((64,), float("nan")), torch.zeros(64)
     semaphore = torch.zeros(1, dtype=torch.uint32)
     started = time.perf_counter()
-    run(barrier_in_the_middle, (64,), together=True, data=data, semaphore=semaphore, out=out, N=64)
+    run(barrier_in_the_middle, (64,), data=data, semaphore=semaphore, out=out, N=64)
     assert (out == sum(range(64))).all()
     assert time.perf_counter() - started < 10
 
@@ -88,7 +113,7 @@ def test_programs_that_wait_for_others(reverse):
     flags, out = torch.zeros(9, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
     flags[8] = 9
     arguments = {"flags": flags, "out": out}
-    launch_kernel(waits_for_its_successor, (8,), arguments, memory=Memory(), together=True, reverse=reverse)
+    launch_kernel(waits_for_its_successor, (8,), arguments, memory=Memory(), reverse=reverse)
     assert out.tolist() == list(range(2, 10))
 
 
@@ -103,7 +128,7 @@ def test_programs_that_poll():
     flags, out = torch.zeros(5, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
     flags[0] = 1
     arguments = {"flags": flags, "out": out}
-    launch_kernel(polls_its_predecessor, (4,), arguments, memory=Memory(), together=True, reverse=True)
+    launch_kernel(polls_its_predecessor, (4,), arguments, memory=Memory(), reverse=True)
     assert out.tolist() == [1, 1, 1, 1]
 
 
@@ -116,7 +141,7 @@ def impatient(monkeypatch):
 def test_programs_that_wait_forever_are_stopped():
     flags, out = torch.zeros(5, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
     with pytest.raises(EmulationError, match="wait for each other forever"):
-        run(waits_for_its_successor, (4,), together=True, flags=flags, out=out)
+        run(waits_for_its_successor, (4,), flags=flags, out=out)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -124,10 +149,10 @@ def test_a_program_that_waits_outside_a_common_launch_is_stopped():
     flags, out = torch.zeros(5, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
     flags[4] = 5
     with pytest.raises(EmulationError, match="do so outside a grid whose programs run together"):
-        run(waits_for_its_successor, (4,), flags=flags, out=out)
+        run(waits_for_its_successor, (4,), together=False, flags=flags, out=out)
 
 
 def test_a_fault_of_one_program_ends_the_launch():
     semaphore = torch.zeros(1, dtype=torch.uint32)
     with pytest.raises(MemoryFaultError, match=r"program \(2, 0, 0\)"):
-        run(faults_after_a_barrier, (4,), together=True, data=torch.zeros(4), semaphore=semaphore)
+        run(faults_after_a_barrier, (4,), data=torch.zeros(4), semaphore=semaphore)
