@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_regional.emulation.compile_check.targets import DEFAULT_ARCHITECTURES
 from pytest_regional.harness.counters import Bound, Counters, at_least, at_most
 from pytest_regional.harness.distributed import fake_process_group as fake_pg
 from pytest_regional.harness.on_device import device_limit
@@ -26,6 +27,7 @@ from pytest_regional.harness.regional import DEFAULT_SEED, Regional, harness, ru
 if TYPE_CHECKING:
     from pytest_regional.backends.spec import BackendSpec
     from pytest_regional.harness.graph_passes.result import PassRun
+    from pytest_regional.harness.kernel_check import KernelReport
     from pytest_regional.harness.parity import ParityReport
     from pytest_regional.harness.process import ProcessResult
     from pytest_regional.harness.record import CompileRecord
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bound",
+    "assert_kernels_compile",
     "assert_parity",
     "assert_training_parity",
     "at_least",
@@ -47,6 +50,7 @@ __all__ = [
     "pre_grad_pass",
     "regional",
     "replacing",
+    "require_device",
     "restart",
     "run",
     "run_pass",
@@ -148,6 +152,19 @@ def assert_training_parity(model: Any, batches: Sequence[Any], **options: Any) -
     """As :meth:`Regional.assert_training_parity` of :func:`current`."""
     __tracebackhide__ = True
     return current().assert_training_parity(model, batches, **options)
+
+
+def require_device(*requirements: str) -> None:
+    """As :meth:`Regional.require_device` of :func:`current`."""
+    current().require_device(*requirements)
+
+
+def assert_kernels_compile(
+    record: CompileRecord, arch: Sequence[str] | str = DEFAULT_ARCHITECTURES, **options: Any
+) -> KernelReport:
+    """As :meth:`Regional.assert_kernels_compile` of :func:`current`."""
+    __tracebackhide__ = True
+    return current().assert_kernels_compile(record, arch, **options)
 
 
 def expect(**expected: int | Bound) -> contextlib.AbstractContextManager[None]:

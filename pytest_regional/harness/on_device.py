@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_regional.backends.capabilities import Support, supported, unsupported
+from pytest_regional.emulation.compile_check.targets import DEFAULT_ARCHITECTURES
 
 from .device_requirements import unmet_requirement
 
@@ -67,7 +68,7 @@ class OnDevice:
             raise unittest.SkipTest(reason)
 
     def assert_kernels_compile(
-        self, record: CompileRecord, arch: Sequence[str] | str = ("sm_80", "sm_90"), *, configs: str = "first"
+        self, record: CompileRecord, arch: Sequence[str] | str = DEFAULT_ARCHITECTURES, *, configs: str = "first"
     ) -> KernelReport:
         """Compile the Triton kernels of ``record``; no GPU is needed; see ``docs/kernel-compile-check.md``.
 
@@ -78,13 +79,15 @@ class OnDevice:
         __tracebackhide__ = True
         return assert_kernels_compile(record, arch, configs=configs)
 
-    def assert_no_spills(self, record: CompileRecord, arch: Sequence[str] | str = ("sm_80", "sm_90")) -> KernelReport:
+    def assert_no_spills(
+        self, record: CompileRecord, arch: Sequence[str] | str = DEFAULT_ARCHITECTURES
+    ) -> KernelReport:
         """Assert that the kernels of ``record`` compile, and that all find registers enough."""
         __tracebackhide__ = True
         return self.assert_kernels_compile(record, arch).assert_no_spills()
 
     def assert_shared_memory(
-        self, record: CompileRecord, *, at_most: int, arch: Sequence[str] | str = ("sm_80", "sm_90")
+        self, record: CompileRecord, *, at_most: int, arch: Sequence[str] | str = DEFAULT_ARCHITECTURES
     ) -> KernelReport:
         """Assert that the kernels of ``record`` compile, to programs that share at most so many bytes of memory."""
         __tracebackhide__ = True

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pytest_regional import VacuousTestError, testing
+from pytest_regional.harness.kernel_check import NoTritonKernelError
 
 from .programs import pair, product
 
@@ -35,6 +36,19 @@ class PlainFormsTest(unittest.TestCase):
             testing.regional("inductor", requires=["regions"]),
         ):
             pass
+
+    def test_a_missing_device_skips(self):
+        with (
+            pytest.raises(unittest.SkipTest, match="needs real_cuda, which the CPU has not"),
+            testing.regional("aot_eager", device="cpu", expects_regions=False),
+        ):
+            testing.require_device("bf16", "real_cuda")
+
+    def test_kernels_of_a_record_without_any(self):
+        with testing.regional("aot_eager", device="cpu", expects_regions=False) as r:
+            record = testing.run(product, *pair(r))
+            with pytest.raises(NoTritonKernelError):
+                testing.assert_kernels_compile(record)
 
     def test_vacuity(self):
         with pytest.raises(VacuousTestError), testing.regional("torch"):

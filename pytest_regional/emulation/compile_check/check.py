@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 
 from .results import CompiledKernel, FailedKernel, KernelSource
-from .targets import Target, target_of
+from .targets import DEFAULT_ARCHITECTURES, Target, target_of
 from .worker import Worker, shared_worker
 
 Results = tuple[CompiledKernel | FailedKernel, ...]
@@ -18,7 +18,7 @@ _KNOWN: dict[tuple[str, ...], Results] = {}
 
 def compile_kernels(
     kernels: Iterable[KernelSource],
-    arch: Sequence[str] = ("sm_80", "sm_90"),
+    arch: Sequence[str] = DEFAULT_ARCHITECTURES,
     *,
     all_configs: bool = False,
     timeout: float = 300.0,
