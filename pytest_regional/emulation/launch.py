@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -222,7 +223,6 @@ def _launch(
 ) -> Launch:
     started = time.perf_counter()
     name, sizes = _name(function), _checked_grid(_name(function), grid)
-    programs = programs_of(sizes, reverse)
     with interpreting():
         touched = LaunchMemory(name, [])
         values = _Arguments(function, types, memory, touched, races).of(bound)
@@ -230,9 +230,9 @@ def _launch(
         made = builder()
         made.memory = touched
         made.grid_dim = sizes
-        (run_together if together else run_in_order)(body, programs, touched)
+        (run_together if together else run_in_order)(body, programs_of(sizes, reverse), touched)
     _check_guards(name, touched)
-    return Launch(name, sizes, config or {}, len(programs), time.perf_counter() - started)
+    return Launch(name, sizes, config or {}, math.prod(sizes), time.perf_counter() - started)
 
 
 def _checked_grid(name: str, grid: Sequence[Any]) -> tuple[int, int, int]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-from pytest_regional.emulation.errors import EmulationError
+from pytest_regional.emulation.errors import EmulationError, UnsupportedByEmulationError
 
 from .builder import builder
 from .regions import LaunchMemory
@@ -17,17 +18,18 @@ from .regions import LaunchMemory
 # Operations in a row, all programs together, that may leave memory as it is before waiting counts as forever.
 _PATIENCE = 20_000
 
+_MOST_TOGETHER = 4096
+
 Program: TypeAlias = tuple[int, int, int]
 
 
-def programs_of(grid: Sequence[int], reverse: bool = False) -> list[Program]:
-    """Return the programs of a grid in the order in which they run: x fastest, as a GPU starts them."""
-    x, y, z = (*grid, 1, 1)[:3]
-    order = [(i, j, k) for k in range(z) for j in range(y) for i in range(x)]
-    return order[::-1] if reverse else order
+def programs_of(grid: Sequence[int], reverse: bool = False) -> Iterator[Program]:
+    """Yield the programs of a grid in the order in which they run: x fastest, as a GPU starts them."""
+    x, y, z = (range(size)[::-1] if reverse else range(size) for size in (*grid, 1, 1)[:3])
+    return ((i, j, k) for k in z for j in y for i in x)
 
 
-def run_in_order(body: Callable[[], Any], programs: Sequence[Program], memory: LaunchMemory) -> None:
+def run_in_order(body: Callable[[], Any], programs: Iterable[Program], memory: LaunchMemory) -> None:
     """Run every program to its end before the next."""
     made = builder()
     made.patience = _PATIENCE
@@ -95,12 +97,21 @@ class _Turns:
         self.doors[program].acquire()
 
 
-def run_together(body: Callable[[], Any], programs: Sequence[Program], memory: LaunchMemory) -> None:
-    """Run programs that wait for each other, as those of a cooperative reduction do at its barrier."""
-    turns = _Turns(body, programs, memory)
+def run_together(body: Callable[[], Any], programs: Iterable[Program], memory: LaunchMemory) -> None:
+    """Run programs that wait for each other, as those of a cooperative reduction do at its barrier.
+
+    Raises:
+        UnsupportedByEmulationError: they are too many, since each one has a thread.
+    """
+    order = list(itertools.islice(programs, _MOST_TOGETHER + 1))
+    if len(order) > _MOST_TOGETHER:
+        raise UnsupportedByEmulationError(
+            f"{memory.kernel}: more than {_MOST_TOGETHER} programs that wait for each other"
+        )
+    turns = _Turns(body, order, memory)
     made = builder()
     made.pause = turns.pause
-    made.patience = _PATIENCE + 100 * len(programs)
+    made.patience = _PATIENCE + 100 * len(order)
     try:
         turns.run()
     finally:

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch._inductor.runtime import triton_helpers
 
-from pytest_regional.emulation.errors import EmulationError, MemoryFaultError
+from pytest_regional.emulation.errors import EmulationError, MemoryFaultError, UnsupportedByEmulationError
 from pytest_regional.emulation.interpreter import programs
 from pytest_regional.emulation.interpreter.programs import programs_of
 from pytest_regional.emulation.interpreter.waiting import may_wait
@@ -71,9 +71,9 @@ def last_writer(out):
 
 
 def test_the_first_axis_runs_fastest():
-    assert programs_of((2, 1, 2)) == [(0, 0, 0), (1, 0, 0), (0, 0, 1), (1, 0, 1)]
-    assert programs_of((2, 1, 2), reverse=True) == programs_of((2, 1, 2))[::-1]
-    assert programs_of((3,))[-1] == (2, 0, 0)
+    assert list(programs_of((2, 1, 2))) == [(0, 0, 0), (1, 0, 0), (0, 0, 1), (1, 0, 1)]
+    assert list(programs_of((2, 1, 2), reverse=True)) == list(programs_of((2, 1, 2)))[::-1]
+    assert list(programs_of((3,)))[-1] == (2, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +122,13 @@ def test_atomics_that_change_nothing_are_no_waiting():
     out = torch.zeros(1, dtype=torch.int32)
     run(adds_nothing, (150,), out=out)
     assert out.item() == 0
+
+
+def test_too_many_programs_that_wait_are_refused(monkeypatch):
+    monkeypatch.setattr(programs, "_MOST_TOGETHER", 7)
+    flags, out = torch.zeros(9, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+    with pytest.raises(UnsupportedByEmulationError, match="more than 7 programs that wait for each other"):
+        run(waits_for_its_successor, (8,), flags=flags, out=out)
 
 
 def test_programs_that_poll():
