@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .isolation import isolated
+
 if TYPE_CHECKING:
+    from .device import DeviceUnderTest
     from .regional import Regional
 
 
-@contextlib.contextmanager
-def emulating(regional: Regional) -> Iterator[None]:
-    """Emulate the GPU under test while the context lasts; any other device needs nothing.
+def check_emulation(device: DeviceUnderTest) -> None:
+    """Make sure that the GPU under test can be emulated, if it is to be; before anything is isolated or watched.
 
     Raises:
         EmulationError: this torch and triton cannot be emulated faithfully: the self-test failed.
         MissingTorchSymbolError: they lack something that emulation needs.
     """
+    problem = None if device.profile is None else _problem_of_self_test(device.profile)
+    if problem is not None:
+        raise problem
+
+
+@contextlib.contextmanager
+def emulating(regional: Regional) -> Iterator[None]:
+    """Emulate the GPU under test while the context lasts; any other device needs nothing."""
     profile = regional.device_under_test.profile
     if profile is None:
         yield
@@ -27,6 +41,34 @@ def emulating(regional: Regional) -> Iterator[None]:
     with emulated(profile) as emulation:
         regional.emulation = emulation
         yield
+
+
+SELF_TESTED = "PYTEST_REGIONAL_SELF_TESTED"
+"""Environment variable that tells child processes for which GPU, torch and triton the self-test has passed."""
+
+
+@functools.cache
+def _problem_of_self_test(profile: str) -> Exception | None:
+    """Run the self-test once in a process, and not again in the processes that tests start.
+
+    Isolated as a test is, so that nothing of it is left: neither caches nor what Dynamo compiled.
+    """
+    import torch
+    import triton
+
+    identity = f"{profile} {torch.__version__} {triton.__version__}"
+    if os.environ.get(SELF_TESTED) == identity:
+        return None
+    from pytest_regional.emulation import EmulationError
+    from pytest_regional.emulation.selftest import run_self_test
+
+    try:
+        with tempfile.TemporaryDirectory(prefix="pytest-regional-self-test-") as folder, isolated(Path(folder), seed=1):
+            run_self_test(profile)
+    except EmulationError as error:
+        return error
+    os.environ[SELF_TESTED] = identity
+    return None
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

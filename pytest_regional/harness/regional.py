@@ -18,7 +18,7 @@ from pytest_regional.backends.spec import BackendSpec
 from . import annotated, isolation
 from .counters import Bound, Counters, bounds_of, check_expectation
 from .device import device_under_test
-from .emulating import emulating
+from .emulating import check_emulation, emulating
 from .endings import check_fallbacks, check_not_vacuous
 from .inputs import InputFactories
 from .observer import Observer
@@ -364,6 +364,7 @@ def harness(
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pytest-regional-")))
         regional = Regional(resolved, device, folder, seed, options or CompileOptions())
         stack.enter_context(structured_trace_off())
+        check_emulation(regional.device_under_test)
         if isolate:
             stack.enter_context(_isolated(regional, shared_cache=shared_cache))
         stack.enter_context(emulating(regional))
