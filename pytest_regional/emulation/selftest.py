@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._torch.emulated_device import load_source
+from pytest_regional._torch.state import reset_dynamo
 
 from .backend import EmulatedKernel, Emulation, emulated
 from .device import DEFAULT_PROFILE, DeviceProfile
@@ -153,6 +154,8 @@ def _error_of(name: str, function: Function, inputs: Inputs) -> str:
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     import torch
 
+    # What was compiled for another described device must not be found again.
+    reset_dynamo()
     compiled: Callable[..., Any] = torch.compile(function, backend="inductor", fullgraph=True, dynamic=False)
     return compiled
 
@@ -249,7 +252,9 @@ def _gives_right_values(emulation: Emulation, name: str, source: str) -> bool:
     try:
         with emulation.pretence.held():
             tuner = load_source(source, name)
-        emulation.note(launch_inductor_kernel(tuner, (x, out, LENGTH), {}, memory=emulation.memory, plan=emulation.plan))
+        emulation.note(
+            launch_inductor_kernel(tuner, (x, out, LENGTH), {}, memory=emulation.memory, plan=emulation.plan)
+        )
     except MemoryFaultError:
         return False
     return torch.allclose(out, x.sin() + 5, rtol=0, atol=1e-5)
