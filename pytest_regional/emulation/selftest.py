@@ -257,7 +257,7 @@ def _gives_right_values(emulation: Emulation, name: str, source: str) -> bool:
         )
     except MemoryFaultError:
         return False
-    return torch.allclose(out, x.sin() + 5, rtol=0, atol=1e-5)
+    return bool(torch.allclose(out, x.sin() + 5, rtol=0, atol=1e-5))
 
 
 # What is said
