@@ -18,6 +18,7 @@ EXTERN_KERNELS = {
 MODULES = frozenset(
     ["torch", "aten", "extern_kernels", "inductor_ops", "_quantized", "async_compile", "math", "self", "device", "inf"]
 )
+REDUCTIONS = frozenset(["sum", "prod", "amax", "amin", "any"])
 COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor")
 
 
@@ -55,6 +56,20 @@ def operator_called(path: str) -> str | None:
         name = path.removeprefix("extern_kernels.")
         return EXTERN_KERNELS.get(name, f"aten.{name}.default")
     return None
+
+
+def reduction_finished(call: ast.Call) -> str | None:
+    """Return ``"sum"`` for ``workspace[0:64].view(8, 8).sum(dim=0)``, else None.
+
+    So Inductor adds up what the programs of a kernel with reductions along both dimensions left in its workspace.
+    """
+    node: ast.expr = call
+    methods = []
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        methods.append(node.func.attr)
+        node = node.func.value
+    found = [method for method in methods if method in REDUCTIONS]
+    return found[0] if found and isinstance(node, ast.Subscript) else None
 
 
 def is_collective(operator: str) -> bool:

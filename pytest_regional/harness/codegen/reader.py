@@ -204,6 +204,9 @@ class _FunctionReader:
             yield self._event(Alias, statement, reads=names.mentioned(*call.args[:1]), writes=targets)
         elif names.operator_called(path):
             yield self._extern(statement, call, names.operator_called(path) or "", targets)
+        elif finished := names.reduction_finished(call):
+            fields = {"reads": names.mentioned(call.func), "writes": targets, "function": finished}
+            yield self._event(ExternCall, statement, ops=(Op(f"aten.{finished}"),), **fields)
         elif isinstance(call.func, ast.Attribute) and (last.endswith("_") or last == "clone"):
             yield self._method(statement, call, last, targets)
         elif last not in BOOKKEEPING:

@@ -118,10 +118,10 @@ def generated(name: str) -> list[tuple[str, str]]:
     function, inputs, configs = PROGRAMS[name]
     device = "cuda" if torch.cuda.is_available() else "cuda-emulated"
     with contextlib.ExitStack() as stack:
-        if device == "cuda-emulated":
+        made = stack.enter_context(regional("inductor", device, inductor_configs=configs, expects_regions=False))
+        if device == "cuda-emulated":  # only now: the emulation has tested itself
             trains = any(x.requires_grad for x in inputs)
             stack.enter_context(only_generating(as_on_a_gpu=bool(torch.version.cuda) and not trains))
-        made = stack.enter_context(regional("inductor", device, inductor_configs=configs, expects_regions=False))
         moved = [x.detach().to(made.device).requires_grad_(x.requires_grad) for x in inputs]
         # The code need not run: what fails after it was generated is no concern here.
         with contextlib.suppress(Exception):

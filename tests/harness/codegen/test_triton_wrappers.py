@@ -161,6 +161,14 @@ def test_semaphores_are_read_and_written():
     assert kernel.writes == ("buf0", "semaphores_0", "workspace_0")
 
 
+@pytest.mark.parametrize("after", ["", ".view([64])"])
+def test_a_reduction_is_finished_outside_its_kernel(after):
+    line = f"buf1 = workspace_0[0 * 64 : (0 + 1) * 64].view(4, 16).sum(dim=0){after}"
+    event = events_of(f"{SEMAPHORES}    {line}\n", None)[-1]
+    assert (event.kind, event.ops) == ("extern", (Op("aten.sum"),))
+    assert (event.reads, event.writes) == (("workspace_0",), ("buf1",))
+
+
 TEMPLATE = (
     SEMAPHORES.replace("sem_ptr, ws_ptr", "arg_Q, arg_L")
     .replace("triton_red", "triton_tem")
