@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch import emulated_device as places
 
 from .device import DEFAULT_PROFILE, DeviceProfile, profile_named
@@ -202,6 +205,7 @@ def emulated(profile: str | DeviceProfile = DEFAULT_PROFILE, plan: LaunchPlan | 
     if current is not None:
         yield _the_same(current, described, plan)
         return
+    _check_places()
     emulation = Emulation(described, plan or LaunchPlan())
     seams = {"compile": emulation.compile, "load": emulation.load, "finish": emulation.finish}
     with contextlib.ExitStack() as stack:
@@ -213,6 +217,21 @@ def emulated(profile: str | DeviceProfile = DEFAULT_PROFILE, plan: LaunchPlan | 
         _active.append(emulation)
         stack.callback(_active.remove, emulation)
         yield emulation
+
+
+@functools.cache
+def _check_places() -> None:
+    """Make sure that this torch asks for its devices where emulation expects it to.
+
+    Raises:
+        MissingTorchSymbolError: it does not; says where.
+    """
+    missing = places.missing_places()
+    if missing:
+        raise MissingTorchSymbolError(
+            f"a GPU cannot be emulated with torch {torch.__version__}, which has no {', '.join(missing)}; "
+            f"pytest-regional emulates with torch 2.11 to 2.15"
+        )
 
 
 def _the_same(current: Emulation, profile: DeviceProfile, plan: LaunchPlan | None) -> Emulation:

@@ -11,13 +11,15 @@ import pytest
 import torch
 from torch.fx.traceback import annotate
 
-from pytest_regional._torch import triton_runtime
+from pytest_regional._torch import MissingTorchSymbolError, triton_runtime
+from pytest_regional._torch import emulated_device as places
 from pytest_regional.emulation import (
     EmulationError,
     MemoryFaultError,
     active,
     emulated,
 )
+from pytest_regional.emulation import backend as emulation_backend
 from pytest_regional.emulation.backend import REFUSED_SETTINGS
 from pytest_regional.harness.isolation import isolated
 from pytest_regional.testing import regional
@@ -134,6 +136,19 @@ def gpu_of_process(regional: Any) -> tuple[str, bool]:
     """Run in another process."""
     regional.run(program, regional.randn(4, 4), regional.randn(4, 4))
     return regional.emulation.profile.name, bool(regional.emulation.launches)
+
+
+def test_a_torch_that_cannot_be_emulated_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = places.Place("torch.cuda", "was_renamed", "for this test")
+    monkeypatch.setitem(places.DEVICE_PLACES, "gone", gone)
+    emulation_backend._check_places.cache_clear()
+    with (
+        pytest.raises(MissingTorchSymbolError, match=r"cannot be emulated with torch .*torch\.cuda\.was_renamed"),
+        emulated(),
+    ):
+        pass
+    assert active() is None
+    emulation_backend._check_places.cache_clear()
 
 
 def test_an_emulation_inside_another_is_the_same_one() -> None:
