@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_regional._torch import private_module, symbol
+from pytest_regional._torch import MissingTorchSymbolError, private_module, symbol
 
 _INTERPRETER = "triton.runtime.interpreter"
 _LANGUAGE = "triton.language"
@@ -63,6 +63,27 @@ def unwrapping() -> tuple[Any, str, Any]:
     """
     core = symbol(_LANGUAGE, "core")
     return core, "_unwrap_if_constexpr", symbol(_LANGUAGE, "core._unwrap_if_constexpr")
+
+
+def loop_condition_class() -> type:
+    """Return ``tl.condition``, what may stand in a kernel's ``while`` (3.6 to 3.9)."""
+    found: type = symbol(_LANGUAGE, "condition")
+    return found
+
+
+def require_attribute(owner: Any, name: str) -> None:
+    """Check that something of Triton's that is to be replaced is there.
+
+    Raises:
+        MissingTorchSymbolError: naming it, when it is not: Triton has moved, and replacing it would do nothing.
+    """
+    bases = owner.__mro__ if isinstance(owner, type) else (owner,)
+    if not any(name in vars(base) for base in bases):
+        place = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
+        raise MissingTorchSymbolError(
+            f"{place}.{name} does not exist in triton {private_module('triton').__version__}; kernels are interpreted "
+            f"with triton 3.6 to 3.9. Install one of them, or a pytest-regional that knows this one."
+        )
 
 
 def jit_function_class() -> type:

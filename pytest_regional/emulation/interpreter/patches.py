@@ -20,6 +20,8 @@ from pytest_regional._torch.triton_language import (
     is_builtin,
     jit_function_class,
     library_stub,
+    loop_condition_class,
+    require_attribute,
     unwrapping,
 )
 from pytest_regional.emulation.errors import EmulationError, UnsupportedByEmulationError
@@ -34,11 +36,12 @@ _LOCK = threading.RLock()
 
 
 class Patch(NamedTuple):
-    """One replaced attribute of a module or class."""
+    """One replaced attribute of a module or class, or one that only some versions have and others are given."""
 
     owner: Any
     name: str
     value: Any
+    added: bool = False
 
 
 def _bound(builtin: Any) -> Callable[..., Any]:
@@ -103,16 +106,16 @@ def _class_patches() -> Iterator[Patch]:
     yield Patch(tl.block_type, "__init__", block_type_init)
     owner, name, unwrap = unwrapping()
     yield Patch(owner, name, quick_unwrapping(unwrap))
-    yield Patch(tensor, "__index__", lambda self: int(self.handle.data.item()))
-    yield Patch(tensor, "__int__", lambda self: int(self.handle.data.item()))
-    yield Patch(tensor, "__bool__", _truth)
+    yield Patch(tensor, "__index__", lambda self: int(self.handle.data.item()), added=True)
+    yield Patch(tensor, "__int__", lambda self: int(self.handle.data.item()), added=True)
+    yield Patch(tensor, "__bool__", _truth, added=True)
     yield Patch(tensor, "__repr__", lambda self: f"{self.type}: {self.handle.data}")
     yield Patch(tensor, "T", property(lambda self: tl.trans(self)))
     for name, member in vars(tensor).items():
         if is_jitted(member):
             yield Patch(tensor, name, method_of(member))
     yield Patch(tl.core.dtype, "to_ir", _to_ir)
-    yield Patch(tl.core.condition, "__bool__", lambda self: bool(self.condition))
+    yield Patch(loop_condition_class(), "__bool__", lambda self: bool(self.condition), added=True)
     yield Patch(jit_function_class(), "__call__", call_device_function)
 
 
@@ -154,12 +157,20 @@ def _helper_patches() -> Iterator[Patch]:
 
 @functools.cache
 def _triton_patches() -> tuple[Patch, ...]:
-    return (*_language_patches(), *_class_patches(), *_library_patches())
+    return _checked((*_language_patches(), *_class_patches(), *_library_patches()))
 
 
 @functools.cache
 def _inductor_patches() -> tuple[Patch, ...]:
-    return tuple(_helper_patches())
+    return _checked(tuple(_helper_patches()))
+
+
+def _checked(table: tuple[Patch, ...]) -> tuple[Patch, ...]:
+    """Return ``table`` if everything in it is there to be replaced."""
+    for patch in table:
+        if not patch.added:
+            require_attribute(patch.owner, patch.name)
+    return table
 
 
 def patch_table() -> tuple[Patch, ...]:

@@ -10,6 +10,7 @@ import triton.language as tl
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.triton_language import kernel_type, semantic_class
 from pytest_regional.emulation.errors import EmulationError
+from pytest_regional.emulation.interpreter import patches
 from pytest_regional.emulation.interpreter.patches import interpreting, patch_table
 
 from .launching import run
@@ -90,6 +91,21 @@ def test_a_missing_symbol_is_named(monkeypatch):
     monkeypatch.delattr("triton.language.semantic.TritonSemantic")
     with pytest.raises(MissingTorchSymbolError, match=r"triton.language.semantic.TritonSemantic"):
         semantic_class()
+
+
+@pytest.mark.parametrize(
+    ("place", "named"),
+    [
+        ("triton.language.core.dtype.to_ir", "triton.language.core.dtype.to_ir"),
+        ("triton.language.core.associative_scan", "triton.language.core.associative_scan"),
+        ("triton.language.condition", "triton.language.condition"),
+        ("triton.runtime.jit.JITFunction.__call__", "triton.runtime.jit.JITFunction.__call__"),
+    ],
+)
+def test_what_is_to_be_replaced_must_be_there(monkeypatch, place, named):
+    monkeypatch.delattr(place)
+    with pytest.raises(MissingTorchSymbolError, match=named.replace(".", r"\.")):
+        patches._triton_patches.__wrapped__()
 
 
 @pytest.mark.parametrize(("name", "type_"), [("i64", tl.int64), ("fp32", tl.float32), ("bf16", tl.bfloat16)])
