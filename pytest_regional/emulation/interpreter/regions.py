@@ -131,11 +131,14 @@ class LaunchMemory:
         if region.footprints is not None:
             self._note_writes(region, region.footprints, indices * dtype.itemsize)
 
-    def updating(self, region: Region, indices: Array, dtype: np.dtype[Any]) -> None:
-        """Check the elements that an atomic operation is about to read and write; order between programs is free."""
+    def updating(self, region: Region, indices: Array, dtype: np.dtype[Any], *, overwrites: bool) -> None:
+        """Check the elements that an atomic operation is about to read and write; order between programs is free.
+
+        One that ``overwrites`` them whatever they are may be the first to write them.
+        """
         footprints, region.footprints = region.footprints, None
         try:
-            self.reading(region, indices, dtype)
+            (self.writing if overwrites else self.reading)(region, indices, dtype)
         finally:
             region.footprints = footprints
 

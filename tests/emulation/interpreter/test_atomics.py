@@ -1,9 +1,15 @@
 """Atomic operations, where lanes meet and where they do not."""
 
+import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
+
+from pytest_regional.emulation.errors import MemoryFaultError
+from pytest_regional.emulation.interpreter import atomics
+from pytest_regional.emulation.launch import launch_kernel
+from pytest_regional.emulation.memory import Memory
 
 from .launching import run
 
@@ -42,6 +48,11 @@ def exchange(target, value, old):
 
 
 @triton.jit
+def adds_one(target):
+    tl.atomic_add(target, 1.0)
+
+
+@triton.jit
 def compare_and_swap(target, old, N: tl.constexpr):
     i = tl.arange(0, N)
     tl.store(old + i, tl.atomic_cas(target + i, i * 0 + 1, i + 10))
@@ -71,6 +82,37 @@ def test_lanes_of_one_address_add_up(dtype):
     assert torch.equal(target.double(), expected)
     before = [values.double()[:i][index[:i] == index[i]].sum() for i in range(64)]
     assert torch.equal(old.double(), torch.stack(before))
+
+
+def test_many_lanes_of_few_addresses_add_in_order():
+    values = torch.randn(4096, generator=torch.Generator().manual_seed(0))
+    target, old = torch.zeros(3), torch.zeros(4096)
+    index = torch.randint(0, 3, (4096,), generator=torch.Generator().manual_seed(1))
+    run(add, target=target, index=index, values=values, old=old, N=4096)
+    expected = [np.add.accumulate(values[index == i].numpy())[-1] for i in range(3)]
+    assert target.tolist() == [float(value) for value in expected]
+
+
+def test_address_by_address_is_turn_by_turn():
+    indices, values = np.array([2, 0, 2, 2, 0, 2]), np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], np.float32)
+    one, other = np.ones(3, np.float32), np.ones(3, np.float32)
+    groups = [np.array([1, 4]), np.array([0, 2, 3, 5])]
+    turns = [np.array([0, 1]), np.array([2, 4]), np.array([3]), np.array([5])]
+    by_address = atomics._address_by_address(one, indices, values, np.add, groups)
+    by_turn = atomics._in_turns(other, indices, values, tl.float32, np.add, turns)
+    np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(by_address[0], by_turn[0])
+    assert by_address[1] is by_turn[1] is True
+
+
+def test_an_exchange_may_be_the_first_to_write():
+    memory = Memory()
+    target, old = memory.allocate((1,), (1,), torch.float32), torch.zeros(1)
+    with pytest.raises(MemoryFaultError, match="nobody has written"):
+        launch_kernel(adds_one, (1,), {"target": target}, memory=memory)
+    launch_kernel(exchange, (1,), {"target": target, "value": 3.0, "old": old}, memory=memory)
+    launch_kernel(adds_one, (1,), {"target": target}, memory=memory)
+    assert target.item() == 4
 
 
 def test_bfloat16_is_rounded_after_every_lane():
