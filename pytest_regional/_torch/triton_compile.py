@@ -5,6 +5,7 @@ Checked with torch 2.11 (triton 3.6), 2.13 and 2.15 (triton 3.9). None of it nee
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import sys
 from pathlib import Path
@@ -80,6 +81,8 @@ def told_by(error: BaseException, tuner: Any) -> tuple[str, str]:
 
 
 def _line_at(error: Any, tuner: Any) -> str:
+    if isinstance(error.node, ast.FunctionDef):
+        return ""  # inside a loop Triton names the whole function, whose first line says nothing
     lines = (error.src or tuner.fn.src).splitlines()
     number = getattr(error.node, "lineno", 0)
     return lines[number - 1].strip() if 0 < number <= len(lines) else ""
