@@ -257,7 +257,9 @@ def _guarded(
             refused = error.__cause__
             if isinstance(refused, EmulationError):
                 raise type(refused)(f"{refused}\n{_line_of(error)}") from error
-            raise EmulationError(
+            # What the installed triton itself does not do any more would not compile for a GPU either.
+            kind = UnsupportedByEmulationError if isinstance(error, NotImplementedError) else EmulationError
+            raise kind(
                 f"{name}, program {touched.program}, failed with {type(error).__name__}: {error}\n{_line_of(error)}"
             ) from error
 

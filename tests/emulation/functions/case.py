@@ -39,6 +39,7 @@ class Case:
     kernels must have been generated and launched. ``reference`` is what eager runs where it cannot run the function
     itself on CPU. ``check`` judges the outputs, given the inputs, where there is no reference. ``anchored=False`` is
     for draws of random numbers, which are others in float64. ``raises`` is a part of the message of the expected error.
+    ``before`` says what torch older than ``since`` does with it.
     """
 
     name: str
@@ -57,4 +58,5 @@ class Case:
     kernels: bool = True
     terms: int = 1
     since: tuple[int, int] = (2, 11)
+    before: str = "does not have it"
     defect: Defect | None = None

@@ -93,7 +93,7 @@ def _of_defect(defect: Defect, status: str, detail: str) -> tuple[str, str]:
 
 def _status(case: Case, run: Run) -> tuple[str, str, float]:
     if torch_version() < case.since:
-        return UNSUPPORTED, f"torch {torch.__version__} does not have it", 0.0
+        return UNSUPPORTED, f"torch {torch.__version__} {case.before}", 0.0
     try:
         return MATCH, "", verify(case, run.dtype, run.backward)
     except Exception as error:  # noqa: BLE001
