@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +59,7 @@ class Emulation:
         self.pretence = Pretence(profile, self.memory.allocate, self._kernel)
         self._kernels: list[EmulatedKernel] = []
         self._launches: list[Launch] = []
+        self._compiling = threading.local()
 
     @property
     def kernels(self) -> tuple[EmulatedKernel, ...]:
@@ -101,16 +103,28 @@ class Emulation:
 
         @functools.wraps(original)
         def compile_for_gpu(gm: Any, example_inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-            from .retarget import retarget
+            from .retarget import holds_undefined_values, retarget
 
             with self.noting_unsupported(), self.pretence.held(), self.pretence.settings:
                 _refuse_settings(kwargs)
+                undefined = holds_undefined_values(gm)
                 gm, example_inputs = retarget(gm, example_inputs)
-                compiled = original(gm, example_inputs, *args, **kwargs)
+                with self._compiling_graph(undefined):
+                    compiled = original(gm, example_inputs, *args, **kwargs)
                 _refuse_code_for_cpu(compiled)
                 return compiled
 
         return compile_for_gpu
+
+    @contextlib.contextmanager
+    def _compiling_graph(self, undefined: bool) -> Iterator[None]:
+        before = vars(self._compiling).copy()
+        self._compiling.undefined = undefined
+        try:
+            yield
+        finally:
+            vars(self._compiling).clear()
+            vars(self._compiling).update(before)
 
     def load(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what stands in for ``CompiledFxGraph.after_deserialization``."""
@@ -128,16 +142,18 @@ class Emulation:
         @functools.wraps(original)
         def finish_for_gpu(graph: Any, *args: Any, **kwargs: Any) -> Any:
             if "cuda" in graph.device_types:
-                graph.current_callable = self._running(graph.current_callable)
+                # Of a graph that a cache of whole results kept it is not known.
+                undefined = getattr(self._compiling, "undefined", True)
+                graph.current_callable = self._running(graph.current_callable, undefined)
             return original(graph, *args, **kwargs)
 
         return finish_for_gpu
 
-    def _running(self, generated: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    def _running(self, generated: Callable[[list[Any]], Any], undefined: bool) -> Callable[[list[Any]], Any]:
         def run(inputs: list[Any]) -> Any:
             from .extern import OperatorsOnCpu
 
-            with OperatorsOnCpu(self.memory, self.pretence):
+            with OperatorsOnCpu(self.memory, self.pretence), self.memory.undefined_allowed(undefined):
                 return generated(inputs)
 
         run._boxed_call = True  # type: ignore[attr-defined]  # as on the function in place of which it stands

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +59,17 @@ class Memory:
 
     def __init__(self) -> None:
         self._allocations: dict[int, Allocation] = {}
+        self._undefined = threading.local()
+
+    @contextlib.contextmanager
+    def undefined_allowed(self, allowed: bool = True) -> Iterator[None]:
+        """Let what is allocated inside be read before it is written: poison then is all that tells of it."""
+        before = getattr(self._undefined, "allowed", False)
+        self._undefined.allowed = allowed
+        try:
+            yield
+        finally:
+            self._undefined.allowed = before
 
     def allocate(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Return a CPU tensor as ``empty_strided`` would, its storage surrounded by redzones and full of poison.
@@ -75,7 +87,8 @@ class Memory:
     def _remember(self, whole: Bytes, interior: Bytes, granule: int) -> None:
         start, nbytes = interior.ctypes.data, interior.nbytes
         dies = weakref.ref(whole, lambda _: self._allocations.pop(start, None))
-        written = np.zeros(nbytes // granule, dtype=np.bool_)
+        tracked = not getattr(self._undefined, "allowed", False)
+        written = np.zeros(nbytes // granule, dtype=np.bool_) if tracked else None
         self._allocations[start] = Allocation(start, nbytes, granule, dies, written)
 
     def allocation_of(self, tensor: torch.Tensor) -> Allocation | None:

@@ -33,6 +33,21 @@ def on_gpu(argument: Any) -> Any:
     return CUDA if isinstance(argument, torch.device) and argument.type == "cpu" else argument
 
 
+_UNDEFINED = frozenset(
+    f"aten::{name}"
+    for name in ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
+) | {"prims::empty_strided"}
+
+
+def holds_undefined_values(gm: Any) -> bool:
+    """Say whether a graph makes tensors that it does not fill: copying them, to overwrite the copy, is no fault."""
+    import torch
+
+    graphs = (module.graph for module in gm.modules() if isinstance(module, torch.fx.GraphModule))
+    schemas = (getattr(node.target, "_schema", None) for graph in graphs for node in graph.nodes)
+    return any(schema is not None and schema.name in _UNDEFINED for schema in schemas)
+
+
 def retarget(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[torch.fx.GraphModule, list[Any]]:
     """Return a copy of ``gm`` and of its example inputs that live on the described GPU.
 
