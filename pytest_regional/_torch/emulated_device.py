@@ -90,6 +90,7 @@ DEVICE_PLACES: dict[str, Place] = {
 
 PROGRAM_PLACES: dict[str, Place] = {
     "has_triton": Place("torch.utils._triton", "has_triton", "Dynamo looks for kernels that the user wrote"),
+    "guard_timing": Place("torch._dynamo.guards", "profile_guard_manager", "flushes the processor's caches for a log"),
     "flex_device": Place("torch.nn.attention.flex_attention", "_validate_device", "refuses to train on a CPU"),
     "flex_options": Place("torch.nn.attention.flex_attention", "_apply_kernel_options", "no logsumexp on a CPU"),
 }

@@ -7,6 +7,7 @@ calls: a barrier across the grid, a scan that looks back, a lock. Such programs 
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -28,6 +29,8 @@ def may_wait(function: Any) -> bool:
 
 
 def _waits(function: Any) -> bool:
+    if "while" not in jit_source(function):
+        return False
     loops = (node for node in ast.walk(_tree(function)) if isinstance(node, ast.While))
     return any(_touches_memory(function, loop) for loop in loops)
 
@@ -79,4 +82,10 @@ def _global(function: Any, node: ast.expr) -> Any:
 
 
 def _tree(function: Any) -> ast.AST:
-    return ast.parse(jit_source(function))
+    return _parsed(jit_source(function))
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(source: str) -> ast.AST:
+    """Parse a function once: kernels share most of those they call."""
+    return ast.parse(source)
