@@ -43,3 +43,13 @@ def with_nested_region_options() -> AbstractContextManager[Any]:
     config = private_module("torch._dynamo.config")
     patch: AbstractContextManager[Any] = config.patch(enable_invoke_subgraph_regional_compile=True)
     return patch
+
+
+def is_user_kernel(node: Any) -> bool:
+    """Say whether a node starts a Triton kernel that the user wrote.
+
+    ``triton_kernel_wrapper_functional`` and ``triton_kernel_wrapper_mutation`` of
+    ``torch._higher_order_ops.triton_kernel_wrap`` (2.11 to 2.15).
+    """
+    names = "triton_kernel_wrapper_functional", "triton_kernel_wrapper_mutation"
+    return any(node.target is symbol("torch._higher_order_ops.triton_kernel_wrap", name) for name in names)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from pytest_regional._torch.higher_order import is_user_kernel
 from pytest_regional._torch.region_compile import (
     current_fake_mode,
     detect_fake_mode,
@@ -40,12 +41,17 @@ _UNDEFINED = frozenset(
 
 
 def holds_undefined_values(gm: Any) -> bool:
-    """Say whether a graph makes tensors that it does not fill: copying them, to overwrite the copy, is no fault."""
-    import torch
+    """Say whether a graph makes tensors that it does not fill: copying them, to overwrite the copy, is no fault.
 
+    What is made for a kernel that the user wrote, and for nothing else, is to be filled by that kernel.
+    """
     graphs = (module.graph for module in gm.modules() if isinstance(module, torch.fx.GraphModule))
-    schemas = (getattr(node.target, "_schema", None) for graph in graphs for node in graph.nodes)
-    return any(schema is not None and schema.name in _UNDEFINED for schema in schemas)
+    return any(_is_undefined(node) for graph in graphs for node in graph.nodes)
+
+
+def _is_undefined(node: torch.fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.name in _UNDEFINED and not all(map(is_user_kernel, node.users))
 
 
 def retarget(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[torch.fx.GraphModule, list[Any]]:

@@ -3,10 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
+import triton
+import triton.language as tl
 
-from pytest_regional.emulation import MemoryFaultError
+from pytest_regional.emulation import MemoryFaultError, emulated
 from pytest_regional.emulation.memory import Memory
 from pytest_regional.emulation.retarget import holds_undefined_values
+from pytest_regional.harness.isolation import isolated
 
 
 def traced(function, *inputs):
@@ -48,3 +51,20 @@ def test_what_is_allocated_meanwhile_is_read_without_complaint():
     for tensor in (inner, after):
         with pytest.raises(MemoryFaultError, match="nobody has written"):
             memory.check_initialised(tensor, "a test")
+
+
+@triton.jit
+def store_half(source, target, n, BLOCK: tl.constexpr):
+    index = tl.arange(0, BLOCK)
+    tl.store(target + index, tl.load(source + index, mask=index < n), mask=index < n // 2)
+
+
+def test_what_a_kernel_of_the_user_leaves_out_is_a_fault(tmp_path):
+    def function(a):
+        out = torch.empty_like(a)
+        store_half[(1,)](a, out, a.numel(), BLOCK=16)
+        return out.sin()
+
+    with isolated(tmp_path, seed=1), emulated():
+        with pytest.raises(MemoryFaultError, match="nobody has written"):
+            torch.compile(function, fullgraph=True)(torch.randn(16))

@@ -11,7 +11,7 @@ from pytest_regional.emulation.errors import EmulationError
 
 from .fast_types import spread
 from .regions import LaunchMemory, Region
-from .values import Array, TensorHandle, numpy_type, poisoned
+from .values import Array, TensorHandle, numpy_type
 
 _REGION = "region"
 
@@ -69,8 +69,8 @@ class Accesses:
     def create_masked_load(self, ptrs: Any, mask: Any, other: Any, *policies: Any, **named: Any) -> Any:
         """Load where ``mask`` holds; elsewhere the result is ``other``.
 
-        Without one it is not defined, here NaN or a number that nobody computes: what a program does with such
-        elements must not reach what it stores.
+        Without one it is zero: Triton says that it is undefined, but the code that it generates for NVIDIA GPUs clears
+        the registers first, and templates of PyTorch's rely on it (the backward of flex attention in 2.11 to 2.15).
         """
         scalar = _element_type(ptrs)
         dtype = numpy_type(scalar)
@@ -78,7 +78,7 @@ class Accesses:
         where = np.broadcast_to(mask.data, ptrs.data.shape)
         if where.all():
             return TensorHandle(self._read(ptrs, ptrs.data, dtype, "load"), scalar)
-        result = poisoned(ptrs.data.shape, scalar)
+        result = np.zeros(ptrs.data.shape, dtype)
         if other is not None:
             result[...] = other.data
         if where.any():

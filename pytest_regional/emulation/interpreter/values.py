@@ -71,7 +71,6 @@ _EIGHT_BIT = {
 
 _BIT_FLOATS = frozenset({"bf16", "fp8e5", "fp8e5b16", "fp8e4nv", "fp8e4b8", "fp8e4b15"})
 # Their only NaN is what would be the negative zero.
-_UNSIGNED_ZERO = frozenset({"fp8e4b8", "fp8e5b16"})
 _POINTER = np.dtype(np.uint64)
 
 
@@ -83,15 +82,6 @@ def numpy_type(scalar: Any) -> np.dtype[Any]:
 def held_as_bits(scalar: Any) -> bool:
     """Say whether numpy has no such float, so that an array holds its bits."""
     return scalar.name in _BIT_FLOATS
-
-
-def poisoned(shape: tuple[int, ...], scalar: Any) -> Array:
-    """Return an array of undefined elements: NaN for floats, bytes 0xA5 for integers."""
-    dtype = numpy_type(scalar)
-    if dtype.kind == "f":
-        return np.full(shape, np.nan, dtype)
-    byte = 0xA5 if not held_as_bits(scalar) else 0x80 if scalar.name in _UNSIGNED_ZERO else 0xFF
-    return np.full(shape, np.array([byte] * dtype.itemsize, np.uint8).view(dtype)[0], dtype)
 
 
 def _eight_bit_type(name: str) -> torch.dtype:
