@@ -6,8 +6,10 @@ a pass, of what is tested.
 
 from __future__ import annotations
 
+import argparse
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ from pytest_regional._torch.emulated_device import load_source
 from pytest_regional._torch.state import reset_dynamo
 
 from .backend import EmulatedKernel, Emulation, emulated
-from .device import DEFAULT_PROFILE, DeviceProfile
+from .device import DEFAULT_PROFILE, PROFILES, DeviceProfile
 from .errors import EmulationError, KernelAssertionError, MemoryFaultError
 from .launch import launch_inductor_kernel
 
@@ -280,5 +282,19 @@ def _failure(name: str, got: str) -> EmulationError:
     )
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the self-test from the command line; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m pytest_regional.emulation.selftest", description=__doc__)
+    parser.add_argument(
+        "profile", nargs="?", default=DEFAULT_PROFILE, choices=list(PROFILES), help="the GPU to emulate"
+    )
+    try:
+        print(run_self_test(parser.parse_args(arguments).profile))
+    except EmulationError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    print(run_self_test())
+    sys.exit(main())
