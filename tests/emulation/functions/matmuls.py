@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from .case import HALVES, SINGLE, WIDE, Case
+from .case import HALVES, SINGLE, WIDE, Case, Defect
 from .inputs import PAIR, integers, joined, normal
 
 TEMPLATES = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "TRITON"}
@@ -93,6 +93,7 @@ CASES = [
         backward=True,
         kernels=False,
         terms=16,
+        defect=Defect("attention_float64_training", mended=(2, 13), dtypes=("f64",), forward=False),
     ),
     Case("attention_by_hand", attention_by_hand, normal(*[(1, 2, 16, 8)] * 3), backward=True, terms=16),
     Case("inverse", inverse, normal((8, 8)), dtypes=WIDE, terms=64),

@@ -88,7 +88,8 @@ def _is_expected(defect: Defect, run: Run) -> bool:
 def _of_defect(defect: Defect, status: str, detail: str) -> tuple[str, str]:
     if status == MATCH:
         return WRONG, f"docs/findings/{defect.finding}.py says that this is wrong, and it is not"
-    return (DEFECT, f"docs/findings/{defect.finding}.py") if "MismatchError" in detail else (status, detail)
+    is_its = detail.startswith(("MismatchError", "MemoryFaultError"))
+    return (DEFECT, f"docs/findings/{defect.finding}.py") if is_its else (status, detail)
 
 
 def _status(case: Case, run: Run) -> tuple[str, str, float]:

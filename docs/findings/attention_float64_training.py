@@ -1,0 +1,20 @@
+"""Scaled dot product attention in float64 cannot be trained compiled on CPU: its fake logsumexp is float32, the real not."""
+
+import os
+import sys
+import tempfile
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+
+import torch
+from torch._subclasses import FakeTensorMode
+
+operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+size = (1, 2, 16, 8)
+real = operator(*[torch.ones(size, dtype=torch.float64)] * 3)[1].dtype
+with FakeTensorMode():
+    fake = operator(*[torch.ones(size, dtype=torch.float64)] * 3)[1].dtype
+if fake != real:
+    print(f"torch {torch.__version__}: stands: the logsumexp is {real}, and {fake} while tracing")
+    sys.exit(1)
+print(f"torch {torch.__version__}: mended")
