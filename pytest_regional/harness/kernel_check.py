@@ -82,6 +82,7 @@ def assert_kernels_compile(
     arch: Sequence[str] | str = DEFAULT_ARCHITECTURES,
     *,
     configs: str = "first",
+    timeout: float = 300.0,
 ) -> KernelReport:
     """Compile every Triton kernel of ``record`` for every architecture; no GPU is needed.
 
@@ -89,6 +90,7 @@ def assert_kernels_compile(
         record: what :meth:`Regional.run` returned, or its code.
         arch: names such as ``"sm_90"`` or, on request only, ``"gfx942"``.
         configs: ``"first"``, or ``"all"`` that Inductor's autotuner would try.
+        timeout: seconds after which the compiler is ended, for each kernel and architecture.
 
     Raises:
         KernelCompileError: some do not compile.
@@ -102,7 +104,7 @@ def assert_kernels_compile(
     architectures = (arch,) if isinstance(arch, str) else tuple(arch)
     if not architectures:
         raise ValueError("arch names no architecture: nothing would be compiled")
-    found = compile_kernels(kernels_of(record), architectures, all_configs=configs == "all")
+    found = compile_kernels(kernels_of(record), architectures, all_configs=configs == "all", timeout=timeout)
     failed = [result for result in found if isinstance(result, FailedKernel)]
     if failed:
         raise KernelCompileError(_failures(failed, len(found)))
@@ -145,6 +147,8 @@ def _failures(failed: Sequence[FailedKernel], total: int) -> str:
 
 
 def _advice(failed: Sequence[FailedKernel]) -> str:
+    if any(one.timed_out for one in failed):
+        return "Large blocks take ptxas long: smaller ones, or timeout= with more seconds. A GPU's user waits as long."
     if any(one.crashed for one in failed):
         return "A compiler that ends its process has a defect of its own: report it to Triton with the kernel's source."
     return (

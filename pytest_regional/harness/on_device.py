@@ -68,7 +68,12 @@ class OnDevice:
             raise unittest.SkipTest(reason)
 
     def assert_kernels_compile(
-        self, record: CompileRecord, arch: Sequence[str] | str = DEFAULT_ARCHITECTURES, *, configs: str = "first"
+        self,
+        record: CompileRecord,
+        arch: Sequence[str] | str = DEFAULT_ARCHITECTURES,
+        *,
+        configs: str = "first",
+        timeout: float = 300.0,
     ) -> KernelReport:
         """Compile the Triton kernels of ``record``; no GPU is needed; see ``docs/kernel-compile-check.md``.
 
@@ -77,7 +82,7 @@ class OnDevice:
         from .kernel_check import assert_kernels_compile
 
         __tracebackhide__ = True
-        return assert_kernels_compile(record, arch, configs=configs)
+        return assert_kernels_compile(record, arch, configs=configs, timeout=timeout)
 
     def assert_no_spills(
         self, record: CompileRecord, arch: Sequence[str] | str = DEFAULT_ARCHITECTURES

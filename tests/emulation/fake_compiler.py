@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
 
@@ -17,6 +18,11 @@ def main() -> None:
             sys.stderr.write("LLVM ERROR: cannot select: intrinsic %llvm.nvvm\nStack dump:\n")
             sys.stderr.flush()
             os.abort()
+        if source.startswith("starts a child"):
+            child = subprocess.Popen(["sleep", "60"])
+            with open(source.rpartition(" ")[2], "w") as marker:
+                marker.write(str(child.pid))
+            child.wait()
         if source == "hangs":
             time.sleep(60)
         request = json.loads(line)

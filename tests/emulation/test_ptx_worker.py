@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,40 @@ def test_an_abort_is_laid_at_its_kernel_and_the_others_are_compiled(worker):
 def test_a_hang_is_ended(worker):
     failed, after = compiled(worker, "hangs", "fine", timeout=0.5)
     assert failed.message == "the compiler did not finish within 0.5 s and was ended"
+    assert (failed.timed_out, failed.crashed) == (True, False)
     assert isinstance(after, CompiledKernel)
+
+
+def test_what_took_too_long_is_tried_anew(worker):
+    assert compiled(worker, "hangs", timeout=0.5)[0].timed_out
+    assert compiled(worker, "hangs", timeout=0.6)[0].message.startswith("the compiler did not finish within 0.6 s")
+
+
+def test_ending_a_compiler_ends_what_it_has_started(worker, tmp_path):
+    """Triton starts ptxas, which may take minutes: it must not go on alone."""
+    marker = tmp_path / "child"
+    assert compiled(worker, f"starts a child {marker}", timeout=1.5)[0].timed_out
+    child = int(marker.read_text())
+    for _ in range(50):
+        if not _is_running(child):
+            break
+        time.sleep(0.1)
+    assert not _is_running(child)
+
+
+def _is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_an_assertion_that_takes_too_long_says_what_to_do(worker, monkeypatch):
+    monkeypatch.setattr(compile_check, "shared_worker", lambda: worker)
+    text = "k = async_compile.triton('k', 'hangs')\ndef call(args):\n    return args"
+    code = GeneratedCode((GeneratedSource("inference", (), text, loaded=False),))
+    with pytest.raises(KernelCompileError, match=r"did not finish within 0.5 s and was ended\nLarge blocks.*timeout="):
+        assert_kernels_compile(code, "sm_90", timeout=0.5)
 
 
 def test_a_process_that_does_not_start_is_an_error():

@@ -52,9 +52,12 @@ def _results(
     if refused:
         return (refused,)
     key = _key(kernel, arch, all_configs)
-    if key not in _KNOWN:
-        _KNOWN[key] = tuple((worker or shared_worker()).compile(kernel, arch, target, all_configs, timeout))
-    return _KNOWN[key]
+    if key in _KNOWN:
+        return _KNOWN[key]
+    found = tuple((worker or shared_worker()).compile(kernel, arch, target, all_configs, timeout))
+    if not any(isinstance(result, FailedKernel) and result.timed_out for result in found):
+        _KNOWN[key] = found
+    return found
 
 
 def _refusal(kernel: KernelSource, arch: str, target: Target) -> FailedKernel | None:

@@ -80,6 +80,7 @@ class FailedKernel:
         message: the compiler's words, first lines.
         source_line: the line of the kernel that they are about, where the compiler says.
         crashed: whether the compiler took its process down.
+        timed_out: whether the compiler was ended because it took too long.
     """
 
     kernel: str
@@ -88,3 +89,4 @@ class FailedKernel:
     message: str
     source_line: str = ""
     crashed: bool = False
+    timed_out: bool = False

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import base64
+import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -49,7 +51,7 @@ class Worker:
         while True:
             answer = self._read(timeout)
             if answer is None:
-                yield FailedKernel(kernel.name, arch, "", self._why_it_ended(timeout), crashed=True)
+                yield self._failure(kernel, arch, timeout)
                 self.close()
                 return
             if "end" in answer:
@@ -59,7 +61,9 @@ class Worker:
     def close(self) -> None:
         """End the child."""
         if self._process is not None:
-            self._process.kill()
+            # With its children: ptxas may be at work for it.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             for stream in (self._process.stdin, self._process.stdout, self._printed):
                 if stream is not None:
@@ -81,6 +85,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._printed,
+            start_new_session=True,
         )
         if self._read(START_TIMEOUT) is None:
             printed = self._end_of_output()
@@ -117,12 +122,15 @@ class Worker:
     def _has_more(self, timeout: float) -> bool:
         return bool(select.select([self._output], [], [], timeout)[0])
 
-    def _why_it_ended(self, timeout: float) -> str:
+    def _failure(self, kernel: KernelSource, arch: str, timeout: float) -> FailedKernel:
+        """Return what became of a kernel for which no answer came."""
         if not self._has_more(0):
-            return f"the compiler did not finish within {timeout:g} s and was ended"
+            message = f"the compiler did not finish within {timeout:g} s and was ended"
+            return FailedKernel(kernel.name, arch, "", message, timed_out=True)
         assert self._process is not None
         status = self._process.wait(timeout=30)  # its end of the pipe is closed
-        return f"the compiler ended its process (exit status {status})\n{self._end_of_output()}"
+        message = f"the compiler ended its process (exit status {status})\n{self._end_of_output()}"
+        return FailedKernel(kernel.name, arch, "", message, crashed=True)
 
     def _end_of_output(self) -> str:
         assert self._printed is not None
