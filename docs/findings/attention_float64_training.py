@@ -1,4 +1,4 @@
-"""Scaled dot product attention in float64 cannot be trained compiled on CPU: its fake logsumexp is float32, the real not."""
+"""Attention in float64 cannot be trained compiled on CPU: traced, its logsumexp is float32, and run, it is float64."""
 
 import os
 import sys
