@@ -161,7 +161,6 @@ FAULTS = (
 )
 
 UNNOTICED = (
-    Fault("barrier left out", "column means", substituted(r"^( +)tl\.debug_barrier\(\)\n", ""), NOTHING),
     Fault("other memory order", "scatter", replaced(", sem='relaxed'", ""), NOTHING),
     Fault("other eviction policy", "softmax", replaced("evict_first", "evict_last"), NOTHING),
     Fault("constant off by less than rounding", "pointwise", replaced("2.0", "2.00000001"), NOTHING),
