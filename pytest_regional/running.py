@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import unittest
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +71,8 @@ class RunHooks:
 
         __tracebackhide__ = True
         with (
-            skipping_unsupported(regional, pytest.skip),
+            _located_skips(),
+            skipping_unsupported(regional, _skip),
             hypothesis_support.adapted(item, regional),
             time_limit(self._session.settings.timeout),
         ):
@@ -91,6 +94,25 @@ class RunHooks:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Write the conformance table."""
         terminal.write(terminalreporter, list(self._facts.values()), self._lost_workers)
+
+
+def _skip(reason: str) -> None:
+    """Skip a test; pytest shows it at the test, not at this line."""
+    __tracebackhide__ = True
+    raise pytest.skip.Exception(reason, _use_item_location=True)
+
+
+@contextlib.contextmanager
+def _located_skips() -> Iterator[None]:
+    """Have pytest show at the test what ``regional.require_device`` skips."""
+    __tracebackhide__ = True
+    reason = None
+    try:
+        yield
+    except unittest.SkipTest as skip:
+        reason = str(skip)
+    if reason is not None:
+        _skip(reason)
 
 
 def _check_end(regional: Regional, *, vacuity: bool) -> None:

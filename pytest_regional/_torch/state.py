@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from . import symbol
+from . import private_module, symbol
 
 CONFIG_MODULES = ("torch._inductor.config", "torch._dynamo.config", "torch._functorch.config")
 
@@ -51,6 +53,18 @@ def patched_config(name: str, values: Mapping[str, Any]) -> Iterator[None]:
 def inductor_config_names() -> frozenset[str]:
     """Return the names of Inductor's settings, dotted where nested (``triton.cudagraphs``)."""
     return frozenset(config_values("torch._inductor.config"))
+
+
+@functools.cache
+def import_compilers() -> None:
+    """Import Dynamo, AOTAutograd and Inductor without their warnings about torch's own code.
+
+    Under ``-W error`` these would fail the test that is the first to compile (``torch.jit.script_method``, 2.13 and
+    2.15).
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        private_module("torch._inductor.compile_fx")
 
 
 def reset_dynamo() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -105,7 +106,7 @@ class Emulation:
         def compile_for_gpu(gm: Any, example_inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
             from .retarget import holds_undefined_values, retarget
 
-            with self.noting_unsupported(), self.pretence.held(), self.pretence.settings:
+            with self.noting_unsupported(), self.pretence.held(), self.pretence.settings, _nothing_to_mend():
                 _refuse_settings(kwargs)
                 undefined = holds_undefined_values(gm)
                 gm, example_inputs = retarget(gm, example_inputs)
@@ -167,6 +168,15 @@ REFUSED_SETTINGS = {
     "benchmark_combo_kernel": "combined kernels timed against single ones ({}): nothing can be timed without a GPU",
     "cpp_wrapper": "wrappers in C++ ({}): they launch compiled kernels, and no driver is there to load them",
 }
+
+
+@contextlib.contextmanager
+def _nothing_to_mend() -> Iterator[None]:
+    """Keep back warnings about the described GPU and its compiler: under ``-W error`` they would fail the compile."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
+        warnings.filterwarnings("ignore", message="TRITON_DEFAULT_FP_FUSION is unset")
+        yield
 
 
 def _refuse_settings(options: Mapping[str, Any]) -> None:

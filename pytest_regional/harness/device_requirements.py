@@ -43,6 +43,7 @@ FEATURES: dict[str, tuple[str, Callable[[DeviceFacts], bool]]] = {
 """Names, what each says, and whether a device has it."""
 
 QUANTITIES = ("compute_capability", "memory", "devices")
+_EXAMPLES = {"compute_capability": "compute_capability>=8.9", "memory": "memory>=16GiB", "devices": "devices>=2"}
 _COMPARISONS = {">=": operator.ge, "<=": operator.le, "==": operator.eq, ">": operator.gt, "<": operator.lt}
 _UNITS = {"MiB": 1 << 20, "GiB": 1 << 30, "MB": 10**6, "GB": 10**9}
 _COMPARISON = re.compile(r"(\w+)\s*(>=|<=|==|>|<)\s*(\S+)")
@@ -82,8 +83,14 @@ def parse_requirement(text: str) -> DeviceRequirement:
     Raises:
         DeviceRequirementError: an unknown name, or a value that cannot be compared with what it stands beside.
     """
-    found = _COMPARISON.fullmatch(text.strip())
+    found = _COMPARISON.fullmatch(re.sub(r"\s+", "", text))
     if found is None:
+        compared = next((quantity for quantity in QUANTITIES if text.strip().startswith(quantity)), "")
+        if compared:
+            signs = ", ".join(_COMPARISONS)
+            raise DeviceRequirementError(
+                f"device requirement {text!r}: {compared} is compared with {signs}: {_EXAMPLES[compared]}"
+            )
         if text not in FEATURES:
             raise DeviceRequirementError(_unknown(text))
         return DeviceRequirement(text, text)
@@ -101,7 +108,7 @@ def unmet_requirement(requirements: Iterable[str], facts: DeviceFacts) -> str:
 def _unknown(name: str) -> str:
     return (
         f"{unknown_name('device requirement', name, (*FEATURES, *QUANTITIES))} {', '.join(QUANTITIES)} are compared: "
-        f"compute_capability>=8.9, memory>=16GiB, devices>=2."
+        f"{', '.join(_EXAMPLES.values())}."
     )
 
 
@@ -112,8 +119,10 @@ def _value(text: str, quantity: str, value: str) -> tuple[int, ...]:
         return (int(size[1]) * _UNITS[size[2]],)
     if quantity == "devices" and value.isdigit():
         return (int(value),)
-    examples = {"compute_capability": "8.9", "memory": "16GiB (or MiB, GB, MB)", "devices": "2"}
-    raise DeviceRequirementError(f"device requirement {text!r}: {quantity} is compared with {examples[quantity]}")
+    raise DeviceRequirementError(
+        f"device requirement {text!r}: {value!r} is nothing that {quantity} is compared with, "
+        f"as in {_EXAMPLES[quantity]}"
+    )
 
 
 def _present(quantity: str, facts: DeviceFacts) -> tuple[int, ...] | None:

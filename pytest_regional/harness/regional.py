@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._torch.logs import structured_trace_off
+from pytest_regional._torch.state import import_compilers
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 
@@ -364,6 +365,7 @@ def harness(
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pytest-regional-")))
         regional = Regional(resolved, device, folder, seed, options or CompileOptions())
         stack.enter_context(structured_trace_off())
+        import_compilers()
         check_emulation(regional.device_under_test)
         if isolate:
             stack.enter_context(_isolated(regional, shared_cache=shared_cache))

@@ -56,6 +56,10 @@ def test_requirements(requirement, facts, reason):
     assert parse_requirement(requirement).unmet(facts) == reason
 
 
+def test_spaces_are_as_good_as_none():
+    assert parse_requirement("memory >= 16 GiB").value == parse_requirement("memory>=16GiB").value
+
+
 def test_the_first_unmet_requirement_is_the_reason():
     assert unmet_requirement(("cuda", "fp8", "devices>=3"), A100) == "needs fp8, which NVIDIA A100 has not"
     assert unmet_requirement((), CPU) == ""
@@ -72,10 +76,12 @@ def test_every_feature_tells_devices_apart_or_holds_everywhere(name):
     [
         ("compute_capabilty>=8.9", "Did you mean 'compute_capability'"),
         ("fp9", "Did you mean 'fp8'"),
-        ("memory", "are compared"),
-        ("memory>=16", "compared with 16GiB"),
-        ("compute_capability>=9", "compared with 8.9"),
-        ("devices>=two", "compared with 2"),
+        ("memory", "memory is compared with >="),
+        ("memory>=16", "'16' is nothing that memory is compared with, as in memory>=16GiB"),
+        ("memory>=1TiB", "'1TiB' is nothing that memory is compared with"),
+        ("compute_capability>=9", "as in compute_capability>=8.9"),
+        ("compute_capability=>9.0", "is compared with >=, <=, ==, >, <: compute_capability>=8.9"),
+        ("devices>=two", "as in devices>=2"),
         ("fp8>=1", "unknown device requirement 'fp8'"),
     ],
 )

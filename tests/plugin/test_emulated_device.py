@@ -44,7 +44,7 @@ def test_an_unknown_gpu_is_a_usage_error(downstream):
 def test_what_it_cannot_do_is_a_skip_that_names_it(downstream):
     result = downstream(REFUSED, *GPU)
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*cuda-emulated cannot run it: CUDA graphs (triton.cudagraphs)*"])
+    result.stdout.fnmatch_lines(["SKIPPED*test_it.py:*cuda-emulated cannot run it: CUDA graphs (triton.cudagraphs)*"])
 
 
 def test_a_test_that_swallows_the_refusal_is_no_pass(downstream):
@@ -87,3 +87,14 @@ def test_a_fault_in_a_kernel_fails_the_test(downstream):
     result = downstream(source, *GPU)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*KernelAssertionError*index out of bounds*"])
+
+
+def test_warnings_as_errors(downstream):
+    """In a process that has imported nothing yet: torch warns of its own doings when its compilers are imported."""
+    result = downstream(PARITY, *GPU, "-W", "error", subprocess=True)
+    result.assert_outcomes(passed=1)
+
+
+def test_another_case_is_told(downstream):
+    result = downstream(PARITY, "--regional-backend=reference", "--regional-device=cuda-emulated:A100")
+    result.stderr.fnmatch_lines(["*Did you mean 'cuda-emulated:a100'*"])
