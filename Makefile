@@ -8,7 +8,7 @@ PINNED := $(shell sed -n 's/^torch==//p' constraints.txt)
 VENV := $(if $(filter $(PINNED),$(TORCH)),.venv,.venv-torch-$(TORCH))
 RUN := $(VENV)/bin/python -m
 
-.PHONY: conformance gpu services test lint types bench property check clean
+.PHONY: conformance gpu services test lint types bench coverage property check clean
 
 conformance: $(VENV)/installed  ## Run the conformance suites on real models; ends with the conformance table.
 	$(RUN) pytest --regional-backend=$(BACKEND) suites $(PYTEST_ARGS)
@@ -43,6 +43,10 @@ bench: $(VENV)/installed  ## Print the measurements that the documentation quote
 	$(VENV)/bin/python -m tests.benchmarks.random_order
 	$(VENV)/bin/python -m tests.benchmarks.training_table
 	$(VENV)/bin/python -m tests.benchmarks.full_graph_compiles
+	$(VENV)/bin/python -m tests.benchmarks.emulated_speed
+
+coverage: $(VENV)/installed  ## Print which functions the emulated GPU gets right (about twenty minutes).
+	$(VENV)/bin/python -W ignore -m tests.benchmarks.emulated_coverage --jobs 2
 
 property: $(VENV)/installed  ## Partition 10,000 random graphs instead of 150, two ways (about ten minutes).
 	$(RUN) pytest tests/reference/test_partition_property.py --hypothesis-profile=full $(PYTEST_ARGS)
