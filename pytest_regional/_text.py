@@ -9,9 +9,9 @@ from collections.abc import Iterable
 def unknown_name(what: str, name: object, valid: Iterable[str]) -> str:
     """Return a sentence saying that ``name`` is no ``what``, the nearest valid name, and all valid ones."""
     names = sorted(valid)
-    folded = {valid_name.lower(): valid_name for valid_name in reversed(names)}
-    near = difflib.get_close_matches(str(name).lower(), folded, n=1)
-    hint = f" Did you mean {folded[near[0]]!r}?" if near else ""
+    near = [one for one in names if one.lower() == str(name).lower()]
+    near = near or difflib.get_close_matches(str(name), names, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"unknown {what} {name!r}.{hint} Known: {', '.join(names)}."
 
 
