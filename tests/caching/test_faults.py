@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
 import subprocess
 import time
@@ -115,11 +116,25 @@ def test_only_dead_writers_lose_their_temporary_files(tmp_path: Path) -> None:
     assert remove_abandoned(tmp_path / "tmp") == held == 1
 
 
+def _is_held(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 def _stopped_in_the_middle(process: subprocess.Popen[str], scratch: Path) -> int:
-    """Stop ``process`` when it has a temporary file, and return how many."""
+    """Stop ``process`` when it holds a temporary file, and return how many.
+
+    Between making a file and locking it there is a moment in which it is anybody's.
+    """
     while process.poll() is None:
         process.send_signal(signal.SIGSTOP)
-        if held := len(list(scratch.glob("*"))):
+        if held := sum(map(_is_held, scratch.glob("*"))):
             return held
         process.send_signal(signal.SIGCONT)
         time.sleep(0.002)
