@@ -125,19 +125,6 @@ def test_code_from_a_cache_is_run_with_interpreted_kernels(folder: Path) -> None
         assert torch.equal(first, again)
 
 
-def test_another_process_emulates_the_same_gpu() -> None:
-    with regional("reference", "cuda-emulated:rtx4090") as r:
-        answer = r.in_new_process(gpu_of_process)
-        r.assert_parity(program, r.randn(4, 4), r.randn(4, 4))
-    assert answer.value == ("NVIDIA GeForce RTX 4090", True)
-
-
-def gpu_of_process(regional: Any) -> tuple[str, bool]:
-    """Run in another process."""
-    regional.run(program, regional.randn(4, 4), regional.randn(4, 4))
-    return regional.emulation.profile.name, bool(regional.emulation.launches)
-
-
 def test_a_torch_that_cannot_be_emulated_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = places.Place("torch.cuda", "was_renamed", "for this test")
     monkeypatch.setitem(places.DEVICE_PLACES, "gone", gone)
