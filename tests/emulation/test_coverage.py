@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from pytest_regional.emulation import UnsupportedByEmulationError, emulated
+from pytest_regional.emulation import UnsupportedByEmulationError
 from tests.emulation.functions import CASES
 from tests.emulation.functions.case import Case, Defect
 from tests.emulation.functions.inputs import normal
@@ -28,15 +28,6 @@ CHOSEN = (
     "index_out_of_bounds-f32",
 )
 DOUBLED = Case("doubled", lambda a: a * 2, normal((50,)))
-
-
-@pytest.fixture(scope="module")
-def emulation(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        with emulated("h200") as emulation:
-            yield emulation
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("run", CHOSEN)

@@ -4,16 +4,7 @@ from functools import cache
 
 import pytest
 
-from pytest_regional.emulation import emulated
 from tests.emulation.faults import ASSERTION, FAULTS, NOTHING, PROGRAMS, UNNOTICED, generated, outcome
-
-
-@pytest.fixture(scope="module")
-def emulation(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        with emulated("h200") as emulation:
-            yield emulation
 
 
 @cache
