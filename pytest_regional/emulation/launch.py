@@ -258,12 +258,19 @@ def _guarded(
             if isinstance(refused, EmulationError):
                 raise type(refused)(f"{refused}\n{_line_of(error)}") from error
             # What the installed triton itself does not do any more would not compile for a GPU either.
-            kind = UnsupportedByEmulationError if isinstance(error, NotImplementedError) else EmulationError
+            kind = UnsupportedByEmulationError if _is_refused_by_triton(error) else EmulationError
             raise kind(
                 f"{name}, program {touched.program}, failed with {type(error).__name__}: {error}\n{_line_of(error)}"
             ) from error
 
     return body
+
+
+def _is_refused_by_triton(error: BaseException) -> bool:
+    """Say whether Triton's own code raised that it does not do something; in ours it would be a defect, no refusal."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    module = str(frames[-1][0].f_globals.get("__name__", "")) if frames else ""
+    return isinstance(error, NotImplementedError) and module.partition(".")[0] == "triton"
 
 
 def _line_of(error: BaseException) -> str:

@@ -259,3 +259,19 @@ def test_a_launch_is_cheap():
         return time.process_time() - started
 
     assert min(seconds() for _ in range(10)) < 0.02
+
+
+@triton.jit
+def nothing(data):
+    tl.store(data, tl.load(data))
+
+
+@pytest.mark.parametrize(("module", "unsupported"), [("triton.language.core", True), ("pytest_regional.ours", False)])
+def test_only_what_triton_itself_refuses_is_unsupported(monkeypatch, module, unsupported):
+    """A gap of ours must fail the test: it is a defect, and nobody looks at a skip."""
+    namespace = {"__name__": module}
+    exec("def body(**arguments): raise NotImplementedError('no longer there')", namespace)
+    monkeypatch.setattr("pytest_regional.emulation.launch.python_function", lambda function: namespace["body"])
+    with pytest.raises(EmulationError, match="no longer there") as caught:
+        launch_kernel(nothing, (1,), {"data": torch.zeros(1)}, memory=Memory())
+    assert isinstance(caught.value, UnsupportedByEmulationError) is unsupported
