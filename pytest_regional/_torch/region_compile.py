@@ -108,6 +108,12 @@ def new_fake_mode() -> Any:
     return symbol("torch._subclasses", "FakeTensorMode")(shape_env=shape_env, allow_non_fake_inputs=True)
 
 
+def without_dispatch_modes() -> AbstractContextManager[Any]:
+    """``torch.utils._python_dispatch._disable_current_modes()`` (2.11 to 2.15)."""
+    manager: AbstractContextManager[Any] = symbol("torch.utils._python_dispatch", "_disable_current_modes")()
+    return manager
+
+
 def tracing(fake_mode: Any) -> AbstractContextManager[Any]:
     """Enter ``torch._guards.tracing`` with a new context for ``fake_mode`` (2.11 to 2.15)."""
     context = symbol("torch._guards", "TracingContext")(fake_mode)

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pytest_regional._torch.region_compile import is_higher_order_op, new_fake_mode
+from pytest_regional._torch.region_compile import is_higher_order_op, new_fake_mode, without_dispatch_modes
 
 from .memory import Memory
 from .pretence import Pretence
@@ -115,7 +115,7 @@ class _Description(tuple[Any, Any, Any]):
 
 @functools.lru_cache(maxsize=1024)
 def _gpu_strides(func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, ...]:
-    with torch.utils._python_dispatch._disable_current_modes(), new_fake_mode():
+    with without_dispatch_modes(), new_fake_mode():
         result = func(*_fake(args), **dict(_fake(kwargs)))
     return tuple(leaf.stride() if isinstance(leaf, torch.Tensor) else None for leaf in tree_leaves(result))
 

@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_regional._text import unknown_name
+from pytest_regional.emulation.device import DEFAULT_PROFILE, PROFILES
 
 if TYPE_CHECKING:
     import torch
 
 EMULATED = "cuda-emulated"
-DEFAULT_PROFILE = "h200"
-PROFILES = ("h100", "h200", "a100", "rtx4090")
-"""The GPUs that ``pytest_regional.emulation`` describes; named here so that an option is checked without torch."""
-
 DEVICES = ("auto", "cpu", "cuda", EMULATED, *(f"{EMULATED}:{profile}" for profile in PROFILES))
 
 
