@@ -1,0 +1,7 @@
+"""Programs that nobody thought of: a program model, a table of operators, and what judges the programs."""
+
+from __future__ import annotations
+
+from pytest_regional.fuzz.program import Block, Context, Program, ProgramError, Region, Step
+
+__all__ = ["Block", "Context", "Program", "ProgramError", "Region", "Step"]

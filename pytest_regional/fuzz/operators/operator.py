@@ -1,0 +1,282 @@
+"""What the generator knows of one operator: how it is written, what it needs, and what holds of its result."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pytest_regional.fuzz.facts import Facts
+
+if TYPE_CHECKING:
+    import torch
+
+OPERAND_NAMES = ("a", "b", "c", "d")
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A value of a program under construction.
+
+    Attributes:
+        number: its number in the program.
+        tensor: what it is for the inputs that the program is built with; shapes, strides and aliasing are eager's own.
+        facts: what holds of it for all inputs.
+        unbacked: whether its sizes depend on data.
+    """
+
+    number: int
+    tensor: torch.Tensor
+    facts: Facts
+    unbacked: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes."""
+        return tuple(self.tensor.shape)
+
+    @property
+    def rank(self) -> int:
+        """Its number of dimensions."""
+        return self.tensor.dim()
+
+    @property
+    def count(self) -> int:
+        """Its number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def dtype(self) -> str:
+        """The name of its dtype."""
+        return str(self.tensor.dtype).removeprefix("torch.")
+
+    @property
+    def is_float(self) -> bool:
+        """Whether its dtype is a floating one."""
+        return self.tensor.is_floating_point()
+
+    @property
+    def is_bool(self) -> bool:
+        """Whether it holds truth values."""
+        return self.dtype == "bool"
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it holds integers."""
+        return not self.is_float and not self.is_bool
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients flow to it."""
+        return bool(self.tensor.requires_grad)
+
+
+class Picks:
+    """The numbers that a row holds for an operator's parameters; 0, or none left, picks the first, simplest choice."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._numbers = list(numbers)
+
+    def one_of(self, choices: Sequence[Any]) -> Any:
+        """Return one of ``choices``."""
+        number = self._numbers.pop(0) if self._numbers else 0
+        return choices[number % len(choices)]
+
+    def below(self, limit: int) -> int:
+        """Return an integer from 0 to ``limit - 1``."""
+        return int(self.one_of(range(max(limit, 1))))
+
+    def flag(self) -> bool:
+        """Return whether."""
+        return bool(self.below(2))
+
+
+Wanted: TypeAlias = Callable[..., bool]
+"""Whether a value suits as an operand: called with the value and the operands chosen before it."""
+
+Parameters: TypeAlias = Mapping[str, Any]
+
+
+def no_parameters(values: Sequence[Value], picks: Picks) -> Parameters:
+    """Return no parameters."""
+    return {}
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """One way to write a statement.
+
+    Attributes:
+        name: unique in the table, such as ``"add"``.
+        family: the class of operators it belongs to, such as ``"pointwise"``.
+        template: its source: ``{a}``, ``{b}``, ... stand for operands, other names for parameters.
+        operands: what each operand has to be.
+        facts: what holds of the result, from the operands' values and the parameters: one :class:`Facts`, or one for
+            each result and then each written operand; None refuses. Facts of called blocks come behind the operands.
+        choose: parameters for given operands; None where there are none.
+        results: how many values it makes; 0 for a statement that only writes.
+        writes: which operands it writes to.
+        elementwise: whether each element of the result depends on the same element of the operands alone, so that it
+            serves in blocks, which are called with any shape.
+        draws: whether it draws random numbers.
+        unbacked: whether sizes of its result depend on data.
+        needs: names of definitions (functions, custom ops) that its source uses.
+        calls: how many blocks it calls; its template names them ``{block}`` and ``{other}``.
+        evaluate: how to compute it while building, where its source would compile; gets operands, parameters, and the
+            blocks as functions.
+        since: the first torch that has it.
+    """
+
+    name: str
+    family: str
+    template: str
+    operands: tuple[Wanted, ...] = ()
+    facts: Callable[..., Any] = field(default=lambda *operands, **parameters: None)
+    choose: Callable[[Sequence[Value], Picks], Parameters | None] = no_parameters
+    results: int = 1
+    writes: tuple[int, ...] = ()
+    elementwise: bool = False
+    draws: bool = False
+    unbacked: bool = False
+    needs: tuple[str, ...] = ()
+    calls: int = 0
+    evaluate: Callable[..., Any] | None = None
+    since: tuple[int, int] = (2, 11)
+
+    def written(self, operands: Sequence[str], parameters: Parameters, blocks: Sequence[str] = ()) -> str:
+        """Return its source with names for the operands."""
+        names = dict(zip(OPERAND_NAMES, operands, strict=False))
+        called = dict(zip(("block", "other"), blocks, strict=False))
+        literals = {name: _source(value) for name, value in parameters.items()}
+        return self.template.format(**names, **called, **literals)
+
+    @functools.cached_property
+    def code(self) -> CodeType:
+        """Its source as Python code over the same names."""
+        names = {name: name for name in (*OPERAND_NAMES, "block", "other", *_parameter_names(self.template))}
+        mode = "eval" if self.results else "exec"
+        return compile(self.template.format(**names), f"<{self.name}>", mode)
+
+
+def _parameter_names(template: str) -> list[str]:
+    import string
+
+    return [name for _, name, _, _ in string.Formatter().parse(template) if name]
+
+
+def _source(value: Any) -> str:
+    import torch
+
+    return str(value) if isinstance(value, torch.dtype) else repr(value)
+
+
+# What operands may be
+
+
+def anything(value: Value, *before: Value) -> bool:
+    """Want any tensor with static sizes."""
+    return not value.unbacked
+
+
+def floating(value: Value, *before: Value) -> bool:
+    """Want a floating-point tensor."""
+    return value.is_float and not value.unbacked
+
+
+def integer(value: Value, *before: Value) -> bool:
+    """Want an integer tensor."""
+    return value.is_integer and not value.unbacked
+
+
+def boolean(value: Value, *before: Value) -> bool:
+    """Want a tensor of truth values."""
+    return value.is_bool and not value.unbacked
+
+
+def also(*conditions: Wanted) -> Wanted:
+    """Return a condition that holds where all of ``conditions`` do."""
+
+    def all_hold(value: Value, *before: Value) -> bool:
+        return all(condition(value, *before) for condition in conditions)
+
+    return all_hold
+
+
+def ranked(least: int, most: int = 8) -> Wanted:
+    """Return the condition of having from ``least`` to ``most`` dimensions."""
+    return lambda value, *before: least <= value.rank <= most
+
+
+def nonempty(value: Value, *before: Value) -> bool:
+    """Want a tensor with elements."""
+    return value.count > 0
+
+
+def finite(value: Value, *before: Value) -> bool:
+    """Want a tensor without NaN and infinities."""
+    return value.facts.finite
+
+
+def exact(value: Value, *before: Value) -> bool:
+    """Want a tensor whose bits every implementation agrees on, and that is finite."""
+    return value.facts.exact and value.facts.finite
+
+
+def distinct(value: Value, *before: Value) -> bool:
+    """Want a tensor without ties."""
+    return value.facts.distinct and value.facts.exact and value.facts.finite
+
+
+def at_least(low: float) -> Wanted:
+    """Return the condition of elements from ``low`` upward."""
+    return lambda value, *before: value.facts.low >= low
+
+
+def no_larger_than(size: float) -> Wanted:
+    """Return the condition of magnitudes up to ``size``."""
+    return lambda value, *before: value.facts.size <= size
+
+
+def same_dtype(value: Value, *before: Value) -> bool:
+    """Want the first operand's dtype."""
+    return value.dtype == before[0].dtype
+
+
+def same_shape(value: Value, *before: Value) -> bool:
+    """Want the first operand's shape."""
+    return value.shape == before[0].shape
+
+
+def broadcasts(value: Value, *before: Value) -> bool:
+    """Want a shape that broadcasts with the first operand's."""
+    pairs = zip(reversed(value.shape), reversed(before[0].shape), strict=False)
+    return all(ours == theirs or 1 in (ours, theirs) for ours, theirs in pairs)
+
+
+def fits_into(value: Value, *before: Value) -> bool:
+    """Want a shape that broadcasts to the first operand's, which it does not enlarge."""
+    if value.rank > before[0].rank:
+        return False
+    pairs = zip(reversed(value.shape), reversed(before[0].shape), strict=False)
+    return all(ours in (theirs, 1) for ours, theirs in pairs)
+
+
+def writable(value: Value, *before: Value) -> bool:
+    """Want a tensor that eager allows to write to: no leaf that wants a gradient, no element twice in memory."""
+    tensor = value.tensor
+    leaf = tensor.requires_grad and (tensor.is_leaf or _is_view_of_leaf(tensor))
+    expanded = any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return not leaf and not expanded and not value.unbacked
+
+
+def _is_view_of_leaf(tensor: torch.Tensor) -> bool:
+    base = tensor._base
+    return base is not None and base.requires_grad and base.is_leaf
+
+
+def without_gradient(value: Value, *before: Value) -> bool:
+    """Want a tensor that gradients do not flow to."""
+    return not value.requires_grad

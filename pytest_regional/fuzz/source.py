@@ -1,0 +1,150 @@
+"""Programs as Python source, and that source as functions: what is printed is what runs."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytest_regional.fuzz.arguments import CONTENT_SOURCES
+from pytest_regional.fuzz.definitions import DEFINITIONS, defined
+from pytest_regional.fuzz.operators.table import operator_named
+
+if TYPE_CHECKING:
+    from pytest_regional.fuzz.program import Block, Program, Scope, Step
+
+_INDENT = "    "
+_numbers = itertools.count()
+
+
+def source_of(program: Program) -> str:
+    """Return the whole source: imports, definitions, blocks, ``program(...)`` and ``inputs(device, seed)``."""
+    needed = _needed_definitions(program)
+    parts = [
+        _imports(program),
+        *(DEFINITIONS[name] for name in needed),
+        *_functions(program),
+        _inputs_source(program),
+    ]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def function_of(program: Program) -> Callable[..., Any]:
+    """Return the program as a function, made from its source."""
+    scope = dict(defined(_needed_definitions(program)))
+    _execute("\n\n".join(_functions(program)), scope)
+    made: Callable[..., Any] = scope["program"]
+    return made
+
+
+def inputs_of(program: Program, device: Any, seed: int) -> tuple[Any, ...]:
+    """Return the program's inputs, made from its source."""
+    scope = dict(defined(()))
+    _execute(_inputs_source(program), scope)
+    made: tuple[Any, ...] = scope["inputs"](device, seed)
+    return made
+
+
+def _execute(source: str, scope: dict[str, Any]) -> None:
+    # Tracebacks, and Dynamo's messages, show lines of files that linecache knows.
+    name = f"<program {next(_numbers)}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    exec(compile(source, name, "exec"), scope)
+
+
+def _imports(program: Program) -> str:
+    lines = ["import torch"]
+    if "annotate(" in "".join(context.source for step in program.all_steps() for context in step.scope):
+        lines.append("from torch.fx.traceback import annotate")
+    if any(argument.content == "distinct" for argument in program.arguments):
+        lines.insert(0, "import math\n")
+    return "\n".join(lines)
+
+
+def _needed_definitions(program: Program) -> tuple[str, ...]:
+    needs = (name for step in program.all_steps() for name in operator_named(step.operator).needs)
+    return tuple(dict.fromkeys(needs))
+
+
+# Functions
+
+
+def _functions(program: Program) -> list[str]:
+    blocks = [_block_source(index, block) for index, block in enumerate(program.blocks)]
+    return [*blocks, _program_source(program)]
+
+
+def _program_source(program: Program) -> str:
+    names = [f"x{index}" for index in range(len(program.arguments))]
+    results = [_name(value, len(names)) for value in program.outputs]
+    returned = f"return {', '.join(results)}{',' if len(results) == 1 else ''}" if results else "return ()"
+    body = [*_statements(program.steps, len(names), names), returned]
+    return f"def program({', '.join(names)}):\n" + _indented(body)
+
+
+def _block_source(index: int, block: Block) -> str:
+    names = [f"x{number}" for number in range(len(block.parameters))]
+    known = dict(zip(block.parameters, names, strict=True))
+    body = [*_statements(block.steps, 0, names, known), f"return {known.get(block.result, f'v{block.result}')}"]
+    return f"def block{index}({', '.join(names)}):\n" + _indented(body)
+
+
+def _name(value: int, arguments: int) -> str:
+    return f"x{value}" if value < arguments else f"v{value}"
+
+
+def _statements(
+    steps: Sequence[Step], arguments: int, names: Sequence[str], known: Mapping[int, str] | None = None
+) -> Iterator[str]:
+    known = dict(enumerate(names)) if known is None else known
+    open_scope: Scope = ()
+    for step in steps:
+        shared = _shared_depth(open_scope, step.scope)
+        for depth in range(shared, len(step.scope)):
+            yield _INDENT * depth + f"with {step.scope[depth].source}:"
+        open_scope = step.scope
+        yield _INDENT * len(open_scope) + _statement(step, known)
+
+
+def _shared_depth(one: Scope, other: Scope) -> int:
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return sum(1 for _ in same)
+
+
+def _statement(step: Step, known: Mapping[int, str]) -> str:
+    operator = operator_named(step.operator)
+    operands = [known.get(value, f"v{value}") for value in step.operands]
+    written = operator.written(operands, dict(step.parameters), [f"block{index}" for index in step.blocks])
+    if not step.results:
+        return written
+    return ", ".join(f"v{value}" for value in step.results) + f" = {written}"
+
+
+def _indented(lines: Sequence[str]) -> str:
+    return "".join(f"{_INDENT}{line}\n" for line in lines)
+
+
+# Inputs
+
+
+def _inputs_source(program: Program) -> str:
+    used = dict.fromkeys(argument.content for argument in program.arguments if argument.alias_of is None)
+    helpers = [_indented(CONTENT_SOURCES[content].splitlines()) for content in used]
+    lines = [f"x{index} = {argument.source}" for index, argument in enumerate(program.arguments)]
+    marks = [
+        f"torch._dynamo.mark_dynamic(x{index}, {dim})"
+        for index, argument in enumerate(program.arguments)
+        for dim in argument.dynamic
+    ]
+    names = "".join(f"x{index}, " for index in range(len(program.arguments)))
+    return (
+        'def inputs(device="cpu", seed=0):\n'
+        f"{_INDENT}g = torch.Generator().manual_seed(seed)\n\n"
+        + "\n".join(helpers)
+        + ("\n" if helpers else "")
+        + _indented([*lines, *marks, f"return ({names.strip()})"])
+    )
+
+
+__all__ = ["function_of", "inputs_of", "source_of"]
