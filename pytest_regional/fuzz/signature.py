@@ -1,0 +1,44 @@
+"""What makes two failures the same defect."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+#: Features that name a defect; the rest says how the program that met it happens to look.
+_TELLING = ("op:", "dtype:", "layout:", "region:", "input:", "output:", "context:", "training", "dynamic")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The identity of a defect, as far as one can tell from outside.
+
+    Attributes:
+        law: the law that is broken; see ``docs/fuzzing-laws.md``.
+        stage: ``"compile"``, ``"run"``, ``"backward"`` or ``"restart"``.
+        origin: exception type and innermost frame, or the kinds of mismatch.
+        features: what the reduced program has that matters; empty before it is reduced.
+    """
+
+    law: str
+    stage: str
+    origin: str
+    features: frozenset[str] = frozenset()
+
+    def with_features(self, features: frozenset[str]) -> Signature:
+        """Return the signature of a program with ``features``, those kept that name a defect."""
+        return Signature(self.law, self.stage, self.origin, frozenset(f for f in features if f.startswith(_TELLING)))
+
+    def covers(self, other: Signature, features: frozenset[str]) -> bool:
+        """Whether a failure with signature ``other`` of a program with ``features`` may be this defect again."""
+        same = (self.law, self.stage, self.origin) == (other.law, other.stage, other.origin)
+        return same and self.features <= features
+
+    @property
+    def name(self) -> str:
+        """A short name that is a file name: law, stage, and eight digits that tell it from others."""
+        digits = hashlib.sha256(repr((self.origin, sorted(self.features))).encode()).hexdigest()[:8]
+        return f"{self.law}-{self.stage}-{digits}"
+
+    def __str__(self) -> str:
+        return f"{self.law} ({self.stage}): {self.origin}"
