@@ -37,7 +37,8 @@ OPTIONS = (
     Option(
         "--regional-device",
         "regional_device",
-        "Devices to test on, comma-separated: auto (the default: cuda if usable, else cpu), cpu, cuda.",
+        "Devices to test on, comma-separated: auto (the default: cuda if usable, else cpu), cpu, cuda, cuda-emulated "
+        "(an H200; cuda-emulated:a100 and others).",
         metavar="DEVICES",
     ),
     Option(

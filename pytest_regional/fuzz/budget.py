@@ -1,0 +1,98 @@
+"""How long to fuzz: a number of programs or a time. Imports no torch: options are checked with it."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class BudgetError(ValueError):
+    """A budget that says neither how many programs nor how long."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A number of programs, or seconds; the other is None.
+
+    Attributes:
+        examples: how many programs to judge.
+        seconds: how long to go on.
+        fixed: whether every run is to draw the same programs.
+    """
+
+    examples: int | None = None
+    seconds: float | None = None
+    fixed: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """Read ``"500"``, ``"30s"``, ``"10m"``, ``"2h"``, or the name of a profile.
+
+        Raises:
+            BudgetError: the text is none of these, or asks for nothing.
+        """
+        cleaned = text.strip().lower()
+        if cleaned in PROFILES:
+            return PROFILES[cleaned]
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", cleaned)
+        whole = match is not None and (bool(match[2]) or "." not in match[1])
+        if match is None or not whole or float(match[1]) <= 0:
+            raise BudgetError(
+                f"{text!r} is no budget: give a number of programs (500), a time (30s, 10m, 2h), "
+                f"or a profile ({', '.join(PROFILES)})"
+            )
+        if match[2]:
+            return cls(seconds=float(match[1]) * _UNITS[match[2]])
+        return cls(examples=int(match[1]))
+
+    def share(self, number: int, shards: int) -> Budget:
+        """Return the part of shard ``number`` of ``shards`` that run at the same time."""
+        if self.examples is None:
+            return self
+        fewest, more = divmod(self.examples, shards)
+        return Budget(fewest + (number < more), None, self.fixed)
+
+    def start(self) -> Clock:
+        """Return a clock that runs from now."""
+        return Clock(self, time.monotonic())
+
+    def __str__(self) -> str:
+        if self.examples is not None:
+            return f"{self.examples} programs"
+        return duration(self.seconds or 0.0)
+
+
+#: Budgets by name: what a pull request can wait for, and what a night has time for.
+PROFILES = {"ci": Budget(examples=25, fixed=True), "nightly": Budget(seconds=1800.0)}
+
+
+@dataclass
+class Clock:
+    """A budget that is being spent."""
+
+    budget: Budget
+    begun: float
+    spent: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.begun
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left."""
+        if self.budget.examples is not None:
+            return self.spent >= self.budget.examples
+        return self.seconds >= (self.budget.seconds or 0.0)
+
+
+def duration(seconds: float) -> str:
+    """Return ``seconds`` as people write them."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min" + (f" {rest} s" if rest else "")

@@ -1,0 +1,50 @@
+import pytest
+
+from pytest_regional.fuzz.budget import PROFILES, Budget, BudgetError, duration
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("500", Budget(examples=500)),
+        ("30s", Budget(seconds=30)),
+        (" 10M ", Budget(seconds=600)),
+        ("1.5h", Budget(seconds=5400)),
+        ("ci", PROFILES["ci"]),
+        ("Nightly", PROFILES["nightly"]),
+    ],
+)
+def test_what_a_budget_can_say(text, budget):
+    assert Budget.parse(text) == budget
+
+
+@pytest.mark.parametrize("text", ["", "0", "0s", "-3", "1.5", "ten", "10 d", "5m30s"])
+def test_what_is_no_budget(text):
+    with pytest.raises(BudgetError, match=r"number of programs \(500\), a time \(30s, 10m, 2h\), or a profile"):
+        Budget.parse(text)
+
+
+def test_shards_share_programs_and_each_have_the_whole_time():
+    assert [Budget(examples=8).share(number, 3).examples for number in range(3)] == [3, 3, 2]
+    assert Budget(seconds=60).share(1, 3) == Budget(seconds=60)
+    assert PROFILES["ci"].share(0, 2).fixed
+
+
+def test_a_clock_is_over_when_its_programs_are_spent():
+    clock = Budget(examples=2).start()
+    over = []
+    for _ in range(3):
+        over.append(clock.over)
+        clock.spent += 1
+    assert over == [False, False, True]
+
+
+def test_a_clock_is_over_when_its_time_is_spent():
+    assert not Budget(seconds=3600).start().over
+    clock = Budget(seconds=5).start()
+    clock.begun -= 6
+    assert clock.over
+
+
+def test_durations_as_people_write_them():
+    assert [duration(0.25), duration(59), duration(60), duration(95)] == ["0.25 s", "59 s", "1 min", "1 min 35 s"]
