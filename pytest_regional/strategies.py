@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from hypothesis import strategies as st
 
 from pytest_regional.fuzz.program import Program
@@ -10,7 +12,13 @@ from pytest_regional.fuzz.rows import ArgumentRow, StepRow, program_of
 _SMALL = st.integers(0, 255)
 
 
-def programs(*, max_steps: int = 12) -> st.SearchStrategy[Program]:
+def programs(
+    *,
+    max_steps: int = 12,
+    families: Collection[str] | None = None,
+    training: bool | None = None,
+    regions: bool = True,
+) -> st.SearchStrategy[Program]:
     """Return a strategy of annotated programs.
 
     Args:

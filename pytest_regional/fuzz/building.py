@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.definitions import defined
 from pytest_regional.fuzz.facts import Facts
-from pytest_regional.fuzz.operators.operator import OPERAND_NAMES, Operator, Picks, Value
+from pytest_regional.fuzz.operators.operator import OPERAND_NAMES, Operator, Picks, Value, fits_dtype
 from pytest_regional.fuzz.operators.table import operator_named
-from pytest_regional.fuzz.program import Block, Context, Program, ProgramError, Scope, Step
-from pytest_regional.fuzz.source import inputs_of
+from pytest_regional.fuzz.program import Block, Context, Parameter, Program, ProgramError, Scope, Step
+from pytest_regional.fuzz.source import make_inputs
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +39,7 @@ class Builder:
 
     def __init__(self, arguments: Sequence[TensorInput], blocks: Sequence[Block] = ()) -> None:
         self.arguments, self.blocks = tuple(arguments), tuple(blocks)
-        tensors = inputs_of(Program(self.arguments, (), ()), "cpu", 0)
+        tensors = make_inputs(self.arguments, "cpu", 0)
         self.values = {
             index: Value(index, tensor, argument.facts)
             for index, (tensor, argument) in enumerate(zip(tensors, self.arguments, strict=True))
@@ -72,9 +72,9 @@ class Builder:
                 return None
             operands.append(found[references[position] % len(found)])
         parameters = operator.choose(operands, Picks(numbers))
-        if parameters is None or (operator.calls and not self.blocks):
+        called = self._callable(operator, numbers)
+        if parameters is None or called is None:
             return None
-        called = tuple((numbers[-1] + position) % len(self.blocks) for position in range(operator.calls))
         chosen = Step(
             operator.name, tuple(value.number for value in operands), tuple(parameters.items()), (), scope, called
         )
@@ -82,6 +82,26 @@ class Builder:
             return self.add(chosen)
         except Refused:
             return None
+
+    def _callable(self, operator: Operator, numbers: Sequence[int]) -> tuple[int, ...] | None:
+        """Return the blocks that ``operator`` is to call; None where none takes as many arguments as it passes."""
+        fitting = [index for index, block in enumerate(self.blocks) if len(block.parameters) == operator.passes]
+        if operator.calls and not fitting:
+            return None
+        return tuple(fitting[(numbers[-1] + position) % len(fitting)] for position in range(operator.calls))
+
+    def parameters(
+        self, operator: Operator, operands: Sequence[int], picks: Picks
+    ) -> tuple[tuple[str, Parameter], ...] | None:
+        """Return parameters of ``operator`` for operands that are there; None where there are none."""
+        values = [self.values[number] for number in operands]
+        if not all(
+            wanted(value, *values[:place])
+            for place, (wanted, value) in enumerate(zip(operator.operands, values, strict=True))
+        ):
+            return None
+        chosen = operator.choose(values, picks)
+        return None if chosen is None else tuple(chosen.items())
 
     # Adding
 
@@ -99,6 +119,8 @@ class Builder:
                 raise Refused(f"operand {position} of {operator.name} does not suit")
         facts = self._facts_of(operator, step, operands)
         tensors = self._evaluated(operator, step, before)
+        if len(tensors) != operator.results or not all(map(fits_dtype, tensors, facts)):
+            raise Refused(f"{operator.name} makes other results than the table says, or what its dtype cannot hold")
         results = step.results or tuple(range(self._next, self._next + operator.results))
         for number, tensor, held in zip(results, tensors, facts, strict=False):
             self.values[number] = Value(number, tensor, held, operator.unbacked)
@@ -115,17 +137,32 @@ class Builder:
         return self.values[number]
 
     def _facts_of(self, operator: Operator, step: Step, operands: Sequence[Value]) -> list[Facts]:
-        if operator.calls:
-            made = self._block_facts(operator, step, operands)
-        else:
-            made = operator.facts(*operands, **dict(step.parameters))
+        try:
+            if operator.calls:
+                made = self._block_facts(operator, step, operands)
+            else:
+                made = operator.facts(*operands, **dict(step.parameters))
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            # Parameters that were chosen for other operands: a dimension that is not there, for one.
+            raise Refused(f"parameters of {operator.name} do not suit: {error}") from error
         facts = [made] if isinstance(made, Facts) else list(made or ())
         if len(facts) != operator.results + len(operator.writes) or not all(held.reasonable for held in facts):
             raise Refused(f"{operator.name} would leave the range in which values are kept")
+        written = [operands[position].tensor for position in operator.writes]
+        if not all(map(fits_dtype, written, facts[operator.results :])):
+            raise Refused(f"{operator.name} would write what the dtype cannot hold")
         return facts
 
     def _block_facts(self, operator: Operator, step: Step, operands: Sequence[Value]) -> Any:
-        results = [self._facts_through(self._block(index), operands) for index in step.blocks]
+        passed = operands[-operator.passes :]
+        results = []
+        for index in step.blocks:
+            for _ in range(dict(step.parameters).get("count", 1)):  # type: ignore[arg-type]
+                block = self._block(index)
+                result = self._facts_through(operator, block, passed)
+                passed = [replace(passed[0], facts=result), *passed[1:]]
+            results.append(result)
+            passed = operands[-operator.passes :]
         return operator.facts(*operands, *results, **dict(step.parameters))
 
     def _block(self, index: int) -> Block:
@@ -133,20 +170,24 @@ class Builder:
             raise Refused(f"block {index} is not there")
         return self.blocks[index]
 
-    def _facts_through(self, block: Block, operands: Sequence[Value]) -> Facts:
-        held = {
-            number: operands[min(position, len(operands) - 1)].facts for position, number in enumerate(block.parameters)
-        }
+    def _facts_through(self, caller: Operator, block: Block, operands: Sequence[Value]) -> Facts:
+        if len(block.parameters) != len(operands):
+            raise Refused(f"{caller.name} passes {len(operands)} arguments, the block takes {len(block.parameters)}")
+        held = {number: value.facts for number, value in zip(block.parameters, operands, strict=True)}
         like = operands[0]
         for step in block.steps:
             operator = operator_named(step.operator)
+            if operator.draws and not caller.calls_draws:
+                raise Refused(f"{caller.name} calls no block that draws random numbers")
+            if any(number not in held for number in step.operands):
+                raise Refused("a block reads a value that is not there")
             values = [replace(like, facts=held[number]) for number in step.operands]
             # All operands of a block have the first one's shape and dtype, so one value can stand for them.
             for position, wanted in enumerate(operator.operands):
                 if not wanted(values[position], *values[:position]):
                     raise Refused(f"operand {position} of {operator.name} in a block does not suit")
             made = operator.facts(*values, **dict(step.parameters))
-            if not isinstance(made, Facts) or not made.reasonable:
+            if not operator.elementwise or not isinstance(made, Facts) or not made.reasonable:
                 raise Refused(f"{operator.name} in a block would leave the range in which values are kept")
             held[step.results[0]] = made
         return held[block.result]
@@ -155,7 +196,7 @@ class Builder:
         with eager(step.scope):
             try:
                 made = evaluate(operator, step, operands, self._functions(step))
-            except Exception as error:
+            except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
                 # Whatever eager raises on small valid tensors means one thing here: this step does not fit.
                 raise Refused(f"eager refuses {operator.name}: {error}") from error
         return made
@@ -171,6 +212,24 @@ class Builder:
                 self.values[number] = replace(value, facts=value.facts.join(facts))
 
     # Finishing
+
+    def backpropagates(self, outputs: Sequence[int]) -> bool:
+        """Tell whether eager can backpropagate from ``outputs``: it refuses where a write destroyed what it saved."""
+        import torch
+
+        leaves = [self.values[index].tensor for index in range(len(self.arguments))]
+        wanted = [leaf for leaf in leaves if leaf.requires_grad and leaf.is_leaf]
+        ends = {id(tensor): tensor for tensor in (self.values[number].tensor for number in outputs)}
+        roots = [tensor for tensor in ends.values() if tensor.requires_grad]
+        if not wanted or not roots:
+            return True
+        try:
+            torch.autograd.grad(
+                roots, wanted, [torch.ones_like(root) for root in roots], retain_graph=True, allow_unused=True
+            )
+        except RuntimeError:
+            return False
+        return True
 
     def program(self, outputs: Sequence[int], *, training: bool = True, dynamic: bool | None = None) -> Program:
         """Return the program that returns ``outputs``."""

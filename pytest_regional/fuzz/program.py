@@ -155,9 +155,9 @@ class Program:
 
     def inputs(self, device: Any = "cpu", seed: int = 0) -> tuple[torch.Tensor, ...]:
         """Return new inputs on ``device``; the same for the same seed."""
-        from pytest_regional.fuzz.source import inputs_of
+        from pytest_regional.fuzz.source import make_inputs
 
-        return inputs_of(self, device, seed)
+        return make_inputs(self.arguments, device, seed)
 
     @property
     def source(self) -> str:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import linecache
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional.fuzz.arguments import CONTENT_SOURCES
+from pytest_regional.fuzz.arguments import CONTENT_SOURCES, TensorInput
 from pytest_regional.fuzz.definitions import DEFINITIONS, defined
 from pytest_regional.fuzz.operators.table import operator_named
 
 if TYPE_CHECKING:
+    from pytest_regional.fuzz.operators.operator import Operator
     from pytest_regional.fuzz.program import Block, Program, Scope, Step
 
 _INDENT = "    "
+_REMEMBERED = 4096
 _numbers = itertools.count()
 
 
@@ -25,7 +28,7 @@ def source_of(program: Program) -> str:
         _imports(program),
         *(DEFINITIONS[name] for name in needed),
         *_functions(program),
-        _inputs_source(program),
+        _inputs_source(program.arguments),
     ]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
@@ -38,18 +41,26 @@ def function_of(program: Program) -> Callable[..., Any]:
     return made
 
 
-def inputs_of(program: Program, device: Any, seed: int) -> tuple[Any, ...]:
-    """Return the program's inputs, made from its source."""
+def make_inputs(arguments: Sequence[TensorInput], device: Any, seed: int) -> tuple[Any, ...]:
+    """Return the inputs that ``arguments`` describe, made from their source."""
+    made: tuple[Any, ...] = _inputs_function(_inputs_source(arguments))(device, seed)
+    return made
+
+
+@functools.lru_cache(maxsize=256)
+def _inputs_function(source: str) -> Callable[..., Any]:
     scope = dict(defined(()))
-    _execute(_inputs_source(program), scope)
-    made: tuple[Any, ...] = scope["inputs"](device, seed)
+    _execute(source, scope)
+    made: Callable[..., Any] = scope["inputs"]
     return made
 
 
 def _execute(source: str, scope: dict[str, Any]) -> None:
-    # Tracebacks, and Dynamo's messages, show lines of files that linecache knows.
-    name = f"<program {next(_numbers)}>"
+    # Tracebacks, and Dynamo's messages, show lines of files that linecache knows: those of the newest programs.
+    number = next(_numbers)
+    name = f"<program {number}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    linecache.cache.pop(f"<program {number - _REMEMBERED}>", None)
     exec(compile(source, name, "exec"), scope)
 
 
@@ -72,7 +83,18 @@ def _needed_definitions(program: Program) -> tuple[str, ...]:
 
 def _functions(program: Program) -> list[str]:
     blocks = [_block_source(index, block) for index, block in enumerate(program.blocks)]
-    return [*blocks, _program_source(program)]
+    calls = [(step, operator_named(step.operator)) for step in program.steps if step.blocks]
+    wrapped = dict.fromkeys(
+        f"{_block_name(operator, index)} = {operator.block_wrapper}(block{index})\n"
+        for step, operator in calls
+        for index in step.blocks
+        if operator.block_wrapper
+    )
+    return [*blocks, *wrapped, _program_source(program)]
+
+
+def _block_name(operator: Operator, index: int) -> str:
+    return f"{operator.name}{index}" if operator.block_wrapper else f"block{index}"
 
 
 def _program_source(program: Program) -> str:
@@ -115,7 +137,7 @@ def _shared_depth(one: Scope, other: Scope) -> int:
 def _statement(step: Step, known: Mapping[int, str]) -> str:
     operator = operator_named(step.operator)
     operands = [known.get(value, f"v{value}") for value in step.operands]
-    written = operator.written(operands, dict(step.parameters), [f"block{index}" for index in step.blocks])
+    written = operator.written(operands, dict(step.parameters), [_block_name(operator, index) for index in step.blocks])
     if not step.results:
         return written
     return ", ".join(f"v{value}" for value in step.results) + f" = {written}"
@@ -128,16 +150,17 @@ def _indented(lines: Sequence[str]) -> str:
 # Inputs
 
 
-def _inputs_source(program: Program) -> str:
-    used = dict.fromkeys(argument.content for argument in program.arguments if argument.alias_of is None)
+@functools.lru_cache(maxsize=256)
+def _inputs_source(arguments: tuple[TensorInput, ...]) -> str:
+    used = dict.fromkeys(argument.content for argument in arguments if argument.alias_of is None)
     helpers = [_indented(CONTENT_SOURCES[content].splitlines()) for content in used]
-    lines = [f"x{index} = {argument.source}" for index, argument in enumerate(program.arguments)]
+    lines = [f"x{index} = {argument.source}" for index, argument in enumerate(arguments)]
     marks = [
-        f"torch._dynamo.mark_dynamic(x{index}, {dim})"
-        for index, argument in enumerate(program.arguments)
+        f"torch._dynamo.maybe_mark_dynamic(x{index}, {dim})"
+        for index, argument in enumerate(arguments)
         for dim in argument.dynamic
     ]
-    names = "".join(f"x{index}, " for index in range(len(program.arguments)))
+    names = "".join(f"x{index}, " for index in range(len(arguments)))
     return (
         'def inputs(device="cpu", seed=0):\n'
         f"{_INDENT}g = torch.Generator().manual_seed(seed)\n\n"
@@ -147,4 +170,4 @@ def _inputs_source(program: Program) -> str:
     )
 
 
-__all__ = ["function_of", "inputs_of", "source_of"]
+__all__ = ["function_of", "make_inputs", "source_of"]

@@ -125,6 +125,10 @@ class Operator:
         unbacked: whether sizes of its result depend on data.
         needs: names of definitions (functions, custom ops) that its source uses.
         calls: how many blocks it calls; its template names them ``{block}`` and ``{other}``.
+        passes: how many operands, the last ones, it passes to a block.
+        calls_draws: whether a block that it calls may draw random numbers.
+        block_wrapper: a function that its blocks are wrapped with where they are defined.
+        autocast: whether it does the same under autocast on every device, so that it may stand there.
         evaluate: how to compute it while building, where its source would compile; gets operands, parameters, and the
             blocks as functions.
         since: the first torch that has it.
@@ -143,6 +147,10 @@ class Operator:
     unbacked: bool = False
     needs: tuple[str, ...] = ()
     calls: int = 0
+    passes: int = 1
+    calls_draws: bool = False
+    block_wrapper: str = ""
+    autocast: bool = False
     evaluate: Callable[..., Any] | None = None
     since: tuple[int, int] = (2, 11)
 
@@ -150,27 +158,36 @@ class Operator:
         """Return its source with names for the operands."""
         names = dict(zip(OPERAND_NAMES, operands, strict=False))
         called = dict(zip(("block", "other"), blocks, strict=False))
-        literals = {name: _source(value) for name, value in parameters.items()}
+        literals = {name: repr(value) for name, value in parameters.items()}
         return self.template.format(**names, **called, **literals)
+
+    @functools.cached_property
+    def parameter_names(self) -> tuple[str, ...]:
+        """The names of its parameters, in the order of its source."""
+        others = (*OPERAND_NAMES, "block", "other")
+        return tuple(name for name in dict.fromkeys(_field_names(self.template)) if name not in others)
 
     @functools.cached_property
     def code(self) -> CodeType:
         """Its source as Python code over the same names."""
-        names = {name: name for name in (*OPERAND_NAMES, "block", "other", *_parameter_names(self.template))}
+        names = {name: name for name in (*OPERAND_NAMES, "block", "other", *self.parameter_names)}
         mode = "eval" if self.results else "exec"
         return compile(self.template.format(**names), f"<{self.name}>", mode)
 
 
-def _parameter_names(template: str) -> list[str]:
+def _field_names(template: str) -> list[str]:
     import string
 
     return [name for _, name, _, _ in string.Formatter().parse(template) if name]
 
 
-def _source(value: Any) -> str:
-    import torch
+def fits_dtype(tensor: torch.Tensor, facts: Facts) -> bool:
+    """Tell whether the dtype of ``tensor`` holds all values between the bounds of ``facts``, without wrapping round."""
+    low, high = _RANGES.get(str(tensor.dtype), (-math.inf, math.inf))
+    return low <= facts.low and facts.high <= high
 
-    return str(value) if isinstance(value, torch.dtype) else repr(value)
+
+_RANGES = {"torch.uint8": (0, 255), "torch.int8": (-128, 127), "torch.bool": (0, 1)}
 
 
 # What operands may be
