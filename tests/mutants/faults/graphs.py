@@ -1,0 +1,228 @@
+"""Faults around the regions: what the whole graph returns, writes, draws, and hands from forward to backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from pytest_regional.reference.effects import RANDOM
+from pytest_regional.reference.regions import freeze
+from tests.mutants.planting import Mutant, Patch
+from tests.mutants.rewriting import is_float
+
+EFFECTS = "suites/regions/test_effects.py"
+HITS = "suites/caching/test_hits.py"
+Compiled = Callable[..., Any]
+
+
+# Around the callable that the backend returns
+
+
+def _mutation_lost(compiled: Compiled) -> Compiled:
+    def call(*arguments: Any) -> Any:
+        tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
+        before = [(value, value._version, value.detach().clone()) for value in tensors]
+        made = compiled(*arguments)
+        for value, version, copy in before:
+            if value._version != version:
+                value.data.copy_(copy)
+        return made
+
+    return call
+
+
+def _outputs_detached(compiled: Compiled) -> Compiled:
+    def call(*arguments: Any) -> Any:
+        made = list(compiled(*arguments))
+        return [value.detach() if i == 0 and is_float(value) else value for i, value in enumerate(made)]
+
+    return call
+
+
+def _outputs_cloned(compiled: Compiled) -> Compiled:
+    def call(*arguments: Any) -> Any:
+        given = {value.untyped_storage()._cdata for value in arguments if isinstance(value, torch.Tensor)}
+        return [_clone(value) if _lies_in(value, given) else value for value in compiled(*arguments)]
+
+    return call
+
+
+def _clone(value: torch.Tensor) -> torch.Tensor:
+    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return made.copy_(value)
+
+
+def _lies_in(value: Any, storages: set[int]) -> bool:
+    return isinstance(value, torch.Tensor) and value.untyped_storage()._cdata in storages
+
+
+# Order of effects
+
+
+def _draws_unordered(original: Any) -> Any:
+    def chains(nodes: Any, effects: Any) -> Any:
+        return original(nodes, {node: found - {RANDOM} for node, found in effects.items()})
+
+    return chains
+
+
+def _without_unused_draws(original: Any) -> Any:
+    """Eliminate as dead code what draws and is not used."""
+
+    def pick(graph: torch.fx.Graph) -> int:
+        for node in reversed(graph.nodes):
+            if node.op == "call_function" and not node.users and not node.is_impure(impure_random=False):
+                graph.erase_node(node)
+        return original(graph)
+
+    return pick
+
+
+def _merging_across_borders(original: Any) -> Any:
+    """Merge equal ops whatever region they are in, as PyTorch's min-cut partitioner does."""
+
+    def pick(graph: torch.fx.Graph) -> int:
+        first: dict[Any, torch.fx.Node] = {}
+        for node in list(graph.nodes):
+            if node.op != "call_function" or not hasattr(node.target, "_schema") or not _is_pure(node):
+                continue
+            earlier = first.setdefault((node.target, freeze(node.args), freeze(node.kwargs)), node)
+            if earlier is not node and earlier.meta.get("partitioner_tag") == node.meta.get("partitioner_tag"):
+                node.replace_all_uses_with(earlier)
+                graph.erase_node(node)
+        return original(graph)
+
+    return pick
+
+
+def _is_pure(node: torch.fx.Node) -> bool:
+    target: Any = node.target
+    random = torch.Tag.nondeterministic_seeded in target.tags
+    views = any(result.alias_info is not None for result in target._schema.returns)
+    new = target._opname.startswith(("empty", "new_empty"))
+    return not (random or views or new or target._schema.is_mutable or not node.users)
+
+
+# Symbols, boxes, threads
+
+
+def _plain_arguments(gm: torch.fx.GraphModule) -> None:
+    gm.recompile()
+
+
+class _NoLock:
+    def __enter__(self) -> None:
+        """Wait for nobody."""
+
+    def __exit__(self, *exception: object) -> None:
+        """Let nobody in."""
+
+
+def _nothing(*arguments: Any) -> Sequence[Any]:
+    return []
+
+
+FAULTS = (
+    Mutant(
+        "mutation_lost",
+        "what the program writes to its inputs is undone",
+        ("parity",),
+        (EFFECTS, HITS),
+        wrap=_mutation_lost,
+    ),
+    Mutant(
+        "output_detached",
+        "the first output of a graph lets no gradient through",
+        ("parity",),
+        ("suites/regions/test_interleaved.py", "suites/models/test_norm_residual_silu.py"),
+        wrap=_outputs_detached,
+    ),
+    Mutant(
+        "output_no_alias",
+        "an output that is a view of an input is a copy",
+        ("parity",),
+        (EFFECTS, HITS, "suites/regions/test_values_across_borders.py"),
+        wrap=_outputs_cloned,
+    ),
+    Mutant(
+        "effects_unordered",
+        "no order but that of values is kept between ops",
+        ("parity", "plan"),
+        (EFFECTS,),
+        (Patch("partition:order_edges", lambda original: lambda graph: []),),
+    ),
+    Mutant(
+        "draws_unordered",
+        "random draws of a region are gathered past draws outside it",
+        ("parity", "plan"),
+        (EFFECTS,),
+        (Patch("effects:_chains", _draws_unordered),),
+    ),
+    Mutant(
+        "writes_unordered",
+        "reads and writes of one memory change places",
+        ("parity", "plan"),
+        (EFFECTS,),
+        (
+            Patch("partition:order_edges", lambda original: original),
+            Patch("effects:_storage_order", lambda o: _nothing),
+        ),
+        errors=("*",),
+    ),
+    Mutant(
+        "draws_repeated_in_backward",
+        "the backward draws once more what the forward saved",
+        ("parity",),
+        ("suites/regions/test_backward_draws.py",),
+        (Patch("partitioners:drop_repeated", lambda original: lambda forward, backward: 0),),
+    ),
+    Mutant(
+        "unused_draws_dropped",
+        "a draw that nobody reads is dead code",
+        ("parity",),
+        (EFFECTS,),
+        (Patch("partitioners:pick_from_unused_tuples", _without_unused_draws),),
+    ),
+    Mutant(
+        "unused_tuples_unknown",
+        "an unused dropout breaks the split into forward and backward",
+        ("compiles",),
+        (EFFECTS,),
+        (Patch("partitioners:pick_from_unused_tuples", lambda original: lambda graph: 0),),
+        errors=("*",),
+    ),
+    Mutant(
+        "merged_across_borders",
+        "equal ops inside and outside of a region are merged",
+        ("plan",),
+        ("suites/regions/test_common_subexpressions.py",),
+        (Patch("partitioners:pick_from_unused_tuples", _merging_across_borders),),
+    ),
+    Mutant(
+        "symbols_missing",
+        "a region whose inputs are of size 2*n is not told n",
+        ("compiles",),
+        ("suites/regions/test_symbolic_sizes.py", "suites/regions/test_values_across_borders.py"),
+        (Patch("regional_inductor:pass_missing_symbols", lambda original: lambda gm, regions: None),),
+        errors=("*",),
+    ),
+    Mutant(
+        "unboxed",
+        "compiled graphs take their inputs one by one, which keeps them alive",
+        (),
+        ("suites/regions/test_lifetimes.py", "suites/regions/test_nesting.py"),
+        (Patch("regional_inductor:use_boxed_codegen", lambda original: _plain_arguments),),
+        errors=("*",),
+    ),
+    Mutant(
+        "lock_dropped",
+        "a backward compiles while another thread traces",
+        ("threads",),
+        ("suites/regions/test_threads.py",),
+        (Patch("regional_inductor:compile_lock", lambda original: _NoLock),),
+        errors=("*",),
+    ),
+)
