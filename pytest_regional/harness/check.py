@@ -83,6 +83,10 @@ class ParityCheck:
 
     # Blame
 
+    def blame_for(self, second: tuple[Any, ...]) -> str:
+        """Say which region makes a difference on the inputs, or on a ``second`` set of them, that others found."""
+        return self._blame(self._case(self.inputs, ""), self._case(second, ""))
+
     def _blame(self, first: _Case, second: _Case) -> str:
         """Say which region makes the difference, found by leaving regions eager in turn."""
         names = list(dict.fromkeys(r.name for g in self.regional.observer.graph_records() for r in g.regions))

@@ -23,6 +23,7 @@ from .frames import Frame, ObservedGraph
 from .own_cache import OUTCOMES, OwnCache, moved
 from .passes import COUNTS_ITSELF, is_body
 from .record import GeneratedCode, GeneratedSource, GraphRecord
+from .spies import CompileSpy, spying_graph, spying_region
 
 
 class CompileForbiddenError(AssertionError):
@@ -42,6 +43,7 @@ class Observer:
         self.graphs: list[ObservedGraph] = []
         self.sources: list[GeneratedSource] = []
         self.called_compiled_region = False
+        self.spies: list[CompileSpy] = []
         self._scope = scope
         self._local = threading.local()
         self._forbidden = 0
@@ -199,7 +201,7 @@ class Observer:
             self._add_graph(graph)
             fallbacks = seams.regional_fallbacks()
             with scope(), self._frame(Frame("graph", graph, tuple(graph.regions))):
-                result = compiler(gm, example_inputs)
+                result = spying_graph(self.spies, kind, gm, lambda: compiler(gm, example_inputs))
             graph.add_calls(annotated.compiled_calls_in(result))
             self.called_compiled_region |= annotated.holds_compiled_region(result)
             for _ in range(seams.regional_fallbacks() - fallbacks):
@@ -269,7 +271,8 @@ class Observer:
         if graph:
             graph.add_partition(regions)
         with self._frame(Frame("region", graph, regions)):
-            return original(gm, *args, **kwargs)
+            inputs = kwargs["example_inputs"] if "example_inputs" in kwargs else args[0]
+            return spying_region(self.spies, gm, inputs, lambda: original(gm, *args, **kwargs))
 
     def _on_fx_key(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         key, info = original(*args, **kwargs)

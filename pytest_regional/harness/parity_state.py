@@ -242,6 +242,8 @@ def _same_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
 def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elements of a dense tensor as a ``(numel, itemsize)`` matrix of bytes, NaN payloads included."""
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    # A single element is contiguous whatever its stride says, and a view as bytes wants 1.
+    flat = flat.as_strided((flat.numel(),), (1,))
     if flat.is_complex():
         flat = torch.view_as_real(flat)
     return flat.view(torch.uint8).reshape(tensor.numel(), -1) if tensor.numel() else flat.new_empty(0, 0)

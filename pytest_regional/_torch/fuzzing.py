@@ -1,0 +1,154 @@
+"""What the laws of fuzzing need: settings as a compile sees them, compiled regions, regions that are interpreted."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pytest_regional._torch import private_module, symbol
+
+
+def inductor_settings_now(names: Sequence[str]) -> dict[str, Any]:
+    """Return Inductor's settings ``names``, dotted where nested, of those that exist (2.11 to 2.15)."""
+    config = private_module("torch._inductor.config")
+    return {name: getattr(config, name) for name in names if name in config._config}
+
+
+def artifact_behind(target: Any) -> Any:
+    """Return the ``AOTCompiledArtifact`` that ``target``, of a node, calls; None for others (2.11 to 2.15)."""
+    artifact = symbol("torch._inductor.standalone_compile", "AOTCompiledArtifact")
+    wrapped = getattr(target, "__wrapped__", None)
+    return wrapped if isinstance(wrapped, artifact) else None
+
+
+def run_checked(gm: Any, inputs: Sequence[Any], check: Callable[[Any, tuple[Any, ...], Any], None]) -> Any:
+    """Run ``gm`` node by node; ``check(node, arguments, result)`` sees every call (``torch.fx.Interpreter``)."""
+    from torch.fx import Interpreter
+
+    class Checking(Interpreter):  # type: ignore[misc]  # a class of torch's
+        """Shows ``check`` what every node gets and makes."""
+
+        def run_node(self, node: Any) -> Any:
+            # Before the node runs: a region may be given the only reference to what it consumes.
+            given = tuple(self.env[argument] for argument in node.all_input_nodes)
+            result = super().run_node(node)
+            check(node, given, result)
+            return result
+
+    return Checking(gm).run(*inputs)
+
+
+def replace_forward(gm: Any, forward: Callable[[Callable[..., Any], Any], Any]) -> None:
+    """Have calls of ``gm`` go through ``forward(original, inputs)``.
+
+    The class that FX makes for each graph module is changed, not the module: what pickles the module does not see it.
+    """
+    cls = type(gm)
+    original = cls.forward
+
+    def replaced(self: Any, *inputs: Any) -> Any:
+        return forward(lambda *given: original(self, *given), inputs)
+
+    cls.forward = replaced
+
+
+def takes_one_list(gm: Any) -> bool:
+    """Return whether ``gm`` takes one list of inputs (``torch.fx.graph._BoxedCodeGen``, 2.11 to 2.15)."""
+    return isinstance(gm.graph._codegen, symbol("torch.fx.graph", "_BoxedCodeGen"))
+
+
+def forced_autograd_cache() -> contextlib.AbstractContextManager[Any]:
+    """Have AOTAutograd's cache store whole results of any backend that makes storable ones (2.11 to 2.15)."""
+    manager: contextlib.AbstractContextManager[Any] = private_module("torch._functorch.config").patch(
+        force_autograd_cache=True, bundled_autograd_cache=True
+    )
+    return manager
+
+
+# Regions that are interpreted
+
+
+class InterpretedRegion:
+    """Stands for what ``compile_fx`` makes of a region: runs its graph, and can be stored as the real one can.
+
+    ``serialize`` and the class below are all that ``AOTCompiledArtifact`` and its loader ask for (2.11 to 2.15).
+    """
+
+    def __init__(self, gm: Any) -> None:
+        self._gm = gm
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Return the region's outputs, as a tuple."""
+        import torch
+
+        with torch.no_grad():
+            return self._gm(*inputs)
+
+    def serialize(self) -> Any:
+        """Return what AOTAutograd's cache would keep."""
+        return StoredRegion(self._gm)
+
+
+class StoredRegion:
+    """A graph as bytes, with the attributes that the loader of bundled results reads (2.11 to 2.15)."""
+
+    compiled_fw = compiled_bw = sanitized_aot_config = guards_expr = None
+
+    def __init__(self, gm: Any) -> None:
+        try:
+            self._bytes = pickle.dumps(_without_metadata(gm))
+        except (RuntimeError, AttributeError, TypeError, NotImplementedError) as error:
+            raise pickle.PicklingError(f"an interpreted region cannot be stored: {error}") from error
+
+    def wrap_post_compile(self, inputs: Any, aot_config: Any, settings: Any) -> Callable[[list[Any]], Any]:
+        """Return the region as a function of one list."""
+        gm = pickle.loads(self._bytes)
+        return lambda given: InterpretedRegion(gm)(*given)
+
+
+def _without_metadata(gm: Any) -> Any:
+    """Return a graph module that holds no fake values: they are of a trace that a stored graph outlives."""
+    from torch.fx import Graph, GraphModule
+
+    graph = Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    for node in graph.nodes:
+        node.meta = {}
+    return GraphModule(gm, graph)
+
+
+@contextlib.contextmanager
+def interpreting_regions() -> Iterator[None]:
+    """Have Inductor interpret what is handed to it through ``standalone_compile``; whole graphs are compiled.
+
+    ``torch._inductor.standalone_compile.standalone_compile`` looks ``compile_fx`` up at each call (2.11 to 2.15). All
+    around it is real: settings, contexts, the artifact that the backend gets.
+    """
+    module: Any = private_module("torch._inductor.compile_fx")
+    symbol("torch._inductor.compile_fx", "compile_fx")
+    original = module.compile_fx
+    inside = threading.local()
+
+    def compile_region(gm: Any, inputs: Any, *args: Any, ignore_shape_env: bool = False, **kwargs: Any) -> Any:
+        if not getattr(inside, "standalone", False):
+            return original(gm, inputs, *args, ignore_shape_env=ignore_shape_env, **kwargs)
+        return InterpretedRegion(gm)
+
+    def standalone(compile_standalone: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        inside.standalone = True
+        try:
+            return compile_standalone(*args, **kwargs)
+        finally:
+            inside.standalone = False
+
+    from pytest_regional._torch.seams import listening
+
+    with listening({"standalone_compile": standalone}):
+        module.compile_fx = compile_region
+        try:
+            yield
+        finally:
+            module.compile_fx = original

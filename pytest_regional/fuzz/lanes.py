@@ -1,0 +1,56 @@
+"""Lanes: how much of a compile really happens while a program is judged."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_regional.harness.regional import Regional
+
+#: ``structure``: everything up to Inductor (Dynamo, AOTAutograd, partitions, passes, the backend's caches); the
+#: subgraphs are interpreted. ``fast``: Triton code for an emulated GPU. ``full``: C++ code, or a GPU.
+LANES = ("structure", "fast", "full")
+
+
+class LaneError(ValueError):
+    """A lane that does not exist, or that the device or the backend at hand cannot take."""
+
+
+def lane_of(device: str) -> str:
+    """Return the lane that a device under test takes unless told otherwise."""
+    return "fast" if device.startswith("cuda-emulated") else "full"
+
+
+@contextlib.contextmanager
+def in_lane(regional: Regional, name: str) -> Iterator[None]:
+    """Compile in a lane while the context lasts.
+
+    Raises:
+        LaneError: there is no such lane, or this harness cannot take it; says why.
+    """
+    _check(regional, name)
+    if name != "structure":
+        yield
+        return
+    from pytest_regional._torch.fuzzing import interpreting_regions
+
+    with interpreting_regions():
+        yield
+
+
+def _check(regional: Regional, name: str) -> None:
+    if name not in LANES:
+        raise LaneError(f"there is no lane {name!r}; the lanes are {', '.join(LANES)}")
+    device = regional.device_under_test.name
+    if name != "structure" and name != lane_of(device):
+        raise LaneError(f"lane {name!r} does not run on device {device!r}, whose lane is {lane_of(device)!r}")
+    if name == "structure" and lane_of(device) == "fast":
+        raise LaneError(f"lane 'structure' generates no code, so it has no use for device {device!r}: use 'cpu'")
+    support = regional.spec.supports("regions")
+    if name == "structure" and not support:
+        raise LaneError(
+            f"lane 'structure' interprets what backend {regional.backend!r} hands to Inductor region by region, and it "
+            f"disclaims regions ({support.reason}): use another lane"
+        )

@@ -1,0 +1,15 @@
+"""The laws that every program has to keep on every backend, and :func:`judge`, which judges by them.
+
+Modules, by law: ``parity`` (compiles, parity), ``borders``, ``configs``, ``plan``, ``counters``, ``caching`` (warm,
+annotations_in_key), ``order``, ``determinism``, ``modes`` (inference), ``threads``. ``trial`` holds what is computed
+once for all of them, ``watching`` sees what the backend does. ``docs/fuzzing-laws.md`` states the laws.
+"""
+
+from __future__ import annotations
+
+from pytest_regional.fuzz.oracles.errors import LawBrokenError
+from pytest_regional.fuzz.oracles.judging import LAWS, UnknownLawError, judge
+from pytest_regional.fuzz.oracles.law import Judgement, Law
+from pytest_regional.harness.parity_report import BadProgramError
+
+__all__ = ["LAWS", "BadProgramError", "Judgement", "Law", "LawBrokenError", "UnknownLawError", "judge"]

@@ -1,0 +1,142 @@
+"""Borders: what enters and leaves a compiled region is what the graph was traced with.
+
+The outer graph was traced with fake values: their dtypes, shapes, strides and storages are what eager operators around
+a region, and the region's own code, rely on. Here a compiled graph is run node by node, and every value that enters a
+region, or that anybody else reads and a region made, is held against the fake value that stands for it.
+
+Nodes that the backend added carry no fake value; what they read is not judged, so a backend may mend strides behind a
+region. Memory shared by values that share none in the graph is a fault; memory no longer shared is one only between
+a region's input and its output, which the graph says is a view of it.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from pytest_regional._torch import fuzzing
+from pytest_regional.harness import annotated
+
+if TYPE_CHECKING:
+    import torch
+    from torch.fx import GraphModule, Node
+
+
+class BorderChecker:
+    """Checks the values of one compiled graph, whenever it runs.
+
+    Args:
+        kind: of the graph, for messages.
+        found: where messages go, each once.
+    """
+
+    def __init__(self, kind: str, found: list[str]) -> None:
+        self._kind, self._found = kind, found
+
+    def watch(self, gm: GraphModule) -> None:
+        """Have calls of ``gm`` checked."""
+        boxed = fuzzing.takes_one_list(gm)
+
+        def forward(original: Any, inputs: tuple[Any, ...]) -> Any:
+            given = list(inputs[0]) if boxed else list(inputs)
+            if boxed:
+                inputs[0].clear()
+            return fuzzing.run_checked(gm, given, self._check)
+
+        fuzzing.replace_forward(gm, forward)
+
+    def _check(self, node: Node, given: tuple[Any, ...], result: Any) -> None:
+        if fuzzing.artifact_behind(node.target) is not None:
+            self._check_call(node, given, result)
+        elif "val" in node.meta or node.op == "output":
+            for argument, value in zip(node.all_input_nodes, given, strict=True):
+                if _comes_from_region(argument):
+                    self._compare(argument, value, "leaves", _made_by(argument))
+
+    def _check_call(self, node: Node, given: tuple[Any, ...], result: Any) -> None:
+        for argument, value in zip(node.all_input_nodes, given, strict=True):
+            self._compare(argument, value, "enters", node)
+        results = list(result) if isinstance(result, list | tuple) else [result]
+        expected = {user.args[1]: user for user in node.users if user.target is operator.getitem}
+        leaving = [(user, results[index]) for index, user in expected.items() if index < len(results)]
+        self._compare_memory(node, list(zip(node.all_input_nodes, given, strict=True)), leaving)
+
+    def _compare(self, source: Node, value: Any, how: str, region: Node) -> None:
+        wrong = difference(source.meta.get("val"), value)
+        if wrong:
+            self._note(f"a value {how} {_region_name(region)} of the {self._kind} graph with {wrong}")
+
+    def _compare_memory(self, region: Node, entering: list[tuple[Node, Any]], leaving: list[tuple[Node, Any]]) -> None:
+        for position, (one, value) in enumerate(leaving):
+            for other, known in [*entering, *leaving[:position]]:
+                said, is_so = _share(one.meta.get("val"), other.meta.get("val")), _share(value, known)
+                if said is None or is_so is None or said == is_so:
+                    continue
+                of = "an input" if (other, known) in entering else "another output"
+                if is_so:
+                    self._note(f"an output of {_region_name(region)} of the {self._kind} graph shares memory with {of}")
+                elif of == "an input":
+                    self._note(f"an output of {_region_name(region)} of the {self._kind} graph is no view of {of} now")
+
+    def _note(self, message: str) -> None:
+        if message not in self._found:
+            self._found.append(message)
+
+
+def _region_name(region: Node) -> str:
+    found = annotated.region_of(region)
+    return f"region {found[0]!r}" if found else "a region"
+
+
+def _comes_from_region(node: Node) -> bool:
+    return fuzzing.artifact_behind(_made_by(node).target) is not None
+
+
+def _made_by(node: Node) -> Node:
+    while node.op == "call_function" and node.target is operator.getitem:
+        node = node.args[0]
+    return node
+
+
+def difference(expected: Any, value: Any) -> str:
+    """Return in what ``value`` differs from the fake value that stands for it; empty where it does not."""
+    import torch
+
+    if not isinstance(expected, torch.Tensor) or not isinstance(value, torch.Tensor):
+        return ""
+    if expected.dtype != value.dtype:
+        return f"dtype {value.dtype}, not {expected.dtype}"
+    sizes = [(said, size) for said, size in zip(expected.shape, value.shape, strict=False) if type(said) is int]
+    if expected.dim() != value.dim() or any(said != size for said, size in sizes):
+        return f"shape {tuple(value.shape)}, not {tuple(expected.shape)}"
+    if value.layout != torch.strided or expected.layout != torch.strided:
+        return ""
+    return _memory_difference(expected, value)
+
+
+def _memory_difference(expected: torch.Tensor, value: torch.Tensor) -> str:
+    strides = zip(value.shape, expected.stride(), value.stride(), strict=True)
+    if value.numel() and any(size > 1 and type(said) is int and said != found for size, said, found in strides):
+        return f"strides {value.stride()}, not {tuple(expected.stride())}"
+    said_offset, offset = expected.storage_offset(), value.storage_offset()
+    if type(said_offset) is int and _is_aligned(said_offset, value) and not _is_aligned(offset, value):
+        return f"storage offset {offset}, not {said_offset}"
+    return ""
+
+
+_ALIGNMENT = 16
+
+
+def _is_aligned(offset: int, value: torch.Tensor) -> bool:
+    return bool(offset * value.element_size() % _ALIGNMENT == 0)
+
+
+def _share(one: Any, other: Any) -> bool | None:
+    """Return whether two tensors share memory; None where that cannot be told."""
+    import torch
+
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return None
+    if one.layout != torch.strided or other.layout != torch.strided or not one.numel() or not other.numel():
+        return None
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)

@@ -1,0 +1,113 @@
+"""The error that carries a broken law, and what makes two such errors the same defect."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Iterator
+from types import FrameType
+
+from pytest_regional.harness.emulating import causes
+from pytest_regional.harness.parity_report import Mismatch
+
+#: Modules that only pass calls on; a frame in them says nothing about the defect.
+_DISPATCHERS = (
+    "torch._ops",
+    "torch.fx.interpreter",
+    "torch.fx.graph_module",
+    "torch.nn.modules.module",
+    "torch.utils._",
+    "torch._dynamo.eval_frame",
+    "torch._dynamo.utils",
+    "torch._subclasses",
+    "torch._compile",
+    "torch._jit_internal",
+)
+
+#: Packages in which a backend lives; harness and fuzzer only watch.
+_COMPILERS = ("torch", "pytest_regional.reference", "triton")
+
+
+class LawBrokenError(AssertionError):
+    """A program breaks a law on a backend.
+
+    Attributes:
+        law: name of the law, a key of ``LAWS``.
+        stage: ``"compile"``, ``"run"``, ``"backward"`` or ``"restart"``.
+        detail: what was seen, in sentences.
+        region: the region to blame, where one is known.
+        origin: what makes two failures the same defect; neither numbers nor addresses are in it.
+        program: source of the program.
+    """
+
+    def __init__(
+        self, law: str, stage: str, detail: str, *, origin: str, region: str | None = None, program: str = ""
+    ) -> None:
+        self.law, self.stage, self.detail, self.origin = law, stage, detail, origin
+        self.region, self.program = region, program
+        super().__init__(law, stage, detail)
+
+    def __str__(self) -> str:
+        blame = f"\nregion to blame: {self.region}" if self.region else ""
+        shown = f"\n\n{self.program}" if self.program else ""
+        return f"law {self.law!r} is broken ({self.stage}): {self.detail}{blame}{shown}"
+
+
+def root_of(error: BaseException) -> BaseException:
+    """Return the first cause of ``error``: what compilers wrapped on its way out."""
+    known = {id(error)}
+    while True:
+        inner = getattr(error, "inner_exception", None) or error.__cause__
+        if inner is None or id(inner) in known:
+            return error
+        known.add(id(inner))
+        error = inner
+
+
+def origin_of(error: BaseException, home: str = "") -> str:
+    """Return the type of an exception's root and the innermost frame of a compiler that it passed.
+
+    Args:
+        error: what was raised.
+        home: the module of the backend under test, where that is none of the known ones.
+    """
+    root = root_of(error)
+    frames = [frame for frame, _ in traceback.walk_tb(root.__traceback__)]
+    named = [_name_of(frame) for frame in frames]
+    compilers = (*_COMPILERS, home) if home else _COMPILERS
+    inside = [name for name in named if _is_in(name, compilers) and not name.startswith(_DISPATCHERS)]
+    where = (
+        inside[-1] if inside else "eager operators" if any(_is_in(name, ("torch",)) for name in named) else "user code"
+    )
+    return f"{type(root).__name__} at {where}"
+
+
+def _name_of(frame: FrameType) -> str:
+    return f"{frame.f_globals.get('__name__', '')}:{frame.f_code.co_name}"
+
+
+def _is_in(name: str, packages: Iterable[str]) -> bool:
+    module = name.partition(":")[0]
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def frames_of(error: BaseException) -> Iterator[str]:
+    """Yield ``module:function`` of every frame that ``error`` and its causes passed."""
+    for cause in causes(error):
+        for frame, _ in traceback.walk_tb(cause.__traceback__):
+            yield _name_of(frame)
+
+
+def kinds_of(mismatches: Iterable[Mismatch]) -> str:
+    """Return what differs, and of what, without saying which or by how much: ``"stride of grad, value of output"``."""
+    found = {f"{mismatch.kind} of {_subject(mismatch.where)}" for mismatch in mismatches}
+    return ", ".join(sorted(found))
+
+
+def _subject(where: str) -> str:
+    second = "second call" if where.startswith("second call") else ""
+    plain = where.partition(": ")[2] if second else where
+    subject = next(
+        (word for word in ("grad", "output", "input", "buffer", "backward", "forward") if plain.startswith(word)),
+        "rest",
+    )
+    return f"{subject} ({second})" if second else subject

@@ -1,0 +1,98 @@
+"""The laws ``compiles`` and ``parity``: what eager runs compiles, and computes the same."""
+
+from __future__ import annotations
+
+from pytest_regional.fuzz.oracles.errors import frames_of, kinds_of, origin_of, root_of
+from pytest_regional.fuzz.oracles.law import Law, NoClaim
+from pytest_regional.fuzz.oracles.trial import Run, Trial
+from pytest_regional.harness.check import ParityCheck
+from pytest_regional.harness.execution import Execution
+from pytest_regional.harness.parity import Mismatch
+
+#: Functions in which something compiles, as ``module:function``; PyTorch's own names hold for 2.11 to 2.15.
+_COMPILING = (
+    "torch._dynamo.convert_frame:",
+    "torch._dynamo.eval_frame:compile_wrapper",
+    "pytest_regional.harness.observer:compile_graph",
+)
+
+
+def check_compiles(trial: Trial) -> None:
+    """Raise where the compiler, or what it made, raises though eager does not."""
+    raise_failure(trial, trial.cold)
+
+
+def raise_failure(trial: Trial, run: Run, law: str = "compiles", stage: str = "") -> None:
+    """Raise the error that says what a call of ``run`` raised; do nothing where none did."""
+    for execution in run.executions:
+        if execution.exception is not None:
+            error = execution.exception
+            root = root_of(error)
+            raise trial.broken(
+                law,
+                stage or stage_of(execution),
+                f"eager runs the program, the backend raises {type(root).__name__}: {_shortened(str(root))}",
+                origin=origin_of(error, getattr(trial.regional.spec.factory, "__module__", "")),
+            ) from error
+
+
+def stage_of(execution: Execution) -> str:
+    """Return whether a failed execution failed when something compiled, when it ran, or in the backward."""
+    if execution.stage == "backward":
+        return "backward"
+    error = execution.exception
+    compiling = error is not None and any(
+        name.startswith(_COMPILING) and not name.endswith(":_fn") for name in frames_of(error)
+    )
+    return "compile" if compiling else "run"
+
+
+def _shortened(text: str, limit: int = 600) -> str:
+    text = text.strip()
+    return text if len(text) <= limit else f"{text[:limit]} ..."
+
+
+def check_parity(trial: Trial) -> None:
+    """Raise where the first or the second call differs from eager."""
+    check_compiles(trial)
+    mismatches = mismatches_of(trial, trial.cold)
+    if not mismatches:
+        if not any(trial.report(call).compared for call in range(len(trial.cold.executions))):
+            raise NoClaim("the program returns nothing that could be compared")
+        return
+    detail = "; ".join(map(str, mismatches[:4]))
+    more = f"; and {len(mismatches) - 4} more" if len(mismatches) > 4 else ""
+    raise trial.broken(
+        "parity",
+        "backward" if all("grad" in mismatch.where for mismatch in mismatches) else "run",
+        f"{detail}{more}",
+        origin=kinds_of(mismatches),
+        region=_blame(trial) if trial.blame else None,
+    )
+
+
+def mismatches_of(trial: Trial, run: Run) -> list[Mismatch]:
+    """Return all differences of both calls from eager; those of the second say so."""
+    found = list(trial.report(0, run).mismatches)
+    for call in range(1, len(run.executions)):
+        found += [
+            Mismatch(f"second call: {m.where}", m.kind, m.detail, m.evidence)
+            for m in trial.report(call, run).mismatches
+        ]
+    return found
+
+
+def _blame(trial: Trial) -> str:
+    backward = None if trial.trains else False
+    check = ParityCheck(trial.regional, trial.program.function, trial.cases[0].inputs, backward, "close", None, None)
+    return check.blame_for(trial.cases[1].inputs)
+
+
+LAWS = (
+    Law("compiles", "What eager runs compiles and runs: forward, backward, and again on other inputs.", check_compiles),
+    Law(
+        "parity",
+        "Values, gradients, mutations, aliases, strides and dtypes are eager's, and again on other inputs.",
+        check_parity,
+    ),
+)

@@ -1,0 +1,147 @@
+"""One program on one backend: everything that is computed once for all laws."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from pytest_regional.fuzz.oracles.errors import LawBrokenError
+from pytest_regional.fuzz.oracles.watching import Watched, watching
+from pytest_regional.fuzz.program import Program
+from pytest_regional.harness.check import Unobserved
+from pytest_regional.harness.counters import Event
+from pytest_regional.harness.execution import Execution, execute
+from pytest_regional.harness.parity import ParityReport, check_program, compare
+from pytest_regional.harness.record import GeneratedCode
+from pytest_regional.harness.regional import Regional
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One set of inputs, with what eager and float64 make of it."""
+
+    inputs: tuple[torch.Tensor, ...]
+    eager: Execution
+    anchor: Execution | None
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One compile of the program and two calls of what came of it.
+
+    Attributes:
+        executions: of the first and the second call; the second has other inputs and may not compile.
+        watched: the graphs and partitions that were compiled.
+        events: what moved counters during the first call; ``later`` is the same for the second.
+        code: what was generated.
+    """
+
+    executions: tuple[Execution, ...]
+    watched: Watched
+    events: tuple[Event, ...]
+    later: tuple[Event, ...]
+    code: GeneratedCode
+
+    @property
+    def error(self) -> Exception | None:
+        """What the first call raised."""
+        return self.executions[0].exception
+
+
+class Trial:
+    """One program on one backend.
+
+    Args:
+        regional: the harness.
+        program: what is judged.
+        lane: in which lane it is judged.
+        blame: whether parity looks for the region to blame, which compiles several times.
+        checks_borders: whether the first call compares the values at borders with what the graph says.
+    """
+
+    def __init__(
+        self, regional: Regional, program: Program, lane: str, *, blame: bool = True, checks_borders: bool = False
+    ) -> None:
+        self.regional, self.program, self.lane = regional, program, lane
+        self.blame, self.checks_borders = blame, checks_borders
+
+    # Eager
+
+    @cached_property
+    def cases(self) -> tuple[Case, Case]:
+        """Two sets of inputs with their eager and float64 runs.
+
+        Raises:
+            BadProgramError: the program fails in eager.
+        """
+        return self._case(1), self._case(2)
+
+    def _case(self, seed: int) -> Case:
+        inputs = self.program.inputs(self.regional.device, seed)
+        with Unobserved(self.regional):
+            eager = self.execute(self.program.function, inputs)
+            check_program(eager)
+            return Case(inputs, eager, self.execute(self.program.function, inputs, anchor=True))
+
+    def execute(self, fn: Any, inputs: tuple[torch.Tensor, ...], *, anchor: bool = False) -> Execution:
+        """Run ``fn`` once as the program says: backpropagated through, or without gradients."""
+        with contextlib.nullcontext() if self.trains else torch.no_grad():
+            return execute(
+                fn,
+                inputs,
+                backward=None if self.trains else False,
+                seed=self.regional.seed,
+                state_of=self.program.function,
+                anchor=anchor,
+            )
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether the program is backpropagated through."""
+        return self.program.training and any(argument.requires_grad for argument in self.program.arguments)
+
+    # Compiled
+
+    @cached_property
+    def cold(self) -> Run:
+        """The program compiled with nothing in any cache, called twice."""
+        _ = self.cases
+        self.regional.reset()
+        return self.run(self.program, checks_borders=self.checks_borders)
+
+    def run(self, program: Program, *, calls: int = 2, checks_borders: bool = False) -> Run:
+        """Compile ``program`` as things are and call it on the inputs of the first cases."""
+        observer = self.regional.observer
+        compiled = self.compile(program)
+        mark, sources = observer.log.mark(), len(observer.sources)
+        with watching(self.regional, checks_borders=checks_borders) as watched:
+            executions = [self.execute(compiled, self.cases[0].inputs)]
+            later = observer.log.mark()
+        code, events = observer.code(sources), observer.log.since(mark)
+        if executions[0].exception is None and calls > 1:
+            with self.regional.no_compile():
+                executions.append(self.execute(compiled, self.cases[1].inputs))
+        return Run(tuple(executions), watched, events, observer.log.since(later), code)
+
+    def compile(self, program: Program) -> Any:
+        """Return ``program`` compiled with the backend, drawing random numbers as eager does."""
+        options = replace(self.regional.options, fallback_random=True, dynamic=program.dynamic)
+        return self.regional.compile_with(program.function, options)
+
+    def report(self, call: int, run: Run | None = None) -> ParityReport:
+        """Return how the call differs from eager."""
+        case, execution = self.cases[call], (run or self.cold).executions[call]
+        return compare(case.eager, execution, case.anchor)
+
+    def broken(self, law: str, stage: str, detail: str, *, origin: str, region: str | None = None) -> LawBrokenError:
+        """Return the error that says that this program breaks a law."""
+        return LawBrokenError(law, stage, detail, origin=origin, region=region, program=self.program.source)
+
+    def events(self, *counters: str) -> Iterator[Event]:
+        """Yield what moved one of ``counters`` in the first call."""
+        return (event for event in self.cold.events if event.counter in counters)

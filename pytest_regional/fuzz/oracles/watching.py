@@ -1,0 +1,239 @@
+"""What a backend did with a program: the graphs it got, the partitions it handed to Inductor, what became of both."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_regional._torch import fuzzing, seams
+from pytest_regional.fuzz.oracles.borders import BorderChecker
+from pytest_regional.harness import annotated
+from pytest_regional.harness.annotated import RegionId
+from pytest_regional.harness.regional import Regional
+from pytest_regional.harness.spies import CompileSpy
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """One node of a graph.
+
+    Attributes:
+        name: in its graph.
+        operator: such as ``aten.mul.Tensor``; None for plumbing.
+        region: what it is annotated with.
+        inputs: names of the nodes that it reads.
+        effect: whether more than values orders it: it draws random numbers, writes, or is not ATen's own.
+    """
+
+    name: str
+    operator: str | None
+    region: RegionId | None
+    inputs: tuple[str, ...]
+    effect: bool
+
+
+@dataclass
+class WatchedPartition:
+    """A subgraph that was handed to Inductor.
+
+    Attributes:
+        nodes: what is in it.
+        asked: what the annotations of its nodes ask of Inductor, in order of first appearance.
+        seen: the Inductor settings that held, of those that any annotation of the program names.
+        shape: what makes two partitions equal, whatever their nodes are called; None where that is hard to say.
+        artifact: identity of what Inductor returned; None while it failed.
+    """
+
+    nodes: tuple[NodeFacts, ...]
+    asked: tuple[dict[str, Any], ...]
+    seen: dict[str, Any]
+    shape: str | None
+    artifact: int | None = None
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Its operators, in order."""
+        return tuple(node.operator for node in self.nodes if node.operator)
+
+    @property
+    def regions(self) -> tuple[RegionId, ...]:
+        """The regions of its nodes, in order of first appearance."""
+        return tuple(dict.fromkeys(node.region for node in self.nodes if node.region))
+
+
+@dataclass
+class WatchedGraph:
+    """A graph that the backend's compilers got.
+
+    Attributes:
+        kind: ``"inference"``, ``"forward"`` or ``"backward"``.
+        nodes: its nodes and those of its sub-graphs, as they were before the backend saw them.
+        settings: the Inductor settings that held outside of regions.
+        partitions: what of it was handed to Inductor, in order.
+        calls: for each call of a compiled region in the result: identity of the artifact, and the region annotated.
+        eager: operators in the result that are annotated and are no compiled call.
+        shows: whether the backend returned a graph module, so that ``calls`` and ``eager`` say something.
+    """
+
+    kind: str
+    nodes: tuple[NodeFacts, ...]
+    settings: dict[str, Any]
+    partitions: list[WatchedPartition] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    eager: list[str] = field(default_factory=list)
+    shows: bool = False
+
+    @property
+    def regions(self) -> tuple[RegionId, ...]:
+        """The regions of its operators, in order of first appearance."""
+        return tuple(dict.fromkeys(node.region for node in self.nodes if node.region and node.operator))
+
+
+class Watched(CompileSpy):
+    """Everything seen while :func:`watching`.
+
+    Attributes:
+        graphs: in the order in which their compiles began.
+        borders: what is wrong with values at borders, as far as they were checked.
+        artifacts: partitions by the identity of what Inductor made of them.
+    """
+
+    def __init__(self, settings: Sequence[str], *, checks_borders: bool) -> None:
+        self.graphs: list[WatchedGraph] = []
+        self.borders: list[str] = []
+        self.artifacts: dict[int, WatchedPartition] = {}
+        self._kept: list[Any] = []
+        self._settings = settings
+        self._checks_borders = checks_borders
+        self._current = threading.local()
+
+    @contextlib.contextmanager
+    def compiling_graph(self, kind: str, gm: Any) -> Iterator[Callable[[Any], None]]:
+        """Note a graph, and what its compile returns."""
+        settings = fuzzing.inductor_settings_now(self._settings)
+        graph = WatchedGraph(kind, tuple(map(facts_of, annotated.nodes_of(gm))), settings)
+        self.graphs.append(graph)
+        self._current.graph = graph
+        yield lambda result: self._finish(graph, result)
+
+    @contextlib.contextmanager
+    def compiling_region(self, gm: Any, inputs: Sequence[Any]) -> Iterator[Callable[[Any], None]]:
+        """Note a partition, and what Inductor makes of it."""
+        nodes = list(annotated.nodes_of(gm))
+        asked = {repr(annotated.region_of(node)): annotated.configs_of(node) for node in nodes if _is_marked(node)}
+        partition = WatchedPartition(
+            tuple(map(facts_of, nodes)),
+            tuple(asked.values()),
+            fuzzing.inductor_settings_now(self._settings),
+            shape_of(gm, inputs),
+        )
+        graph = getattr(self._current, "graph", None)
+        if graph is not None:
+            graph.partitions.append(partition)
+        yield lambda artifact: self._compiled(partition, artifact)
+
+    def _compiled(self, partition: WatchedPartition, artifact: Any) -> None:
+        partition.artifact = id(artifact)
+        self.artifacts[id(artifact)] = partition
+        self._kept.append(artifact)  # an identity is one only while the object lives
+
+    def _finish(self, graph: WatchedGraph, result: Any) -> None:
+        from torch.fx import GraphModule
+
+        gm = seams.graph_module_in(result)
+        if not isinstance(gm, GraphModule):
+            return
+        graph.shows = True
+        for node in annotated.nodes_of(gm):
+            artifact = fuzzing.artifact_behind(node.target)
+            if artifact is not None:
+                graph.calls.append(id(artifact))
+                self._kept.append(artifact)
+            elif annotated.region_of(node) and node.op == "call_function" and annotated.operator_of(node):
+                graph.eager.append(str(annotated.operator_of(node)))
+        if self._checks_borders and graph.calls:
+            BorderChecker(graph.kind, self.borders).watch(gm)
+
+
+def _is_marked(node: Any) -> bool:
+    return annotated.region_of(node) is not None
+
+
+def facts_of(node: Any) -> NodeFacts:
+    """Look at ``node``."""
+    return NodeFacts(
+        node.name,
+        annotated.operator_of(node) if node.op != "get_attr" else None,
+        annotated.region_of(node),
+        tuple(argument.name for argument in node.all_input_nodes),
+        _has_effect(node),
+    )
+
+
+def _has_effect(node: Any) -> bool:
+    import torch
+
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return node.op == "call_function" and annotated.operator_of(node) is not None
+    tags = getattr(node.target, "tags", ())
+    return (
+        node.target.namespace not in ("aten", "prims")
+        or node.target._schema.is_mutable
+        or (torch.Tag.nondeterministic_seeded in tags)
+    )
+
+
+def shape_of(gm: Any, inputs: Sequence[Any]) -> str | None:
+    """Return operators, arguments and inputs of a subgraph as text, without names; None for what text cannot tell."""
+    import torch
+
+    numbers: dict[Any, str] = {}
+    lines = []
+    for node in gm.graph.nodes:
+        numbers[node] = f"%{len(numbers)}"
+        if node.op in ("get_attr", "call_module") or annotated.configs_of(node):
+            return None
+        arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda used: _Named(numbers[used]))
+        lines.append(f"{node.op} {node.target if node.op == 'call_function' else ''} {arguments}")
+    described = [_described(value) for value in inputs]
+    return None if None in described else "\n".join([*lines, *map(str, described)])
+
+
+class _Named(str):
+    """Prints as what it is called."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _described(value: Any) -> str | None:
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return None
+    numbers = (*value.shape, *value.stride(), value.storage_offset())
+    if not all(type(number) is int for number in numbers):
+        return None
+    return f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.storage_offset()} {value.device}"
+
+
+@contextlib.contextmanager
+def watching(regional: Regional, *, checks_borders: bool = False, settings: Sequence[str] = ()) -> Iterator[Watched]:
+    """See what the backend under test does while the context lasts.
+
+    Args:
+        regional: the harness.
+        checks_borders: also compare values at borders with what the graph says, whenever a compiled graph runs.
+        settings: Inductor settings to note.
+    """
+    watched = Watched(settings, checks_borders=checks_borders)
+    regional.observer.spies.append(watched)
+    try:
+        yield watched
+    finally:
+        regional.observer.spies.remove(watched)

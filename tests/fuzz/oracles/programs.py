@@ -1,0 +1,18 @@
+"""Programs built by hand."""
+
+from __future__ import annotations
+
+from pytest_regional.fuzz.arguments import TensorInput
+from pytest_regional.fuzz.program import Program, Region, Scope, Step
+
+A, B = (Region("a"),), (Region("b"),)
+
+
+def chain(*steps: tuple[str, Scope], training: bool = False) -> Program:
+    """Return a program of one input, each step a unary operator of the value before: ``("sin", A)``."""
+    made = tuple(
+        Step(operator, (position,), results=(position + 1,), scope=scope)
+        for position, (operator, scope) in enumerate(steps)
+    )
+    argument = TensorInput((4, 4), requires_grad=training)
+    return Program((argument,), made, (len(made),), training=training)
