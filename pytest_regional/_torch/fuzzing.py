@@ -20,8 +20,9 @@ def inductor_settings_now(names: Sequence[str]) -> dict[str, Any]:
 def artifact_behind(target: Any) -> Any:
     """Return the ``AOTCompiledArtifact`` that ``target``, of a node, calls; None for others (2.11 to 2.15)."""
     artifact = symbol("torch._inductor.standalone_compile", "AOTCompiledArtifact")
-    wrapped = getattr(target, "__wrapped__", None)
-    return wrapped if isinstance(wrapped, artifact) else None
+    while target is not None and not isinstance(target, artifact):
+        target = getattr(target, "__wrapped__", None)
+    return target
 
 
 def run_checked(gm: Any, inputs: Sequence[Any], check: Callable[[Any, tuple[Any, ...], Any], None]) -> Any:

@@ -15,11 +15,14 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._torch import fuzzing
+from pytest_regional.fuzz.oracles.law import Law, NoClaim
 from pytest_regional.harness import annotated
 
 if TYPE_CHECKING:
     import torch
     from torch.fx import GraphModule, Node
+
+    from pytest_regional.fuzz.oracles.trial import Trial
 
 
 class BorderChecker:
@@ -140,3 +143,28 @@ def _share(one: Any, other: Any) -> bool | None:
     if one.layout != torch.strided or other.layout != torch.strided or not one.numel() or not other.numel():
         return None
     return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+
+
+def check_borders(trial: Trial) -> None:
+    """Raise where a value crossed a border with another dtype, shape, layout or memory than the graph says."""
+    graphs = trial.cold.watched.graphs
+    found = trial.cold.watched.borders
+    if found:
+        kind = next(
+            word for word in ("dtype", "shape", "strides", "storage offset", "memory", "view") if word in found[0]
+        )
+        stage = "backward" if "backward graph" in found[0] else "run"
+        way = " that enters" if "enters" in found[0] else ""
+        raise trial.broken("borders", stage, "; ".join(found[:4]), origin=f"{kind} of a value{way} a region")
+    if not any(graph.shows and graph.calls for graph in graphs):
+        raise NoClaim("no compiled graph shows the calls of its regions")
+
+
+LAWS = (
+    Law(
+        "borders",
+        "What crosses a region's border has the dtype, shape, strides and memory that the graph was traced with.",
+        check_borders,
+        requires=("regions",),
+    ),
+)

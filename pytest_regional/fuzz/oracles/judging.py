@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
 from pytest_regional._text import unknown_name
 from pytest_regional.fuzz.lanes import LANES, in_lane
-from pytest_regional.fuzz.oracles import parity
+from pytest_regional.fuzz.oracles import borders, caching, configs, counters, determinism, modes, parity, plan
 from pytest_regional.fuzz.oracles.law import Judgement, Law, NoClaim
 from pytest_regional.fuzz.oracles.trial import Trial
 from pytest_regional.fuzz.program import Program
 from pytest_regional.harness.emulating import unsupported_reason
 from pytest_regional.harness.regional import Regional
 
-_MODULES = (parity,)
+_MODULES = (parity, borders, configs, plan, counters, modes, caching, determinism)
 
 #: All laws by name, in the order in which they are judged.
 LAWS: Mapping[str, Law] = MappingProxyType({law.name: law for module in _MODULES for law in module.LAWS})
@@ -40,7 +41,8 @@ def judge(
         regional: the harness, inside of its context; use it for nothing else meanwhile.
         program: what to judge.
         lane: how much of a compile really happens; see :mod:`pytest_regional.fuzz.lanes`.
-        laws: names of the laws to judge by; all by default.
+        laws: names of the laws to judge by. By default all, those that compile once more on some programs only, which
+            the program's identity decides: the same program is always judged alike.
         blame: whether a difference from eager is followed up to a region, which compiles several times.
 
     Raises:
@@ -52,6 +54,8 @@ def judge(
     chosen = _chosen(laws)
     held: list[str] = []
     skipped = {law.name: reason for law in chosen if (reason := _why_not(law, regional, lane))}
+    if laws is None:
+        skipped = {law.name: _TURN for law in chosen if not _has_turn(law, program)} | skipped
     started = time.perf_counter()
     spent: dict[str, float] = {}
     wanted = [law for law in chosen if law.name not in skipped]
@@ -77,6 +81,14 @@ def _chosen(names: Collection[str] | None) -> list[Law]:
         if name not in LAWS:
             raise UnknownLawError(unknown_name("law", name, LAWS))
     return [law for law in LAWS.values() if names is None or law.name in names]
+
+
+_TURN = "another program's turn: it compiles once more"
+
+
+def _has_turn(law: Law, program: Program) -> bool:
+    """Return whether ``law`` is judged on ``program`` where nobody chose it."""
+    return law.every == 1 or zlib.crc32(f"{law.name} {program.identity}".encode()) % law.every == 0
 
 
 def _why_not(law: Law, regional: Regional, lane: str) -> str:

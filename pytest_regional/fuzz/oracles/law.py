@@ -21,7 +21,7 @@ class Law:
             :class:`NoClaim` where it says nothing about the trial.
         lanes: in which lanes it can be judged.
         requires: capabilities of a backend without which it is not demanded.
-        compiles_again: whether it needs another compile.
+        every: where laws are not chosen by name, one program in so many is judged by it: laws that compile once more.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Law:
     check: Callable[[Trial], None] = field(repr=False)
     lanes: tuple[str, ...] = ("structure", "fast", "full")
     requires: tuple[str, ...] = ()
-    compiles_again: bool = False
+    every: int = 1
 
 
 class NoClaim(Exception):

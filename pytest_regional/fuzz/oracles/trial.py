@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 
+from pytest_regional._torch.state import config_values
 from pytest_regional.fuzz.oracles.errors import LawBrokenError
 from pytest_regional.fuzz.oracles.watching import Watched, watching
 from pytest_regional.fuzz.program import Program
@@ -17,6 +18,7 @@ from pytest_regional.harness.check import Unobserved
 from pytest_regional.harness.counters import Event
 from pytest_regional.harness.execution import Execution, execute
 from pytest_regional.harness.parity import ParityReport, check_program, compare
+from pytest_regional.harness.passes import counting_pass
 from pytest_regional.harness.record import GeneratedCode
 from pytest_regional.harness.regional import Regional
 
@@ -39,6 +41,7 @@ class Run:
         watched: the graphs and partitions that were compiled.
         events: what moved counters during the first call; ``later`` is the same for the second.
         code: what was generated.
+        settings_before: all of Inductor's settings before the first call; ``settings_after`` is the same after it.
     """
 
     executions: tuple[Execution, ...]
@@ -46,6 +49,8 @@ class Run:
     events: tuple[Event, ...]
     later: tuple[Event, ...]
     code: GeneratedCode
+    settings_before: Mapping[str, Any]
+    settings_after: Mapping[str, Any]
 
     @property
     def error(self) -> Exception | None:
@@ -114,24 +119,38 @@ class Trial:
         self.regional.reset()
         return self.run(self.program, checks_borders=self.checks_borders)
 
-    def run(self, program: Program, *, calls: int = 2, checks_borders: bool = False) -> Run:
-        """Compile ``program`` as things are and call it on the inputs of the first cases."""
+    def run(
+        self, program: Program, *, calls: int = 2, checks_borders: bool = False, pass_uuid: str | None = None
+    ) -> Run:
+        """Compile ``program`` as things are and call it on the inputs of the cases."""
         observer = self.regional.observer
-        compiled = self.compile(program)
-        mark, sources = observer.log.mark(), len(observer.sources)
-        with watching(self.regional, checks_borders=checks_borders) as watched:
+        compiled = self.compile(program, pass_uuid or self.pass_uuid)
+        mark, sources, before = observer.log.mark(), len(observer.sources), config_values("torch._inductor.config")
+        names = sorted({name for region in program.regions for name, _ in region.configs})
+        with watching(self.regional, checks_borders=checks_borders, settings=names) as watched:
             executions = [self.execute(compiled, self.cases[0].inputs)]
-            later = observer.log.mark()
-        code, events = observer.code(sources), observer.log.since(mark)
+        later, code = observer.log.mark(), observer.code(sources)
+        after = config_values("torch._inductor.config")
         if executions[0].exception is None and calls > 1:
             with self.regional.no_compile():
                 executions.append(self.execute(compiled, self.cases[1].inputs))
-        return Run(tuple(executions), watched, events, observer.log.since(later), code)
+        events = observer.log.since(mark)
+        first = later - mark
+        return Run(tuple(executions), watched, events[:first], events[first:], code, before, after)
 
-    def compile(self, program: Program) -> Any:
+    def compile(self, program: Program, pass_uuid: str | None = None) -> Any:
         """Return ``program`` compiled with the backend, drawing random numbers as eager does."""
         options = replace(self.regional.options, fallback_random=True, dynamic=program.dynamic)
+        if pass_uuid is not None:
+            options = replace(options, pre_grad_pass=counting_pass(pass_uuid), pre_grad_pass_timing="late")
         return self.regional.compile_with(program.function, options)
+
+    @cached_property
+    def pass_uuid(self) -> str | None:
+        """The uuid of the pre-grad pass, which changes nothing, that all compiles have; None where none can be."""
+        spec = self.regional.spec
+        wanted = ("regions", "outer_cache", "pre_grad_passes", "pre_grad_timing")
+        return "first" if all(map(spec.supports, wanted)) else None
 
     def report(self, call: int, run: Run | None = None) -> ParityReport:
         """Return how the call differs from eager."""

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from pytest_regional._torch import fuzzing, seams
@@ -76,6 +77,7 @@ class WatchedGraph:
         calls: for each call of a compiled region in the result: identity of the artifact, and the region annotated.
         eager: operators in the result that are annotated and are no compiled call.
         shows: whether the backend returned a graph module, so that ``calls`` and ``eager`` say something.
+        nested: whether it has sub-graphs, whose nodes are among ``nodes``.
     """
 
     kind: str
@@ -85,6 +87,7 @@ class WatchedGraph:
     calls: list[int] = field(default_factory=list)
     eager: list[str] = field(default_factory=list)
     shows: bool = False
+    nested: bool = False
 
     @property
     def regions(self) -> tuple[RegionId, ...]:
@@ -114,7 +117,9 @@ class Watched(CompileSpy):
     def compiling_graph(self, kind: str, gm: Any) -> Iterator[Callable[[Any], None]]:
         """Note a graph, and what its compile returns."""
         settings = fuzzing.inductor_settings_now(self._settings)
-        graph = WatchedGraph(kind, tuple(map(facts_of, annotated.nodes_of(gm))), settings)
+        graphs = list(graphs_of(gm))
+        nodes = tuple(facts_of(node) for inner in graphs for node in inner.nodes)
+        graph = WatchedGraph(kind, nodes, settings, nested=len(graphs) > 1)
         self.graphs.append(graph)
         self._current.graph = graph
         yield lambda result: self._finish(graph, result)
@@ -122,7 +127,7 @@ class Watched(CompileSpy):
     @contextlib.contextmanager
     def compiling_region(self, gm: Any, inputs: Sequence[Any]) -> Iterator[Callable[[Any], None]]:
         """Note a partition, and what Inductor makes of it."""
-        nodes = list(annotated.nodes_of(gm))
+        nodes = list(gm.graph.nodes)
         asked = {repr(annotated.region_of(node)): annotated.configs_of(node) for node in nodes if _is_marked(node)}
         partition = WatchedPartition(
             tuple(map(facts_of, nodes)),
@@ -147,7 +152,7 @@ class Watched(CompileSpy):
         if not isinstance(gm, GraphModule):
             return
         graph.shows = True
-        for node in annotated.nodes_of(gm):
+        for node in (node for inner in graphs_of(gm) for node in inner.nodes):
             artifact = fuzzing.artifact_behind(node.target)
             if artifact is not None:
                 graph.calls.append(id(artifact))
@@ -156,6 +161,20 @@ class Watched(CompileSpy):
                 graph.eager.append(str(annotated.operator_of(node)))
         if self._checks_borders and graph.calls:
             BorderChecker(graph.kind, self.borders).watch(gm)
+
+
+def graphs_of(gm: Any, seen: set[int] | None = None) -> Iterator[Any]:
+    """Yield the graph of ``gm`` and those of bodies of operators that are in no region: the others belong to it."""
+    from torch.fx import GraphModule
+
+    seen = set() if seen is None else seen
+    seen.add(id(gm))
+    yield gm.graph
+    for node in gm.graph.nodes:
+        users = [user for user in node.users if annotated.region_of(user) is None]
+        body = attrgetter(str(node.target))(gm) if node.op == "get_attr" and users else None
+        if isinstance(body, GraphModule) and id(body) not in seen:
+            yield from graphs_of(body, seen)
 
 
 def _is_marked(node: Any) -> bool:

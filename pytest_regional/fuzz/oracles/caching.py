@@ -1,0 +1,189 @@
+"""The laws of caches: ``warm``, ``annotations_in_key`` and ``uuid_in_key``.
+
+A backend without a cache of whole results still has Inductor's, region by region. PyTorch can be told to cache whole
+results of a regional backend as well (``force_autograd_cache``); what is demanded of the key then is demanded of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pytest_regional._torch import fuzzing
+from pytest_regional.fuzz.oracles.errors import kinds_of
+from pytest_regional.fuzz.oracles.law import Law, NoClaim
+from pytest_regional.fuzz.oracles.parity import raise_failure
+from pytest_regional.fuzz.oracles.trial import Run, Trial
+from pytest_regional.fuzz.program import Context, Program, Region, Scope, Step
+from pytest_regional.harness.counters import CounterLog, Counters
+from pytest_regional.harness.parity import compare
+
+# Warm
+
+
+def check_warm(trial: Trial) -> None:
+    """Raise where the same program after a restart is compiled again, or computes anything else."""
+    reasons = [event.cause for event in trial.events("cache_bypasses", "region_cache_bypasses")]
+    if reasons:
+        raise NoClaim(f"it is not cached: {reasons[0]}")
+    if not trial.cold.watched.graphs:
+        raise NoClaim("nothing was compiled")
+    outer = bool(trial.regional.spec.supports("outer_cache"))
+    if not outer and trial.lane == "structure":
+        raise NoClaim("the backend keeps no whole results, and regions are not compiled in this lane")
+    trial.regional.restart()
+    warm = trial.run(trial.program, calls=1)
+    raise_failure(trial, warm, "warm", "restart")
+    _check_nothing_compiled(trial, warm, outer)
+    report = compare(trial.cold.executions[0], warm.executions[0], level="bitwise")
+    if not report.ok:
+        raise trial.broken(
+            "warm",
+            "restart",
+            f"what was loaded differs from what was compiled: {'; '.join(map(str, report.mismatches[:3]))}",
+            origin=f"loaded differs: {kinds_of(report.mismatches)}",
+        )
+
+
+def _check_nothing_compiled(trial: Trial, warm: Run, outer: bool) -> None:
+    counters = _counters(warm)
+    partitions = sum(len(graph.partitions) for graph in warm.watched.graphs)
+    wrong = ""
+    if outer and (counters.cache_hits != 1 or counters.cache_misses):
+        wrong = f"{counters.cache_hits} hits and {counters.cache_misses} misses of the whole result"
+        origin = "no hit"
+    elif counters.region_compiles or (outer and partitions):
+        wrong, origin = f"{counters.region_compiles or partitions} regions compiled again", "regions compiled again"
+    elif counters.pre_grad_calls:
+        wrong, origin = f"the pre-grad pass ran {counters.pre_grad_calls} times on a hit", "pre-grad pass on a hit"
+    if wrong:
+        raise trial.broken("warm", "restart", f"the same program after a restart: {wrong}", origin=origin)
+
+
+def _counters(run: Run) -> Counters:
+    return CounterLog(list(run.events)).counters()
+
+
+# Keys
+
+
+def check_annotations_in_key(trial: Trial) -> None:
+    """Raise where another annotation is answered with what was compiled for the first one."""
+    change, changed = changed_program(trial)
+    with _whole_results_cached(trial) as again:
+        if again:
+            trial.regional.reset()
+            raise_failure(trial, trial.run(trial.program, calls=1), "annotations_in_key")
+        trial.regional.restart()
+        run = trial.run(changed, calls=1)
+    raise_failure(trial, run, "annotations_in_key", "restart")
+    if _counters(run).cache_hits:
+        raise trial.broken(
+            "annotations_in_key",
+            "restart",
+            f"compiled after a restart with {change}, the program is answered with what was compiled before",
+            origin=f"stale hit: {change}",
+        )
+
+
+@contextlib.contextmanager
+def _whole_results_cached(trial: Trial) -> Iterator[bool]:
+    """Hold what makes PyTorch's cache keep whole results; gives whether the first program has to be compiled again."""
+    if trial.regional.spec.supports("outer_cache"):
+        yield False
+        return
+    with fuzzing.forced_autograd_cache():
+        yield True
+
+
+def changed_program(trial: Trial) -> tuple[str, Program]:
+    """Return the program with one annotation changed, and in which way.
+
+    Raises:
+        NoClaim: no operator that reaches a graph is annotated.
+    """
+    program = trial.program
+    in_graphs = {name for graph in trial.cold.watched.graphs if graph.kind != "backward" for name, _ in graph.regions}
+    regions = [step.region for step in _live_steps(program) if step.region is not None]
+    chosen = next((region for region in regions if _name_of(region) in in_graphs), None)
+    if chosen is None:
+        raise NoClaim("no operator that reaches a graph is annotated")
+    changes = ("another region id", "another config", "no annotation")
+    change = changes[int(program.identity, 16) % len(changes)]
+    changed = program.with_steps(tuple(_changed(step, chosen, change) for step in program.steps))
+    if [step.region for step in _live_steps(changed)] == [step.region for step in _live_steps(program)]:
+        raise NoClaim("what is left around the operator says the same")
+    return change, changed
+
+
+def _live_steps(program: Program) -> list[Step]:
+    """Return the steps that an output depends on, or that write."""
+    wanted = set(program.outputs)
+    live = []
+    for step in reversed(program.steps):
+        if not step.results or wanted.intersection(step.results):
+            wanted.update(step.operands)
+            live.append(step)
+    return live[::-1]
+
+
+def _name_of(region: Region) -> str:
+    return "default" if region.name is None else str(region.name)
+
+
+def _changed(step: Step, chosen: Region, change: str) -> Step:
+    return replace(step, scope=tuple(_changed_scope(step.scope, chosen, change)))
+
+
+def _changed_scope(scope: Scope, chosen: Region, change: str) -> Iterator[Region | Context]:
+    for context in scope:
+        if context != chosen:
+            yield context
+        elif change == "another region id":
+            yield replace(chosen, name="renamed")
+        elif change == "another config":
+            yield replace(chosen, configs=tuple({**dict(chosen.configs), "max_fusion_size": 3}.items()))
+
+
+def check_uuid_in_key(trial: Trial) -> None:
+    """Raise where a pre-grad pass with another uuid is answered with what was compiled with the first one."""
+    if trial.pass_uuid is None:
+        raise NoClaim("the backend takes no pre-grad pass, or none that runs late")
+    if any(trial.events("cache_bypasses")):
+        raise NoClaim("it is not cached")
+    trial.regional.restart()
+    run = trial.run(trial.program, calls=1, pass_uuid=f"not {trial.pass_uuid}")
+    raise_failure(trial, run, "uuid_in_key", "restart")
+    if _counters(run).cache_hits:
+        raise trial.broken(
+            "uuid_in_key",
+            "restart",
+            "a pre-grad pass with another uuid is answered with what was compiled with the first",
+            origin="stale hit",
+        )
+
+
+LAWS = (
+    Law(
+        "warm",
+        "The same program after a restart is loaded: nothing is compiled, and it computes the very same bits.",
+        check_warm,
+        requires=("regions",),
+        every=2,
+    ),
+    Law(
+        "annotations_in_key",
+        "The same program with another region id, other configs or no annotation is never answered with the old code.",
+        check_annotations_in_key,
+        requires=("regions",),
+        every=4,
+    ),
+    Law(
+        "uuid_in_key",
+        "With another uuid of a late pre-grad pass the program is never answered with the old code.",
+        check_uuid_in_key,
+        requires=("regions", "outer_cache", "pre_grad_passes", "pre_grad_timing"),
+        every=8,
+    ),
+)

@@ -1,0 +1,161 @@
+"""The law ``plan``: what is compiled as which region, seen from outside of the backend.
+
+Of the rules for regions: partitions hold one region each (1), all regions together have no cycle (2, shown by the
+program running at all), as few partitions as the flow of values allows (4), every annotated operator is compiled, in
+bodies of operators and in the backward too, and nothing else is (5, 6, 7), and equal partitions once (9).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from pytest_regional.fuzz.oracles.law import Law, NoClaim
+from pytest_regional.fuzz.oracles.trial import Trial
+from pytest_regional.fuzz.oracles.watching import NodeFacts, WatchedGraph, WatchedPartition
+from pytest_regional.harness.annotated import RegionId
+
+
+def check_plan(trial: Trial) -> None:
+    """Raise where the partitions of a graph break one of the rules."""
+    graphs = trial.cold.watched.graphs
+    if not any(graph.regions for graph in graphs):
+        raise NoClaim("no graph holds a region")
+    for graph in graphs:
+        for rule in (_one_region_each, _nothing_else, _all_compiled, _as_few_as_possible):
+            found = rule(trial, graph)
+            if found:
+                origin, detail, region = found
+                stage = "backward" if graph.kind == "backward" else "compile"
+                raise trial.broken("plan", stage, f"{graph.kind} graph: {detail}", origin=origin, region=region)
+    _equal_partitions_once(trial, graphs)
+
+
+Broken = tuple[str, str, str | None] | None
+"""Origin, detail and region of a broken rule."""
+
+
+def _key_of(trial: Trial, region: RegionId) -> RegionId:
+    """Return the part of a region key that the backend tells apart."""
+    spec = trial.regional.spec
+    name, configs = region
+    return name if spec.supports("region_ids") else "", configs if spec.supports("distinct_region_configs") else ""
+
+
+def _one_region_each(trial: Trial, graph: WatchedGraph) -> Broken:
+    for partition in graph.partitions:
+        keys = {_key_of(trial, region): region for region in partition.regions}
+        if len(keys) > 1:
+            named = " and ".join(_described(region) for region in keys.values())
+            names = {name for name, _ in keys}
+            origin = "a partition mixes regions" if len(names) > 1 else "a partition mixes configs of one region"
+            return origin, f"one partition holds operators of {named}", partition.regions[0][0]
+    return None
+
+
+def _described(region: RegionId) -> str:
+    name, configs = region
+    return f"region {name!r}" + (f" with {configs}" if configs not in ("[]", "{}") else "")
+
+
+def _nothing_else(trial: Trial, graph: WatchedGraph) -> Broken:
+    for partition in graph.partitions:
+        strange = [node for node in partition.nodes if node.operator and not node.region]
+        if strange:
+            return (
+                "an operator outside of all regions is compiled",
+                f"{strange[0].operator} is in no region and was compiled with {list(partition.operators)}",
+                partition.regions[0][0] if partition.regions else None,
+            )
+    return None
+
+
+def _all_compiled(trial: Trial, graph: WatchedGraph) -> Broken:
+    if not graph.shows:
+        return None
+    asked = _counted(node for node in graph.nodes if node.region)
+    called = [trial.cold.watched.artifacts.get(artifact) for artifact in graph.calls]
+    if None in called:
+        return "a call of something compiled elsewhere", "a region calls code that this compile did not make", None
+    compiled = _counted(node for partition in called if partition for node in partition.nodes if node.region)
+    missing, extra = asked - compiled, compiled - asked
+    if graph.eager:
+        return "a region is silently eager", f"{graph.eager} are annotated and run eager", None
+    if missing:
+        return "an annotated operator is not compiled", f"annotated, but compiled nowhere: {dict(missing)}", None
+    if extra:
+        return "an operator is compiled twice", f"compiled more often than the graph holds it: {dict(extra)}", None
+    return None
+
+
+def _counted(nodes: Iterable[NodeFacts]) -> Counter[str]:
+    # By operator alone: partitions that are shared bear the region of the first.
+    return Counter(node.operator for node in nodes if node.operator)
+
+
+def _as_few_as_possible(trial: Trial, graph: WatchedGraph) -> Broken:
+    if not graph.shows or graph.nested:
+        return None
+    keys = {region: _key_of(trial, region) for region in graph.regions}
+    least = {key: least_partitions(graph.nodes, keys, key) for key in set(keys.values())}
+    if len(graph.calls) < sum(least.values()):
+        return (
+            "fewer partitions than can be",
+            f"{len(graph.calls)} compiled calls, though {sum(least.values())} are the least for {least}",
+            None,
+        )
+    exact = len(least) == 1 and not any(node.effect for node in graph.nodes)
+    if exact and len(graph.calls) > sum(least.values()):
+        return (
+            "more partitions than needed",
+            f"{len(graph.calls)} compiled calls of one region, though {sum(least.values())} are enough",
+            graph.regions[0][0],
+        )
+    return None
+
+
+def least_partitions(nodes: Iterable[NodeFacts], keys: Mapping[RegionId, RegionId], key: RegionId) -> int:
+    """Return how many partitions the nodes of one key need: how often a path leaves the region and comes back.
+
+    Nodes without an operator (elements of results, say) stand where the node stands that they belong to.
+    """
+    inside: dict[str, bool] = {}
+    behind: dict[str, int] = {}
+    most = 0
+    for node in nodes:
+        belongs = keys.get(node.region) == key if node.region else False
+        if not node.operator and node.inputs:
+            belongs = inside.get(node.inputs[0], False)
+        left = (behind.get(name, 0) + (inside.get(name, False) and not belongs) for name in node.inputs)
+        behind[node.name], inside[node.name] = max(left, default=0), belongs
+        if belongs and node.operator:
+            most = max(most, behind[node.name] + 1)
+    return most
+
+
+def _equal_partitions_once(trial: Trial, graphs: Iterable[WatchedGraph]) -> None:
+    if not trial.regional.spec.supports("share_identical"):
+        return
+    seen: dict[str, WatchedPartition] = {}
+    for graph in graphs:
+        for partition in graph.partitions:
+            if partition.shape is None:
+                continue
+            if partition.shape in seen:
+                raise trial.broken(
+                    "plan",
+                    "backward" if graph.kind == "backward" else "compile",
+                    f"equal partitions were compiled twice: {list(partition.operators)}",
+                    origin="equal partitions are compiled twice",
+                )
+            seen[partition.shape] = partition
+
+
+LAWS = (
+    Law(
+        "plan",
+        "Partitions hold one region each, and are as few as can be; all that is annotated is compiled, nothing else.",
+        check_plan,
+        requires=("regions",),
+    ),
+)
