@@ -1,0 +1,184 @@
+"""The fuzzer against one mutant: seeded programs, one after the other, judged by all laws."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from pytest_regional.backends.spec import BackendSpec
+from pytest_regional.fuzz.drawing import drawn
+from pytest_regional.fuzz.oracles import LAWS, BadProgramError, LawBrokenError, judge
+from pytest_regional.fuzz.program import Program
+from pytest_regional.harness.regional import Regional, harness
+from tests.mutants.planting import Mutant, spec_of
+from tests.mutants.verdict import Alarm, Verdict, is_intended_law
+
+SEED = 20251122
+DEVICES = {"structure": "cpu", "fast": "cuda-emulated", "full": "cpu"}
+
+#: Alarms that do not count, after which only the intended laws are asked: the rest is known to complain.
+OTHERS = 3
+
+
+class OutOfTime(BaseException):
+    """The time for one program is up; no law may take it for an error of the backend."""
+
+
+class Pool:
+    """Seeded programs, the same for every mutant, drawn when first asked for."""
+
+    def __init__(self, seed: int = SEED) -> None:
+        from pytest_regional.strategies import programs
+
+        self._source = drawn(programs(), seed)
+        self._known: list[Program] = []
+
+    def __getitem__(self, number: int) -> Program:
+        while len(self._known) <= number:
+            self._known.append(next(self._source))
+        return self._known[number]
+
+
+@dataclass
+class Hunt:
+    """One mutant and the programs that it is judged by.
+
+    Attributes:
+        mutant: what is judged.
+        pool: the programs.
+        examples: how many there are, all lanes together.
+        seconds: for the whole hunt.
+        each: for one program.
+        lanes: in this order; the first takes half of the examples where there are several.
+    """
+
+    mutant: Mutant
+    pool: Sequence[Program] | Pool
+    examples: int = 500
+    seconds: float = 120.0
+    each: float = 60.0
+    lanes: Sequence[str] = ("structure", "fast")
+    others: list[Alarm] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    tried: int = 0
+
+    def run(self) -> Verdict:
+        """Judge programs until one kills the mutant, or the budget is spent."""
+        intended = [law for law in self.mutant.laws if law in LAWS]
+        if not intended:
+            return Verdict("not asked", notes=(f"no law covers it (meant: {', '.join(self.mutant.laws) or 'none'})",))
+        began = time.monotonic()
+        self.mutant.planted.calls.clear()
+        kill, timed_out = self._through_lanes(intended, began)
+        called = bool(self.mutant.planted.calls) or not any(patch.counted for patch in self.mutant.patches)
+        outcome = "killed" if kill else "timeout" if timed_out else "survived" if called else "never called"
+        seconds = round(time.monotonic() - began, 1)
+        return Verdict(outcome, kill, tuple(self.others), self.tried, seconds, tuple(self.notes))
+
+    def _through_lanes(self, intended: Sequence[str], began: float) -> tuple[Alarm | None, bool]:
+        for position, lane in enumerate(self.lanes):
+            laws = [law for law in intended if lane in LAWS[law].lanes]
+            left = len(self.lanes) - position
+            if not laws:
+                continue
+            until = time.monotonic() + (self.seconds - (time.monotonic() - began)) / left
+            kill, timed_out = self._in_lane(lane, laws, until, (self.examples - self.tried) // left)
+            if kill or timed_out:
+                return kill, timed_out
+        return None, False
+
+    def _in_lane(self, lane: str, laws: Sequence[str], until: float, examples: int) -> tuple[Alarm | None, bool]:
+        with harness(spec_of(self.mutant), DEVICES[lane]) as regional:
+            for number in range(examples):
+                if time.monotonic() > until:
+                    break
+                self.tried += 1
+                try:
+                    with deadline(self.each):
+                        kill = self._judged(regional, lane, laws, self.pool[number])
+                except OutOfTime:
+                    self.others.append(Alarm("deadline", "OutOfTime", example=self.tried, lane=lane))
+                    return None, True
+                if kill:
+                    return kill, False
+        return None, False
+
+    def _judged(self, regional: Regional, lane: str, laws: Sequence[str], program: Program) -> Alarm | None:
+        """Return the alarm that kills; one of another law is noted, and the intended ones are asked alone."""
+        asked: Sequence[Sequence[str] | None] = (None, laws) if len(self.others) < OTHERS else (laws,)
+        for chosen in asked:
+            alarm = self._alarm(regional, lane, chosen, program)
+            if alarm is None:
+                return None
+            if is_intended_law(self.mutant, alarm):
+                return alarm if self._holds_without_fault(lane, alarm, program) else None
+            self.others.append(alarm)
+        return None
+
+    def _alarm(self, regional: Regional, lane: str, laws: Any, program: Program) -> Alarm | None:
+        try:
+            judge(regional, program, lane=lane, laws=laws, blame=False)
+        except LawBrokenError as broken:
+            return Alarm(broken.law, "LawBrokenError", broken.origin, self.tried, lane)
+        except BadProgramError:
+            return None
+        except Exception as error:  # noqa: BLE001 - whatever the harness makes of a mutant is told, and is no kill
+            return Alarm("harness", type(error).__name__, str(error)[:200], self.tried, lane)
+        return None
+
+    def _holds_without_fault(self, lane: str, alarm: Alarm, program: Program) -> bool:
+        """Judge the reference by the law that complained: an alarm there as well says nothing of the mutant."""
+        with harness("reference", DEVICES[lane]) as regional:
+            again = self._alarm(regional, lane, [alarm.source], program)
+        if again is None:
+            return True
+        self.notes.append(f"the reference breaks {again.source} on example {self.tried} too: {again.text}")
+        return False
+
+
+def alarms_of(
+    spec: BackendSpec | str,
+    pool: Sequence[Program] | Pool,
+    examples: int,
+    *,
+    lane: str = "structure",
+    each: float = 60.0,
+) -> list[Alarm]:
+    """Return what laws say of a backend that is right."""
+    found: list[Alarm] = []
+    with harness(spec, DEVICES[lane]) as regional:
+        for number in range(examples):
+            try:
+                with deadline(each):
+                    judge(regional, pool[number], lane=lane, blame=False)
+            except LawBrokenError as broken:
+                found.append(Alarm(broken.law, "LawBrokenError", broken.origin, number + 1, lane))
+            except BadProgramError as error:
+                found.append(Alarm("program", "BadProgramError", str(error)[:200], number + 1, lane))
+            except OutOfTime:
+                found.append(Alarm("deadline", "OutOfTime", "", number + 1, lane))
+    return found
+
+
+@contextlib.contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Raise :class:`OutOfTime` in the main thread when the time is up."""
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise OutOfTime
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+__all__ = ["Hunt", "OutOfTime", "Pool", "alarms_of", "deadline"]
