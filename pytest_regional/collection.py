@@ -9,6 +9,7 @@ import pytest
 from _pytest.unittest import TestCaseFunction
 
 from pytest_regional import marks, settings
+from pytest_regional.fuzzing import shards
 
 if TYPE_CHECKING:
     from pytest_regional.session import RegionalSession
@@ -18,6 +19,8 @@ PROBLEM: pytest.StashKey[str] = pytest.StashKey()
 
 CHOICE: pytest.StashKey[tuple[str, str]] = pytest.StashKey()
 """Backend and device of an item that pytest does not parametrize."""
+
+SHARD_ARGUMENT = "regional_fuzz_shard"
 
 TARGET_ARGUMENTS = ("regional_backend", "regional_device")
 
@@ -36,6 +39,9 @@ def parametrize(metafunc: pytest.Metafunc, session: RegionalSession) -> None:
             metafunc.fixturenames.append(argument)
         if len(names) > 1:
             metafunc.parametrize(argument, names, indirect=True, ids=[session.short_name(name) for name in names])
+    if SHARD_ARGUMENT in metafunc.fixturenames:
+        count = shards(metafunc.config)
+        metafunc.parametrize(SHARD_ARGUMENT, range(count), indirect=True, ids=[f"shard{n}" for n in range(count)])
 
 
 def prepare(items: list[pytest.Item], session: RegionalSession | None) -> None:

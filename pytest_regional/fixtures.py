@@ -12,6 +12,7 @@ import pytest
 if TYPE_CHECKING:
     import torch
 
+    from pytest_regional.fuzzing import FuzzTest
     from pytest_regional.harness.regional import Regional
 
 
@@ -73,3 +74,18 @@ def fake_pg() -> Iterator[Callable[..., Any]]:
             return stack.enter_context(context)
 
         yield start
+
+
+@pytest.fixture
+def regional_fuzz_shard(request: pytest.FixtureRequest) -> int:
+    """Return which part of a fuzz test this is: one for each xdist worker."""
+    return int(getattr(request, "param", 0))
+
+
+@pytest.fixture
+def regional_fuzz(request: pytest.FixtureRequest, regional: Regional, regional_fuzz_shard: int) -> FuzzTest:
+    """Draw programs, judge them and keep what is found, as long as --regional-fuzz says; see .run(lane)."""
+    from pytest_regional.fuzzing import fuzz_test
+    from pytest_regional.plugin import SESSION
+
+    return fuzz_test(request.node, request.config.stash[SESSION], regional, regional_fuzz_shard)

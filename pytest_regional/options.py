@@ -48,6 +48,20 @@ OPTIONS = (
         metavar="S",
     ),
     Option(
+        "--regional-fuzz",
+        "regional_fuzz",
+        "How much each fuzz test may do: a number of programs (500), a time (30s, 10m, 2h), or a profile: ci (a few, "
+        "the same in every run; the default), nightly (half an hour).",
+        metavar="BUDGET",
+    ),
+    Option(
+        "--regional-findings",
+        "regional_findings",
+        "Folder of what fuzzing found: new findings are written to it, and those in it are known and fail no test "
+        "(default: regional-findings).",
+        metavar="DIR",
+    ),
+    Option(
         "--regional-seed",
         "regional_seed",
         "Seed from which every marked test's random generators start (default: a fixed one).",

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_regional import hypothesis_support
-from pytest_regional.report import facts, terminal
+from pytest_regional.collection import SHARD_ARGUMENT
+from pytest_regional.report import facts, fuzzing, terminal
 from pytest_regional.timeout import time_limit
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ class RunHooks:
             _located_skips(),
             skipping_unsupported(regional, _skip),
             hypothesis_support.adapted(item, regional),
-            time_limit(self._session.settings.timeout),
+            # A fuzz test limits the time of each program.
+            time_limit(None if _is_fuzz_test(item) else self._session.settings.timeout),
         ):
             result = yield
         _check_end(regional, vacuity=target.mark.expects_regions and not _failed_inside_unittest(item))
@@ -87,6 +89,11 @@ class RunHooks:
             self._facts[report.nodeid] = fact
 
     @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Have all xdist workers draw programs from one seed."""
+        node.workerinput["regional_fuzz_seed"] = self._session.fuzz_seed
+
+    @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object, error: object) -> None:
         """Count xdist workers that died: their last test's facts are missing from the totals."""
         self._lost_workers += error is not None
@@ -94,6 +101,11 @@ class RunHooks:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Write the conformance table."""
         terminal.write(terminalreporter, list(self._facts.values()), self._lost_workers)
+        fuzzing.write(terminalreporter, list(self._facts.values()), self._session.folder_of_notes)
+
+
+def _is_fuzz_test(item: pytest.Item) -> bool:
+    return SHARD_ARGUMENT in getattr(item, "fixturenames", ())
 
 
 def _skip(reason: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import random
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ class Target:
     spec: BackendSpec
     device: str
     mark: CompileMark
+    backend: str
 
 
 TARGET: pytest.StashKey[Target] = pytest.StashKey()
@@ -51,6 +53,8 @@ class RegionalSession:
         self.config = config
         self.settings = settings
         self._specs: dict[str, BackendSpec] = {}
+        #: What fuzz tests draw from: the same on every xdist worker.
+        self.fuzz_seed = _fuzz_seed(config, settings)
         # torch's own imports raise it 14 times in every process that compiles; it would bury warnings of tests.
         config.addinivalue_line("filterwarnings", "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
         files = [settings.known_failures] if settings.known_failures else []
@@ -62,6 +66,11 @@ class RegionalSession:
         from pytest_regional.running import RunHooks
 
         return RunHooks(self)
+
+    @property
+    def folder_of_notes(self) -> Path:
+        """Where fuzz tests note what they judge, so that a crash does not take it along."""
+        return self.config.stash[environment.FOLDER].parent / "fuzzing"
 
     def spec(self, name: str) -> BackendSpec:
         """Return the backend called ``name`` on the command line, loaded once."""
@@ -79,7 +88,16 @@ class RegionalSession:
         backends, devices = ", ".join(self.settings.backends), ", ".join(self.settings.devices)
         return [
             f"regional: backend {backends}; device {devices}; torch {torch}; seed {self.settings.seed}; "
-            f"caches fresh for every test in {self.config.stash[environment.FOLDER].parent}"
+            f"caches fresh for every test in {self.config.stash[environment.FOLDER].parent}",
+            *self._fuzz_header(),
+        ]
+
+    def _fuzz_header(self) -> list[str]:
+        if self.config.getoption("regional_fuzz") is None:
+            return []
+        return [
+            f"regional: each fuzz test {self.settings.fuzz}, drawn from seed {self.fuzz_seed} "
+            f"(--regional-seed={self.fuzz_seed} draws the same); findings in {self.settings.findings}"
         ]
 
     # Collection
@@ -90,7 +108,7 @@ class RegionalSession:
         params = item.callspec.params if hasattr(item, "callspec") else {}
         backend = chosen[0] or params.get("regional_backend") or (mark.backend or self.settings.backends)[0]
         device = chosen[1] or params.get("regional_device") or (mark.device or self.settings.devices)[0]
-        target = Target(self.spec(backend), device, mark)
+        target = Target(self.spec(backend), device, mark, backend)
         item.stash[TARGET] = target
         item.user_properties.append(("regional_backend", target.spec.name))
         self._apply_requirements(item, target)
@@ -186,6 +204,15 @@ class RegionalSession:
         target = item.stash.get(TARGET, None)
         if target is not None:
             setattr(report, facts.ATTRIBUTE, facts.of(item, target, item.stash.get(HARNESS, None)))
+
+
+def _fuzz_seed(config: pytest.Config, settings: Settings) -> int:
+    drawn: dict[str, Any] = getattr(config, "workerinput", {})
+    if "regional_fuzz_seed" in drawn:
+        return int(drawn["regional_fuzz_seed"])
+    if settings.fuzz_seed is not None:
+        return settings.fuzz_seed
+    return random.SystemRandom().randrange(2**32)
 
 
 def _leak_text(item: pytest.Item, regional: Regional) -> str:

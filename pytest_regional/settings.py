@@ -6,6 +6,7 @@ Precedence, weakest first: default, ini file, command line, marker (the marker's
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from pytest_regional.fuzz.budget import Budget, BudgetError
 from pytest_regional.options import OFF_REASON, OPTIONS
 
 __all__ = ["OFF_REASON", "OPTIONS", "Settings", "resolve"]
+
+DEFAULT_FINDINGS = "regional-findings"
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,9 @@ class Settings:
         devices: names of the devices under test.
         timeout: seconds, or ``None``.
         seed: of the run.
+        fuzz: what each fuzz test may spend.
+        fuzz_seed: what fuzz tests draw from; None where a new one is to be drawn for each run.
+        findings: the folder of what fuzzing found.
         known_failures: the adopter's file, or ``None``.
         audit: also run what is disclaimed.
     """
@@ -35,6 +42,9 @@ class Settings:
     devices: tuple[str, ...]
     timeout: float | None
     seed: int
+    fuzz: Budget
+    fuzz_seed: int | None
+    findings: Path
     known_failures: Path | None
     audit: bool
 
@@ -54,11 +64,15 @@ def resolve(config: pytest.Config) -> Settings:
     from pytest_regional.harness.regional import DEFAULT_SEED
 
     known = _value(config, "regional_known_failures")
+    seed, fuzz = _value(config, "regional_seed"), _fuzz(_value(config, "regional_fuzz"))
     return Settings(
         backends=_backends(config),
         devices=_devices(config),
         timeout=_timeout(_value(config, "regional_timeout")),
-        seed=_seed(_value(config, "regional_seed"), DEFAULT_SEED),
+        seed=_seed(seed, DEFAULT_SEED),
+        fuzz=fuzz,
+        fuzz_seed=_seed(seed, DEFAULT_SEED) if seed or fuzz.fixed or os.environ.get("CI") else None,
+        findings=config.rootpath / (_value(config, "regional_findings") or DEFAULT_FINDINGS),
         known_failures=(config.rootpath / known) if known else None,
         audit=bool(_value(config, "regional_audit")),
     )
@@ -69,6 +83,7 @@ def check_values(config: pytest.Config) -> None:
     _device_names(config)
     _timeout(_value(config, "regional_timeout"))
     _seed(_value(config, "regional_seed"), 0)
+    _fuzz(_value(config, "regional_fuzz"))
 
 
 def _require_torch() -> None:
@@ -157,3 +172,10 @@ def _seed(value: Any, default: int) -> int:
         return int(value)
     except ValueError:
         raise pytest.UsageError(f"--regional-seed={value}: expected a whole number") from None
+
+
+def _fuzz(value: Any) -> Budget:
+    try:
+        return Budget.parse(str(value or "ci"))
+    except BudgetError as error:
+        raise pytest.UsageError(f"--regional-fuzz: {error}") from error

@@ -1,6 +1,6 @@
-"""What people ask at a terminal: ``python -m pytest_regional explain module:factory``.
+"""What people ask at a terminal: ``python -m pytest_regional explain module:factory``, or ``replay DIR``.
 
-``targets`` imports what a name says, ``passes`` makes passes of names, ``explain`` is the one command that there is.
+``targets`` imports what a name says, ``passes`` makes passes of names, ``explain`` and ``replay`` are the commands.
 """
 
 from __future__ import annotations
@@ -9,20 +9,21 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pytest_regional.command_line import explain
+from pytest_regional.command_line import explain, replay
 from pytest_regional.command_line.targets import UsageError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status: 0, 1 for a model or pass that fails, 2 for what was asked wrongly."""
+    """Run a command and return its exit status: 0, 1 for what fails, 2 for what was asked wrongly."""
     parser = argparse.ArgumentParser(
         prog="python -m pytest_regional", description="Look at regional compilation from the command line."
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     explain.add_command(commands)
+    replay.add_command(commands)
     asked = parser.parse_args(arguments)
     try:
-        asked.run(asked)
+        return int(asked.run(asked) or 0)
     except UsageError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
@@ -31,4 +32,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 1
-    return 0

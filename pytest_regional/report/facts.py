@@ -1,13 +1,16 @@
 """The facts of one marked test: plain data that rides on its report, through xdist too.
 
 Documented shape: a dictionary with ``version`` 1, ``suite``, ``backend``, ``device``, and, once the test ran,
-``counters`` (name to count) and ``worst_parity`` (largest error over allowed error, or ``None``).
+``counters`` (name to count) and ``worst_parity`` (largest error over allowed error, or ``None``). A fuzz test also has
+``fuzz``: see :attr:`pytest_regional.fuzzing.FuzzTest.facts`.
 """
 
 from __future__ import annotations
 
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, TypedDict, cast
+
+from pytest_regional.fuzzing import FUZZ
 
 if TYPE_CHECKING:
     import pytest
@@ -28,6 +31,7 @@ class Facts(TypedDict):
     outcome: str
     counters: dict[str, int]
     worst_parity: float | None
+    fuzz: dict[str, Any] | None
 
 
 def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str, Any]:
@@ -41,6 +45,7 @@ def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str
         "device": regional.device_under_test.name if regional else _device_name(target.device),
         "counters": dict(regional.counters) if regional else {},
         "worst_parity": max(ratios, default=None),
+        "fuzz": item.stash[FUZZ].facts if FUZZ in item.stash else None,
     }
 
 

@@ -1,0 +1,200 @@
+"""A campaign: draw programs, judge each, and go on past what is found.
+
+Every failure is reduced and named by its signature. A failure that a known finding explains is counted, not reduced
+again; and programs with all the features of a known finding are drawn, but mostly passed over, so that it does not
+hide what else is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_regional.fuzz import files
+from pytest_regional.fuzz.budget import Budget, Clock
+from pytest_regional.fuzz.features import features_of
+from pytest_regional.fuzz.findings import Finding, installed_versions, signature_of
+from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.program import Program
+from pytest_regional.fuzz.reducer import reduce_program
+from pytest_regional.fuzz.signature import Signature
+
+#: Of the programs that have all features of a known finding, the share that is judged all the same.
+JUDGED_ALL_THE_SAME = 0.1
+
+#: How often one finding may be met again before its programs are passed over.
+MET_OFTEN = 2
+
+
+@dataclass
+class CampaignResult:
+    """What came of a campaign.
+
+    Attributes:
+        examples: programs that were judged.
+        passed_over: programs that were not, since a known finding is in the way.
+        bad: programs that eager refuses, which the generator should not make.
+        seconds: how long it took.
+        reducing: seconds of it that went into reducing.
+        findings: what is new, in order of discovery.
+        first_seen: by a finding's name, the number of the program that showed it first.
+        met: by a finding's name, how many programs failed so, known findings included.
+        seed: what the programs were drawn from.
+    """
+
+    seed: int
+    examples: int = 0
+    passed_over: int = 0
+    bad: int = 0
+    seconds: float = 0.0
+    reducing: float = 0.0
+    findings: list[Finding] = field(default_factory=list)
+    first_seen: dict[str, int] = field(default_factory=dict)
+    met: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Campaign:
+    """One campaign against one backend in one lane.
+
+    Attributes:
+        judge: raises :class:`LawBrokenError` for a program that breaks a law.
+        draw: yields programs for a seed, without end.
+        budget: how long.
+        seed: where the draws start.
+        backend: the backend, as ``--regional-backend`` takes it.
+        device: the device by name.
+        lane: the lane that ``judge`` judges in.
+        known: findings of earlier campaigns.
+        reduce_seconds: how long one finding may be reduced.
+        running: a file that holds the program while it is judged; what a crash leaves there is what crashed.
+        found: called with each new finding at once.
+        progress: called after each program with the result so far.
+    """
+
+    judge: Callable[[Program], Any]
+    draw: Callable[[int], Iterator[Program]]
+    budget: Budget
+    seed: int
+    backend: str = "reference"
+    device: str = "cpu"
+    lane: str = "full"
+    known: Iterable[Finding] = ()
+    reduce_seconds: float = 60.0
+    running: Path | None = None
+    found: Callable[[Finding], Any] | None = None
+    progress: Callable[[CampaignResult, Clock], Any] | None = None
+
+    def run(self) -> CampaignResult:
+        """Draw and judge until the budget is spent."""
+        self._known = list(self.known)
+        self._chance = random.Random(self.seed)
+        self._result = CampaignResult(self.seed)
+        clock = self.budget.start()
+        programs = self.draw(self.seed)
+        while not clock.over:
+            program = next(programs)
+            if self._is_passed_over(program):
+                self._result.passed_over += 1
+                continue
+            clock.spent += 1
+            self._result.examples += 1
+            self._one(program)
+            self._result.seconds = clock.seconds
+            if self.progress is not None:
+                self.progress(self._result, clock)
+        self._result.seconds = clock.seconds
+        return self._result
+
+    def _is_passed_over(self, program: Program) -> bool:
+        features = features_of(program)
+        often = [finding for finding in self._known if self._result.met[finding.name] >= MET_OFTEN]
+        if not any(finding.signature.features <= features for finding in often):
+            return False
+        return self._chance.random() >= JUDGED_ALL_THE_SAME
+
+    def _one(self, program: Program) -> None:
+        broken = self._broken(program)
+        if broken is None:
+            return
+        known = self._explained(signature_of(broken), program)
+        if known is None:
+            known = self._reduced(program, broken)
+        self._result.met[known.name] += 1
+
+    def _broken(self, program: Program) -> LawBrokenError | None:
+        from pytest_regional.harness.parity import BadProgramError
+
+        try:
+            with self._noted(program):
+                self.judge(program)
+        except LawBrokenError as broken:
+            return broken
+        except BadProgramError:
+            self._result.bad += 1
+        return None
+
+    @contextlib.contextmanager
+    def _noted(self, program: Program) -> Iterator[None]:
+        """Keep the program in a file while it is judged: a compiler that crashes takes this process with it."""
+        if self.running is None:
+            yield
+            return
+        files.save(program, self.running)
+        try:
+            yield
+        finally:
+            self.running.unlink(missing_ok=True)
+
+    def _explained(self, signature: Signature, program: Program) -> Finding | None:
+        features = features_of(program)
+        return next((one for one in self._known if one.signature.covers(signature, features)), None)
+
+    def _reduced(self, program: Program, broken: LawBrokenError) -> Finding:
+        begin = time.monotonic()
+        wanted = signature_of(broken)
+        last = [broken]
+
+        def still_fails(smaller: Program) -> bool:
+            seen = self._broken(smaller)
+            if seen is None or signature_of(seen) != wanted:
+                return False
+            last[0] = seen
+            return True
+
+        reduced = reduce_program(program, still_fails, seconds=self.reduce_seconds)
+        self._result.reducing += time.monotonic() - begin
+        return self._noted_as(self._finding(reduced, program, last[0]))
+
+    def _finding(self, reduced: Program, found: Program, broken: LawBrokenError) -> Finding:
+        return Finding(
+            signature_of(broken, reduced),
+            reduced,
+            found,
+            broken.detail,
+            broken.region,
+            self.backend,
+            self.device,
+            self.lane,
+            installed_versions(),
+        )
+
+    def _noted_as(self, finding: Finding) -> Finding:
+        known = next((one for one in self._known if one.name == finding.name), None)
+        if known is not None:
+            return known
+        self._known.append(finding)
+        self._result.findings.append(finding)
+        self._result.first_seen[finding.name] = self._result.examples
+        if self.found is not None:
+            self.found(finding)
+        return finding
+
+
+__all__ = ["Campaign", "CampaignResult"]

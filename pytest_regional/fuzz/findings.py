@@ -1,0 +1,199 @@
+"""Findings on disk: a readable file and a script for each distinct defect, in a folder that campaigns share.
+
+A finding is two files with one stem: ``NAME.json`` says what was seen and holds the program, reduced and as found;
+``NAME.py`` shows it. Files are written beside and renamed, so a campaign that dies leaves no half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_regional.fuzz import files
+from pytest_regional.fuzz.features import features_of
+from pytest_regional.fuzz.program import Program
+from pytest_regional.fuzz.scripts import Case, stand_alone, with_harness
+from pytest_regional.fuzz.signature import Signature
+
+#: Raised when the meaning of a finding file changes.
+VERSION = 1
+
+
+class FindingError(ValueError):
+    """A finding file that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One distinct defect.
+
+    Attributes:
+        signature: what makes another failure the same defect.
+        program: the smallest program known to show it.
+        found: the program that showed it first.
+        detail: what was seen, for people.
+        region: the region to blame, where one is.
+        backend: the backend, as ``--regional-backend`` takes it.
+        device: the device by name.
+        lane: the lane that it was found in.
+        versions: of torch, and of triton where it is installed.
+    """
+
+    signature: Signature
+    program: Program
+    found: Program
+    detail: str
+    region: str | None = None
+    backend: str = "reference"
+    device: str = "cpu"
+    lane: str = "full"
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The stem of its files."""
+        return f"{self.backend.rpartition(':')[2]}-{self.signature.name}"
+
+    @property
+    def title(self) -> str:
+        """One line that says what happens."""
+        operators = ", ".join(self.program.operators)
+        blamed = f", region {self.region!r}" if self.region else ""
+        return f"{self.signature} ({operators}{blamed})"
+
+    @property
+    def case(self) -> Case:
+        """What its script is to show."""
+        return Case(self.program, self.signature.law, self.title, self.backend, self.device, self.lane)
+
+    @property
+    def script(self) -> str:
+        """Its script: with nothing but torch where that can show it."""
+        return stand_alone(self.case) or with_harness(self.case)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        signature = self.signature
+        return {
+            "version": VERSION,
+            "law": signature.law,
+            "stage": signature.stage,
+            "origin": signature.origin,
+            "features": sorted(signature.features),
+            "detail": self.detail,
+            "region": self.region,
+            "backend": self.backend,
+            "device": self.device,
+            "lane": self.lane,
+            "versions": dict(self.versions),
+            "program": files.to_data(self.program),
+            "found": files.to_data(self.found),
+        }
+
+    @classmethod
+    def from_data(cls, data: Any) -> Finding:
+        """Return the finding that plain data describes.
+
+        Raises:
+            FindingError: it describes none, or one of another version.
+        """
+        version = data.get("version") if isinstance(data, Mapping) else None
+        if version != VERSION:
+            raise FindingError(f"the finding has version {version!r}, this pytest-regional reads version {VERSION}")
+        try:
+            return cls(
+                Signature(data["law"], data["stage"], data["origin"], frozenset(data["features"])),
+                files.from_data(data["program"]),
+                files.from_data(data["found"]),
+                data["detail"],
+                data["region"],
+                data["backend"],
+                data["device"],
+                data["lane"],
+                data["versions"],
+            )
+        except (KeyError, TypeError) as error:
+            raise FindingError(f"no finding: {type(error).__name__}: {error}") from error
+        except files.ProgramFileError as error:
+            raise FindingError(str(error)) from error
+
+
+def signature_of(broken: Any, program: Program | None = None) -> Signature:
+    """Return the signature of a broken law; with the features of ``program``, once that is reduced."""
+    signature = Signature(broken.law, broken.stage, broken.origin)
+    return signature if program is None else signature.with_features(features_of(program))
+
+
+class FindingsFolder:
+    """A folder of findings.
+
+    Args:
+        path: where; made when the first finding is saved.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __iter__(self) -> Iterator[Finding]:
+        for path in self.paths():
+            yield self.read(path)
+
+    def paths(self) -> list[Path]:
+        """Return the finding files, by name."""
+        return sorted(self.path.glob("*.json")) if self.path.is_dir() else []
+
+    def read(self, path: Path) -> Finding:
+        """Read one finding.
+
+        Raises:
+            FindingError: the file holds none; names the file.
+        """
+        try:
+            return Finding.from_data(json.loads(path.read_text()))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise FindingError(f"{path} is no JSON: {error}") from error
+        except FindingError as error:
+            raise FindingError(f"{path}: {error}") from error
+
+    def save(self, finding: Finding) -> Path:
+        """Write file and script of ``finding``; return the script's path. A smaller one of the same name stays."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        data, script = self.path / f"{finding.name}.json", self.path / f"{finding.name}.py"
+        if data.exists() and len(self.read(data).program.steps) <= len(finding.program.steps):
+            return script
+        _write(script, finding.script)
+        _write(data, json.dumps(finding.to_data(), indent=1) + "\n")
+        return script
+
+
+def _write(path: Path, text: str) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text)
+    beside.replace(path)
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions that a finding depends on."""
+    import importlib.metadata
+
+    found = {}
+    for package in ("torch", "triton"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def merged(findings: Sequence[Finding]) -> list[Finding]:
+    """Return one finding for each name, the smallest program of each: what several shards found together."""
+    smallest: dict[str, Finding] = {}
+    for finding in findings:
+        known = smallest.get(finding.name)
+        if known is None or len(finding.program.steps) < len(known.program.steps):
+            smallest[finding.name] = finding
+    return list(smallest.values())

@@ -1,0 +1,90 @@
+"""Judge kept findings again: FIXED, FAILED or ERROR for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from pytest_regional.fuzz.findings import Finding, FindingError, FindingsFolder
+from pytest_regional.fuzz.program import Program
+
+
+class Outcome(Enum):
+    """How the replay of one finding ended; the value is the exit status that it asks for."""
+
+    FIXED = 0
+    FAILED = 1
+    ERROR = 2
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One finding, judged again.
+
+    Attributes:
+        path: its file.
+        outcome: whether it still stands.
+        detail: what was seen.
+    """
+
+    path: Path
+    outcome: Outcome
+    detail: str
+
+
+def replay(paths: Sequence[Path], *, backend: str | None = None, device: str | None = None) -> Iterator[Replay]:
+    """Judge the findings in ``paths`` (folders, or finding files), one after the other.
+
+    Args:
+        paths: where they are.
+        backend: judge on this backend, not on the one that each was found on.
+        device: likewise.
+    """
+    for path in paths:
+        for file in FindingsFolder(path).paths() if path.is_dir() else [path]:
+            yield _replayed(file, backend, device)
+
+
+def _replayed(path: Path, backend: str | None, device: str | None) -> Replay:
+    try:
+        finding = FindingsFolder(path.parent).read(path)
+    except (FindingError, OSError) as error:
+        return Replay(path, Outcome.ERROR, str(error))
+    return _judged(path, finding, backend or finding.backend, device or finding.device)
+
+
+def _judged(path: Path, finding: Finding, backend: str, device: str) -> Replay:
+    from pytest_regional.backends.registry import BackendImportError, UnknownBackendError
+    from pytest_regional.fuzz.oracles import LawBrokenError, judge
+    from pytest_regional.harness.device import DeviceError
+    from pytest_regional.harness.parity import BadProgramError
+    from pytest_regional.testing import regional
+
+    try:
+        with regional(backend, device) as harness:
+            judge(harness, finding.program, lane=finding.lane, laws=(finding.signature.law,))
+    except LawBrokenError as broken:
+        other = broken.origin != finding.signature.origin
+        note = f" (it was {finding.signature.origin})" if other else ""
+        return Replay(path, Outcome.FAILED, f"{broken.law} ({broken.stage}): {broken.origin}{note}")
+    except (BadProgramError, UnknownBackendError, BackendImportError, DeviceError, NotImplementedError) as error:
+        return Replay(path, Outcome.ERROR, f"{type(error).__name__}: {_first_line(error)}")
+    return Replay(path, Outcome.FIXED, f"{finding.signature.law} holds")
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "")
+
+
+def exit_status(replays: Sequence[Replay]) -> int:
+    """Return 0 where all are fixed, 1 where one failed, 2 where one could not be judged."""
+    return max((one.outcome.value for one in replays), default=0)
+
+
+def program_beside(script: Any) -> Program:
+    """Return the program of the finding whose script is ``script``."""
+    path = Path(script).with_suffix(".json")
+    return FindingsFolder(path.parent).read(path).program

@@ -1,0 +1,200 @@
+"""Write a finding as a script that somebody else can run: it prints what it sees and exits with 1 while that stands.
+
+Broken parity and compiles that fail need nothing but torch. The other laws are about what a harness observes; their
+scripts need this package and say so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_regional.fuzz.program import Program
+
+#: Laws whose scripts need only torch.
+STAND_ALONE = ("compiles", "parity")
+
+_START = '''\
+"""{title}
+
+{note}
+"""
+
+import os
+import sys
+import tempfile
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+
+'''
+
+_REGIONAL_INDUCTOR = """\
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx.passes.regional_inductor import regional_inductor
+from torch.fx.traceback import preserve_node_meta
+
+
+def backend(gm, example_inputs):
+    with preserve_node_meta():
+        return aot_autograd(fw_compiler=regional_inductor, bw_compiler=regional_inductor)(gm, example_inputs)
+
+"""
+
+#: How a script makes the backend: source, by the backend's name.
+_BACKENDS = {
+    "torch": _REGIONAL_INDUCTOR,
+    "inductor": 'backend = "inductor"\n',
+    "aot_eager": 'backend = "aot_eager"\n',
+    "reference": 'backend = "regional"  # of the package pytest-regional\n',
+}
+
+_RUN = """\
+def run(function, seed):
+    \"\"\"Return what a call leaves: outputs, gradients, inputs afterwards.\"\"\"
+    arguments = inputs("cpu", seed)
+    torch.manual_seed(seed)
+    outputs = function(*arguments)
+    differentiable = [value for value in outputs if value.requires_grad]
+    if TRAINING and differentiable:
+        g = torch.Generator().manual_seed(seed)
+        cotangents = [torch.rand(value.shape, generator=g).to(value) for value in differentiable]
+        torch.autograd.backward(differentiable, cotangents)
+    named = [(f"output {index}", value) for index, value in enumerate(outputs)]
+    named += [(f"input {index} afterwards", value) for index, value in enumerate(arguments)]
+    named += [(f"gradient of input {index}", value.grad) for index, value in enumerate(arguments)]
+    return [(name, value.detach()) for name, value in named if value is not None]
+
+"""
+
+_DIFFERENCES = """\
+def differences(found, expected):
+    \"\"\"Yield where two runs differ by more than rounding.\"\"\"
+    if [name for name, _ in found] != [name for name, _ in expected]:
+        yield f"compiled has {[name for name, _ in found]}, eager {[name for name, _ in expected]}"
+        return
+    for (name, ours), (_, theirs) in zip(found, expected):
+        for kind in ("dtype", "shape", "stride"):
+            one, other = (getattr(value, kind) for value in (ours, theirs))
+            one, other = (one(), other()) if callable(one) else (one, other)
+            if one != other and (kind != "stride" or theirs.numel() > 1):
+                yield f"{name}: {kind} {one}, eager {other}"
+        if ours.shape == theirs.shape and not close(ours, theirs):
+            yield f"{name}: {ours.flatten()[:4].tolist()} ..., eager {theirs.flatten()[:4].tolist()} ..."
+
+
+def close(ours, theirs):
+    if not theirs.dtype.is_floating_point:
+        return torch.equal(ours, theirs.to(ours.dtype))
+    tolerance = 16 * torch.finfo(theirs.dtype).eps
+    return torch.allclose(ours.double(), theirs.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+
+"""
+
+_COMPILED = """\
+torch._inductor.config.fallback_random = True  # the same random numbers as eager
+compiled = torch.compile(program, backend=backend, fullgraph=True, dynamic=DYNAMIC)
+"""
+
+_PARITY = """\
+wrong = [
+    f"call {seed + 1}: {what}" for seed in SEEDS for what in differences(run(compiled, seed), run(program, seed))
+]
+print("\\n".join(wrong))
+print(f"torch {torch.__version__}: {'stands' if wrong else 'mended'}")
+sys.exit(bool(wrong))
+"""
+
+_COMPILES = """\
+for seed in SEEDS:
+    run(program, seed)
+    try:
+        run(compiled, seed)
+    except Exception as error:
+        text = " ".join(str(error).split())[:160]
+        print(f"torch {torch.__version__}: stands: {type(error).__name__}: {text}")
+        sys.exit(1)
+print(f"torch {torch.__version__}: mended")
+"""
+
+_WITH_HARNESS = """\
+from pytest_regional.fuzz.oracles import LawBrokenError, judge
+from pytest_regional.fuzz.replaying import program_beside
+from pytest_regional.testing import regional
+
+with regional({backend!r}, {device!r}) as harness:
+    try:
+        judge(harness, program_beside(__file__), lane={lane!r}, laws=({law!r},))
+    except LawBrokenError as broken:
+        print(f"torch {{torch.__version__}}: stands: {{broken}}")
+        sys.exit(1)
+print(f"torch {{torch.__version__}}: mended")
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a script is to show.
+
+    Attributes:
+        program: the program, reduced.
+        law: which law it breaks.
+        title: one sentence saying what happens.
+        backend: the backend, as ``--regional-backend`` takes it.
+        device: the device by name.
+        lane: in which lane it was judged.
+    """
+
+    program: Program
+    law: str
+    title: str
+    backend: str = "torch"
+    device: str = "cpu"
+    lane: str = "full"
+
+
+def stand_alone(case: Case) -> str | None:
+    """Return a script that needs only torch (and the backend itself); None where the law cannot be shown so."""
+    if case.law not in STAND_ALONE:
+        return None
+    program = case.program
+    constants = f"SEEDS = (0, 1)\nTRAINING = {program.training}\nDYNAMIC = {program.dynamic}\n"
+    return (
+        _START.format(title=_sentence(case.title), note="Found by fuzzing, reduced.")
+        + _program_with(program, _BACKENDS.get(case.backend) or _imported(case.backend))
+        + f"\n\n{constants}\n\n"
+        + _RUN
+        + (f"\n{_DIFFERENCES}" if case.law == "parity" else "")
+        + f"\n{_COMPILED}"
+        + (_PARITY if case.law == "parity" else _COMPILES)
+    )
+
+
+def with_harness(case: Case) -> str:
+    """Return a script that judges the program file beside it with this package; the program is shown in it."""
+    note = "Found by fuzzing, reduced. Needs the package pytest-regional, which observes what torch does."
+    shown = "".join(f"# {line}".rstrip() + "\n" for line in case.program.source.splitlines())
+    judged = _WITH_HARNESS.format(backend=case.backend, device=case.device, lane=case.lane, law=case.law)
+    start = _START.format(title=_sentence(case.title), note=note)
+    return f"{start}import torch\n\n{shown}\n{judged}"
+
+
+def _sentence(text: str) -> str:
+    line = " ".join(text.split()).replace("\\", "/").replace('"""', "'''")
+    return line if line.endswith(".") else f"{line}."
+
+
+def _imported(backend: str) -> str:
+    module, _, attribute = backend.partition(":")
+    if not attribute:
+        return f"backend = {backend!r}\n"
+    return (
+        f"from {module} import {attribute}\n\n"
+        f"backend = {attribute}.factory() if hasattr({attribute}, 'factory') else {attribute}\n"
+    )
+
+
+def _program_with(program: Program, backend: str) -> str:
+    """Return the program's source with the backend behind its imports."""
+    lines = program.source.splitlines()
+    last = max(index for index, line in enumerate(lines) if line.startswith(("import ", "from ")))
+    head, body = lines[: last + 1], lines[last + 1 :]
+    return "\n".join([*head, "import torch._inductor.config", backend, *body])

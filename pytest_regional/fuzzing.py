@@ -1,0 +1,190 @@
+"""Fuzz tests under pytest: the ``regional_fuzz`` fixture, shards, and what rides on their reports."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_regional.fuzz.budget import Budget
+from pytest_regional.timeout import RegionalTimeoutError, time_limit
+
+if TYPE_CHECKING:
+    from pytest_regional.fuzz.campaign import CampaignResult
+    from pytest_regional.fuzz.findings import Finding
+    from pytest_regional.fuzz.program import Program
+    from pytest_regional.harness.regional import Regional
+    from pytest_regional.session import RegionalSession
+
+#: Seconds that judging one program may take, unless ``--regional-timeout`` says otherwise.
+EXAMPLE_SECONDS = 120.0
+
+FUZZ: pytest.StashKey[FuzzTest] = pytest.StashKey()
+"""The fuzz test that an item is."""
+
+
+class NewFindingsError(AssertionError):
+    """A campaign met defects that no finding in the folder of findings explains."""
+
+
+def shards(config: pytest.Config) -> int:
+    """Return how many processes share the fuzz tests: the xdist workers, or this one."""
+    worker: dict[str, Any] = getattr(config, "workerinput", {})
+    return int(worker.get("workercount", 1))
+
+
+@dataclass
+class FuzzTest:
+    """What the ``regional_fuzz`` fixture gives: :meth:`run` spends the test's share of ``--regional-fuzz``.
+
+    Attributes:
+        regional: the harness of this test.
+        budget: this shard's share.
+        seed: what this shard draws from.
+        shard: its number, from 0.
+        backend: the backend as the command line names it.
+        folder: the folder of findings.
+        scratch: a folder for notes that survive a crash of this process.
+        limit: seconds that one program may take.
+        result: what came of it, once it ran.
+        lane: the lane that it ran in.
+    """
+
+    regional: Regional
+    budget: Budget
+    seed: int
+    shard: int
+    backend: str
+    folder: Path
+    scratch: Path
+    limit: float = EXAMPLE_SECONDS
+    result: CampaignResult | None = None
+    lane: str = ""
+    scripts: dict[str, str] = field(default_factory=dict)
+
+    def run(
+        self,
+        lane: str,
+        *,
+        draw: Callable[[int], Iterator[Program]] | None = None,
+        laws: Collection[str] | None = None,
+    ) -> CampaignResult:
+        """Run a campaign in ``lane`` and return its result.
+
+        Args:
+            lane: ``"structure"``, ``"fast"`` or ``"full"``.
+            draw: yields programs for a seed; by default what :func:`pytest_regional.strategies.programs` draws.
+            laws: names of the laws to judge by; all that the lane can by default.
+
+        Raises:
+            NewFindingsError: with a line for each defect that is not among the known findings.
+        """
+        from pytest_regional.fuzz.campaign import Campaign
+        from pytest_regional.fuzz.findings import FindingsFolder
+
+        __tracebackhide__ = True
+        self.lane = lane
+        folder = FindingsFolder(self.folder)
+        campaign = Campaign(
+            judge=lambda program: self._judge(program, lane, laws),
+            draw=draw or _programs,
+            budget=self.budget,
+            seed=self.seed,
+            backend=self.backend,
+            device=self.regional.device_under_test.name,
+            lane=lane,
+            known=[finding for finding in folder if finding.backend == self.backend],
+            running=self._note(),
+            found=lambda finding: self._found(folder, finding),
+        )
+        self.result = campaign.run()
+        self._check(self.result)
+        return self.result
+
+    def _judge(self, program: Program, lane: str, laws: Collection[str] | None) -> None:
+        from pytest_regional.fuzz.oracles import LawBrokenError, judge
+
+        try:
+            with time_limit(self.limit):
+                judge(self.regional, program, lane=lane, laws=laws)
+        except RegionalTimeoutError as late:
+            raise LawBrokenError(
+                "compiles", "compile", str(late), origin="longer than the time that one program may take"
+            ) from None
+
+    def _note(self) -> Path:
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        return self.scratch / f"judging-{self.lane}-{self.shard}-{os.getpid()}.json"
+
+    def _found(self, folder: Any, finding: Finding) -> None:
+        self.scripts[finding.name] = str(folder.save(finding))
+
+    def _check(self, result: CampaignResult) -> None:
+        __tracebackhide__ = True
+        if not result.examples:
+            raise NewFindingsError("the campaign judged no program: give --regional-fuzz more")
+        if result.findings:
+            lines = [f"{finding.title}\n    {self.scripts[finding.name]}" for finding in result.findings]
+            raise NewFindingsError(
+                f"{len(lines)} new findings in {result.examples} programs (seed {self.seed}):\n  " + "\n  ".join(lines)
+            )
+
+    @property
+    def facts(self) -> dict[str, Any] | None:
+        """What the summary needs, as plain data that crosses processes; None before it ran."""
+        result = self.result
+        if result is None:
+            return None
+        return {
+            "lane": self.lane,
+            "shard": self.shard,
+            "seed": self.seed,
+            "examples": result.examples,
+            "passed_over": result.passed_over,
+            "bad": result.bad,
+            "seconds": result.seconds,
+            "reducing": result.reducing,
+            "met": dict(result.met),
+            "findings": [self._finding_facts(finding) for finding in result.findings],
+        }
+
+    def _finding_facts(self, finding: Finding) -> dict[str, Any]:
+        result = self.result
+        return {
+            "name": finding.name,
+            "title": finding.title,
+            "steps": len(finding.program.steps),
+            "first_seen": result.first_seen[finding.name] if result else 0,
+            "script": self.scripts[finding.name],
+        }
+
+
+def _programs(seed: int) -> Iterator[Program]:
+    from pytest_regional.fuzz.drawing import drawn
+    from pytest_regional.strategies import programs
+
+    return drawn(programs(), seed)
+
+
+def fuzz_test(item: pytest.Item, session: RegionalSession, regional: Regional, shard: int) -> FuzzTest:
+    """Return what the fixture gives to ``item``."""
+    from pytest_regional.session import TARGET
+
+    count = shards(item.config)
+    settings = session.settings
+    test = FuzzTest(
+        regional,
+        settings.fuzz.share(shard, count),
+        session.fuzz_seed * 1009 + shard,
+        shard,
+        item.stash[TARGET].backend,
+        settings.findings,
+        session.folder_of_notes,
+        settings.timeout or EXAMPLE_SECONDS,
+    )
+    item.stash[FUZZ] = test
+    return test

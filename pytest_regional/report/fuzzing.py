@@ -1,0 +1,65 @@
+"""The table of campaigns at the end of a run, and what they found, shards put together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_regional._text import plural
+from pytest_regional.fuzz.budget import duration
+from pytest_regional.report.facts import Facts
+
+
+def write(reporter: Any, facts: Sequence[Facts], notes: Path) -> None:
+    """Write one line for each backend and lane, one block for each finding; nothing when nothing was fuzzed."""
+    fuzzed = [fact for fact in facts if fact["fuzz"]]
+    crashed = sorted(notes.glob("judging-*.json")) if notes.is_dir() else []
+    if not fuzzed and not crashed:
+        return
+    reporter.section("regional fuzzing", sep="=")
+    for name in sorted({_group(fact) for fact in fuzzed}):
+        _write_group(reporter, name, [fact["fuzz"] or {} for fact in fuzzed if _group(fact) == name])
+    _write_findings(reporter, fuzzed)
+    for note in crashed:
+        reporter.write_line(f"the process died while it judged this program:\n{note.read_text()}", red=True)
+
+
+def _group(fact: Facts) -> str:
+    lane = (fact["fuzz"] or {})["lane"]
+    return f"{fact['backend']} ({fact['device']}), {fact['suite']}, lane {lane}"
+
+
+def _write_group(reporter: Any, name: str, shards: Sequence[dict[str, Any]]) -> None:
+    examples = sum(shard["examples"] for shard in shards)
+    # Shards run at the same time: together they took as long as the longest.
+    seconds = max(shard["seconds"] for shard in shards)
+    judging = sum(max(shard["seconds"] - shard["reducing"], 1e-9) for shard in shards) / len(shards)
+    found = {finding["name"] for shard in shards for finding in shard["findings"]}
+    met = sum(sum(shard["met"].values()) for shard in shards)
+    passed_over = sum(shard["passed_over"] for shard in shards)
+    bad = sum(shard["bad"] for shard in shards)
+    reporter.write_line(
+        f"{name}: {plural(examples, 'program')} in {duration(seconds)} ({examples / judging:.3g} a second), "
+        f"{met} failed, {plural(len(found), 'new finding')}"
+        + (f", {passed_over} passed over as known" if passed_over else "")
+        + (f", {bad} that eager refuses" if bad else ""),
+        **({"red": True} if found else {}),
+    )
+
+
+def _write_findings(reporter: Any, fuzzed: Sequence[Facts]) -> None:
+    met: Counter[str] = Counter()
+    smallest: dict[str, dict[str, Any]] = {}
+    for shard in (fact["fuzz"] or {} for fact in fuzzed):
+        met.update(shard["met"])
+        for finding in shard["findings"]:
+            known = smallest.get(finding["name"], finding)
+            smallest[finding["name"]] = min(known, finding, key=lambda one: int(one["steps"]))
+    for name, finding in sorted(smallest.items()):
+        reporter.write_line(f"  {name}: {finding['title']}", red=True)
+        reporter.write_line(
+            f"    {plural(finding['steps'], 'step')}, first seen at program {finding['first_seen']}, "
+            f"met {met[name]} times: {finding['script']}"
+        )

@@ -1,0 +1,170 @@
+"""Campaigns with judges of their own: nothing is compiled here."""
+
+import contextlib
+import itertools
+
+import pytest
+
+from pytest_regional.fuzz.arguments import TensorInput
+from pytest_regional.fuzz.budget import Budget
+from pytest_regional.fuzz.campaign import JUDGED_ALL_THE_SAME, MET_OFTEN, Campaign
+from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.program import Program, Region, Step
+from pytest_regional.harness.parity import BadProgramError
+
+
+def chain(*operators, region=None):
+    """Return a program that applies one operator after the other."""
+    scope = () if region is None else (Region(region),)
+    steps = [
+        Step(name, (index, index) if name in ("add", "mul") else (index,), (), (index + 1,), scope)
+        for index, name in enumerate(operators)
+    ]
+    return Program((TensorInput((4,)),), tuple(steps), (len(operators),))
+
+
+def faulty(*operators, law="parity"):
+    """Return a judge that refuses programs with all of ``operators``."""
+
+    def judge(program):
+        if set(operators) <= set(program.operators):
+            raise LawBrokenError(law, "run", f"{operators} together", origin="value of output")
+
+    return judge
+
+
+def never_ending(*programs):
+    return lambda seed: itertools.cycle(programs)
+
+
+def campaign(judge, *programs, budget=6, **options):
+    return Campaign(judge, never_ending(*programs), Budget(examples=budget), 0, **options)
+
+
+def test_it_goes_on_past_what_it_finds():
+    judged = []
+
+    def judge(program):
+        judged.append(program)
+        faulty("mul", "sin")(program)
+        faulty("neg")(program)
+
+    result = campaign(judge, chain("add", "mul", "sin"), chain("add"), chain("neg", "add")).run()
+
+    assert [finding.program.operators for finding in result.findings] == [("mul", "sin"), ("neg",)]
+    assert result.first_seen == {result.findings[0].name: 1, result.findings[1].name: 3}
+    assert result.examples == 6
+    assert len(judged) > result.examples  # reducing judged more
+
+
+def test_what_holds_is_no_finding():
+    result = campaign(faulty("exp"), chain("add"), chain("mul")).run()
+
+    assert (result.examples, result.findings, dict(result.met)) == (6, [], {})
+
+
+def test_the_same_defect_is_counted_and_not_reduced_again():
+    reduced = []
+
+    def judge(program):
+        reduced.append(program)
+        faulty("neg")(program)
+
+    result = campaign(judge, chain("neg", "add"), chain("neg", "mul"), budget=2).run()
+
+    assert [finding.program.operators for finding in result.findings] == [("neg",)]
+    assert result.met[result.findings[0].name] == 2
+    assert reduced[-1] == chain("neg", "mul")  # judged once, not reduced
+
+
+def test_another_law_is_another_finding():
+    def judge(program):
+        if "neg" in program.operators:
+            raise LawBrokenError("borders", "run", "", origin="value of output")
+        faulty("sin")(program)
+
+    result = campaign(judge, chain("neg"), chain("sin")).run()
+
+    assert {finding.signature.law for finding in result.findings} == {"borders", "parity"}
+
+
+def test_a_reduced_program_breaks_the_same_law_for_the_same_reason():
+    """A smaller program that fails otherwise is another defect, not this one made smaller."""
+
+    def judge(program):
+        if len(program.steps) < 2 and "neg" in program.operators:
+            raise LawBrokenError("parity", "run", "", origin="stride of output")
+        faulty("neg", "sin")(program)
+
+    result = campaign(judge, chain("add", "neg", "sin"), budget=1).run()
+
+    assert [finding.program.operators for finding in result.findings] == [("neg", "sin")]
+
+
+def test_known_findings_are_met_and_not_found():
+    first = campaign(faulty("neg"), chain("neg")).run()
+    known = first.findings[0]
+
+    again = campaign(faulty("neg"), chain("neg", "add"), known=[known], budget=2).run()
+
+    assert again.findings == []
+    assert again.met == {known.name: 2}
+
+
+def test_programs_that_only_show_what_is_known_are_mostly_passed_over():
+    result = campaign(faulty("neg"), chain("neg"), chain("add"), budget=200).run()
+
+    assert result.examples == 200
+    # Every second program drawn has the defect; of those one in ten is judged once it was met often enough.
+    assert result.passed_over > 100
+    assert MET_OFTEN < result.met[result.findings[0].name] < 200 * JUDGED_ALL_THE_SAME * 2
+
+
+def test_a_program_that_eager_refuses_is_the_generators_fault():
+    def judge(program):
+        raise BadProgramError(_FailedExecution())
+
+    result = campaign(judge, chain("add"), budget=3).run()
+
+    assert (result.bad, result.findings) == (3, [])
+
+
+class _FailedExecution:
+    exception = RuntimeError("no")
+    stage = "forward"
+    outputs = ()
+
+
+def test_the_program_that_is_judged_is_on_disk(tmp_path):
+    note, seen = tmp_path / "judging.json", []
+
+    def judge(program):
+        seen.append(note.read_text())
+
+    campaign(judge, chain("neg"), budget=1, running=note).run()
+
+    assert '"neg"' in seen[0]
+    assert not note.exists()
+
+
+@pytest.mark.parametrize("error", [LawBrokenError("parity", "run", "", origin=""), KeyboardInterrupt()])
+def test_no_program_stays_on_disk_where_the_process_lives(tmp_path, error):
+    note = tmp_path / "judging.json"
+
+    def judge(program):
+        raise error
+
+    with contextlib.suppress(KeyboardInterrupt):
+        campaign(judge, chain("neg"), budget=1, running=note).run()
+
+    assert not note.exists()
+
+
+def test_findings_and_progress_are_told_at_once():
+    told = []
+    running = campaign(faulty("neg"), chain("add"), chain("neg"), budget=3)
+    running.found = lambda finding: told.append(finding.program.operators)
+    running.progress = lambda result, clock: told.append(result.examples)
+    running.run()
+
+    assert told == [1, ("neg",), 2, 3]

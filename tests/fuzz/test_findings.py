@@ -1,0 +1,146 @@
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+
+from pytest_regional.command_line import main
+from pytest_regional.fuzz.arguments import TensorInput
+from pytest_regional.fuzz.features import features_of
+from pytest_regional.fuzz.findings import Finding, FindingError, FindingsFolder, merged
+from pytest_regional.fuzz.program import Program, Region, Step
+from pytest_regional.fuzz.signature import Signature
+
+A, B = (Region("a"),), (Region("b"),)
+
+#: Two regions that wait for each other, which PyTorch's backend refuses as a cycle.
+INTERLEAVED = Program(
+    (TensorInput((4, 4)), TensorInput((4, 4))),
+    (
+        Step("neg", (0,), (), (2,), A),
+        Step("neg", (1,), (), (3,), B),
+        Step("mul", (2, 1), (), (4,), B),
+        Step("mul", (3, 0), (), (5,), A),
+    ),
+    (4, 5),
+    training=False,
+)
+HARMLESS = Program((TensorInput((4,)),), (Step("neg", (0,), (), (1,), A),), (1,), training=False)
+
+
+def finding(program=INTERLEAVED, law="compiles", **changes):
+    signature = Signature(law, "compile", "AssertionError at torch.fx.passes").with_features(features_of(program))
+    made = Finding(signature, program, program, "does not compile", backend="torch", versions={"torch": "2.13.0"})
+    return dataclasses.replace(made, **changes)
+
+
+def test_a_finding_survives_its_file(tmp_path):
+    folder = FindingsFolder(tmp_path / "findings")
+    script = folder.save(finding())
+
+    assert list(folder) == [finding()]
+    assert script.suffix == ".py"
+    assert script.with_suffix(".json") == folder.paths()[0]
+    assert {path.suffix for path in folder.path.iterdir()} == {".py", ".json"}  # nothing else is left there
+
+
+def test_the_smaller_program_stays(tmp_path):
+    folder = FindingsFolder(tmp_path)
+    smaller = finding(program=HARMLESS)
+    larger = dataclasses.replace(smaller, program=INTERLEAVED)
+    for one in (larger, smaller, larger):
+        folder.save(one)
+
+    assert [len(one.program.steps) for one in folder] == [1]
+    assert merged([larger, smaller, larger]) == [smaller]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"), [("{", "is no JSON"), ('{"version": 9}', "version 9"), ('{"version": 1}', "no finding")]
+)
+def test_a_file_that_holds_no_finding_is_named(tmp_path, text, problem):
+    path = tmp_path / "odd.json"
+    path.write_text(text)
+
+    with pytest.raises(FindingError, match=rf"odd\.json.*{problem}"):
+        FindingsFolder(tmp_path).read(path)
+
+
+def test_signatures_cover_what_has_the_features_and_more():
+    known = finding().signature
+    same = Signature(known.law, known.stage, known.origin)
+
+    assert known.covers(same, features_of(INTERLEAVED) | {"op:sin"})
+    assert not known.covers(same, features_of(HARMLESS))
+    assert not known.covers(dataclasses.replace(same, origin="another"), features_of(INTERLEAVED))
+    assert known.name != dataclasses.replace(known, origin="another").name
+
+
+def run(script):
+    return subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_script_needs_only_torch_and_exits_with_1_while_the_defect_stands(tmp_path):
+    script = FindingsFolder(tmp_path).save(finding())
+
+    assert "pytest_regional" not in script.read_text()
+    result = run(script)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "stands: InductorError: AssertionError" in result.stdout or "stands: BackendCompilerFailed" in result.stdout
+
+
+def test_a_script_exits_with_0_where_nothing_is_wrong(tmp_path):
+    script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, law="parity", backend="aot_eager"))
+
+    result = run(script)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "mended" in result.stdout
+
+
+def test_a_parity_script_tells_what_differs(tmp_path):
+    """The compiled program of this one really is another: its source is edited between eager and compiled."""
+    script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, law="parity", backend="aot_eager"))
+    text = script.read_text().replace(
+        "compiled = torch.compile(program,", "compiled = torch.compile(lambda x: (x * -2,),"
+    )
+    assert text != script.read_text()
+    script.write_text(text)
+
+    result = run(script)
+    assert result.returncode == 1
+    assert "call 1: output 0: [" in result.stdout
+    assert "stands" in result.stdout
+
+
+def test_replay_says_what_became_of_each(tmp_path, capsys):
+    folder = FindingsFolder(tmp_path)
+    folder.save(finding(program=HARMLESS, law="parity", backend="aot_eager"))
+    (tmp_path / "broken.json").write_text(json.dumps({"version": 1}))
+
+    assert main(["replay", str(tmp_path)]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("FIXED  aot_eager-parity-compile-")
+    assert lines[1].startswith("ERROR  broken: ")
+    assert lines[2] == "2 findings: 1 FIXED, 0 FAILED, 1 ERROR"
+
+
+def test_replay_of_what_still_fails(tmp_path, capsys):
+    FindingsFolder(tmp_path).save(finding())
+
+    assert main(["replay", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.startswith("FAILED torch-compiles-compile-")
+
+
+def test_replay_on_another_backend_and_deletion_of_what_is_fixed(tmp_path, capsys):
+    FindingsFolder(tmp_path).save(finding())
+
+    assert main(["replay", str(tmp_path), "--backend", "aot_eager", "--delete-fixed"]) == 0
+    assert list(tmp_path.iterdir()) == []
+    assert "1 FIXED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "problem"), [("nowhere", "is not there"), ("", "holds no findings")])
+def test_replay_of_nothing_is_a_usage_error(tmp_path, capsys, name, problem):
+    assert main(["replay", str(tmp_path / name)]) == 2
+    assert problem in capsys.readouterr().err
