@@ -65,12 +65,9 @@ class Builder:
             numbers: what its parameters are picked with; what stands behind them picks blocks.
             scope: the contexts around it.
         """
-        operands: list[Value] = []
-        for position in range(len(operator.operands)):
-            found = self.suitable(operator, operands)
-            if not found:
-                return None
-            operands.append(found[references[position] % len(found)])
+        operands = self._operands(operator, references, [])
+        if operands is None:
+            return None
         parameters = operator.choose(operands, Picks(numbers))
         called = self._callable(operator, numbers)
         if parameters is None or called is None:
@@ -82,6 +79,19 @@ class Builder:
             return self.add(chosen)
         except Refused:
             return None
+
+    def _operands(self, operator: Operator, references: Sequence[int], before: list[Value]) -> list[Value] | None:
+        """Return the first operands, counted from those that are referred to, behind which all others are found."""
+        position = len(before)
+        if position == len(operator.operands):
+            return before
+        found = self.suitable(operator, before)
+        for offset in range(len(found)):
+            value = found[(references[position] + offset) % len(found)]
+            whole = self._operands(operator, references, [*before, value])
+            if whole is not None:
+                return whole
+        return None
 
     def _callable(self, operator: Operator, numbers: Sequence[int]) -> tuple[int, ...] | None:
         """Return the blocks that ``operator`` is to call; None where none takes as many arguments as it passes."""
@@ -113,6 +123,8 @@ class Builder:
         """
         operator = operator_named(step.operator)
         operands = [self._value(number) for number in step.operands]
+        self._check_place(operator, step)
+        self._check_memory(operator, operands)
         before = [value.tensor for value in operands]
         for position, wanted in enumerate(operator.operands):
             if not wanted(operands[position], *operands[:position]):
@@ -121,6 +133,8 @@ class Builder:
         tensors = self._evaluated(operator, step, before)
         if len(tensors) != operator.results or not all(map(fits_dtype, tensors, facts)):
             raise Refused(f"{operator.name} makes other results than the table says, or what its dtype cannot hold")
+        if any(tensor.requires_grad and tensor.grad_fn is None for tensor in tensors):
+            raise Refused("a view that is made under no_grad wants a gradient that eager then refuses to compute")
         results = step.results or tuple(range(self._next, self._next + operator.results))
         for number, tensor, held in zip(results, tensors, facts, strict=False):
             self.values[number] = Value(number, tensor, held, operator.unbacked)
@@ -130,6 +144,19 @@ class Builder:
         added = replace(step, results=results)
         self.steps.append(added)
         return added
+
+    def _check_place(self, operator: Operator, step: Step) -> None:
+        autocast = any(isinstance(context, Context) and context.kind == "autocast" for context in step.scope)
+        if autocast and not operator.autocast:
+            raise Refused(f"{operator.name} may do otherwise under autocast on another device")
+        if not (operator.operands or step.regions):
+            raise Refused(f"{operator.name} without a region around it is nothing at all")
+
+    def _check_memory(self, operator: Operator, operands: Sequence[Value]) -> None:
+        leaves = {_memory(self.values[index].tensor) for index, leaf in enumerate(self.arguments) if leaf.requires_grad}
+        for position in operator.writes:
+            if _memory(operands[position].tensor) in leaves:
+                raise Refused(f"{operator.name} would write into the memory of an input that wants a gradient")
 
     def _value(self, number: int) -> Value:
         if number not in self.values:
@@ -177,6 +204,8 @@ class Builder:
         like = operands[0]
         for step in block.steps:
             operator = operator_named(step.operator)
+            if any(isinstance(context, Context) and context.kind != "tag" for context in step.scope):
+                raise Refused("a block has no contexts of its own")
             if operator.draws and not caller.calls_draws:
                 raise Refused(f"{caller.name} calls no block that draws random numbers")
             if any(number not in held for number in step.operands):
@@ -206,9 +235,9 @@ class Builder:
 
     def _written(self, target: Value, facts: Facts) -> None:
         """Note that ``target``'s memory was written to: all who share it now hold, perhaps in part, the new values."""
-        memory = target.tensor.untyped_storage()._cdata
+        memory = _memory(target.tensor)
         for number, value in self.values.items():
-            if value.tensor.untyped_storage()._cdata == memory:
+            if _memory(value.tensor) == memory:
                 self.values[number] = replace(value, facts=value.facts.join(facts))
 
     # Finishing
@@ -236,6 +265,10 @@ class Builder:
         return Program(
             self.arguments, tuple(self.steps), tuple(outputs), self.blocks, training=training, dynamic=dynamic
         )
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
 
 
 def evaluate(
@@ -277,8 +310,6 @@ def eager(scope: Scope) -> Iterator[None]:
 
     kinds = {context.kind for context in scope if isinstance(context, Context)}
     with contextlib.ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
         if "autocast" in kinds:
             stack.enter_context(torch.autocast("cpu", torch.bfloat16))
         if "no_grad" in kinds:

@@ -9,26 +9,58 @@ taken modulo what fits; a row that fits nothing is skipped, not rejected. Zero a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from pytest_regional.fuzz.arguments import FLOATS, LAYOUTS, TensorInput
+from pytest_regional.fuzz.arguments import FLOATS, LAYOUTS, Content, TensorInput
 from pytest_regional.fuzz.building import Builder
 from pytest_regional.fuzz.operators.operator import Operator
-from pytest_regional.fuzz.operators.table import operators
-from pytest_regional.fuzz.program import Program, Region, Scope
+from pytest_regional.fuzz.operators.table import families, operators
+from pytest_regional.fuzz.program import Block, Context, Program, Region, Scope, Step
+from pytest_regional.fuzz.repairs import backpropagating, with_possible_order
 
-SHAPES: tuple[tuple[int, ...], ...] = ((4,), (2, 3), (4, 4), (1, 4), (2, 3, 4), (), (8, 8), (1,), (2, 4, 1))
+#: Shapes that go together: each program takes its arguments from one line, so that operators find what they need.
+SHAPES: tuple[tuple[tuple[int, ...], ...], ...] = (
+    ((4,), (2, 4), (4, 4), (1, 4), ()),
+    ((2, 3), (3, 2), (3,), (2, 1), (3, 3)),
+    ((2, 4, 4), (4, 4), (4,), (2, 1, 4), (2, 4, 1)),
+    ((8, 8), (8,), (1, 8), (4, 8), (8, 1)),
+    ((2, 3, 4, 4), (3, 3, 3, 3), (3,), (3, 1, 1, 1), (4,)),
+    ((1, 2, 4, 4), (4, 4), (4,), (2, 4), (1, 2, 4, 4)),
+    ((0, 4), (4,), (3, 4), (0,), (1, 4)),
+    ((1, 1), (1,), (), (1, 2), (1, 1, 1)),
+    ((3, 5), (5,), (5, 3), (3, 1), (3, 3)),
+)
 
+#: What a row can stand in, the simplest first; each program picks three of them.
 SCOPES: tuple[Scope, ...] = (
-    (),
     (Region("a"),),
     (Region("b"),),
     (Region("c"),),
     (Region("a"), Region("b")),
     (Region("a", (("max_fusion_size", 8),)),),
     (Region(None),),
+    (Region("b"), Region("a")),
+    (Region("a", (("epilogue_fusion", False),)),),
+    (Region("b", after=("a",)),),
+    (Region(7),),
+    (Context("tag"), Region("a")),
+    (Context("no_grad"),),
+    (Context("autocast"),),
+    (Context("autocast"), Region("a")),
+    (Region("a"), Region("b"), Region("c")),
+    (Region("b", (("max_fusion_size", 8),)),),
+    (Region("a"), Context("no_grad")),
+    (Context("tag"),),
 )
+
+#: Families whose operators are drawn several times as often as one of their number would be.
+WEIGHTS = {"call": 4, "checkpoint": 4, "nested": 4, "cond": 6, "loop": 6, "statement": 4, "write": 2, "custom": 2}
+WEIGHTS |= {"scatter": 3, "index": 3, "matmul": 4, "convolution": 4, "sort": 2, "integer": 2, "out": 3}
+
+#: Families that need settings of Dynamo.
+_SWITCHED = ("data_dependent",)
 
 
 @dataclass(frozen=True)
@@ -36,10 +68,14 @@ class ArgumentRow:
     """One input, as integers."""
 
     shape: int = 0
+    kind: int = 0
     dtype: int = 0
     layout: int = 0
     content: int = 0
     gradient: int = 0
+    alias: int = 0
+    dynamic: int = 0
+    returned: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,30 +89,207 @@ class StepRow:
     returned: int = 0
 
 
-def argument_of(row: ArgumentRow) -> TensorInput:
-    """Return the input that ``row`` describes."""
-    return TensorInput(
-        SHAPES[row.shape % len(SHAPES)],
-        FLOATS[row.dtype % len(FLOATS)],
-        LAYOUTS[row.layout % len(LAYOUTS)],
-        ("signed", "positive", "distinct")[row.content % 3],
-        bool(row.gradient % 2),
+@dataclass(frozen=True)
+class PlanRow:
+    """What holds for a whole program, as integers; and the families of operators that are switched off in it."""
+
+    shapes: int = 0
+    dtype: int = 0
+    scopes: tuple[int, int, int] = (0, 1, 2)
+    training: int = 0
+    dynamic: int = 0
+    nonfinite: int = 0
+    off: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class ProgramRows:
+    """A whole program, as rows."""
+
+    arguments: tuple[ArgumentRow, ...]
+    steps: tuple[StepRow, ...]
+    blocks: tuple[tuple[StepRow, ...], ...] = ()
+    plan: PlanRow = PlanRow()
+
+
+@dataclass(frozen=True)
+class Options:
+    """What programs may hold.
+
+    Attributes:
+        families: families of operators, None for all; see ``docs/fuzzing-programs.md``.
+        training: whether they are trained: always, never, or (None) as drawn.
+        regions: whether there are region annotations.
+        dtypes: floating dtypes of inputs.
+        dynamic: whether sizes may be dynamic.
+        nonfinite: whether inputs may hold NaN and infinities.
+        data_dependent: whether sizes may depend on data, for which Dynamo has to capture them
+            (``capture_scalar_outputs``, ``capture_dynamic_output_shape_ops``).
+    """
+
+    families: frozenset[str] | None = None
+    training: bool | None = None
+    regions: bool = True
+    dtypes: tuple[str, ...] = FLOATS
+    dynamic: bool = True
+    nonfinite: bool = True
+    data_dependent: bool = False
+
+
+# Inputs
+
+
+def argument_of(row: ArgumentRow, plan: PlanRow, options: Options, *, first: bool) -> TensorInput:
+    """Return the input that ``row`` describes; the first of a program is floating-point."""
+    shapes = SHAPES[plan.shapes % len(SHAPES)]
+    made = TensorInput(shapes[row.shape % len(shapes)], layout=_layout(row))
+    kind = 0 if first else row.kind % 8
+    if kind == 5:
+        return replace(made, dtype="bool", content="mask")
+    if kind == 6:
+        return replace(made, dtype="int64", content="index", below=2 + row.content % 3)
+    if kind == 7:
+        return replace(made, dtype=("int32", "int64", "uint8")[row.dtype % 3], content="index", below=2 + row.content % 7)
+    return replace(
+        made,
+        dtype=options.dtypes[(plan.dtype + (row.dtype % 6 == 5)) % len(options.dtypes)],
+        content=_content(row, plan, options),
+        requires_grad=is_trained(plan, options) and row.gradient % 4 > 0,
+        dynamic=_dynamic(row, made.shape) if options.dynamic and plan.dynamic % 4 > 1 else (),
     )
 
 
-def program_of(
-    arguments: Sequence[ArgumentRow], rows: Sequence[StepRow], allowed: Sequence[Operator] | None = None
-) -> Program:
-    """Return the program that the rows describe; rows that fit nothing are left out."""
-    table = tuple(operators().values()) if allowed is None else tuple(allowed)
-    builder = Builder(tuple(map(argument_of, arguments)))
-    returned: list[int] = []
+def _layout(row: ArgumentRow) -> str:
+    place = row.layout % 12
+    return LAYOUTS[place] if place < len(LAYOUTS) else "dense"
+
+
+def _content(row: ArgumentRow, plan: PlanRow, options: Options) -> Content:
+    contents: tuple[Content, ...] = ("signed", "positive", "distinct")
+    if options.nonfinite and plan.nonfinite % 12 == 11:
+        contents = ("signed", "nonfinite", "positive", "nonfinite")
+    return contents[row.content % len(contents)]
+
+
+def _dynamic(row: ArgumentRow, shape: tuple[int, ...]) -> tuple[int, ...]:
+    large = [dim for dim, size in enumerate(shape) if size > 1]
+    return (large[row.dynamic % len(large)],) if large and row.dynamic % 3 < 2 else ()
+
+
+def is_trained(plan: PlanRow, options: Options) -> bool:
+    """Tell whether the program is to be backpropagated through."""
+    return bool(plan.training % 2) if options.training is None else options.training
+
+
+def _arguments(rows: ProgramRows, options: Options) -> tuple[TensorInput, ...]:
+    made: list[TensorInput] = []
+    for row in rows.arguments:
+        made.append(_aliasing(row, made) or argument_of(row, rows.plan, options, first=not made))
+    if is_trained(rows.plan, options) and not any(argument.requires_grad for argument in made):
+        made[0] = replace(made[0], requires_grad=True)
+    return tuple(made)
+
+
+def _aliasing(row: ArgumentRow, made: Sequence[TensorInput]) -> TensorInput | None:
+    """Return an input that shares the memory of an earlier one, if the row asks for it."""
+    if not made or row.alias % 10 != 9:
+        return None
+    target = row.shape % len(made)
+    if made[target].alias_of is not None or made[target].layout == "expanded":
+        return None
+    return replace(made[target], alias_of=target, requires_grad=False, dynamic=())
+
+
+# Steps
+
+
+@functools.lru_cache(maxsize=64)
+def table(options: Options) -> tuple[Operator, ...]:
+    """Return the operators that programs are made of, as often as they are to be drawn."""
+    wanted = options.families or frozenset(families()) - frozenset(() if options.data_dependent else _SWITCHED)
+    found = [operator for operator in operators().values() if operator.family in wanted]
+    return tuple(operator for operator in found for _ in range(WEIGHTS.get(operator.family, 1)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _open(options: Options, off: frozenset[str]) -> tuple[Operator, ...]:
+    everything = table(options)
+    return tuple(operator for operator in everything if operator.family not in off) or everything
+
+
+def _operator(row: StepRow, options: Options, off: frozenset[str]) -> Operator:
+    """Return the operator of a row. It stays the same when a family is switched on that it is not of."""
+    everything = table(options)
+    operator = everything[row.operator % len(everything)]
+    still = _open(options, off)
+    return operator if operator.family not in off else still[row.operator % len(still)]
+
+
+def _scope(row: StepRow, plan: PlanRow, options: Options) -> Scope:
+    place = row.scope % 4
+    scope = SCOPES[plan.scopes[place - 1] % len(SCOPES)] if place else ()
+    if options.regions:
+        return scope
+    return tuple(context for context in scope if not isinstance(context, Region))
+
+
+def _block(rows: Iterable[StepRow], position: int, plan: PlanRow, options: Options) -> Block:
+    """Return the block that the rows describe: elementwise, so that it can be called with any shape."""
+    parameters = 1 + position % 2
+    builder = Builder((TensorInput((4,), content="positive"),) * parameters)
+    small = tuple(operator for operator in _open(options, plan.off) if operator.elementwise) or _elementwise()
     for row in rows:
-        scope = SCOPES[row.scope % len(SCOPES)]
-        step = builder.choose(table[row.operator % len(table)], row.references, row.numbers, scope)
-        if step is not None and row.returned % 4 == 1:
-            returned.extend(step.results)
+        scope = _scope(row, plan, options)
+        if any(isinstance(context, Context) for context in scope):
+            scope = ()
+        builder.choose(small[row.operator % len(small)], row.references, row.numbers, scope)
+    if not builder.steps:
+        builder.add(Step("sin", (0,)))
+    return Block(tuple(range(parameters)), tuple(builder.steps), builder.steps[-1].results[0])
+
+
+@functools.cache
+def _elementwise() -> tuple[Operator, ...]:
+    return tuple(operator for operator in operators().values() if operator.elementwise)
+
+
+def program_of(rows: ProgramRows, options: Options | None = None) -> Program:
+    """Return the program that the rows describe; rows that fit nothing are left out.
+
+    Writes that eager cannot backpropagate through are left out as well, so that every program runs and, if it is one to
+    train, trains.
+    """
+    options = options or Options()
+    plan = rows.plan
+    blocks = tuple(_block(block, position, plan, options) for position, block in enumerate(rows.blocks))
+    builder = Builder(_arguments(rows, options), blocks)
+    asked: dict[int, int] = {}
+    for row in rows.steps:
+        operator = _operator(row, options, plan.off)
+        step = builder.choose(operator, row.references, row.numbers, _scope(row, plan, options))
+        asked.update(dict.fromkeys(step.results if step else (), row.returned % 12))
+    if not any(step.results or operators()[step.operator].writes for step in builder.steps):
+        scope = _scope(rows.steps[0], plan, options) if rows.steps else ()
+        builder.add(Step("add", (0, 0), scope=scope))
+    outputs = _outputs(builder, rows.arguments, asked)
+    training = is_trained(plan, options)
+    if training:
+        builder, outputs = backpropagating(builder, outputs)
+    dynamic = True if options.dynamic and plan.dynamic % 16 == 15 else None
+    return with_possible_order(builder.program(outputs, training=training, dynamic=dynamic))
+
+
+def _outputs(builder: Builder, arguments: Sequence[ArgumentRow], asked: dict[int, int]) -> list[int]:
+    """Return what nobody reads, what rows ask for, some of it twice, and sometimes an input."""
     used = {number for step in builder.steps for number in step.operands}
     made = [number for step in builder.steps for number in step.results]
-    outputs = [number for number in made if number not in used or number in returned]
-    return builder.program(outputs)
+    hidden, returned, twice = 2, (1, 3), 3
+    outputs = [
+        number for number in made if (number not in used and asked.get(number) != hidden) or asked.get(number) in returned
+    ]
+    outputs += [number for number in made if asked.get(number) == twice]
+    outputs += [index for index, row in enumerate(arguments) if row.returned % 12 == 11]
+    return outputs or made[-1:] or [0]
+
+
+__all__ = ["ArgumentRow", "Options", "PlanRow", "ProgramRows", "StepRow", "argument_of", "program_of", "table"]

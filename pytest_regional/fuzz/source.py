@@ -61,7 +61,7 @@ def _execute(source: str, scope: dict[str, Any]) -> None:
     name = f"<program {number}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     linecache.cache.pop(f"<program {number - _REMEMBERED}>", None)
-    exec(compile(source, name, "exec"), scope)
+    exec(compile(source, name, "exec", dont_inherit=True), scope)
 
 
 def _imports(program: Program) -> str:

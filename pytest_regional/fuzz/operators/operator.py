@@ -41,7 +41,7 @@ class Value:
     @property
     def rank(self) -> int:
         """Its number of dimensions."""
-        return self.tensor.dim()
+        return len(self.shape)
 
     @property
     def count(self) -> int:
@@ -56,7 +56,7 @@ class Value:
     @property
     def is_float(self) -> bool:
         """Whether its dtype is a floating one."""
-        return self.tensor.is_floating_point()
+        return bool(self.tensor.is_floating_point())
 
     @property
     def is_bool(self) -> bool:
@@ -172,7 +172,7 @@ class Operator:
         """Its source as Python code over the same names."""
         names = {name: name for name in (*OPERAND_NAMES, "block", "other", *self.parameter_names)}
         mode = "eval" if self.results else "exec"
-        return compile(self.template.format(**names), f"<{self.name}>", mode)
+        return compile(self.template.format(**names), f"<{self.name}>", mode, dont_inherit=True)
 
 
 def _field_names(template: str) -> list[str]:
@@ -198,9 +198,14 @@ def anything(value: Value, *before: Value) -> bool:
     return not value.unbacked
 
 
-def floating(value: Value, *before: Value) -> bool:
-    """Want a floating-point tensor."""
+def real(value: Value, *before: Value) -> bool:
+    """Want a floating-point tensor, NaN and infinities allowed."""
     return value.is_float and not value.unbacked
+
+
+def floating(value: Value, *before: Value) -> bool:
+    """Want a floating-point tensor of numbers."""
+    return value.is_float and value.facts.finite and not value.unbacked
 
 
 def integer(value: Value, *before: Value) -> bool:
@@ -247,6 +252,34 @@ def distinct(value: Value, *before: Value) -> bool:
     return value.facts.distinct and value.facts.exact and value.facts.finite
 
 
+def bits(value: Value, *before: Value) -> bool:
+    """Want a tensor whose bits every implementation agrees on, NaN and infinities allowed."""
+    return value.facts.exact and not value.unbacked
+
+
+def unkinked_at(*points: float) -> Wanted:
+    """Return the condition that a derivative that jumps at ``points`` does no harm.
+
+    It does none where there is no gradient, where all agree on the bits, and where values stay on one side.
+    """
+
+    def harmless(value: Value, *before: Value) -> bool:
+        facts = value.facts
+        return (
+            not value.requires_grad
+            or facts.exact
+            or not any(facts.low - 0.01 <= at <= facts.high + 0.01 for at in points)
+        )
+
+    return harmless
+
+
+def unkinked(value: Value, *before: Value) -> bool:
+    """Want that a derivative that depends on which of the operands is larger does no harm."""
+    operands = (value, *before)
+    return not any(one.requires_grad for one in operands) or all(one.facts.exact for one in operands)
+
+
 def at_least(low: float) -> Wanted:
     """Return the condition of elements from ``low`` upward."""
     return lambda value, *before: value.facts.low >= low
@@ -273,6 +306,11 @@ def broadcasts(value: Value, *before: Value) -> bool:
     return all(ours == theirs or 1 in (ours, theirs) for ours, theirs in pairs)
 
 
+def matrix_of(value: Value, *before: Value) -> bool:
+    """Want a matrix that the first operand can be multiplied with from the left."""
+    return value.rank == 2 and before[0].rank >= 1 and value.shape[0] == before[0].shape[-1]
+
+
 def fits_into(value: Value, *before: Value) -> bool:
     """Want a shape that broadcasts to the first operand's, which it does not enlarge."""
     if value.rank > before[0].rank:
@@ -292,6 +330,22 @@ def writable(value: Value, *before: Value) -> bool:
 def _is_view_of_leaf(tensor: torch.Tensor) -> bool:
     base = tensor._base
     return base is not None and base.requires_grad and base.is_leaf
+
+
+def dense(value: Value, *before: Value) -> bool:
+    """Want a tensor whose rows lie one behind the other in memory."""
+    return bool(value.tensor.is_contiguous())
+
+
+def apart(value: Value, *before: Value) -> bool:
+    """Want a tensor that shares no memory with the operands before."""
+    memory = value.tensor.untyped_storage()._cdata
+    return all(one.tensor.untyped_storage()._cdata != memory for one in before)
+
+
+def either(*conditions: Wanted) -> Wanted:
+    """Return a condition that holds where one of ``conditions`` does."""
+    return lambda value, *before: any(condition(value, *before) for condition in conditions)
 
 
 def without_gradient(value: Value, *before: Value) -> bool:

@@ -1,4 +1,4 @@
-"""Elementwise operators."""
+"""Elementwise operators on floating-point tensors."""
 
 from __future__ import annotations
 
@@ -11,73 +11,340 @@ from pytest_regional.fuzz.operators.operator import (
     Operator,
     Picks,
     Value,
+    Wanted,
     also,
-    anything,
     at_least,
+    bits,
+    boolean,
     broadcasts,
     exact,
-    finite,
     floating,
     no_larger_than,
+    real,
     same_dtype,
+    unkinked,
+    unkinked_at,
+)
+
+#: Smooth, and under autocast in the operands' own dtype on every device.
+_PLAIN = (
+    "add",
+    "mul",
+    "sub",
+    "sin",
+    "cos",
+    "neg",
+    "abs",
+    "relu",
+    "tanh",
+    "sigmoid",
+    "mul_number",
+    "add_number",
+    "silu",
 )
 
 
-def _unary(name: str, template: str, facts: Callable[[Facts], Facts], *conditions: Any) -> Operator:
-    wanted = also(floating, *conditions)
-    return Operator(name, "pointwise", template, (wanted,), lambda a: facts(a.facts), elementwise=True)
+def _operator(name: str, template: str, operands: tuple[Wanted, ...], facts: Any, **fields: Any) -> Operator:
+    fields = {"elementwise": True, "autocast": name in _PLAIN, **fields}
+    return Operator(name, "pointwise", template, operands, facts, **fields)
 
 
-def _binary(name: str, facts: Callable[[Facts, Facts], Facts], *conditions: Any) -> Operator:
-    return Operator(
-        name,
-        "pointwise",
-        f"torch.{name}({{a}}, {{b}})",
-        (floating, also(floating, same_dtype, broadcasts, *conditions)),
-        lambda a, b: facts(a.facts, b.facts),
-        elementwise=True,
+def _unary(name: str, facts: Callable[[Facts], Facts], *conditions: Wanted, call: str = "") -> Operator:
+    template = call or f"torch.{name}({{a}})"
+    return _operator(name, template, (also(*(conditions or (floating,))),), lambda a: facts(a.facts))
+
+
+def _functional(name: str, facts: Callable[[Facts], Facts], *conditions: Wanted, arguments: str = "") -> Operator:
+    call = f"torch.nn.functional.{name}({{a}}{arguments})"
+    return _unary(name, facts, floating, *conditions, call=call)
+
+
+def _monotone(name: str, function: Callable[[float], float], *conditions: Wanted) -> Operator:
+    return _unary(name, lambda a: a.within(function), floating, *conditions)
+
+
+def _bounded(name: str, low: float, high: float, *conditions: Wanted) -> Operator:
+    return _unary(name, lambda a: between(low, high, a), floating, *conditions)
+
+
+def _binary(
+    name: str, facts: Callable[[Facts, Facts], Facts], *conditions: Wanted, call: str = "", first: Wanted = floating
+) -> Operator:
+    template = call or f"torch.{name}({{a}}, {{b}})"
+    second = also(first, same_dtype, broadcasts, *conditions)
+    return _operator(name, template, (first, second), lambda a, b: facts(a.facts, b.facts))
+
+
+def _constant(values: Sequence[Value], picks: Picks) -> dict[str, Any]:
+    return {"value": picks.one_of((2.0, 0.5, -1.0, 3, 1.0, 0.0))}
+
+
+def _with_number(name: str, call: str, facts: Callable[[Facts, float], Facts], *conditions: Wanted) -> Operator:
+    return _operator(
+        name, call, (also(*(conditions or (floating,))),), lambda a, value: facts(a.facts, value), choose=_constant
     )
+
+
+def _kept(low: float, high: float, a: Facts) -> Facts:
+    """Return the facts of elements moved to a range where they are outside of it."""
+    ends = min(max(a.low, low), high), min(max(a.high, low), high)
+    return Facts(*ends, exact=a.exact, finite=a.finite)
+
+
+def _quotient(a: Facts, b: Facts) -> Facts:
+    return product(a, b.within(lambda x: 1 / x))
+
+
+def _power(a: Facts, b: Facts) -> Facts:
+    ends = [x**y for x in (a.low, a.high) for y in (b.low, b.high)]
+    return between(min(1.0, *ends), max(1.0, *ends), a, b)
+
+
+def _rounded(a: Facts) -> Facts:
+    return Facts(math.floor(a.low), math.ceil(a.high), exact=True)
+
+
+def _choose_bounds(values: Sequence[Value], picks: Picks) -> dict[str, Any]:
+    low = picks.one_of((-1.0, 0.0, -0.5))
+    return {"low": low, "high": picks.one_of((1.0, 0.75, 1.5))}
+
+
+def _alpha(values: Sequence[Value], picks: Picks) -> dict[str, Any]:
+    return {"alpha": picks.one_of((2, -1, 0.5))}
+
+
+_SMOOTH = (
+    _bounded("sin", -1, 1, no_larger_than(32)),
+    _bounded("cos", -1, 1, no_larger_than(32)),
+    _monotone("tanh", math.tanh),
+    _bounded("sigmoid", 0, 1),
+    _unary("square", lambda a: between(0, a.size**2, a), floating),
+    _monotone("exp", math.exp, no_larger_than(4)),
+    _monotone("expm1", math.expm1, no_larger_than(4)),
+    _monotone("log", math.log, at_least(0.1)),
+    _monotone("log1p", math.log1p, at_least(-0.5)),
+    _monotone("log2", math.log2, at_least(0.1)),
+    _monotone("sqrt", math.sqrt, at_least(0.1)),
+    _monotone("rsqrt", lambda x: 1 / math.sqrt(x), at_least(0.1)),
+    _monotone("reciprocal", lambda x: 1 / x, at_least(0.1)),
+    _monotone("erf", math.erf),
+    _monotone("atan", math.atan),
+    _monotone("sinh", math.sinh, no_larger_than(4)),
+    _unary("cosh", lambda a: between(1, math.cosh(a.size), a), floating, no_larger_than(4)),
+    _monotone("asinh", math.asinh),
+    _monotone("asin", math.asin, no_larger_than(0.9)),
+    _monotone("atanh", math.atanh, no_larger_than(0.9)),
+    _monotone("tan", math.tan, no_larger_than(1.2)),
+    _monotone("exp2", lambda x: 2**x, no_larger_than(6)),
+    _functional("silu", lambda a: between(-0.3, max(a.high, 0.0), a)),
+    _functional("gelu", lambda a: between(-0.2, max(a.high, 0.0), a)),
+    Operator(
+        "gelu_tanh",
+        "pointwise",
+        'torch.nn.functional.gelu({a}, approximate="tanh")',
+        (floating,),
+        lambda a: between(-0.2, max(a.facts.high, 0.0), a.facts),
+        elementwise=True,
+    ),
+    _functional("mish", lambda a: between(-0.4, max(a.high, 0.0), a)),
+    _functional("softplus", lambda a: between(0, max(a.high, 0.0) + 0.7, a), no_larger_than(16)),
+    _functional("logsigmoid", lambda a: between(min(a.low, 0.0) - 0.7, 0.0, a)),
+    _functional("elu", lambda a: between(-1.0, max(a.high, 0.0), a), unkinked_at(0.0)),
+)
+
+_KINKED = (
+    _unary("relu", lambda a: _kept(0.0, math.inf, a), real, unkinked_at(0.0)),
+    _unary("abs", lambda a: Facts(0.0, a.size, a.exact, finite=a.finite), real, unkinked_at(0.0)),
+    _functional(
+        "leaky_relu", lambda a: between(min(a.low, 0.0), max(a.high, 0.0), a), unkinked_at(0.0), arguments=", 0.1"
+    ),
+    _functional("hardtanh", lambda a: _kept(-1.0, 1.0, a), unkinked_at(-1.0, 1.0)),
+    _functional("relu6", lambda a: _kept(0.0, 6.0, a), unkinked_at(0.0, 6.0)),
+    _functional("hardsigmoid", lambda a: between(0.0, 1.0, a), unkinked_at(-3.0, 3.0)),
+    _functional("hardswish", lambda a: between(-0.4, max(a.high, 0.0), a), unkinked_at(-3.0, 3.0)),
+    _operator(
+        "clamp",
+        "torch.clamp({a}, {low}, {high})",
+        (also(floating, unkinked_at(-1.0, -0.5, 0.0, 0.75, 1.0, 1.5)),),
+        lambda a, low, high: _kept(low, high, a.facts),
+        choose=_choose_bounds,
+    ),
+)
+
+_JUMPING = (
+    _unary("floor", _rounded, exact, floating),
+    _unary("ceil", _rounded, exact, floating),
+    _unary("round", _rounded, exact, floating),
+    _unary("trunc", _rounded, exact, floating),
+    _unary("frac", lambda a: Facts(-1, 1, exact=True), exact, floating),
+    _unary("sign", lambda a: Facts(-1, 1, exact=True), exact, floating),
+    _unary(
+        "nan_to_num",
+        lambda a: Facts(min(a.low, 0.0), max(a.high, 0.0), a.exact),
+        bits,
+        real,
+        call="torch.nan_to_num({a}, 0.0, 1.5, -1.5)",
+    ),
+)
+
+_BINARY = (
+    _binary("sub", difference, first=real),
+    _binary("div", _quotient, at_least(0.1)),
+    _binary("maximum", lambda a, b: a.join(b), unkinked),
+    _binary("minimum", lambda a, b: a.join(b), unkinked),
+    _operator(
+        "pow",
+        "torch.pow({a}, {b})",
+        (also(floating, at_least(0.1)), also(floating, same_dtype, broadcasts, no_larger_than(2))),
+        lambda a, b: _power(a.facts, b.facts),
+    ),
+    _operator(
+        "atan2",
+        "torch.atan2({a}, {b})",
+        (also(floating, at_least(0.1)), also(floating, same_dtype, broadcasts, at_least(0.1))),
+        lambda a, b: between(0, 1.6, a.facts, b.facts),
+    ),
+    _operator(
+        "hypot",
+        "torch.hypot({a}, {b})",
+        (also(floating, at_least(0.1)), also(floating, same_dtype, broadcasts)),
+        lambda a, b: between(0, a.facts.size + b.facts.size, a.facts, b.facts),
+    ),
+    _binary("copysign", lambda a, b: Facts(-a.size, a.size, a.exact, finite=a.finite), exact),
+    _binary("logaddexp", lambda a, b: between(max(a.low, b.low), max(a.high, b.high) + 0.7, a, b)),
+    _binary("fmod", lambda a, b: Facts(-a.size, a.size, exact=True), exact, at_least(0.1), first=also(floating, exact)),
+    _binary(
+        "swiglu", lambda a, b: product(between(-0.3, max(a.high, 0.0)), b), call="torch.nn.functional.silu({a}) * {b}"
+    ),
+    _operator(
+        "add_alpha",
+        "torch.add({a}, {b}, alpha={alpha})",
+        (floating, also(floating, same_dtype, broadcasts)),
+        lambda a, b, alpha: total(a.facts, b.facts.scaled(alpha)),
+        choose=_alpha,
+    ),
+    Operator(
+        "add_mixed",
+        "pointwise",
+        "{a} + {b}",
+        (floating, also(floating, broadcasts)),
+        lambda a, b: total(a.facts, b.facts),
+        autocast=True,
+    ),
+    Operator(
+        "mul_mixed",
+        "pointwise",
+        "{a} * {b}",
+        (floating, also(floating, broadcasts)),
+        lambda a, b: product(a.facts, b.facts),
+        autocast=True,
+    ),
+    Operator(
+        "mul_mask",
+        "pointwise",
+        "{a} * {b}",
+        (real, also(boolean, broadcasts)),
+        lambda a, b: product(a.facts, b.facts),
+    ),
+)
+
+_NUMBERS = (
+    _with_number("mul_number", "torch.mul({a}, {value})", lambda a, value: a.scaled(value), real),
+    _with_number("add_number", "{a} + {value}", lambda a, value: between(a.low + value, a.high + value, a), real),
+    _with_number("rsub_number", "{value} - {a}", lambda a, value: between(value - a.high, value - a.low, a), real),
+    _with_number("div_number", "{a} / ({value} + 4)", lambda a, value: a.scaled(1 / (value + 4)), real),
+    _unary("cube", lambda a: between(-(a.size**3), a.size**3, a), floating, call="{a} ** 3"),
+)
+
+
+def _mixed(a: Value, b: Value, c: Value) -> Facts:
+    return b.facts.join(c.facts)
+
+
+_TERNARY = (
+    Operator(
+        "where",
+        "pointwise",
+        "torch.where({a}, {b}, {c})",
+        (
+            boolean,
+            also(real, broadcasts),
+            also(real, lambda value, a, b: value.dtype == b.dtype and value.shape == b.shape),
+        ),
+        _mixed,
+    ),
+    Operator(
+        "masked_fill",
+        "pointwise",
+        "{a}.masked_fill({b}, {value})",
+        (real, also(boolean, broadcasts)),
+        lambda a, b, value: a.facts.join(Facts(value, value, exact=True)),
+        _constant,
+    ),
+    Operator(
+        "masked_fill_inf",
+        "pointwise",
+        '{a}.masked_fill({b}, float("-inf"))',
+        (floating, also(boolean, broadcasts)),
+        lambda a, b: Facts(a.facts.low, a.facts.high, a.facts.exact, finite=False),
+    ),
+    Operator(
+        "where_number",
+        "pointwise",
+        "torch.where({a}, {b}, {value})",
+        (boolean, also(real, broadcasts)),
+        lambda a, b, value: b.facts.join(Facts(value, value, exact=True)),
+        _constant,
+    ),
+    _operator(
+        "lerp",
+        "torch.lerp({a}, {b}, 0.25)",
+        (floating, also(floating, same_dtype, broadcasts)),
+        lambda a, b: between(min(a.facts.low, b.facts.low), max(a.facts.high, b.facts.high), a.facts, b.facts),
+    ),
+    _operator(
+        "addcmul",
+        "torch.addcmul({a}, {b}, {c})",
+        (floating, also(floating, same_dtype, broadcasts), also(floating, same_dtype, broadcasts)),
+        lambda a, b, c: total(a.facts, product(b.facts, c.facts)),
+    ),
+    _operator(
+        "addcdiv",
+        "torch.addcdiv({a}, {b}, {c})",
+        (floating, also(floating, same_dtype, broadcasts), also(floating, same_dtype, broadcasts, at_least(0.1))),
+        lambda a, b, c: total(a.facts, _quotient(b.facts, c.facts)),
+    ),
+)
 
 
 def _comparison(name: str) -> Operator:
     return Operator(
         name,
-        "pointwise",
+        "comparison",
         f"torch.{name}({{a}}, {{b}})",
-        (also(anything, exact), also(anything, exact, same_dtype, broadcasts)),
+        (exact, also(exact, same_dtype, broadcasts)),
         lambda a, b: integers(0, 1),
     )
 
 
-def _constant(values: Sequence[Value], picks: Picks) -> dict[str, Any]:
-    return {"value": picks.one_of((2.0, 0.5, -1.0, 3, 1.0))}
-
+_COMPARISONS = (
+    *map(_comparison, ("gt", "eq", "le", "ne")),
+    Operator("gt_number", "comparison", "{a} > {value}", (exact,), lambda a, value: integers(0, 1), _constant),
+    Operator("isnan", "comparison", "torch.isnan({a})", (also(real, bits),), lambda a: integers(0, 1)),
+    Operator("isfinite", "comparison", "torch.isfinite({a})", (also(real, bits),), lambda a: integers(0, 1)),
+    Operator("signbit", "comparison", "torch.signbit({a})", (also(floating, exact),), lambda a: integers(0, 1)),
+)
 
 OPERATORS = (
-    _binary("add", total),
-    _binary("mul", product),
-    _unary("sin", "torch.sin({a})", lambda a: between(-1, 1, a), no_larger_than(32)),
-    _binary("sub", difference),
-    Operator(
-        "mul_number",
-        "pointwise",
-        "torch.mul({a}, {value})",
-        (floating,),
-        lambda a, value: a.facts.scaled(value),
-        choose=_constant,
-        elementwise=True,
-    ),
-    _unary("relu", "torch.relu({a})", lambda a: Facts(max(a.low, 0.0), max(a.high, 0.0), a.exact, finite=a.finite)),
-    _unary("neg", "torch.neg({a})", lambda a: Facts(-a.high, -a.low, a.exact, a.distinct, a.finite)),
-    _unary("abs", "torch.abs({a})", lambda a: Facts(0.0, a.size, a.exact, finite=a.finite)),
-    _unary("tanh", "torch.tanh({a})", lambda a: a.within(math.tanh)),
-    _unary("exp", "torch.exp({a})", lambda a: a.within(math.exp), no_larger_than(4)),
-    _unary("log", "torch.log({a})", lambda a: a.within(math.log), at_least(0.1)),
-    _unary("reciprocal", "torch.reciprocal({a})", lambda a: a.within(lambda x: 1 / x), at_least(0.1)),
-    _unary("silu", "torch.nn.functional.silu({a})", lambda a: between(-0.3, max(a.high, 0.0), a), finite),
-    _unary("gelu", "torch.nn.functional.gelu({a})", lambda a: between(-0.2, max(a.high, 0.0), a), finite),
-    _binary("div", lambda a, b: product(a, b.within(lambda x: 1 / x)), at_least(0.1)),
-    _binary("maximum", lambda a, b: a.join(b)),
-    _comparison("gt"),
-    _comparison("eq"),
+    _binary("add", total, first=real),
+    _binary("mul", product, first=real),
+    _SMOOTH[0],
+    _unary("neg", lambda a: Facts(-a.high, -a.low, a.exact, a.distinct, a.finite), real),
+    *_SMOOTH[1:],
+    *_NUMBERS,
+    *_BINARY,
+    *_KINKED,
+    *_TERNARY,
+    *_JUMPING,
+    *_COMPARISONS,
 )

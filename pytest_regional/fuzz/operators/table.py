@@ -15,16 +15,17 @@ class UnknownOperatorError(ValueError):
 
 @functools.cache
 def operators() -> Mapping[str, Operator]:
-    """Return the table, the simplest operators first."""
+    """Return the operators that this torch has, the simplest first."""
+    from pytest_regional._torch import torch_version
     from pytest_regional.fuzz.operators import MODULES
 
-    found: dict[str, Operator] = {}
-    for module in MODULES:
-        for operator in module.OPERATORS:
-            if operator.name in found:
-                raise ValueError(f"two operators are called {operator.name!r}")
-            found[operator.name] = operator
-    return MappingProxyType(found)
+    everything = [operator for module in MODULES for operator in module.OPERATORS]
+    names = [operator.name for operator in everything]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ValueError(f"two operators are called {min(twice)!r}")
+    version = torch_version()
+    return MappingProxyType({operator.name: operator for operator in everything if operator.since <= version})
 
 
 def operator_named(name: str) -> Operator:
@@ -39,7 +40,7 @@ def operator_named(name: str) -> Operator:
     if name not in table:
         close = difflib.get_close_matches(name, table, n=3)
         nearest = f"; nearest: {', '.join(close)}" if close else ""
-        raise UnknownOperatorError(f"no operator is called {name!r}{nearest}")
+        raise UnknownOperatorError(f"no operator of this torch is called {name!r}{nearest}")
     return table[name]
 
 

@@ -1,48 +1,150 @@
-"""Views, slices and copies that change the layout."""
+"""Views: the same memory under other sizes and strides, in one piece or several."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytest_regional.fuzz.facts import Facts
-from pytest_regional.fuzz.operators.operator import Operator, Picks, Value, also, anything, ranked
+from pytest_regional.fuzz.operators.operator import Operator, Parameters, Picks, Value, Wanted, also, anything, ranked
 
 
 def _moved(a: Value, **parameters: Any) -> Facts:
     return a.facts.moved()
 
 
-def _two_dimensions(values: Sequence[Value], picks: Picks) -> dict[str, Any]:
+def _repeated(a: Value, **parameters: Any) -> Facts:
+    return a.facts.repeated()
+
+
+def _view(
+    name: str,
+    call: str,
+    *conditions: Wanted,
+    choose: Callable[[Sequence[Value], Picks], Parameters | None] | None = None,
+    facts: Any = _moved,
+    results: int = 1,
+) -> Operator:
+    fields: dict[str, Any] = {} if choose is None else {"choose": choose}
+    wanted = also(anything, *conditions)
+    return Operator(name, "view", "{a}." + call, (wanted,), facts, results=results, autocast=True, **fields)
+
+
+def _two_dimensions(values: Sequence[Value], picks: Picks) -> Parameters:
     rank = values[0].rank
     first = picks.below(rank)
     return {"first": first, "second": (first + 1 + picks.below(rank - 1)) % rank}
 
 
-def _slice(values: Sequence[Value], picks: Picks) -> dict[str, Any]:
+def _permutation(values: Sequence[Value], picks: Picks) -> Parameters:
+    rank = values[0].rank
+    turned = picks.below(rank)
+    dims = [(dim + turned) % rank for dim in range(rank)]
+    return {"dims": tuple(reversed(dims) if picks.flag() else dims)}
+
+
+def _dimension(values: Sequence[Value], picks: Picks) -> Parameters:
+    return {"dim": picks.below(values[0].rank)}
+
+
+def _new_dimension(values: Sequence[Value], picks: Picks) -> Parameters:
+    return {"dim": picks.below(values[0].rank + 1)}
+
+
+def _slice(values: Sequence[Value], picks: Picks) -> Parameters:
     dim = picks.below(values[0].rank)
     size = values[0].shape[dim]
     start = picks.below(size)
-    return {"dim": dim, "start": start, "end": start + 1 + picks.below(size - start)}
+    return {"dim": dim, "start": start, "length": 1 + picks.below(size - start)}
+
+
+def _place(values: Sequence[Value], picks: Picks) -> Parameters | None:
+    dim = picks.below(values[0].rank)
+    size = values[0].shape[dim]
+    return {"dim": dim, "index": picks.below(size)} if size else None
+
+
+def _new_shape(values: Sequence[Value], picks: Picks) -> Parameters:
+    return {"shape": picks.one_of(_shapes_of(values[0].shape))}
+
+
+def _shapes_of(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return shapes of as many elements."""
+    found = [(-1,), (1, *shape), (*shape, 1)] if 0 not in shape else [(0,), (1, *shape)]
+    if len(shape) >= 2:
+        found += [(shape[0] * shape[1], *shape[2:]), (*shape[2:], shape[1], shape[0])]
+    if shape and shape[-1] % 2 == 0 and shape[-1]:
+        found += [(*shape[:-1], 2, shape[-1] // 2), (*shape[:-1], shape[-1] // 2, 2)]
+    return found
+
+
+def _expansion(values: Sequence[Value], picks: Picks) -> Parameters:
+    shape = values[0].shape
+    enlarged = tuple(3 if size == 1 else size for size in shape)
+    return {"shape": picks.one_of(((2, *shape), enlarged, (1, *enlarged)))}
+
+
+def _single(value: Value, *before: Value) -> bool:
+    return 1 in value.shape
+
+
+def _with_size(least: int, most: int = 64) -> Wanted:
+    return lambda value, *before: any(least <= size <= most for size in value.shape)
+
+
+def _dimension_of(least: int, most: int = 64) -> Callable[[Sequence[Value], Picks], Parameters]:
+    def choose(values: Sequence[Value], picks: Picks) -> Parameters:
+        return {"dim": picks.one_of([dim for dim, size in enumerate(values[0].shape) if least <= size <= most])}
+
+    return choose
+
+
+def _squeezable(values: Sequence[Value], picks: Picks) -> Parameters:
+    return _dimension_of(1, 1)(values, picks)
+
+
+def _window(values: Sequence[Value], picks: Picks) -> Parameters:
+    found = _dimension_of(2)(values, picks)
+    return {**found, "step": 1 + picks.below(2)}
+
+
+def _pieces(a: Value, **parameters: Any) -> tuple[Facts, Facts]:
+    return a.facts.moved(), a.facts.moved()
+
+
+def _split_sizes(values: Sequence[Value], picks: Picks) -> Parameters:
+    found = _dimension_of(2)(values, picks)
+    size = values[0].shape[found["dim"]]
+    first = 1 + picks.below(size - 1)
+    return {**found, "sizes": (first, size - first)}
 
 
 OPERATORS = (
-    Operator(
-        "transpose",
-        "view",
-        "{a}.transpose({first}, {second})",
-        (also(anything, ranked(2)),),
-        _moved,
-        _two_dimensions,
-    ),
-    Operator("flatten", "view", "{a}.flatten()", (anything,), _moved),
-    Operator("clone", "view", "{a}.clone()", (anything,), _moved),
-    Operator(
-        "narrow",
-        "view",
-        "{a}.narrow({dim}, {start}, {end} - {start})",
-        (also(anything, ranked(1)),),
-        _moved,
-        _slice,
+    _view("transpose", "transpose({first}, {second})", ranked(2), choose=_two_dimensions),
+    _view("narrow", "narrow({dim}, {start}, {length})", ranked(1), _with_size(1), choose=_slice),
+    _view("flatten", "flatten()"),
+    _view("reshape", "reshape({shape})", choose=_new_shape),
+    _view("view", "view({shape})", choose=_new_shape),
+    _view("permute", "permute({dims})", ranked(2), choose=_permutation),
+    _view("select", "select({dim}, {index})", ranked(1), _with_size(1), choose=_place),
+    _view("unsqueeze", "unsqueeze({dim})", ranked(0, 4), choose=_new_dimension),
+    _view("squeeze", "squeeze({dim})", _single, choose=_squeezable),
+    _view("expand", "expand({shape})", ranked(0, 3), choose=_expansion, facts=_repeated),
+    _view("matrix_transpose", "mT", ranked(2)),
+    _view("diagonal", "diagonal(0, 0, -1)", ranked(2)),
+    _view("unfold", "unfold({dim}, 2, {step})", ranked(1, 3), _with_size(2), choose=_window, facts=_repeated),
+    _view("every_second", "movedim(0, -1)[..., ::2]", ranked(1)),
+    _view("detach", "detach()"),
+    _view("alias", "view_as({a})"),
+    _view("chunk", "chunk(2, {dim})", _with_size(2), choose=_dimension_of(2), facts=_pieces, results=2),
+    _view("split", "split({sizes}, {dim})", _with_size(2), choose=_split_sizes, facts=_pieces, results=2),
+    _view("unbind", "unbind({dim})", _with_size(2, 2), choose=_dimension_of(2, 2), facts=_pieces, results=2),
+    _view(
+        "tensor_split",
+        "tensor_split(3, {dim})",
+        _with_size(3),
+        choose=_dimension_of(3),
+        facts=lambda a, dim: (a.facts, a.facts, a.facts),
+        results=3,
     ),
 )

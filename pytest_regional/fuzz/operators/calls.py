@@ -1,0 +1,99 @@
+"""Calls of a program's blocks: plainly, checkpointed, as a nested region, in branches and in loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pytest_regional.fuzz.facts import Facts
+from pytest_regional.fuzz.operators.operator import (
+    Operator,
+    Parameters,
+    Picks,
+    Value,
+    Wanted,
+    also,
+    dense,
+    exact,
+    floating,
+    nonempty,
+    same_dtype,
+    same_shape,
+)
+
+Function = Callable[..., Any]
+
+
+def _first(a: Any, block: Function) -> Any:
+    return block(a)
+
+
+def _first_of_two(a: Any, b: Any, block: Function) -> Any:
+    return block(a, b)
+
+
+def _result(*values: Any, **parameters: Any) -> Facts:
+    """Return the facts of the block's result, which stand behind the operands."""
+    result: Facts = values[-1]
+    return result
+
+
+def _call(name: str, family: str, template: str, **fields: Any) -> Operator:
+    operands = (also(floating, nonempty),)
+    return Operator(name, family, template, operands, _result, calls=1, evaluate=_first, **fields)
+
+
+def _call_with_two(name: str, family: str, template: str, **fields: Any) -> Operator:
+    operands: tuple[Wanted, ...] = (also(floating, nonempty), also(floating, same_dtype, same_shape))
+    return Operator(name, family, template, operands, _result, calls=1, passes=2, evaluate=_first_of_two, **fields)
+
+
+def _either(condition: Value, a: Value, first: Facts, second: Facts) -> Facts:
+    return first.join(second)
+
+
+def _branch(condition: Any, a: Any, block: Function, other: Function) -> Any:
+    return block(a) if condition.flatten()[0] > 0 else other(a)
+
+
+def _count(values: Sequence[Value], picks: Picks) -> Parameters:
+    return {"count": 2 + picks.below(2)}
+
+
+def _loop(a: Any, block: Function, count: int) -> Any:
+    for _ in range(count):
+        a = block(a)
+    return a
+
+
+_CHECKPOINT = "torch.utils.checkpoint.checkpoint({block}, {operands}, use_reentrant=False)"
+_WRAPPER = "torch.compiler.nested_compile_region"
+
+OPERATORS = (
+    _call("call", "call", "{block}({a})", calls_draws=True),
+    _call_with_two("call_with_two", "call", "{block}({a}, {b})", calls_draws=True),
+    _call("checkpoint", "checkpoint", _CHECKPOINT.replace("{operands}", "{a}"), calls_draws=True),
+    _call_with_two("checkpoint_of_two", "checkpoint", _CHECKPOINT.replace("{operands}", "{a}, {b}"), calls_draws=True),
+    _call("nested", "nested", "{block}({a})", block_wrapper=_WRAPPER),
+    _call_with_two("nested_of_two", "nested", "{block}({a}, {b})", block_wrapper=_WRAPPER),
+    Operator(
+        "cond",
+        "cond",
+        "torch.cond({a}.flatten()[0] > 0, {block}, {other}, ({b},))",
+        (also(exact, nonempty), also(floating, nonempty)),
+        _either,
+        calls=2,
+        evaluate=_branch,
+    ),
+    Operator(
+        "while_loop",
+        "loop",
+        "repeated({block}, {count}, {a})",
+        (also(floating, nonempty, dense),),
+        _result,
+        _count,
+        calls=1,
+        evaluate=_loop,
+        needs=("repeated",),
+    ),
+)

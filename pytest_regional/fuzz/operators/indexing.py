@@ -1,0 +1,254 @@
+"""Reading and writing elements by index: gather, scatter, select, put."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_regional.fuzz.facts import Facts, total
+from pytest_regional.fuzz.operators.operator import (
+    Operator,
+    Parameters,
+    Picks,
+    Value,
+    Wanted,
+    also,
+    anything,
+    boolean,
+    distinct,
+    fits_into,
+    floating,
+    nonempty,
+    ranked,
+    same_dtype,
+    same_shape,
+    writable,
+)
+
+
+def _index(value: Value, *before: Value) -> bool:
+    return value.dtype == "int64" and value.facts.low >= 0 and not value.unbacked
+
+
+def _index_of_rows(value: Value, *before: Value) -> bool:
+    """Want indices into the first dimension of the first operand."""
+    return _index(value) and before[0].rank >= 1 and value.facts.high < before[0].shape[0]
+
+
+def _vector(value: Value, *before: Value) -> bool:
+    return value.rank == 1
+
+
+def _index_by_element(value: Value, *before: Value) -> bool:
+    """Want indices for ``gather`` and ``scatter`` along the first dimension."""
+    first = before[0]
+    return (
+        _index_of_rows(value, first)
+        and value.rank == first.rank
+        and all(ours <= theirs for ours, theirs in zip(value.shape[1:], first.shape[1:], strict=True))
+    )
+
+
+def _one_each(value: Value, a: Value, b: Value) -> bool:
+    """Want one element for each index, of the first operand's dtype."""
+    return value.dtype == a.dtype and value.shape == b.shape
+
+
+def _rows_for(value: Value, a: Value, b: Value) -> bool:
+    """Want one row for each index, of the first operand's dtype."""
+    return value.dtype == a.dtype and value.shape == (*b.shape, *a.shape[1:])
+
+
+def _two_rows(values: Sequence[Value], picks: Picks) -> Parameters | None:
+    size = values[0].shape[0]
+    first = picks.below(size)
+    return {"first": first, "second": (first + 1 + picks.below(size - 1)) % size}
+
+
+def _same_row_twice(values: Sequence[Value], picks: Picks) -> Parameters:
+    row = picks.below(values[0].shape[0])
+    return {"first": row, "second": row}
+
+
+def _rows(least: int) -> Wanted:
+    return lambda value, *before: value.rank >= 1 and value.shape[0] >= least
+
+
+def _one_row(value: Value, a: Value) -> bool:
+    return value.dtype == a.dtype and value.shape == a.shape[1:]
+
+
+def _dimension(values: Sequence[Value], picks: Picks) -> Parameters | None:
+    high = values[1].facts.high
+    fitting = [dim for dim, size in enumerate(values[0].shape) if size > high]
+    return {"dim": picks.one_of(fitting)} if fitting else None
+
+
+def _mixed(a: Value, b: Value, *others: Value, **parameters: Any) -> Facts:
+    return a.facts.join(others[0].facts if others else b.facts)
+
+
+def _repeated(a: Value, *others: Value, **parameters: Any) -> Facts:
+    return a.facts.repeated()
+
+
+def _accumulated(a: Value, b: Value, c: Value, **parameters: Any) -> Facts:
+    return total(a.facts, c.facts.summed(max(b.count, 1)))
+
+
+def _into(value: Value, *before: Value) -> bool:
+    return fits_into(value, *before) and value.dtype == before[0].dtype
+
+
+def _reading(name: str, template: str, *operands: Wanted, choose: Any = None, facts: Any = _repeated) -> Operator:
+    fields = {} if choose is None else {"choose": choose}
+    return Operator(name, "index", template, operands, facts, **fields)
+
+
+def _scattering(name: str, template: str, *operands: Wanted, facts: Any = _accumulated, **fields: Any) -> Operator:
+    return Operator(name, "scatter", template, operands, facts, **fields)
+
+
+_TABLE = also(anything, ranked(1), nonempty)
+_NUMBERS = also(floating, ranked(1), nonempty)
+
+OPERATORS = (
+    _reading("index", "{a}[{b}]", _TABLE, _index_of_rows),
+    _reading("index_select", "torch.index_select({a}, {dim}, {b})", _TABLE, also(_index, _vector), choose=_dimension),
+    _reading("gather", "torch.gather({a}, 0, {b})", _TABLE, _index_by_element),
+    _reading("take", "torch.take({a}, {b})", _TABLE, _index_of_rows),
+    _reading("take_along", "torch.take_along_dim({a}, {b}, 0)", _TABLE, _index_by_element),
+    _reading(
+        "embedding", "torch.nn.functional.embedding({b}, {a})", also(floating, ranked(2, 2), nonempty), _index_of_rows
+    ),
+    _reading("index_list", "{a}[[{first}, {second}]]", also(_TABLE, _rows(2)), choose=_two_rows),
+    _reading("index_list_twice", "{a}[[{first}, {second}]]", also(_TABLE, _rows(1)), choose=_same_row_twice),
+    _reading("index_last", "{a}[..., [0, -1]]", _TABLE),
+    _reading(
+        "one_hot",
+        "torch.nn.functional.one_hot({a}, 4)",
+        also(_index, lambda v, *b: v.facts.high < 4),
+        facts=lambda a: Facts(0, 1, exact=True),
+    ),
+    _scattering(
+        "scatter_add",
+        "torch.scatter_add({a}, 0, {b}, {c})",
+        _NUMBERS,
+        _index_by_element,
+        _one_each,
+    ),
+    _scattering("index_add", "torch.index_add({a}, 0, {b}, {c})", _NUMBERS, also(_vector, _index_of_rows), _rows_for),
+    _scattering(
+        "index_put_accumulate",
+        "torch.index_put({a}, ({b},), {c}, accumulate=True)",
+        _NUMBERS,
+        _index_of_rows,
+        _rows_for,
+    ),
+    _scattering(
+        "index_put",
+        "torch.index_put({a}, ({b},), {c})",
+        _TABLE,
+        also(_index_of_rows, distinct),
+        _rows_for,
+        facts=_mixed,
+    ),
+    _scattering(
+        "index_copy",
+        "torch.index_copy({a}, 0, {b}, {c})",
+        _TABLE,
+        also(_vector, _index_of_rows, distinct),
+        _rows_for,
+        facts=_mixed,
+    ),
+    _scattering(
+        "scatter", "torch.scatter({a}, 0, {b}, {c})", _TABLE, also(_index_by_element, distinct), _one_each, facts=_mixed
+    ),
+    _scattering(
+        "index_fill",
+        "torch.index_fill({a}, 0, {b}, 0.5)",
+        _NUMBERS,
+        also(_vector, _index_of_rows),
+        facts=lambda a, b: a.facts.join(Facts(0.5, 0.5, exact=True)),
+    ),
+    _scattering(
+        "select_scatter",
+        "torch.select_scatter({a}, {b}, 0, 0)",
+        _TABLE,
+        _one_row,
+        facts=_mixed,
+    ),
+    _scattering("slice_scatter", "torch.slice_scatter({a}, {b})", _TABLE, also(same_dtype, same_shape), facts=_mixed),
+    _scattering(
+        "masked_scatter",
+        "torch.masked_scatter({a}, {b}, {c})",
+        _TABLE,
+        also(boolean, same_shape),
+        also(lambda value, *before: value.dtype == before[0].dtype, same_shape),
+        facts=_mixed,
+    ),
+    # Statements that write
+    _scattering(
+        "put_list",
+        "{a}[[{first}, {second}]] = {b}",
+        also(_TABLE, _rows(2), writable),
+        _into,
+        facts=_mixed,
+        choose=_two_rows,
+        results=0,
+        writes=(0,),
+    ),
+    _scattering(
+        "put_rows",
+        "{a}[{b}] = {value}",
+        also(_NUMBERS, writable),
+        _index_of_rows,
+        facts=lambda a, b, value: a.facts.join(Facts(value, value, exact=True)),
+        choose=lambda values, picks: {"value": picks.one_of((1.0, 0.5))},
+        results=0,
+        writes=(0,),
+    ),
+    _scattering(
+        "put_mask",
+        "{a}[{b}] = 0.5",
+        also(_NUMBERS, writable),
+        also(boolean, same_shape),
+        facts=lambda a, b: a.facts.join(Facts(0.5, 0.5, exact=True)),
+        results=0,
+        writes=(0,),
+    ),
+    _scattering(
+        "scatter_add_",
+        "{a}.scatter_add_(0, {b}, {c})",
+        also(_NUMBERS, writable),
+        _index_by_element,
+        _one_each,
+        results=0,
+        writes=(0,),
+    ),
+    _scattering(
+        "index_add_",
+        "{a}.index_add_(0, {b}, {c})",
+        also(_NUMBERS, writable),
+        also(_vector, _index_of_rows),
+        _rows_for,
+        results=0,
+        writes=(0,),
+    ),
+    _scattering(
+        "index_put_",
+        "{a}.index_put_(({b},), {c}, accumulate=True)",
+        also(_NUMBERS, writable),
+        _index_of_rows,
+        _rows_for,
+        results=0,
+        writes=(0,),
+    ),
+    _reading(
+        "bincount_weights",
+        "torch.zeros(4, dtype={b}.dtype, device={b}.device).index_add(0, {a}, {b})",
+        also(_index, _vector, lambda value, *before: value.facts.high < 4),
+        also(floating, lambda value, a: value.shape == a.shape),
+        facts=lambda a, b: b.facts.summed(a.count),
+    ),
+)

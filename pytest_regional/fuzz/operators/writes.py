@@ -1,0 +1,205 @@
+"""In-place operators, assignments to slices, and ``out=``: what writes to inputs, views and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_regional.fuzz.facts import Facts, between, product, total
+from pytest_regional.fuzz.operators.operator import (
+    Operator,
+    Parameters,
+    Picks,
+    Value,
+    Wanted,
+    also,
+    apart,
+    boolean,
+    dense,
+    fits_into,
+    floating,
+    matrix_of,
+    no_larger_than,
+    nonempty,
+    ranked,
+    real,
+    same_dtype,
+    same_shape,
+    unkinked_at,
+    without_gradient,
+    writable,
+)
+
+
+def _inplace(name: str, template: str, facts: Any, *operands: Wanted, choose: Any = None) -> Operator:
+    fields = {} if choose is None else {"choose": choose}
+    return Operator(name, "write", template, operands, facts, results=0, writes=(0,), **fields)
+
+
+def _number(values: Sequence[Value], picks: Picks) -> Parameters:
+    return {"value": picks.one_of((2.0, 0.5, -1.0, 1.0, 0.0))}
+
+
+def _place(values: Sequence[Value], picks: Picks) -> Parameters:
+    return {"index": picks.below(values[0].shape[-1])}
+
+
+def _start(values: Sequence[Value], picks: Picks) -> Parameters:
+    return {"start": picks.below(values[0].shape[0]), **_number(values, picks)}
+
+
+def _column(value: Value, a: Value) -> bool:
+    return value.dtype == a.dtype and value.shape == a.shape[:-1]
+
+
+def _constant(value: float) -> Facts:
+    return Facts(value, value, exact=True)
+
+
+def _mixed(a: Value, b: Value, **parameters: Any) -> Facts:
+    return a.facts.join(b.facts)
+
+
+def _tail(value: Value, a: Value) -> bool:
+    return (
+        value.dtype == a.dtype
+        and value.rank == a.rank
+        and value.shape[1:] == a.shape[1:]
+        and a.shape[0] > 1 == value.shape[0]
+    )
+
+
+_TARGET = also(floating, writable)
+_ROWS = also(_TARGET, ranked(1), nonempty)
+_OTHER = also(floating, same_dtype, fits_into)
+
+
+def _into(name: str, template: str, facts: Any, *operands: Wanted) -> Operator:
+    """Return an ``out=`` form: the first operand is written over, and no gradient may flow."""
+    target = also(_TARGET, without_gradient, dense)
+    others = tuple(also(floating, without_gradient, apart, operand) for operand in operands)
+    return Operator(name, "out", template, (target, *others), facts, results=0, writes=(0,))
+
+
+def _product_fits(value: Value, a: Value, b: Value) -> bool:
+    return (
+        value.dtype == a.dtype
+        and value.rank == b.rank == a.rank == 2
+        and matrix_of(value, b)
+        and a.shape == (b.shape[0], value.shape[1])
+    )
+
+
+OPERATORS = (
+    _inplace("add_", "{a}.add_({b})", lambda a, b: total(a.facts, b.facts), _TARGET, _OTHER),
+    _inplace("mul_", "{a}.mul_({b})", lambda a, b: product(a.facts, b.facts), _TARGET, _OTHER),
+    _inplace("sub_", "{a}.sub_({b}, alpha=0.5)", lambda a, b: total(a.facts, b.facts.scaled(-0.5)), _TARGET, _OTHER),
+    _inplace("copy_", "{a}.copy_({b})", lambda a, b: b.facts.repeated(), also(real, writable), also(real, fits_into)),
+    _inplace(
+        "add_number_", "{a}.add_({value})", lambda a, value: total(a.facts, _constant(value)), _TARGET, choose=_number
+    ),
+    _inplace("mul_number_", "{a}.mul_({value})", lambda a, value: a.facts.scaled(value), _TARGET, choose=_number),
+    _inplace("fill_", "{a}.fill_({value})", lambda a, value: _constant(value), also(real, writable), choose=_number),
+    _inplace("zero_", "{a}.zero_()", lambda a: _constant(0.0), also(real, writable)),
+    _inplace(
+        "relu_",
+        "{a}.relu_()",
+        lambda a: Facts(0.0, max(a.facts.high, 0.0), a.facts.exact),
+        also(_TARGET, unkinked_at(0.0)),
+    ),
+    _inplace("sin_", "{a}.sin_()", lambda a: between(-1, 1, a.facts), also(_TARGET, no_larger_than(32))),
+    _inplace(
+        "clamp_",
+        "{a}.clamp_(-1.0, 1.0)",
+        lambda a: (
+            Facts(max(a.facts.low, -1.0), min(a.facts.high, 1.0), a.facts.exact)
+            if a.facts.low <= 1.0 and a.facts.high >= -1.0
+            else _constant(1.0 if a.facts.low > 1.0 else -1.0)
+        ),
+        also(_TARGET, unkinked_at(-1.0, 1.0)),
+    ),
+    _inplace(
+        "masked_fill_",
+        "{a}.masked_fill_({b}, {value})",
+        lambda a, b, value: a.facts.join(_constant(value)),
+        _TARGET,
+        also(boolean, fits_into),
+        choose=_number,
+    ),
+    _inplace(
+        "lerp_",
+        "{a}.lerp_({b}, 0.25)",
+        lambda a, b: between(min(a.facts.low, b.facts.low), max(a.facts.high, b.facts.high), a.facts, b.facts),
+        _TARGET,
+        also(floating, same_dtype, same_shape),
+    ),
+    _inplace(
+        "addcmul_",
+        "{a}.addcmul_({b}, {c})",
+        lambda a, b, c: total(a.facts, product(b.facts, c.facts)),
+        _TARGET,
+        _OTHER,
+        also(floating, same_dtype, fits_into),
+    ),
+    # Assignments to parts
+    _inplace("set_column", "{a}[..., {index}] = {b}", _mixed, _ROWS, _column, choose=_place),
+    _inplace(
+        "set_column_number",
+        "{a}[..., {index}] = 1.5",
+        lambda a, index: a.facts.join(_constant(1.5)),
+        _ROWS,
+        choose=_place,
+    ),
+    _inplace(
+        "set_tail",
+        "{a}[{start}:] = {value}",
+        lambda a, start, value: a.facts.join(_constant(value)),
+        _ROWS,
+        choose=_start,
+    ),
+    _inplace("set_last_row", "{a}[-1:] = {b}", _mixed, _ROWS, _tail),
+    _inplace(
+        "add_to_column",
+        "{a}[..., {index}] += {b}",
+        lambda a, b, index: a.facts.join(total(a.facts, b.facts)),
+        _ROWS,
+        _column,
+        choose=_place,
+    ),
+    _inplace(
+        "mul_part_",
+        "{a}[..., 0].mul_({value})",
+        lambda a, value: a.facts.join(a.facts.scaled(value)),
+        _ROWS,
+        choose=_number,
+    ),
+    _inplace(
+        "transpose_add_",
+        "{a}.mT.add_({value})",
+        lambda a, value: total(a.facts, _constant(value)),
+        also(_TARGET, ranked(2)),
+        choose=_number,
+    ),
+    # out=
+    _into(
+        "add_out",
+        "torch.add({b}, {c}, out={a})",
+        lambda a, b, c: total(b.facts, c.facts),
+        also(same_dtype, same_shape),
+        also(same_dtype, same_shape),
+    ),
+    _into(
+        "sin_out",
+        "torch.sin({b}, out={a})",
+        lambda a, b: between(-1, 1, b.facts),
+        also(same_dtype, same_shape, no_larger_than(32)),
+    ),
+    _into("mul_out", "torch.mul({b}, 2.0, out={a})", lambda a, b: b.facts.scaled(2.0), also(same_dtype, same_shape)),
+    _into(
+        "mm_out",
+        "torch.mm({b}, {c}, out={a})",
+        lambda a, b, c: product(b.facts, c.facts).summed(b.shape[-1]),
+        also(same_dtype, nonempty, ranked(2, 2)),
+        also(nonempty, _product_fits),
+    ),
+)
