@@ -11,7 +11,10 @@ from types import FrameType
 from typing import Any
 
 from pytest_regional.backends.spec import BackendSpec
+from pytest_regional.fuzz.budget import Budget
+from pytest_regional.fuzz.cache_machine import run_cache_machine
 from pytest_regional.fuzz.drawing import drawn
+from pytest_regional.fuzz.lanes import in_lane
 from pytest_regional.fuzz.oracles import LAWS, BadProgramError, LawBrokenError, judge
 from pytest_regional.fuzz.program import Program
 from pytest_regional.harness.regional import Regional, harness
@@ -20,6 +23,9 @@ from tests.mutants.verdict import Alarm, Verdict, is_intended_law
 
 SEED = 20251122
 DEVICES = {"structure": "cpu", "fast": "cuda-emulated", "full": "cpu"}
+
+#: The state machine of caches, whose examples are histories; it stands among the lanes, and is a law of its own.
+CACHES = "caches"
 
 #: Alarms that do not count, after which only the intended laws are asked: the rest is known to complain.
 OTHERS = 3
@@ -62,14 +68,20 @@ class Hunt:
     examples: int = 500
     seconds: float = 120.0
     each: float = 60.0
-    lanes: Sequence[str] = ("structure", "fast")
+    lanes: Sequence[str] = ("structure", CACHES, "fast")
     others: list[Alarm] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     tried: int = 0
 
     def run(self) -> Verdict:
-        """Judge programs until one kills the mutant, or the budget is spent."""
-        intended = [law for law in self.mutant.laws if law in LAWS]
+        """Judge programs until one kills the mutant, or the budget is spent.
+
+        Raises:
+            PlantingError: the mutant does not fit; inside a compile that would look like the backend's own failure.
+        """
+        for patch in self.mutant.patches:
+            patch.owner()
+        intended = [law for law in self.mutant.laws if law in (*LAWS, CACHES)]
         if not intended:
             return Verdict("not asked", notes=(f"no law covers it (meant: {', '.join(self.mutant.laws) or 'none'})",))
         began = time.monotonic()
@@ -81,16 +93,41 @@ class Hunt:
         return Verdict(outcome, kill, tuple(self.others), self.tried, seconds, tuple(self.notes))
 
     def _through_lanes(self, intended: Sequence[str], began: float) -> tuple[Alarm | None, bool]:
-        for position, lane in enumerate(self.lanes):
-            laws = [law for law in intended if lane in LAWS[law].lanes]
-            left = len(self.lanes) - position
-            if not laws:
-                continue
+        plan = [(lane, laws) for lane in self.lanes if (laws := _judged_in(lane, intended))]
+        for position, (lane, laws) in enumerate(plan):
+            left = len(plan) - position
             until = time.monotonic() + (self.seconds - (time.monotonic() - began)) / left
-            kill, timed_out = self._in_lane(lane, laws, until, (self.examples - self.tried) // left)
+            hunt = self._histories if lane == CACHES else self._in_lane
+            kill, timed_out = hunt(lane, laws, until, (self.examples - self.tried) // left)
             if kill or timed_out:
                 return kill, timed_out
         return None, False
+
+    def _histories(self, lane: str, laws: Sequence[str], until: float, examples: int) -> tuple[Alarm | None, bool]:
+        """Run histories of the state machine; the first that breaks the model counts."""
+        before = self.tried
+        with harness(spec_of(self.mutant), "cpu") as regional:
+            self._count_resets(regional)
+            try:
+                with deadline(max(until - time.monotonic(), 1.0)), in_lane(regional, "structure"):
+                    run_cache_machine(regional, Budget(examples=examples), SEED, processes=False)
+            except LawBrokenError as broken:
+                return Alarm(broken.law, "LawBrokenError", broken.origin, self.tried, lane), False
+            except OutOfTime:
+                return None, self.tried == before
+            except Exception as error:  # noqa: BLE001 - told, and no kill: no law has spoken
+                self.others.append(Alarm("state machine", type(error).__name__, str(error)[:200], self.tried, lane))
+        return None, False
+
+    def _count_resets(self, regional: Regional) -> None:
+        """Count histories: each begins with a reset."""
+        reset = regional.reset
+
+        def counted() -> None:
+            self.tried += 1
+            reset()
+
+        regional.reset = counted  # type: ignore[method-assign]
 
     def _in_lane(self, lane: str, laws: Sequence[str], until: float, examples: int) -> tuple[Alarm | None, bool]:
         with harness(spec_of(self.mutant), DEVICES[lane]) as regional:
@@ -139,6 +176,12 @@ class Hunt:
             return True
         self.notes.append(f"the reference breaks {again.source} on example {self.tried} too: {again.text}")
         return False
+
+
+def _judged_in(lane: str, laws: Sequence[str]) -> list[str]:
+    if lane == CACHES:
+        return [law for law in laws if law == CACHES]
+    return [law for law in laws if law != CACHES and lane in LAWS[law].lanes]
 
 
 def alarms_of(

@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp(prefix="detection-"))
     warnings.simplefilter("ignore")
+    _without_shrinking()
     results = Results.read(options.json)
     everything = not (options.suites or options.fuzz or options.odd or options.render)
     if options.suites or everything:
@@ -54,6 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.write:
         table.write_between_marks(DOCUMENT, text)
     return 0 if table.is_green(results) else 1
+
+
+def _without_shrinking() -> None:
+    """Let Hypothesis stop at the first failing history: it is counted, not read."""
+    import hypothesis
+
+    hypothesis.settings.register_profile("detection", phases=(hypothesis.Phase.generate,))
+    hypothesis.settings.load_profile("detection")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,7 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--odd-examples", type=int, default=60, help="programs for each odd backend")
     parser.add_argument("--seconds", type=float, default=600.0, help="for the programs of one backend")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for the suites of one backend")
-    parser.add_argument("--lanes", nargs="+", default=("structure", "fast"), help="lanes of the fuzzer, in this order")
+    parser.add_argument(
+        "--lanes", nargs="+", default=("structure", "caches", "fast"), help="lanes of the fuzzer, in this order"
+    )
     parser.add_argument("--jobs", type=int, default=1, choices=(1,), help="one process at a time; nothing else yet")
     parser.add_argument("--json", type=Path, help="a file of results to add to")
     return parser

@@ -18,7 +18,6 @@ ANNOTATIONS = "suites/caching/test_annotations.py"
 HITS = "suites/caching/test_hits.py"
 SHAPES = "suites/caching/test_shapes.py"
 SETTINGS = "suites/caching/test_settings.py"
-DAMAGE = "suites/caching/test_damage.py"
 
 
 # Keys
@@ -257,7 +256,7 @@ FAULTS = (
         "damage_believed",
         "the checksum of an entry is not looked at",
         ("caches",),
-        (DAMAGE,),
+        (),
         "caching.local:unseal",
         _believed,
     ),

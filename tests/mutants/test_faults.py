@@ -1,0 +1,196 @@
+"""The mutants themselves: they fit the reference, leave nothing behind, and a kill is a kill only where it counts."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from pytest_regional.backends import registry
+from pytest_regional.fuzz.arguments import TensorInput
+from pytest_regional.fuzz.lanes import in_lane
+from pytest_regional.fuzz.oracles import LAWS, LawBrokenError
+from pytest_regional.fuzz.program import Program, Region, Step
+from pytest_regional.harness.parity import ParityError
+from pytest_regional.testing import regional
+from tests.mutants import by_fuzz, table
+from tests.mutants.by_fuzz import Hunt, alarms_of
+from tests.mutants.by_suites import ROOT
+from tests.mutants.faults import FAULTS, caching, configs, graphs, order, passes, plans, sharing, values
+from tests.mutants.odd import BACKENDS, ODD
+from tests.mutants.planting import Mutant, Patch, PlantingError, spec_of
+from tests.mutants.results import Results
+from tests.mutants.verdict import Alarm, Verdict, verdict_of_tests
+
+EVERY = {**FAULTS, **ODD}
+THEMES = (plans, values, graphs, sharing, configs, order, caching, passes)
+#: Claims that are judged by the state machine of caches, or by tests that start threads.
+NOT_OF_ONE_PROGRAM = {"caches", "threads"}
+
+A, B = (Region("a"),), (Region("b"),)
+#: Two regions with an op between; the second has two results that look alike.
+PROGRAM = Program(
+    (TensorInput((4, 4), requires_grad=True), TensorInput((4, 4), requires_grad=True)),
+    (
+        Step("mul", (0, 1), (), (2,), A),
+        Step("sin", (2,), (), (3,)),
+        Step("add", (3, 1), (), (4,), B),
+        Step("cos", (3,), (), (5,), B),
+    ),
+    (4, 5),
+)
+
+
+def hunt(mutant, **options):
+    return Hunt(mutant, [PROGRAM] * 3, 3, 60.0, lanes=("structure",), **options).run()
+
+
+def test_there_are_enough_and_names_are_their_own():
+    names = [mutant.name for theme in THEMES for mutant in theme.FAULTS] + [mutant.name for mutant in BACKENDS]
+    assert len(names) == len(set(names)) == len(EVERY)
+    assert len(FAULTS) >= 40
+    assert len(ODD) >= 20
+
+
+@pytest.mark.parametrize("mutant", EVERY.values(), ids=EVERY)
+def test_what_a_mutant_replaces_is_there(mutant):
+    assert mutant.patches or mutant.wrap
+    for patch in mutant.patches:
+        owner, name = patch.owner()
+        assert callable(getattr(owner, name)) or not patch.counted
+
+
+def test_what_is_not_there_is_an_error():
+    for target in ("partition:no_such_function", "no_such_module:f", "partition:_Dag.no_such_method"):
+        with pytest.raises(PlantingError, match="not there to be replaced"):
+            Patch(target, lambda original: original).owner()
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_fault_says_who_is_meant_to_notice(fault):
+    assert fault.laws or fault.suites
+    assert set(fault.laws) <= {*LAWS, *NOT_OF_ONE_PROGRAM, "order"}
+    for suite in fault.suites:
+        assert (ROOT / suite).is_file()
+
+
+@pytest.mark.parametrize("mutant", ODD.values(), ids=ODD)
+def test_what_is_odd_has_no_laws_to_break(mutant):
+    assert not mutant.laws
+    assert not mutant.suites
+
+
+@pytest.mark.parametrize("mutant", EVERY.values(), ids=EVERY)
+def test_after_a_mutant_all_is_as_before(mutant):
+    places = [patch.owner() for patch in mutant.patches]
+    before = [getattr(owner, name) for owner, name in places]
+    with pytest.raises(KeyError), mutant.planted.active(), mutant.planted.active():
+        planted = [getattr(owner, name) for owner, name in places]
+        raise KeyError
+    assert [getattr(owner, name) for owner, name in places] == before
+    assert all(one is not other for one, other in zip(planted, before, strict=True))
+
+
+def test_each_is_a_backend_by_name():
+    for name in ("region_keys_merged", "latest_first"):
+        spec = registry.resolve(f"tests.mutants.backends:{name}")
+        assert spec.name == name
+        assert spec.origin == f"tests.mutants.backends:{name}"
+    with pytest.raises(registry.BackendImportError, match="no mutant is called 'right'"):
+        registry.resolve("tests.mutants.backends:right")
+
+
+@pytest.mark.parametrize(("name", "law"), [("results_exchanged", "parity"), ("last_op_left_out", "plan")])
+def test_a_fault_is_noticed_by_its_law(name, law):
+    verdict = hunt(FAULTS[name])
+    assert verdict.outcome == "killed"
+    assert (verdict.kill.source, verdict.kill.example, verdict.kill.lane) == (law, 1, "structure")
+
+
+def test_what_is_odd_is_not_complained_of():
+    assert alarms_of(spec_of(ODD["operands_exchanged"]), [PROGRAM], 1) == []
+    assert alarms_of("reference", [PROGRAM], 1) == []
+    assert ODD["operands_exchanged"].planted.calls
+
+
+def test_after_a_mutant_the_reference_is_right_again():
+    wrong = FAULTS["backward_wrong"]
+    with regional(spec_of(wrong), "cpu") as harness, in_lane(harness, "structure"), pytest.raises(ParityError):
+        harness.assert_parity(PROGRAM.function, *PROGRAM.inputs())
+    assert alarms_of("reference", [PROGRAM], 1) == []
+
+
+def test_the_wrong_law_kills_nothing():
+    fault = Mutant("x", "", ("configs",), patches=FAULTS["results_exchanged"].patches)
+    verdict = hunt(fault)
+    assert verdict.outcome == "survived"
+    assert verdict.kill is None
+    assert {alarm.source for alarm in verdict.others} == {"parity"}
+
+
+def test_running_out_of_time_kills_nothing(monkeypatch):
+    monkeypatch.setattr(by_fuzz, "judge", lambda *arguments, **options: time.sleep(30))
+    verdict = hunt(FAULTS["results_exchanged"], each=0.05)
+    assert verdict.outcome == "timeout"
+    assert verdict.kill is None
+
+
+def test_what_complains_of_the_reference_too_kills_nothing(monkeypatch):
+    def broken(*arguments, **options):
+        raise LawBrokenError("parity", "run", "always", origin="a law that is wrong")
+
+    monkeypatch.setattr(by_fuzz, "judge", broken)
+    verdict = hunt(FAULTS["results_exchanged"])
+    assert verdict.outcome == "never called"
+    assert verdict.notes == tuple(
+        f"the reference breaks parity on example {number} too: a law that is wrong" for number in (1, 2, 3)
+    )
+
+
+def test_what_is_never_called_is_an_error_and_no_survivor():
+    unused = Patch("naming:shortened", lambda original: original)
+    assert hunt(Mutant("x", "", ("parity",), patches=(unused,))).outcome == "never called"
+    missing = Patch("naming:no_such_function", lambda original: original)
+    with pytest.raises(PlantingError):
+        hunt(Mutant("x", "", ("compiles",), patches=(missing,)))
+
+
+SUITE = "suites/regions/test_effects.py"
+MEANT = Mutant("x", "", ("parity",), (SUITE,))
+
+
+@pytest.mark.parametrize(
+    ("alarm", "outcome"),
+    [
+        (Alarm(f"{SUITE}::test_mutation", "ParityError"), "killed"),
+        (Alarm("suites/caching/test_hits.py::test_inference", "ParityError"), "survived"),
+        (Alarm(f"{SUITE}::test_mutation", "KeyError"), "survived"),
+        (Alarm(f"{SUITE}::test_mutation", "RegionalTimeoutError"), "timeout"),
+        (Alarm(f"{SUITE}::test_mutation", "NewProcessError", "it did not answer within 5 s"), "timeout"),
+        (Alarm("the whole run", "TimeoutExpired"), "timeout"),
+    ],
+)
+def test_a_failed_test_counts_by_what_it_asserts(alarm, outcome):
+    verdict = verdict_of_tests(MEANT, [alarm], called=True, tried=1, seconds=1)
+    assert verdict.outcome == outcome
+    assert (verdict.kill is alarm) == (outcome == "killed")
+    assert verdict_of_tests(MEANT, [alarm], called=False, tried=1, seconds=1).outcome == "never called"
+
+
+def test_results_are_read_back_and_rendered(tmp_path):
+    kill = Alarm("parity", "LawBrokenError", "value of output", 7, "structure")
+    results = Results(tmp_path / "results.json")
+    results.note("results_exchanged", "fuzz", Verdict("killed", kill, (Alarm("plan", "LawBrokenError"),), 7, 1.5))
+    results.note_right("reference", "fuzz", [], 60)
+    again = Results.read(results.file)
+    assert again.verdicts == results.verdicts
+    assert table.is_green(again)
+    text = table.rendered(again, FAULTS, ODD)
+    assert "parity, lane structure (by plan first) | 7 |" in text
+    assert "0 alarms in 60 tests and programs" in text
+    again.note("nan_lost", "suites", Verdict("survived"))
+    assert not table.is_green(again)
+    document = tmp_path / "detection.md"
+    document.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
+    table.write_between_marks(document, "new")
+    assert document.read_text() == f"before\n{table.BEGIN}\nnew\n{table.END}\nafter\n"
