@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 
 from pytest_regional._text import unknown_name
 from pytest_regional.fuzz.lanes import LANES, in_lane
 from pytest_regional.fuzz.oracles import borders, caching, configs, counters, determinism, modes, parity, plan
+from pytest_regional.fuzz.oracles.errors import LawBrokenError
 from pytest_regional.fuzz.oracles.law import Judgement, Law, NoClaim
 from pytest_regional.fuzz.oracles.trial import Trial
 from pytest_regional.fuzz.program import Program
@@ -27,6 +28,9 @@ class UnknownLawError(LookupError):
     """A name that is no law's."""
 
 
+Known = Callable[[LawBrokenError], bool]
+
+
 def judge(
     regional: Regional,
     program: Program,
@@ -34,6 +38,7 @@ def judge(
     lane: str = "full",
     laws: Collection[str] | None = None,
     blame: bool = True,
+    known: Known | None = None,
 ) -> Judgement:
     """Judge ``program`` on a backend, in fresh caches.
 
@@ -44,6 +49,8 @@ def judge(
         laws: names of the laws to judge by. By default all, those that compile once more on some programs only, which
             the program's identity decides: the same program is always judged alike.
         blame: whether a difference from eager is followed up to a region, which compiles several times.
+        known: says whether a broken law is known to the caller; such an error is returned, and the other laws are
+            judged as well. A program that does not compile is judged by no other law.
 
     Raises:
         LawBrokenError: the program breaks a law; the first one in the order of ``LAWS``.
@@ -51,29 +58,69 @@ def judge(
         UnknownLawError: a name in ``laws`` that is none.
         LaneError: the backend or the device cannot take that lane.
     """
-    chosen = _chosen(laws)
-    held: list[str] = []
-    skipped = {law.name: reason for law in chosen if (reason := _why_not(law, regional, lane))}
+    judging = _Judging(regional, program, lane, _chosen(laws), blame, known or (lambda error: False))
     if laws is None:
-        skipped = {law.name: _TURN for law in chosen if not _has_turn(law, program)} | skipped
-    started = time.perf_counter()
-    spent: dict[str, float] = {}
-    wanted = [law for law in chosen if law.name not in skipped]
-    trial = Trial(regional, program, lane, blame=blame, checks_borders=any(law.name == "borders" for law in wanted))
-    with in_lane(regional, lane):
-        _ = trial.cases
+        judging.skipped |= {law.name: _TURN for law in LAWS.values() if not _has_turn(law, program)}
+    return judging.run()
+
+
+class _Judging:
+    """One call of :func:`judge`."""
+
+    def __init__(
+        self, regional: Regional, program: Program, lane: str, laws: Sequence[Law], blame: bool, known: Known
+    ) -> None:
+        self.regional, self.lane, self.laws, self.known = regional, lane, laws, known
+        self.skipped = {law.name: reason for law in laws if (reason := _why_not(law, regional, lane))}
+        self.held: list[str] = []
+        self.found: list[LawBrokenError] = []
+        self.spent: dict[str, float] = {}
+        borders = any(law.name == "borders" for law in laws) and "borders" not in self.skipped
+        self.trial = Trial(regional, program, lane, blame=blame, checks_borders=borders)
+
+    def run(self) -> Judgement:
+        started = time.perf_counter()
+        with in_lane(self.regional, self.lane):
+            with self._timed("eager"):
+                _ = self.trial.cases
+            with self._timed("compile"):
+                _ = self.trial.cold
+            for law in self.laws:
+                if law.name not in self.skipped:
+                    self._judge_by(law)
+        seconds = time.perf_counter() - started
+        return Judgement(tuple(self.held), self.skipped, seconds, self.spent, tuple(self.found))
+
+    def _judge_by(self, law: Law) -> None:
         try:
-            with _timed(spent, "compile"):
-                _ = trial.cold
-            for law in wanted:
-                with _timed(spent, law.name):
-                    _check(law, trial, held, skipped)
-        except AssertionError as error:
-            reason = unsupported_reason(regional, error) or _refused(trial)
-            if not reason:
-                raise
-            skipped |= {law.name: reason for law in wanted if law.name not in held}
-    return Judgement(tuple(held), skipped, time.perf_counter() - started, spent)
+            with self._timed(law.name):
+                law.check(self.trial)
+        except NoClaim as why:
+            self.skipped[law.name] = str(why)
+        except LawBrokenError as error:
+            self._broken(law, error)
+        else:
+            self.held.append(law.name)
+
+    def _broken(self, law: Law, error: LawBrokenError) -> None:
+        refused = unsupported_reason(self.regional, error)
+        if refused:
+            self.skipped[law.name] = refused
+        elif self.known(error):
+            self.found.append(error)
+        else:
+            raise error
+        if law.name == "compiles":
+            why = "the program does not compile"
+            self.skipped |= {other.name: refused or why for other in self.laws if other.name != law.name}
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent[name] = time.perf_counter() - started
 
 
 def _chosen(names: Collection[str] | None) -> list[Law]:
@@ -100,26 +147,3 @@ def _why_not(law: Law, regional: Regional, lane: str) -> str:
         if not support:
             return f"backend {regional.backend!r} disclaims {capability}: {support.reason}"
     return ""
-
-
-def _refused(trial: Trial) -> str:
-    error = trial.cold.error
-    return unsupported_reason(trial.regional, error) if error is not None else ""
-
-
-def _check(law: Law, trial: Trial, held: list[str], skipped: dict[str, str]) -> None:
-    try:
-        law.check(trial)
-    except NoClaim as why:
-        skipped[law.name] = str(why)
-    else:
-        held.append(law.name)
-
-
-@contextmanager
-def _timed(spent: dict[str, float], name: str) -> Iterator[None]:
-    started = time.perf_counter()
-    try:
-        yield
-    finally:
-        spent[name] = time.perf_counter() - started

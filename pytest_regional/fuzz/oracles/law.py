@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pytest_regional.fuzz.oracles.errors import LawBrokenError
     from pytest_regional.fuzz.oracles.trial import Trial
 
 
@@ -43,10 +44,13 @@ class Judgement:
     Attributes:
         laws: names of the laws that were judged and hold.
         skipped: names of the others, with reasons.
-        seconds: how long all took, by law; ``"compile"`` is what they share.
+        seconds: how long all took.
+        spent: the seconds of each law; ``"compile"`` is what they share.
+        known: broken laws that the caller knew of.
     """
 
     laws: tuple[str, ...]
     skipped: Mapping[str, str]
     seconds: float
     spent: Mapping[str, float] = field(default_factory=dict, compare=False)
+    known: tuple[LawBrokenError, ...] = ()

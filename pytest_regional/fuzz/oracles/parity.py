@@ -12,7 +12,7 @@ from pytest_regional.harness.parity import Mismatch
 #: Functions in which something compiles, as ``module:function``; PyTorch's own names hold for 2.11 to 2.15.
 _COMPILING = (
     "torch._dynamo.convert_frame:",
-    "torch._dynamo.eval_frame:compile_wrapper",
+    "torch._dynamo.output_graph:",
     "pytest_regional.harness.observer:compile_graph",
 )
 
@@ -41,9 +41,7 @@ def stage_of(execution: Execution) -> str:
     if execution.stage == "backward":
         return "backward"
     error = execution.exception
-    compiling = error is not None and any(
-        name.startswith(_COMPILING) and not name.endswith(":_fn") for name in frames_of(error)
-    )
+    compiling = error is not None and any(name.startswith(_COMPILING) for name in frames_of(error))
     return "compile" if compiling else "run"
 
 

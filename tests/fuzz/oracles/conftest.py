@@ -1,0 +1,35 @@
+"""One harness for all tests of a module: judging resets it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pytest_regional.fuzz.oracles import Judgement, LawBrokenError, judge
+from pytest_regional.fuzz.program import Program
+from pytest_regional.testing import regional
+from tests.fuzz.oracles.backends import faulty
+
+Judge = Callable[..., Judgement]
+
+
+@pytest.fixture(scope="module")
+def judged() -> Iterator[Judge]:
+    """Judge on the reference backend in the lane ``structure``."""
+    with regional("reference", "cpu", expects_regions=False) as harness:
+        yield lambda program, *laws: judge(harness, program, lane="structure", laws=laws or None)
+
+
+@pytest.fixture
+def broken() -> Callable[..., LawBrokenError]:
+    """Return the error of judging on a backend with a planted fault, given as keywords of ``faulty``."""
+
+    def judge_faulty(program: Program, *laws: str, **faults: Any) -> LawBrokenError:
+        with regional(faulty(**faults), "cpu", expects_regions=False) as harness:
+            with pytest.raises(LawBrokenError) as raised:
+                judge(harness, program, lane="structure", laws=laws or None)
+        return raised.value
+
+    return judge_faulty

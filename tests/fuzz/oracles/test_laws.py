@@ -1,0 +1,242 @@
+"""Each law holds on the reference backend, and is broken by a fault planted for it."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+
+from pytest_regional.fuzz.arguments import TensorInput
+from pytest_regional.fuzz.oracles import LAWS, BadProgramError, UnknownLawError, judge
+from pytest_regional.fuzz.program import Program, Region, Step
+from pytest_regional.reference import compile_regions
+from pytest_regional.reference.caching import outer
+from pytest_regional.testing import regional
+
+from .backends import annotate_as, around_calls, faulty, operator_nodes
+from .programs import A, B, chain
+
+aten = torch.ops.aten
+
+TWO_REGIONS = chain(("sin", A), ("exp", ()), ("cos", B), ("tanh", A), training=True)
+CONFIGURED = chain(("sin", (Region("a", (("max_fusion_size", 8),)),)), ("cos", B), training=True)
+
+
+@pytest.mark.parametrize("program", [TWO_REGIONS, CONFIGURED])
+def test_the_reference_keeps_every_law(judged, program):
+    judgement = judged(program, *LAWS)
+    assert set(judgement.laws) | set(judgement.skipped) == set(LAWS)
+    assert {"parity", "borders", "configs", "plan", "counters", "warm", "annotations_in_key"} <= set(judgement.laws)
+
+
+def replaced(gm, before=aten.sin.default, after=aten.cos.default):
+    for node in gm.graph.nodes:
+        if node.target is before and "compile_with_inductor" in node.meta.get("custom", {}):
+            node.target = after
+
+
+def test_parity(broken):
+    error = broken(chain(("sin", A), ("exp", B)), edit=replaced)
+    assert (error.law, error.stage) == ("parity", "run")
+    assert error.origin == "value of output, value of output (second call)"
+    assert error.region.startswith("region 'a'")
+
+
+def test_parity_of_a_gradient_alone(broken):
+    def wrong_backward(gm):
+        replaced(gm, aten.cos.default, aten.sin.default)
+
+    error = broken(chain(("sin", A), training=True), "parity", edit=wrong_backward)
+    assert (error.law, error.stage) == ("parity", "backward")
+    assert "grad" in error.origin
+
+
+def test_a_constant_of_the_first_call_shows_in_the_second(broken):
+    kept = []
+
+    def first(result):
+        kept.append(result.clone())
+        return kept[0].clone()
+
+    error = broken(chain(("sin", A)), "parity", finish=around_calls(first))
+    assert error.origin == "value of output (second call)"
+
+
+def test_compiles(broken):
+    def refuse(gm):
+        raise KeyError("a fault")
+
+    error = broken(chain(("sin", A)), edit=refuse)
+    assert (error.law, error.stage) == ("compiles", "compile")
+    assert error.origin == "KeyError at tests.fuzz.oracles.backends:compile_graph"
+
+
+def test_a_failure_at_run_time_is_told_from_one_at_compile_time(broken):
+    def fail(result):
+        raise ValueError("a fault")
+
+    error = broken(chain(("sin", A)), finish=around_calls(fail))
+    assert (error.law, error.stage) == ("compiles", "run")
+
+
+def test_borders_see_strides(broken):
+    error = broken(chain(("sin", A), ("exp", ())), "borders", finish=around_calls(lambda t: t.t().contiguous().t()))
+    assert error.origin == "strides of a value a region"
+    assert "leaves region 'a' of the inference graph with strides (1, 4), not (4, 1)" in error.detail
+
+
+def test_borders_see_dtypes(broken):
+    error = broken(chain(("sin", A), ("exp", ())), "borders", finish=around_calls(torch.Tensor.double))
+    assert "dtype torch.float64, not torch.float32" in error.detail
+
+
+def test_borders_see_memory_shared(broken):
+    def shares(gm):
+        node = next(node for node in gm.graph.nodes if hasattr(node.target, "__wrapped__"))
+        target = node.target
+
+        def call(x):
+            target(x)
+            return (x,)
+
+        call.__wrapped__ = target
+        node.target = call
+
+    error = broken(chain(("sin", A), ("exp", ())), "borders", finish=shares)
+    assert error.origin == "memory of a value a region"
+
+
+def test_configs(broken, monkeypatch):
+    monkeypatch.setattr(compile_regions, "region_compile_settings", lambda configs, name: contextlib.nullcontext())
+    error = broken(CONFIGURED, "configs")
+    assert error.origin == "a setting that the annotation names"
+    assert "max_fusion_size=64; its annotation says 8" in error.detail
+
+
+def test_configs_that_stay(broken):
+    def leak(gm):
+        torch._inductor.config.max_fusion_size = 3
+
+    assert broken(CONFIGURED, "configs", edit=leak).origin == "settings leak"
+
+
+def test_plan_sees_regions_mixed(broken):
+    def merge(gm):
+        for node in operator_nodes(gm):
+            if "compile_with_inductor" in node.meta.get("custom", {}):
+                annotate_as(node, inductor_region="a")
+
+    error = broken(chain(("sin", A), ("cos", B)), "plan", edit=merge)
+    assert error.origin == "fewer partitions than can be"
+
+
+def test_plan_sees_an_operator_left_eager(broken):
+    def strip(gm):
+        operator_nodes(gm)[0].meta.pop("custom")
+
+    error = broken(chain(("sin", A), ("cos", ())), "plan", edit=strip)
+    assert error.origin == "an annotated operator is not compiled"
+
+
+def test_plan_sees_an_operator_too_many(broken):
+    error = broken(
+        chain(("sin", A), ("cos", ())), "plan", edit=lambda gm: annotate_as(operator_nodes(gm)[1], inductor_region="a")
+    )
+    assert error.origin == "an operator is compiled twice"
+
+
+def test_plan_sees_partitions_too_many(broken):
+    error = broken(
+        chain(("sin", A), ("cos", A)), "plan", edit=lambda gm: annotate_as(operator_nodes(gm)[1], inductor_region="b")
+    )
+    assert error.origin == "more partitions than needed"
+
+
+def test_plan_sees_equal_partitions_compiled_twice(broken):
+    twice = chain(("sin", A), ("exp", ()), ("sin", A))
+    assert broken(twice, "plan", share_identical=False).origin == "equal partitions are compiled twice"
+
+
+def test_inference(broken):
+    def wrong_without_gradients(gm):
+        if not torch.is_grad_enabled():
+            replaced(gm)
+
+    assert broken(chain(("sin", A), training=True), "inference", edit=wrong_without_gradients).law == "inference"
+
+
+def test_determinism(broken):
+    count = iter(range(100))
+
+    def another_region(gm):
+        annotate_as(operator_nodes(gm)[0], inductor_region=f"region {next(count)}")
+
+    assert broken(chain(("sin", A)), "determinism", edit=another_region).origin == "another plan"
+
+
+# Caches: faults of the reference backend's own
+
+
+def judged_with(monkeypatch, patch, law, program=TWO_REGIONS):
+    with regional("reference", "cpu", expects_regions=False) as harness, monkeypatch.context() as patched:
+        patch(patched)
+        with pytest.raises(AssertionError) as raised:
+            judge(harness, program, lane="structure", laws=[law])
+    assert raised.value.law == law
+    return raised.value
+
+
+def test_counters(monkeypatch):
+    original = outer.count_outcome
+
+    def twice(*outcome):
+        original(*outcome)
+        original(*outcome)
+
+    error = judged_with(monkeypatch, lambda m: m.setattr(outer, "count_outcome", twice), "counters")
+    assert error.origin == "lookups of one graph"
+
+
+def test_warm(monkeypatch):
+    error = judged_with(monkeypatch, lambda m: m.setattr(outer.OuterCache, "_find", lambda *given: None), "warm")
+    assert (error.stage, error.origin) == ("restart", "no hit")
+
+
+def constant_key(patched):
+    patched.setattr(outer, "details_of", lambda *given: type("Details", (), {"digest": lambda self: "0" * 64})())
+
+
+@pytest.mark.parametrize("law", ["annotations_in_key", "uuid_in_key"])
+def test_keys(monkeypatch, law):
+    error = judged_with(monkeypatch, constant_key, law)
+    assert (error.stage, error.origin.split(":")[0]) == ("restart", "stale hit")
+
+
+# Judging
+
+
+def test_a_known_error_is_kept_and_judging_goes_on():
+    with regional(faulty(edit=replaced), "cpu", expects_regions=False) as harness:
+        judgement = judge(harness, chain(("sin", A)), lane="structure", blame=False, known=lambda error: True)
+    assert "parity" in [error.law for error in judgement.known]
+    assert {"compiles", "borders", "configs"} <= set(judgement.laws)
+
+
+def test_a_program_that_eager_refuses_is_no_failure_of_the_backend(judged):
+    transpose = Step("transpose", (0,), (("first", 0), ("second", 7)), (1,))
+    asks_too_much = Program((TensorInput((2, 3)),), (transpose,), (1,))
+    with pytest.raises(BadProgramError):
+        judged(asks_too_much)
+
+
+def test_an_unknown_law(judged):
+    with pytest.raises(UnknownLawError, match="parity"):
+        judged(TWO_REGIONS, "party")
+
+
+def test_what_a_backend_disclaims_is_not_demanded():
+    with regional("aot_eager", "cpu", expects_regions=False) as harness:
+        judgement = judge(harness, TWO_REGIONS)
+    assert "parity" in judgement.laws
+    assert "disclaims regions" in judgement.skipped["plan"]
