@@ -153,10 +153,20 @@ class Builder:
             raise Refused(f"{operator.name} without a region around it is nothing at all")
 
     def _check_memory(self, operator: Operator, operands: Sequence[Value]) -> None:
+        """Refuse writes into memory of inputs that gradients have to do with.
+
+        Eager allows none into leaves. What AOTAutograd makes of an input that takes a value with a gradient (it copies
+        the new value over what it saved) is a defect of its own on every backend, and would hide all others.
+        """
+        if not operator.writes:
+            return
         leaves = {_memory(self.values[index].tensor) for index, leaf in enumerate(self.arguments) if leaf.requires_grad}
-        for position in operator.writes:
-            if _memory(operands[position].tensor) in leaves:
-                raise Refused(f"{operator.name} would write into the memory of an input that wants a gradient")
+        inputs = {_memory(self.values[index].tensor) for index in range(len(self.arguments))}
+        targets = {_memory(operands[position].tensor) for position in operator.writes}
+        if targets & leaves:
+            raise Refused(f"{operator.name} would write into the memory of an input that wants a gradient")
+        if targets & inputs and any(value.requires_grad for value in operands):
+            raise Refused(f"{operator.name} would make an input want a gradient that did not")
 
     def _value(self, number: int) -> Value:
         if number not in self.values:

@@ -9,6 +9,7 @@ from pytest_regional.fuzz.operators.operator import (
     Operator,
     Wanted,
     also,
+    another,
     apart,
     floating,
     no_larger_than,
@@ -67,7 +68,7 @@ OPERATORS = (
         "ScaledProduct.apply({a}, {b}, 0.5)",
         lambda a, b: product(a.facts, b.facts).scaled(0.5),
         floating,
-        _OTHER,
+        also(_OTHER, another),
         needs="ScaledProduct",
     ),
     _custom(

@@ -32,7 +32,8 @@ def _index(value: Value, *before: Value) -> bool:
 
 def _index_of_rows(value: Value, *before: Value) -> bool:
     """Want indices into the first dimension of the first operand."""
-    return _index(value) and before[0].rank >= 1 and value.facts.high < before[0].shape[0]
+    # Dynamo makes a number of a scalar, and then has to know it.
+    return _index(value) and value.rank >= 1 and before[0].rank >= 1 and value.facts.high < before[0].shape[0]
 
 
 def _vector(value: Value, *before: Value) -> bool:

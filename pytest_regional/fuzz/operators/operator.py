@@ -343,6 +343,11 @@ def apart(value: Value, *before: Value) -> bool:
     return all(one.tensor.untyped_storage()._cdata != memory for one in before)
 
 
+def another(value: Value, *before: Value) -> bool:
+    """Want a value that is none of the operands before."""
+    return all(value.number != one.number for one in before)
+
+
 def either(*conditions: Wanted) -> Wanted:
     """Return a condition that holds where one of ``conditions`` does."""
     return lambda value, *before: any(condition(value, *before) for condition in conditions)

@@ -44,6 +44,7 @@ def operator_named(name: str) -> Operator:
     return table[name]
 
 
+@functools.cache
 def families() -> tuple[str, ...]:
     """Return the families of operators, in the table's order."""
     return tuple(dict.fromkeys(operator.family for operator in operators().values()))
