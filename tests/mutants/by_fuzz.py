@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from types import FrameType
 from typing import Any
 
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.cache_machine import run_cache_machine
-from pytest_regional.fuzz.drawing import drawn
 from pytest_regional.fuzz.lanes import in_lane
+from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.fuzz.oracles import LAWS, BadProgramError, LawBrokenError, judge
 from pytest_regional.fuzz.program import Program
+from pytest_regional.fuzz.rows import ArgumentRow, PlanRow, ProgramRows, StepRow, program_of
 from pytest_regional.harness.regional import Regional, harness
 from tests.mutants.planting import Mutant, spec_of
 from tests.mutants.verdict import Alarm, Verdict, is_intended_law
@@ -39,15 +42,31 @@ class Pool:
     """Seeded programs, the same for every mutant, drawn when first asked for."""
 
     def __init__(self, seed: int = SEED) -> None:
-        from pytest_regional.strategies import programs
-
-        self._source = drawn(programs(), seed)
+        self._random = random.Random(seed)
         self._known: list[Program] = []
 
     def __getitem__(self, number: int) -> Program:
         while len(self._known) <= number:
-            self._known.append(next(self._source))
+            self._known.append(program_of(rows_from(self._random)))
         return self._known[number]
+
+
+def rows_from(random: Random) -> ProgramRows:
+    """Draw the rows of a program; in half of the programs half of the families of operators are switched off."""
+
+    def small(count: int) -> tuple[int, ...]:
+        return tuple(random.randrange(256) for _ in range(count))
+
+    def steps(most: int) -> tuple[StepRow, ...]:
+        rows = (small(10) for _ in range(random.randint(1, most)))
+        return tuple(StepRow(n[0] + 256 * n[9], n[1:5], n[5:8], n[8], random.randrange(256)) for n in rows)
+
+    families = sorted({operator.family for operator in operators().values()})
+    off = frozenset(random.sample(families, len(families) // 2)) if random.random() < 0.5 else frozenset[str]()
+    arguments = tuple(ArgumentRow(*small(9)) for _ in range(random.randint(1, 3)))
+    shapes, dtype, *scopes, training, dynamic, nonfinite = small(8)
+    plan = PlanRow(shapes, dtype, tuple(scopes), training, dynamic, nonfinite, off)
+    return ProgramRows(arguments, steps(12), tuple(steps(3) for _ in range(2)), plan)
 
 
 @dataclass
