@@ -4,11 +4,12 @@ PYTHON ?= python3
 TORCH ?= 2.13.0
 BACKEND ?= reference
 PYTEST_ARGS ?=
+DETECTION_ARGS ?=
 PINNED := $(shell sed -n 's/^torch==//p' constraints.txt)
 VENV := $(if $(filter $(PINNED),$(TORCH)),.venv,.venv-torch-$(TORCH))
 RUN := $(VENV)/bin/python -m
 
-.PHONY: conformance gpu services test lint types bench coverage property check clean
+.PHONY: conformance gpu services test lint types bench coverage detection property check clean
 
 conformance: $(VENV)/installed  ## Run the conformance suites on real models; ends with the conformance table.
 	$(RUN) pytest --regional-backend=$(BACKEND) suites $(PYTEST_ARGS)
@@ -47,6 +48,9 @@ bench: $(VENV)/installed  ## Print the measurements that the documentation quote
 
 coverage: $(VENV)/installed  ## Print which functions the emulated GPU gets right (about twenty minutes).
 	$(VENV)/bin/python -W ignore -m tests.benchmarks.emulated_coverage --jobs 2
+
+detection: $(VENV)/installed  ## Run suites and fuzzer against faulty backends; print who notices what (about two hours).
+	$(RUN) tests.mutants.detection --write --json build/detection.json $(DETECTION_ARGS)
 
 property: $(VENV)/installed  ## Partition 10,000 random graphs instead of 150, two ways (about ten minutes).
 	$(RUN) pytest tests/reference/test_partition_property.py --hypothesis-profile=full $(PYTEST_ARGS)

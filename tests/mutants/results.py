@@ -60,6 +60,7 @@ class Results:
     def write(self) -> None:
         """Write everything to the file, if there is one."""
         if self.file is not None:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
             self.file.write_text(json.dumps(self.as_data(), indent=1) + "\n")
 
     def as_data(self) -> dict[str, Any]:

@@ -42,9 +42,9 @@ def _none_in_backward(graph: torch.fx.Graph, keys: Keys) -> Keys:
 def _neighbours_too(graph: torch.fx.Graph, keys: Keys) -> Keys:
     """Let an op that reads one region alone belong to it."""
     grown = dict(keys)
-    for node in graph.find_nodes(op="call_function"):
+    for node in graph.nodes:
         around = {grown.get(source) for source in node.all_input_nodes}
-        if node not in grown and len(around) == 1 and None not in around:
+        if node.op == "call_function" and node not in grown and len(around) == 1 and None not in around:
             grown[node] = around.pop()  # type: ignore[assignment]
     return grown
 
