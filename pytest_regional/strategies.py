@@ -2,32 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from hypothesis import strategies as st
 
+from pytest_regional.fuzz.arguments import FLOATS
+from pytest_regional.fuzz.operators.table import families as all_families
 from pytest_regional.fuzz.program import Program
-from pytest_regional.fuzz.rows import ArgumentRow, StepRow, program_of
+from pytest_regional.fuzz.random_rows import LIMIT, plan_row, step_row
+from pytest_regional.fuzz.rows import ArgumentRow, Options, ProgramRows, StepRow, program_of, table
 
-_SMALL = st.integers(0, 255)
+_SMALL = st.integers(0, LIMIT - 1)
 
 
 def programs(
     *,
     max_steps: int = 12,
+    max_arguments: int = 4,
     families: Collection[str] | None = None,
     training: bool | None = None,
     regions: bool = True,
+    dtypes: Sequence[str] = FLOATS,
+    dynamic: bool = True,
+    nonfinite: bool = True,
+    data_dependent: bool = False,
 ) -> st.SearchStrategy[Program]:
-    """Return a strategy of annotated programs.
+    """Return a strategy of annotated programs that run, and where they are to train, train.
+
+    They shrink to few steps, the operators that stand first in the table, one region or none, dense float32 inputs of
+    a few elements. In half of them some families of operators are switched off, so that others come more often.
 
     Args:
         max_steps: no program has more steps.
+        max_arguments: nor more inputs.
+        families: families of operators, such as ``"pointwise"``; all by default. ``docs/fuzzing-programs.md`` has them.
+        training: whether programs are backpropagated through: all, none, or (None) some.
+        regions: whether there are region annotations.
+        dtypes: floating dtypes of inputs; shrinks to the first.
+        dynamic: whether sizes of inputs may be marked as dynamic.
+        nonfinite: whether inputs of some programs hold NaN and infinities.
+        data_dependent: whether sizes and numbers may depend on data. Dynamo has to be told to capture them
+            (``capture_scalar_outputs``, ``capture_dynamic_output_shape_ops``).
+
+    Raises:
+        ValueError: a family is not known.
     """
-    arguments = st.lists(st.builds(ArgumentRow, _SMALL, _SMALL, _SMALL, _SMALL, _SMALL), min_size=1, max_size=3)
-    references = st.tuples(_SMALL, _SMALL, _SMALL, _SMALL)
-    rows = st.builds(StepRow, _SMALL, references, st.tuples(_SMALL, _SMALL, _SMALL), _SMALL, _SMALL)
-    return st.builds(program_of, arguments, st.lists(rows, min_size=1, max_size=max_steps))
+    unknown = sorted(set(families or ()) - set(all_families()))
+    if unknown:
+        raise ValueError(f"no family of operators is called {unknown[0]!r}; there are {', '.join(all_families())}")
+    wanted = None if families is None else frozenset(families)
+    options = Options(wanted, training, regions, tuple(dtypes), dynamic, nonfinite, data_dependent)
+    return _rows(max_steps, max_arguments, options).map(lambda rows: program_of(rows, options))
+
+
+def _rows(max_steps: int, max_arguments: int, options: Options) -> st.SearchStrategy[ProgramRows]:
+    used = sorted({operator.family for operator in table(options)})
+    off = st.frozensets(st.sampled_from(used)) if len(used) > 1 else st.just(frozenset())
+    return st.builds(
+        ProgramRows,
+        st.lists(_integers(9).map(lambda row: ArgumentRow(*row)), min_size=1, max_size=max_arguments).map(tuple),
+        _steps(max_steps),
+        st.lists(_steps(3), max_size=2).map(tuple),
+        st.builds(plan_row, _integers(8), st.one_of(st.just(frozenset()), off)),
+    )
+
+
+def _steps(most: int) -> st.SearchStrategy[tuple[StepRow, ...]]:
+    return st.lists(_integers(10).map(step_row), min_size=1, max_size=most).map(tuple)
+
+
+def _integers(count: int) -> st.SearchStrategy[tuple[int, ...]]:
+    return st.tuples(*[_SMALL] * count)
 
 
 __all__ = ["programs"]

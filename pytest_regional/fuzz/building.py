@@ -8,8 +8,7 @@ generators skip it, reducers take that as "keep it".
 from __future__ import annotations
 
 import contextlib
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +44,7 @@ class Builder:
             for index, (tensor, argument) in enumerate(zip(tensors, self.arguments, strict=True))
         }
         self.steps: list[Step] = []
+        self._drawn: set[int] = set()
         self._next = len(self.arguments)
 
     # Choosing
@@ -140,10 +140,25 @@ class Builder:
             self.values[number] = Value(number, tensor, held, operator.unbacked)
         for position, held in zip(operator.writes, facts[operator.results :], strict=True):
             self._written(operands[position], held)
+        if self._draws(step):
+            written = (operands[position].tensor for position in operator.writes)
+            self._drawn.update(map(_memory, (*tensors, *written)))
         self._next = max(self._next - 1, *results) + 1 if results else self._next
         added = replace(step, results=results)
         self.steps.append(added)
         return added
+
+    def _draws(self, step: Step) -> bool:
+        return draws(step) or any(draws(inner) for index in step.blocks for inner in self.blocks[index].steps)
+
+    def dead_draws(self, outputs: Sequence[int]) -> list[int]:
+        """Return values that are drawn for nothing where ``outputs`` are returned.
+
+        AOTAutograd leaves such draws out, on every backend, and then all that follow are others.
+        """
+        live = live_values(self.steps, outputs)
+        lost = [step for step in self.steps if self._draws(step) and not live.intersection(_touched(step))]
+        return [number for step in lost for number in _touched(step)]
 
     def _check_place(self, operator: Operator, step: Step) -> None:
         autocast = any(isinstance(context, Context) and context.kind == "autocast" for context in step.scope)
@@ -163,6 +178,8 @@ class Builder:
         leaves = {_memory(self.values[index].tensor) for index, leaf in enumerate(self.arguments) if leaf.requires_grad}
         inputs = {_memory(self.values[index].tensor) for index in range(len(self.arguments))}
         targets = {_memory(operands[position].tensor) for position in operator.writes}
+        if targets & self._drawn:
+            raise Refused(f"{operator.name} would write over what was drawn, and what nobody reads may not be drawn")
         if targets & leaves:
             raise Refused(f"{operator.name} would write into the memory of an input that wants a gradient")
         if targets & inputs and any(value.requires_grad for value in operands):
@@ -210,14 +227,16 @@ class Builder:
     def _facts_through(self, caller: Operator, block: Block, operands: Sequence[Value]) -> Facts:
         if len(block.parameters) != len(operands):
             raise Refused(f"{caller.name} passes {len(operands)} arguments, the block takes {len(block.parameters)}")
+        if any(draws(step) for step in set(block.steps) - _live_steps(block)):
+            raise Refused("a block draws random numbers for nothing")
         held = {number: value.facts for number, value in zip(block.parameters, operands, strict=True)}
         like = operands[0]
         for step in block.steps:
             operator = operator_named(step.operator)
             if any(isinstance(context, Context) and context.kind != "tag" for context in step.scope):
                 raise Refused("a block has no contexts of its own")
-            if operator.draws and not caller.calls_draws:
-                raise Refused(f"{caller.name} calls no block that draws random numbers")
+            if operator.draws and not self._may_draw(caller, operands):
+                raise Refused(f"{caller.name} calls no block that draws random numbers here")
             if any(number not in held for number in step.operands):
                 raise Refused("a block reads a value that is not there")
             values = [replace(like, facts=held[number]) for number in step.operands]
@@ -230,6 +249,12 @@ class Builder:
                 raise Refused(f"{operator.name} in a block would leave the range in which values are kept")
             held[step.results[0]] = made
         return held[block.result]
+
+    def _may_draw(self, caller: Operator, operands: Sequence[Value]) -> bool:
+        # AOTAutograd refuses a checkpoint that draws where no gradient flows.
+        if caller.calls_draws == "trained":
+            return any(value.requires_grad for value in operands)
+        return caller.calls_draws == "always"
 
     def _evaluated(self, operator: Operator, step: Step, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         with eager(step.scope):
@@ -275,6 +300,29 @@ class Builder:
         return Program(
             self.arguments, tuple(self.steps), tuple(outputs), self.blocks, training=training, dynamic=dynamic
         )
+
+
+def draws(step: Step) -> bool:
+    """Tell whether the step's own operator draws random numbers."""
+    return operator_named(step.operator).draws
+
+
+def _touched(step: Step) -> tuple[int, ...]:
+    return (*step.results, *(step.operands[position] for position in operator_named(step.operator).writes))
+
+
+def live_values(steps: Sequence[Step], ends: Iterable[int]) -> set[int]:
+    """Return the values that ``ends`` depend on, as far as operands tell."""
+    live = set(ends)
+    for step in reversed(steps):
+        if live.intersection(_touched(step)):
+            live.update(step.operands)
+    return live
+
+
+def _live_steps(block: Block) -> set[Step]:
+    live = live_values(block.steps, (block.result,))
+    return {step for step in block.steps if live.intersection(step.results)}
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -344,4 +392,4 @@ def check(program: Program) -> None:
         raise ProgramError(f"the program returns value {missing[0]}, which no step makes")
 
 
-__all__ = ["Builder", "Refused", "check", "eager", "evaluate", "function_of_block"]
+__all__ = ["Builder", "Refused", "check", "draws", "eager", "evaluate", "function_of_block", "live_values"]

@@ -56,7 +56,7 @@ def settle(draft: Draft, original: Program) -> Program | None:
     outputs = dict.fromkeys(range(len(draft.outputs)))
     made = [instead.get(draft.outputs[position], draft.outputs[position]) for position in outputs]
     kept = [number for number in made if number in builder.values]
-    if not kept or (draft.training and not builder.backpropagates(kept)):
+    if not kept or builder.dead_draws(kept) or (draft.training and not builder.backpropagates(kept)):
         return None
     return builder.program(kept, training=draft.training, dynamic=draft.dynamic)
 

@@ -228,7 +228,7 @@ def drop_block_steps(program: Program) -> Iterator[Draft]:
 
 def _without_block_step(block: Block, place: int) -> Block:
     gone = block.steps[place]
-    instead = {number: gone.operands[0] for number in gone.results}
+    instead = dict.fromkeys(gone.results, gone.operands[0])
     steps = tuple(
         replace(step, operands=tuple(instead.get(number, number) for number in step.operands))
         for step in (*block.steps[:place], *block.steps[place + 1 :])

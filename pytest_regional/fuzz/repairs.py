@@ -10,15 +10,16 @@ from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.program import Context, Program, Region, Step
 
 
-def backpropagating(builder: Builder, outputs: Sequence[int]) -> tuple[Builder, list[int]]:
-    """Leave out the last writes, one after the other, until eager can backpropagate from the outputs.
+def repaired(builder: Builder, outputs: Sequence[int], *, training: bool) -> tuple[Builder, list[int]]:
+    """Return all that is drawn, and leave out the last writes until eager can backpropagate from the outputs.
 
     Where there are none, it is the last step that goes: some operators of low precision have no derivative.
     """
-    kept = list(outputs)
-    while not builder.backpropagates(kept):
+    kept = [*outputs, *builder.dead_draws(outputs)]
+    while training and not builder.backpropagates(kept):
         builder = _replayed(builder, _last_write(builder.steps))
         kept = [number for number in kept if number in builder.values] or [0]
+        kept += builder.dead_draws(kept)
     return builder, kept
 
 
@@ -75,4 +76,4 @@ def _keeps_order(program: Program) -> bool:
     )
 
 
-__all__ = ["backpropagating", "with_possible_order"]
+__all__ = ["repaired", "with_possible_order"]

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_regional.fuzz.arguments import FLOATS, LAYOUTS, Content, TensorInput
-from pytest_regional.fuzz.building import Builder
+from pytest_regional.fuzz.building import Builder, draws, live_values
 from pytest_regional.fuzz.operators.operator import Operator
 from pytest_regional.fuzz.operators.table import families, operators
 from pytest_regional.fuzz.program import Block, Context, Program, Region, Scope, Step
-from pytest_regional.fuzz.repairs import backpropagating, with_possible_order
+from pytest_regional.fuzz.repairs import repaired, with_possible_order
 
 #: Shapes that go together: each program takes its arguments from one line, so that operators find what they need.
 SHAPES: tuple[tuple[tuple[int, ...], ...], ...] = (
@@ -149,7 +149,9 @@ def argument_of(row: ArgumentRow, plan: PlanRow, options: Options, *, first: boo
     if kind == 6:
         return replace(made, dtype="int64", content="index", below=2 + row.content % 3)
     if kind == 7:
-        return replace(made, dtype=("int32", "int64", "uint8")[row.dtype % 3], content="index", below=2 + row.content % 7)
+        return replace(
+            made, dtype=("int32", "int64", "uint8")[row.dtype % 3], content="index", below=2 + row.content % 7
+        )
     return replace(
         made,
         dtype=options.dtypes[(plan.dtype + (row.dtype % 6 == 5)) % len(options.dtypes)],
@@ -195,7 +197,8 @@ def _aliasing(row: ArgumentRow, made: Sequence[TensorInput]) -> TensorInput | No
     if not made or row.alias % 10 != 9:
         return None
     target = row.shape % len(made)
-    if made[target].alias_of is not None or made[target].layout == "expanded":
+    # Of other layouts only AOTAutograd's refusals come: it wants both views or neither.
+    if made[target].alias_of is not None or made[target].layout != "dense":
         return None
     return replace(made[target], alias_of=target, requires_grad=False, dynamic=())
 
@@ -245,7 +248,10 @@ def _block(rows: Iterable[StepRow], position: int, plan: PlanRow, options: Optio
         builder.choose(small[row.operator % len(small)], row.references, row.numbers, scope)
     if not builder.steps:
         builder.add(Step("sin", (0,)))
-    return Block(tuple(range(parameters)), tuple(builder.steps), builder.steps[-1].results[0])
+    result = builder.steps[-1].results[0]
+    live = live_values(builder.steps, (result,))
+    steps = tuple(step for step in builder.steps if not draws(step) or live.intersection(step.results))
+    return Block(tuple(range(parameters)), steps, result)
 
 
 @functools.cache
@@ -273,8 +279,7 @@ def program_of(rows: ProgramRows, options: Options | None = None) -> Program:
         builder.add(Step("add", (0, 0), scope=scope))
     outputs = _outputs(builder, rows.arguments, asked)
     training = is_trained(plan, options)
-    if training:
-        builder, outputs = backpropagating(builder, outputs)
+    builder, outputs = repaired(builder, outputs, training=training)
     dynamic = True if options.dynamic and plan.dynamic % 16 == 15 else None
     return with_possible_order(builder.program(outputs, training=training, dynamic=dynamic))
 
@@ -285,7 +290,9 @@ def _outputs(builder: Builder, arguments: Sequence[ArgumentRow], asked: dict[int
     made = [number for step in builder.steps for number in step.results]
     hidden, returned, twice = 2, (1, 3), 3
     outputs = [
-        number for number in made if (number not in used and asked.get(number) != hidden) or asked.get(number) in returned
+        number
+        for number in made
+        if (number not in used and asked.get(number) != hidden) or asked.get(number) in returned
     ]
     outputs += [number for number in made if asked.get(number) == twice]
     outputs += [index for index, row in enumerate(arguments) if row.returned % 12 == 11]

@@ -70,10 +70,12 @@ _CHECKPOINT = "torch.utils.checkpoint.checkpoint({block}, {operands}, use_reentr
 _WRAPPER = "torch.compiler.nested_compile_region"
 
 OPERATORS = (
-    _call("call", "call", "{block}({a})", calls_draws=True),
-    _call_with_two("call_with_two", "call", "{block}({a}, {b})", calls_draws=True),
-    _call("checkpoint", "checkpoint", _CHECKPOINT.replace("{operands}", "{a}"), calls_draws=True),
-    _call_with_two("checkpoint_of_two", "checkpoint", _CHECKPOINT.replace("{operands}", "{a}, {b}"), calls_draws=True),
+    _call("call", "call", "{block}({a})", calls_draws="always"),
+    _call_with_two("call_with_two", "call", "{block}({a}, {b})", calls_draws="always"),
+    _call("checkpoint", "checkpoint", _CHECKPOINT.replace("{operands}", "{a}"), calls_draws="trained"),
+    _call_with_two(
+        "checkpoint_of_two", "checkpoint", _CHECKPOINT.replace("{operands}", "{a}, {b}"), calls_draws="trained"
+    ),
     _call("nested", "nested", "{block}({a})", block_wrapper=_WRAPPER),
     _call_with_two("nested_of_two", "nested", "{block}({a}, {b})", block_wrapper=_WRAPPER),
     Operator(

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pytest_regional.fuzz.facts import Facts
 
@@ -126,7 +126,7 @@ class Operator:
         needs: names of definitions (functions, custom ops) that its source uses.
         calls: how many blocks it calls; its template names them ``{block}`` and ``{other}``.
         passes: how many operands, the last ones, it passes to a block.
-        calls_draws: whether a block that it calls may draw random numbers.
+        calls_draws: whether a block that it calls may draw random numbers: ``"trained"`` where gradients flow.
         block_wrapper: a function that its blocks are wrapped with where they are defined.
         autocast: whether it does the same under autocast on every device, so that it may stand there.
         evaluate: how to compute it while building, where its source would compile; gets operands, parameters, and the
@@ -148,7 +148,7 @@ class Operator:
     needs: tuple[str, ...] = ()
     calls: int = 0
     passes: int = 1
-    calls_draws: bool = False
+    calls_draws: Literal["never", "trained", "always"] = "never"
     block_wrapper: str = ""
     autocast: bool = False
     evaluate: Callable[..., Any] | None = None
