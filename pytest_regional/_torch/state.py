@@ -42,9 +42,8 @@ def patched_config(name: str, values: Mapping[str, Any]) -> Iterator[None]:
         KeyError: a name that is no setting of that module.
     """
     module = config_module(name)
-    known = config_values(name)
     for key in values:
-        if key not in known:
+        if key not in module._config:
             raise KeyError(key)
     with module.patch(dict(values)):
         yield
@@ -52,7 +51,7 @@ def patched_config(name: str, values: Mapping[str, Any]) -> Iterator[None]:
 
 def inductor_config_names() -> frozenset[str]:
     """Return the names of Inductor's settings, dotted where nested (``triton.cudagraphs``)."""
-    return frozenset(config_values("torch._inductor.config"))
+    return frozenset(config_module("torch._inductor.config")._config)
 
 
 @functools.cache

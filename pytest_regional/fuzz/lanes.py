@@ -30,13 +30,11 @@ def in_lane(regional: Regional, name: str) -> Iterator[None]:
     Raises:
         LaneError: there is no such lane, or this harness cannot take it; says why.
     """
-    _check(regional, name)
-    if name != "structure":
-        yield
-        return
-    from pytest_regional._torch.fuzzing import interpreting_regions
+    from pytest_regional._torch.fuzzing import guards_not_timed, interpreting_regions
 
-    with interpreting_regions():
+    _check(regional, name)
+    interpreting = interpreting_regions() if name == "structure" else contextlib.nullcontext()
+    with guards_not_timed(), interpreting:
         yield
 
 

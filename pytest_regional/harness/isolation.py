@@ -246,13 +246,25 @@ def cache_folder(folder: Path) -> Iterator[Path]:
             _set_environment(name, value)
 
 
-def clear_folder(folder: Path) -> None:
-    """Empty a folder that this harness owns (the folder itself stays)."""
+def clear_folder(folder: Path, *, keep_code: bool = False) -> None:
+    """Empty a folder that this harness owns (the folder itself stays).
+
+    Args:
+        folder: the folder.
+        keep_code: leave files of generated code and compiled kernels, whose names are hashes of their contents: no
+            lookup finds them, but what generates the same code again need not build it.
+    """
     for entry in folder.iterdir():
+        if keep_code and (len(entry.name) == 2 or entry.name in _CODE_FOLDERS):
+            continue
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
             entry.unlink()
+
+
+#: Beside folders of two letters, which are the beginning of a hash, as Inductor calls them (2.11 to 2.15).
+_CODE_FOLDERS = ("precompiled_headers", "triton", "locks")
 
 
 @contextlib.contextmanager

@@ -315,11 +315,11 @@ class Regional(InputFactories, OnDevice):
 
     # Ending
 
-    def reset(self) -> None:
+    def reset(self, *, keep_code: bool = False) -> None:
         """Start over within the test, as between two Hypothesis examples: nothing compiled, generators seeded."""
         self.restart()
         isolation.seed_everything(self.seed)
-        isolation.clear_folder(self.folder)
+        isolation.clear_folder(self.folder, keep_code=keep_code)
 
     def check_fallbacks(self) -> None:
         """Raise :class:`FallbackError` when anything ran eager that was asked to compile."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pytest_regional._torch import state
-from pytest_regional.harness.isolation import Snapshot
+from pytest_regional.harness.isolation import Snapshot, clear_folder
 from pytest_regional.testing import regional
 
 from .programs import pair, product
@@ -232,3 +232,13 @@ def test_a_restart_forgets_warnings():
             with pytest.warns(CacheWarning, match="said once"):
                 warn_once("said once")
             harness.restart()
+
+
+def test_a_cleared_folder_may_keep_compiled_kernels(tmp_path):
+    for name in ("ab/kernel.so", "fxgraph/entry", "aotautograd/entry", "locks/one", "precompiled_headers/header"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    clear_folder(tmp_path, keep_code=True)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["ab", "locks", "precompiled_headers"]
+    clear_folder(tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -73,7 +73,7 @@ def check_annotations_in_key(trial: Trial) -> None:
     change, changed = changed_program(trial)
     with _whole_results_cached(trial) as again:
         if again:
-            trial.regional.reset()
+            trial.regional.reset(keep_code=True)
             raise_failure(trial, trial.run(trial.program, calls=1), "annotations_in_key")
         trial.regional.restart()
         run = trial.run(changed, calls=1)

@@ -13,7 +13,7 @@ from pytest_regional.harness.record import GeneratedCode
 
 def check_determinism(trial: Trial) -> None:
     """Raise where a second compile plans otherwise or generates other code."""
-    trial.regional.reset()
+    trial.regional.reset(keep_code=True)
     again = trial.run(trial.program, calls=1)
     raise_failure(trial, again, "determinism")
     if plan_of(trial.cold) != plan_of(again):

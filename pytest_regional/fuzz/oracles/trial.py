@@ -41,7 +41,8 @@ class Run:
         watched: the graphs and partitions that were compiled.
         events: what moved counters during the first call; ``later`` is the same for the second.
         code: what was generated.
-        settings_before: all of Inductor's settings before the first call; ``settings_after`` is the same after it.
+        settings_before: Inductor's settings before the first call, and ``settings_after`` those after it; none for a
+            program that names none.
     """
 
     executions: tuple[Execution, ...]
@@ -116,7 +117,7 @@ class Trial:
     def cold(self) -> Run:
         """The program compiled with nothing in any cache, called twice."""
         _ = self.cases
-        self.regional.reset()
+        self.regional.reset(keep_code=True)
         return self.run(self.program, checks_borders=self.checks_borders)
 
     def run(
@@ -125,12 +126,13 @@ class Trial:
         """Compile ``program`` as things are and call it on the inputs of the cases."""
         observer = self.regional.observer
         compiled = self.compile(program, pass_uuid or self.pass_uuid)
-        mark, sources, before = observer.log.mark(), len(observer.sources), config_values("torch._inductor.config")
+        mark, sources = observer.log.mark(), len(observer.sources)
         names = sorted({name for region in program.regions for name, _ in region.configs})
+        before = config_values("torch._inductor.config") if names else {}
         with watching(self.regional, checks_borders=checks_borders, settings=names) as watched:
             executions = [self.execute(compiled, self.cases[0].inputs)]
         later, code = observer.log.mark(), observer.code(sources)
-        after = config_values("torch._inductor.config")
+        after = config_values("torch._inductor.config") if names else {}
         if executions[0].exception is None and calls > 1:
             with self.regional.no_compile():
                 executions.append(self.execute(compiled, self.cases[1].inputs))
