@@ -44,7 +44,7 @@ def judged_by_suites(
         environment[telling.ENOUGH] = ",".join(mutant.errors) if stop else ""
         command = _command(files, backend or f"tests.mutants.backends:{mutant.name}", stop=stop)
         in_time, output = _run(command, environment, timeout)
-        alarms, passed = _told(told)
+        alarms, passed = told_in(told)
         called = bool(backend) or not _counts(mutant) or any(calls.iterdir())
     if not in_time:
         alarms.append(Alarm("the whole run", "TimeoutExpired"))
@@ -76,7 +76,8 @@ def _run(command: Sequence[str], environment: dict[str, str], timeout: float) ->
     return True, done.stdout + done.stderr
 
 
-def _told(file: Path) -> tuple[list[Alarm], int]:
+def told_in(file: Path) -> tuple[list[Alarm], int]:
+    """Return what failed and how many tests passed, as the plugin told it."""
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     alarms = [Alarm(line["test"], line["error"], line["text"]) for line in lines if line["outcome"] == "failed"]
     return alarms, len(lines) - len(alarms)

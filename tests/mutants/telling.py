@@ -32,7 +32,7 @@ def pytest_runtest_makereport(item: Any, call: Any) -> Generator[None, Any, Any]
         }
         with open(os.environ[FILE], "a") as file:
             file.write(json.dumps(line) + "\n")
-        if failed and _is_enough(failed.typename):
+        if failed and is_enough(failed.typename):
             item.session.shouldstop = "the mutant is killed"
     return report
 
@@ -44,6 +44,7 @@ def _parameters(nodeid: str, config: Any) -> str:
     return f"[{'-'.join(kept)}]" if bracket and kept and any(kept) else ""
 
 
-def _is_enough(error: str) -> bool:
+def is_enough(error: str) -> bool:
+    """Return whether a failure by `error` ends the run."""
     enough = os.environ.get(ENOUGH, "").split(",")
     return error in enough or ("*" in enough and error not in TIMEOUTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -10,9 +11,9 @@ from pytest_regional.backends import registry
 from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.oracles import LAWS, LawBrokenError
 from pytest_regional.fuzz.program import Program, Region, Step
-from tests.mutants import by_fuzz, table
+from tests.mutants import by_fuzz, table, telling
 from tests.mutants.by_fuzz import Hunt, alarms_of
-from tests.mutants.by_suites import ROOT
+from tests.mutants.by_suites import ROOT, told_in
 from tests.mutants.faults import FAULTS, caching, configs, graphs, order, passes, plans, sharing, values
 from tests.mutants.odd import BACKENDS, ODD
 from tests.mutants.planting import Mutant, Patch, PlantingError, spec_of
@@ -190,3 +191,40 @@ def test_results_are_read_back_and_rendered(tmp_path):
     document.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
     table.write_between_marks(document, "new")
     assert document.read_text() == f"before\n{table.BEGIN}\nnew\n{table.END}\nafter\n"
+
+
+def test_the_plugin_tells_of_a_failed_test_and_stops_where_it_is_enough(pytester, monkeypatch):
+    told = pytester.path / "told.jsonl"
+    monkeypatch.setenv(telling.FILE, str(told))
+    monkeypatch.setenv(telling.ENOUGH, "AssertionError")
+    pytester.makepyfile(
+        test_it="""
+        import pytest
+
+        def test_right():
+            pass
+
+        @pytest.mark.parametrize("error", [KeyError("k"), TimeoutError(), AssertionError("seen"), ValueError()])
+        def test_wrong(error):
+            raise error
+        """
+    )
+    pytester.runpytest_inprocess("-p", "tests.mutants.telling", "-p", "no:cacheprovider", "-p", "no:randomly")
+    lines = [json.loads(line) for line in told.read_text().splitlines()]
+    assert [(line["outcome"], line["error"]) for line in lines] == [
+        ("passed", ""),
+        ("failed", "KeyError"),
+        ("failed", "TimeoutError"),
+        ("failed", "AssertionError"),
+    ]
+    alarms, passed = told_in(told)
+    assert passed == 1
+    assert alarms[-1] == Alarm("test_it.py::test_wrong[error2]", "AssertionError", "seen")
+
+
+def test_any_error_is_enough_but_one_of_time(monkeypatch):
+    monkeypatch.setenv(telling.ENOUGH, "*")
+    assert telling.is_enough("KeyError")
+    assert not telling.is_enough("TimeoutError")
+    monkeypatch.setenv(telling.ENOUGH, "")
+    assert not telling.is_enough("KeyError")
