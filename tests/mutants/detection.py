@@ -90,7 +90,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _chosen(known: dict[str, Mutant], results: Results, half: str, options: argparse.Namespace) -> Iterator[Mutant]:
-    for mutant in known.values():
+    # What nobody has asked about comes first, then what survived.
+    for mutant in sorted(known.values(), key=lambda one: half in results.verdicts.get(one.name, {})):
         verdict = results.verdicts.get(mutant.name, {}).get(half)
         done = verdict is not None and verdict.outcome in ("killed", "not asked")
         done |= half in results.alarms.get(mutant.name, {})
