@@ -9,16 +9,21 @@ from hypothesis import strategies as st
 from pytest_regional.fuzz.arguments import FLOATS
 from pytest_regional.fuzz.operators.table import families as all_families
 from pytest_regional.fuzz.program import Program
-from pytest_regional.fuzz.random_rows import LIMIT, plan_row, step_row
-from pytest_regional.fuzz.rows import ArgumentRow, Options, ProgramRows, StepRow, program_of, table
-
-_SMALL = st.integers(0, LIMIT - 1)
+from pytest_regional.fuzz.random_rows import (
+    ARGUMENT_BYTES,
+    PLAN_BYTES,
+    STEP_BYTES,
+    argument_row,
+    plan_row,
+    step_row,
+)
+from pytest_regional.fuzz.rows import Options, ProgramRows, StepRow, program_of, table
 
 
 def programs(
     *,
     max_steps: int = 12,
-    max_arguments: int = 4,
+    max_arguments: int = 5,
     families: Collection[str] | None = None,
     training: bool | None = None,
     regions: bool = True,
@@ -60,19 +65,19 @@ def _rows(max_steps: int, max_arguments: int, options: Options) -> st.SearchStra
     off = st.frozensets(st.sampled_from(used)) if len(used) > 1 else st.just(frozenset())
     return st.builds(
         ProgramRows,
-        st.lists(_integers(9).map(lambda row: ArgumentRow(*row)), min_size=1, max_size=max_arguments).map(tuple),
+        st.lists(_bytes(ARGUMENT_BYTES).map(argument_row), min_size=1, max_size=max_arguments).map(tuple),
         _steps(max_steps),
         st.lists(_steps(3), max_size=2).map(tuple),
-        st.builds(plan_row, _integers(8), st.one_of(st.just(frozenset()), off)),
+        st.builds(plan_row, _bytes(PLAN_BYTES), st.one_of(st.just(frozenset()), off)),
     )
 
 
 def _steps(most: int) -> st.SearchStrategy[tuple[StepRow, ...]]:
-    return st.lists(_integers(10).map(step_row), min_size=1, max_size=most).map(tuple)
+    return st.lists(_bytes(STEP_BYTES).map(step_row), min_size=1, max_size=most).map(tuple)
 
 
-def _integers(count: int) -> st.SearchStrategy[tuple[int, ...]]:
-    return st.tuples(*[_SMALL] * count)
+def _bytes(count: int) -> st.SearchStrategy[bytes]:
+    return st.binary(min_size=count, max_size=count)
 
 
 __all__ = ["programs"]

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     import torch
 
 
+#: Families whose results are new memory, which under ``no_grad`` wants no gradient.
+_UNDER_NO_GRAD = ("pointwise", "comparison", "reduction", "matmul", "norm", "integer", "random", "factory", "statement")
+
+
 class Refused(Exception):
     """A step does not fit here, which is no error; the message says why."""
 
@@ -164,6 +168,9 @@ class Builder:
         autocast = any(isinstance(context, Context) and context.kind == "autocast" for context in step.scope)
         if autocast and not operator.autocast:
             raise Refused(f"{operator.name} may do otherwise under autocast on another device")
+        no_grad = any(isinstance(context, Context) and context.kind == "no_grad" for context in step.scope)
+        if no_grad and operator.family not in _UNDER_NO_GRAD:
+            raise Refused(f"{operator.name} may make a view, and views under no_grad are neither here nor there")
         if not (operator.operands or step.regions):
             raise Refused(f"{operator.name} without a region around it is nothing at all")
 

@@ -8,8 +8,8 @@ from pytest_regional.fuzz.operators.table import families
 from pytest_regional.fuzz.program import Program
 from pytest_regional.fuzz.rows import ArgumentRow, Options, PlanRow, ProgramRows, StepRow, program_of
 
-#: Integers of rows are below this; they are taken modulo what there is to choose from.
-LIMIT = 1 << 12
+#: How many bytes a row is drawn as. One draw of bytes costs Hypothesis a tenth of as many draws of integers.
+ARGUMENT_BYTES, STEP_BYTES, PLAN_BYTES = 9, 11, 8
 
 
 def random_program(source: random.Random, *, max_steps: int = 12, options: Options | None = None) -> Program:
@@ -20,29 +20,39 @@ def random_program(source: random.Random, *, max_steps: int = 12, options: Optio
 def random_rows(source: random.Random, *, max_steps: int = 12) -> ProgramRows:
     """Return rows drawn from ``source``."""
 
-    def numbers(count: int) -> tuple[int, ...]:
-        return tuple(source.randrange(LIMIT) for _ in range(count))
+    def steps(most: int) -> tuple[StepRow, ...]:
+        return tuple(step_row(source.randbytes(STEP_BYTES)) for _ in range(source.randint(1, most)))
 
-    def step() -> StepRow:
-        return step_row(numbers(10))
-
-    arguments = tuple(ArgumentRow(*numbers(9)) for _ in range(source.randint(1, 4)))
-    blocks = tuple(tuple(step() for _ in range(source.randint(1, 3))) for _ in range(source.choice((0, 1, 2))))
+    arguments = tuple(argument_row(source.randbytes(ARGUMENT_BYTES)) for _ in range(source.randint(1, 5)))
+    blocks = tuple(steps(3) for _ in range(source.choice((0, 1, 2))))
     off = frozenset(name for name in families() if source.random() < 0.5) if source.random() < 0.5 else frozenset()
-    plan = plan_row(numbers(8), off)
-    return ProgramRows(arguments, tuple(step() for _ in range(source.randint(1, max_steps))), blocks, plan)
+    return ProgramRows(arguments, steps(max_steps), blocks, plan_row(source.randbytes(PLAN_BYTES), off))
 
 
-def step_row(numbers: tuple[int, ...]) -> StepRow:
-    """Return the row of ten integers."""
-    operator, a, b, c, d, first, second, third, scope, returned = numbers
-    return StepRow(operator, (a, b, c, d), (first, second, third), scope, returned)
+def argument_row(drawn: bytes) -> ArgumentRow:
+    """Return the row that bytes describe."""
+    return ArgumentRow(*drawn)
 
 
-def plan_row(numbers: tuple[int, ...], off: frozenset[str]) -> PlanRow:
-    """Return the row of eight integers and the families that are off."""
-    shapes, dtype, a, b, c, training, dynamic, nonfinite = numbers
+def step_row(drawn: bytes) -> StepRow:
+    """Return the row that bytes describe; the operator has two of them."""
+    high, low, a, b, c, d, first, second, third, scope, returned = drawn
+    return StepRow(256 * high + low, (a, b, c, d), (first, second, third), scope, returned)
+
+
+def plan_row(drawn: bytes, off: frozenset[str]) -> PlanRow:
+    """Return the row that bytes describe, and the families that are off."""
+    shapes, dtype, a, b, c, training, dynamic, nonfinite = drawn
     return PlanRow(shapes, dtype, (a, b, c), training, dynamic, nonfinite, off)
 
 
-__all__ = ["LIMIT", "plan_row", "random_program", "random_rows", "step_row"]
+__all__ = [
+    "ARGUMENT_BYTES",
+    "PLAN_BYTES",
+    "STEP_BYTES",
+    "argument_row",
+    "plan_row",
+    "random_program",
+    "random_rows",
+    "step_row",
+]

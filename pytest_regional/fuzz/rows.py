@@ -10,7 +10,7 @@ taken modulo what fits; a row that fits nothing is skipped, not rejected. Zero a
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_regional.fuzz.arguments import FLOATS, LAYOUTS, Content, TensorInput
@@ -58,6 +58,9 @@ SCOPES: tuple[Scope, ...] = (
 #: Families whose operators are drawn several times as often as one of their number would be.
 WEIGHTS = {"call": 4, "checkpoint": 4, "nested": 4, "cond": 6, "loop": 6, "statement": 4, "write": 2, "custom": 2}
 WEIGHTS |= {"scatter": 3, "index": 3, "matmul": 4, "convolution": 4, "sort": 2, "integer": 2, "out": 3}
+
+#: How many operators a row tries, and how far they lie apart in the table.
+_ATTEMPTS, _STRIDE = 4, 101
 
 #: Families that need settings of Dynamo.
 _SWITCHED = ("data_dependent",)
@@ -220,12 +223,16 @@ def _open(options: Options, off: frozenset[str]) -> tuple[Operator, ...]:
     return tuple(operator for operator in everything if operator.family not in off) or everything
 
 
-def _operator(row: StepRow, options: Options, off: frozenset[str]) -> Operator:
-    """Return the operator of a row. It stays the same when a family is switched on that it is not of."""
-    everything = table(options)
-    operator = everything[row.operator % len(everything)]
-    still = _open(options, off)
-    return operator if operator.family not in off else still[row.operator % len(still)]
+def _candidates(row: StepRow, options: Options, off: frozenset[str]) -> Iterator[Operator]:
+    """Yield the operator of a row, and others in case that it fits nothing.
+
+    They stay the same when a family is switched on that they are not of.
+    """
+    everything, still = table(options), _open(options, off)
+    for attempt in range(_ATTEMPTS):
+        place = row.operator + attempt * _STRIDE
+        operator = everything[place % len(everything)]
+        yield operator if operator.family not in off else still[place % len(still)]
 
 
 def _scope(row: StepRow, plan: PlanRow, options: Options) -> Scope:
@@ -271,8 +278,7 @@ def program_of(rows: ProgramRows, options: Options | None = None) -> Program:
     builder = Builder(_arguments(rows, options), blocks)
     asked: dict[int, int] = {}
     for row in rows.steps:
-        operator = _operator(row, options, plan.off)
-        step = builder.choose(operator, row.references, row.numbers, _scope(row, plan, options))
+        step = _chosen(builder, row, plan, options)
         asked.update(dict.fromkeys(step.results if step else (), row.returned % 12))
     if not any(step.results or operators()[step.operator].writes for step in builder.steps):
         scope = _scope(rows.steps[0], plan, options) if rows.steps else ()
@@ -282,6 +288,15 @@ def program_of(rows: ProgramRows, options: Options | None = None) -> Program:
     builder, outputs = repaired(builder, outputs, training=training)
     dynamic = True if options.dynamic and plan.dynamic % 16 == 15 else None
     return with_possible_order(builder.program(outputs, training=training, dynamic=dynamic))
+
+
+def _chosen(builder: Builder, row: StepRow, plan: PlanRow, options: Options) -> Step | None:
+    scope = _scope(row, plan, options)
+    for operator in _candidates(row, options, plan.off):
+        step = builder.choose(operator, row.references, row.numbers, scope)
+        if step is not None:
+            return step
+    return None
 
 
 def _outputs(builder: Builder, arguments: Sequence[ArgumentRow], asked: dict[int, int]) -> list[int]:
