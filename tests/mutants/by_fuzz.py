@@ -166,7 +166,7 @@ class Hunt:
 
     def _judged(self, regional: Regional, lane: str, laws: Sequence[str], program: Program) -> Alarm | None:
         """Return the alarm that kills; one of another law is noted, and the intended ones are asked alone."""
-        asked: Sequence[Sequence[str] | None] = (None, laws) if len(self.others) < OTHERS else (laws,)
+        asked = (_with_cheap_ones(laws), laws) if len(self.others) < OTHERS else (laws,)
         for chosen in asked:
             alarm = self._alarm(regional, lane, chosen, program)
             if alarm is None:
@@ -195,6 +195,11 @@ class Hunt:
             return True
         self.notes.append(f"the reference breaks {again.source} on example {self.tried} too: {again.text}")
         return False
+
+
+def _with_cheap_ones(laws: Sequence[str]) -> list[str]:
+    """Return ``laws`` and all others that need no compile of their own."""
+    return [law.name for law in LAWS.values() if law.every == 1 or law.name in laws]
 
 
 def _judged_in(lane: str, laws: Sequence[str]) -> list[str]:
