@@ -10,7 +10,18 @@ from types import MappingProxyType
 
 from pytest_regional._text import unknown_name
 from pytest_regional.fuzz.lanes import LANES, in_lane
-from pytest_regional.fuzz.oracles import borders, caching, configs, counters, determinism, modes, parity, plan
+from pytest_regional.fuzz.oracles import (
+    borders,
+    caching,
+    configs,
+    counters,
+    determinism,
+    modes,
+    order,
+    parity,
+    plan,
+    threads,
+)
 from pytest_regional.fuzz.oracles.errors import LawBrokenError
 from pytest_regional.fuzz.oracles.law import Judgement, Law, NoClaim
 from pytest_regional.fuzz.oracles.trial import Trial
@@ -18,7 +29,7 @@ from pytest_regional.fuzz.program import Program
 from pytest_regional.harness.emulating import unsupported_reason
 from pytest_regional.harness.regional import Regional
 
-_MODULES = (parity, borders, configs, plan, counters, modes, caching, determinism)
+_MODULES = (parity, borders, configs, plan, counters, order, modes, caching, determinism, threads)
 
 #: All laws by name, in the order in which they are judged.
 LAWS: Mapping[str, Law] = MappingProxyType({law.name: law for module in _MODULES for law in module.LAWS})

@@ -74,7 +74,8 @@ class WatchedGraph:
         nodes: its nodes and those of its sub-graphs, as they were before the backend saw them.
         settings: the Inductor settings that held outside of regions.
         partitions: what of it was handed to Inductor, in order.
-        calls: for each call of a compiled region in the result: identity of the artifact, and the region annotated.
+        calls: for each call of a compiled region in the result: identity of the artifact.
+        called: for each of them: name of the region that the call is annotated with, or None.
         eager: operators in the result that are annotated and are no compiled call.
         shows: whether the backend returned a graph module, so that ``calls`` and ``eager`` say something.
         nested: whether it has sub-graphs, whose nodes are among ``nodes``.
@@ -85,6 +86,7 @@ class WatchedGraph:
     settings: dict[str, Any]
     partitions: list[WatchedPartition] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
+    called: list[str | None] = field(default_factory=list)
     eager: list[str] = field(default_factory=list)
     shows: bool = False
     nested: bool = False
@@ -156,6 +158,8 @@ class Watched(CompileSpy):
             artifact = fuzzing.artifact_behind(node.target)
             if artifact is not None:
                 graph.calls.append(id(artifact))
+                region = annotated.region_of(node)
+                graph.called.append(region[0] if region else None)
                 self._kept.append(artifact)
             elif annotated.region_of(node) and node.op == "call_function" and annotated.operator_of(node):
                 graph.eager.append(str(annotated.operator_of(node)))

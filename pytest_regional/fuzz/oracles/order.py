@@ -1,0 +1,199 @@
+"""The laws of order: ``region_order`` (whole regions, as annotations ask) and ``order`` (edges between operators).
+
+For ``order``, random ``control_deps`` edges that contradict nothing are put into every graph before the backend gets
+it, and each must be visible: the call that computes the one end stands before the call that computes the other, and
+within one partition the first launch of the one before the first launch of the other. Operators bear numbers in their
+metadata meanwhile; an operator that Inductor merged into another bears none in the code, and its edges say nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pytest_regional._torch import fuzzing, seams
+from pytest_regional._torch.generated_code import RawLaunch, recording_launches
+from pytest_regional.fuzz.oracles.law import Law, NoClaim
+from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure
+from pytest_regional.fuzz.oracles.trial import Trial
+from pytest_regional.fuzz.oracles.watching import graphs_of
+from pytest_regional.harness import annotated
+from pytest_regional.harness.spies import CompileSpy
+
+Edge = tuple[int, int]
+Place = tuple[int, ...]
+
+_NUMBER = "fuzzed_order"
+_EDGES = 4
+
+
+def check_region_order(trial: Trial) -> None:
+    """Raise where a region runs before another one that its annotation wants to be first."""
+    wanted = {(str(first), str(region.name)) for region in trial.program.regions for first in region.after}
+    if not wanted:
+        raise NoClaim("no annotation asks for an order")
+    for graph in trial.cold.watched.graphs:
+        for first, then in wanted if graph.kind != "backward" else ():
+            places = {name: [at for at, call in enumerate(graph.called) if call == name] for name in (first, then)}
+            if places[first] and places[then] and max(places[first]) > min(places[then]):
+                raise trial.broken(
+                    "region_order",
+                    "compile",
+                    f"region {then!r} is to run after {first!r}, but the {graph.kind} graph calls {graph.called}",
+                    origin="a region runs too early",
+                    region=then,
+                )
+
+
+def check_order(trial: Trial) -> None:
+    """Raise where an order edge is not visible in what the backend made of the graph."""
+    spy = OrderSpy(random.Random(trial.program.identity), structure=trial.lane == "structure")
+    trial.regional.reset(keep_code=True)
+    trial.regional.observer.spies.insert(0, spy)
+    try:
+        run = trial.run(trial.program, calls=1)
+    finally:
+        trial.regional.observer.spies.remove(spy)
+    raise_failure(trial, run, "order")
+    if spy.violated:
+        raise trial.broken("order", "compile", spy.violated[0], origin="an edge is not visible")
+    mismatches = mismatches_of(trial, run)
+    if mismatches:
+        raise trial.broken("order", "run", f"with order edges: {mismatches[0]}", origin="edges change values")
+    if not spy.visible:
+        raise NoClaim("no two operators could be ordered visibly")
+
+
+class OrderSpy(CompileSpy):
+    """Adds order edges to graphs, and looks for them in what they are compiled to.
+
+    Attributes:
+        violated: what is wrong, in sentences.
+        visible: how many edges were seen to hold.
+    """
+
+    def __init__(self, draw: random.Random, *, structure: bool) -> None:
+        self.violated: list[str] = []
+        self.visible = 0
+        self._draw = draw
+        self._structure = structure
+        self._inside: dict[int, dict[int, Place]] = {}
+        self._kept: list[Any] = []
+
+    @contextlib.contextmanager
+    def compiling_graph(self, kind: str, gm: Any) -> Iterator[Callable[[Any], None]]:
+        """Add edges to ``gm``."""
+        edges, names = self._add_edges(gm)
+        yield lambda result: self._look(kind, seams.graph_module_in(result), edges, names)
+
+    @contextlib.contextmanager
+    def compiling_region(self, gm: Any, inputs: Sequence[Any]) -> Iterator[Callable[[Any], None]]:
+        """Note where the operators of a partition are in its code."""
+        numbers = {number for node in gm.graph.nodes for number in _numbers_of(node)}
+        with recording_launches() as launches:
+            yield lambda artifact: self._note(artifact, numbers, launches)
+
+    def _note(self, artifact: Any, numbers: set[int], launches: Sequence[RawLaunch]) -> None:
+        self._kept.append(artifact)  # an identity is one only while the object lives
+        places: dict[int, Place] = {}
+        for position, launch in enumerate(launches):
+            for loop, number in sorted(_launched(launch)):
+                places.setdefault(number, (position, loop))
+        self._inside[id(artifact)] = dict.fromkeys(numbers, ()) if self._structure else places
+
+    def _add_edges(self, gm: Any) -> tuple[list[Edge], dict[int, str]]:
+        nodes = [node for node in gm.graph.nodes if _can_be_ordered(node)]
+        edges = list(legal_edges(self._draw, list(gm.graph.nodes), nodes, _EDGES))
+        for number, node in enumerate(nodes):
+            node.meta["custom"] = {**node.meta.get("custom", {}), _NUMBER: number}
+        names = {number: node.name for number, node in enumerate(nodes)}
+        asked: dict[Any, list[Any]] = {}
+        for before, after in edges:
+            asked.setdefault(nodes[after], []).append(nodes[before])
+        if asked:
+            importlib.import_module("pytest_regional.reference.ordering").add_control_deps(gm.graph, asked)
+            gm.recompile()
+        return edges, names
+
+    def _look(self, kind: str, gm: Any, edges: Sequence[Edge], names: dict[int, str]) -> None:
+        from torch.fx import GraphModule
+
+        if not isinstance(gm, GraphModule):
+            return
+        places: dict[int, Place] = {}
+        for step, node in enumerate(node for graph in graphs_of(gm) for node in graph.nodes):
+            artifact = fuzzing.artifact_behind(node.target)
+            found = dict.fromkeys(_numbers_of(node), ()) if artifact is None else self._inside.get(id(artifact), {})
+            for number, place in found.items():
+                places.setdefault(number, (step, *place))
+        for before, after in edges:
+            if before not in places or after not in places:
+                continue  # merged into another operator
+            self.visible += places[before] < places[after]
+            if places[before] > places[after]:
+                self.violated.append(
+                    f"{kind} graph: {names[after]} was to run after {names[before]}, and runs before it"
+                )
+
+
+def _numbers_of(node: Any) -> tuple[int, ...]:
+    custom = node.meta.get("custom") or {}
+    return (custom[_NUMBER],) if _NUMBER in custom and node.op == "call_function" else ()
+
+
+def _launched(launch: RawLaunch) -> set[tuple[int, int]]:
+    """Return loop and number of each operator that a launch computes."""
+    if launch.is_extern:
+        return {(0, number) for number in (_numbers_of(launch.node) if launch.node is not None else ())}
+    made = zip(launch.loops, launch.buffers, strict=True)
+    return {(loop, number) for loop, (_, nodes) in made for node in nodes for number in _numbers_of(node)}
+
+
+def _can_be_ordered(node: Any) -> bool:
+    """Tell operators that make one new tensor and do nothing else."""
+    import torch
+
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload) or not node.all_input_nodes:
+        return False
+    schema, value = node.target._schema, node.meta.get("val")
+    plain = not schema.is_mutable and all(result.alias_info is None for result in schema.returns)
+    draws = torch.Tag.nondeterministic_seeded in node.target.tags
+    return plain and not draws and isinstance(value, torch.Tensor) and annotated.region_of(node) is not None
+
+
+def legal_edges(draw: random.Random, graph: Sequence[Any], nodes: Sequence[Any], count: int) -> Iterator[Edge]:
+    """Yield pairs of positions in ``nodes`` along an order that the flow of values allows: together without a cycle."""
+    positions = {node: position for position, node in enumerate(nodes)}
+    waiting = {node: len(node.all_input_nodes) for node in graph}
+    ready = [node for node in graph if not waiting[node]]
+    order: list[int] = []
+    while ready:
+        node = ready.pop(draw.randrange(len(ready)))
+        if node in positions:
+            order.append(positions[node])
+        for user in node.users:
+            waiting[user] -= 1
+            if not waiting[user]:
+                ready.append(user)
+    pairs = [(a, b) for place, a in enumerate(order) for b in order[place + 1 :] if nodes[b] not in nodes[a].users]
+    yield from draw.sample(pairs, min(count, len(pairs)))
+
+
+LAWS = (
+    Law(
+        "region_order",
+        "A region runs after the regions that its annotation names.",
+        check_region_order,
+        requires=("regions", "region_order"),
+    ),
+    Law(
+        "order",
+        "An order edge between two operators is visible in what the backend makes of the graph, and changes no value.",
+        check_order,
+        requires=("regions", "region_edges"),
+        every=4,
+    ),
+)
