@@ -1,12 +1,18 @@
-"""Hypothesis strategies for annotated programs. Needs the ``hypothesis`` package."""
+"""Hypothesis strategies: annotated programs, their inputs, FX graphs, lists of graph passes.
+
+The one module, beside what only it needs, that needs the ``hypothesis`` package.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from hypothesis import strategies as st
 
 from pytest_regional.fuzz.arguments import FLOATS
+from pytest_regional.fuzz.fresh import fresh_arguments, fresh_program_inputs
+from pytest_regional.fuzz.graphs import PASSES, AnnotatedGraph, NodeRow, graph_of
 from pytest_regional.fuzz.operators.table import families as all_families
 from pytest_regional.fuzz.program import Program
 from pytest_regional.fuzz.random_rows import (
@@ -80,4 +86,64 @@ def _bytes(count: int) -> st.SearchStrategy[bytes]:
     return st.binary(min_size=count, max_size=count)
 
 
-__all__ = ["programs"]
+def graphs(*, max_nodes: int = 30, max_regions: int = 3, max_edges: int = 4) -> st.SearchStrategy[AnnotatedGraph]:
+    """Return a strategy of FX graphs of ATen operators whose nodes carry regions, with order edges among them.
+
+    What a partitioner or a graph pass is given. They shrink to few nodes without region, and to no edges.
+
+    Args:
+        max_nodes: no graph has more operators.
+        max_regions: nor more regions; at most four.
+        max_edges: nor more order edges.
+    """
+    rows = st.lists(_bytes(4).map(lambda drawn: NodeRow(*drawn)), min_size=1, max_size=max_nodes)
+    edges = st.lists(st.tuples(st.integers(0, 255), st.integers(0, 255)), max_size=max_edges)
+    return st.builds(graph_of, rows, edges, st.just(max_regions))
+
+
+def pass_pipelines(passes: Sequence[Any] | None = None, *, max_size: int = 4) -> st.SearchStrategy[list[Any]]:
+    """Return a strategy of lists of graph passes in any order, some of them several times.
+
+    ``regional.run_pass`` takes such a list; a compile with it has to give the same values as without. They shrink to no
+    pass at all.
+
+    Args:
+        passes: what to choose from, the simplest first; by default passes that change graphs and no value.
+        max_size: no list is longer.
+    """
+    return st.lists(st.sampled_from(tuple(PASSES if passes is None else passes)), max_size=max_size)
+
+
+def inputs_for(
+    fn_or_program: Callable[..., Any],
+    *example_inputs: Any,
+    device: Any = "cpu",
+    layouts: bool = True,
+    dynamic: Mapping[int, Collection[int]] | None = None,
+) -> st.SearchStrategy[tuple[Any, ...]]:
+    """Return a strategy of inputs on which the same program must run as well: other values, layouts, dynamic sizes.
+
+    A :class:`~pytest_regional.fuzz.Program` knows what its inputs may be, and is given no examples. For any other
+    function they are like ``example_inputs``: floats of the same magnitude and signs, integers permuted.
+
+    Args:
+        fn_or_program: what is to be called.
+        example_inputs: inputs that it can be called with.
+        device: where inputs of a program are made.
+        layouts: whether strides may be others.
+        dynamic: for each input, by position, the dimensions whose sizes may be others. Sizes that are equal stay equal.
+
+    Raises:
+        TypeError: a function without example inputs, or a program with them.
+    """
+    is_program = isinstance(fn_or_program, Program)
+    if is_program == bool(example_inputs):
+        raise TypeError("a Program makes its inputs itself; any other function needs example inputs: give one of both")
+    seeds, sizes = st.integers(0, 2**16), st.integers(0, 13)
+    layout = st.integers(0, 3) if layouts else st.just(0)
+    if isinstance(fn_or_program, Program):
+        return st.builds(fresh_program_inputs, st.just(fn_or_program), st.just(device), seeds, layout, sizes)
+    return st.builds(fresh_arguments, st.just(example_inputs), st.just(dynamic or {}), seeds, layout, sizes)
+
+
+__all__ = ["graphs", "inputs_for", "pass_pipelines", "programs"]

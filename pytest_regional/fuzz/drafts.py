@@ -92,7 +92,7 @@ def _with_simplest_parameters(builder: Builder, step: Step) -> Step | None:
 
 
 def _stand_in(builder: Builder, number: int, step: Step, before: Mapping[int, Value]) -> dict[int, int]:
-    """Map ``number``, a result that ``step`` would have had, to a value of the same shape and dtype, if there is one."""
+    """Map ``number``, which ``step`` would have made, to a value of the same shape and dtype, if there is one."""
     wanted = before.get(number)
     for other in (*step.operands, *builder.values):
         value = builder.values.get(other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -163,7 +164,8 @@ def _with_argument(program: Program, index: int, argument: TensorInput) -> Draft
 
 def shrink_shapes(program: Program) -> Iterator[Draft]:
     """Give all arguments the same few sizes, then make one size after the other smaller wherever it occurs."""
-    for shape in ((), (1,), (2,), (2, 2)):
+    few: tuple[tuple[int, ...], ...] = ((), (1,), (2,), (2, 2))
+    for shape in few:
         yield _with_arguments(program, [replace(argument, shape=shape) for argument in program.arguments])
     sizes = sorted({size for argument in program.arguments for size in argument.shape}, reverse=True)
     for size in sizes:
@@ -254,7 +256,7 @@ def drop_contexts(program: Program) -> Iterator[Draft]:
     """Take all contexts away, then one kind everywhere, then one at one step."""
     yield _rescoped(program, lambda scope: ())
     for context in dict.fromkeys(context for step in program.all_steps() for context in step.scope):
-        yield _rescoped(program, lambda scope, gone=context: tuple(kept for kept in scope if kept != gone))
+        yield _rescoped(program, functools.partial(_without, gone=context))
     for place, step in enumerate(program.steps):
         for depth in range(len(step.scope)):
             scope = (*step.scope[:depth], *step.scope[depth + 1 :])
@@ -277,7 +279,11 @@ def simplify_regions(program: Program) -> Iterator[Draft]:
     for old in regions:
         plainer = (replace(old, configs=()), replace(old, after=()), Region("a"), Region("b"), Region("c"))
         for new in (*plainer, *(other for other in regions if other != old)):
-            yield _rescoped(program, lambda scope, old=old, new=new: _replaced(scope, old, new))
+            yield _rescoped(program, functools.partial(_replaced, old=old, new=new))
+
+
+def _without(scope: Scope, gone: Region | Context) -> Scope:
+    return tuple(context for context in scope if context != gone)
 
 
 def _replaced(scope: Scope, old: Region | Context, new: Region | Context) -> Scope:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.program import Context, Program, Region, Step
@@ -31,6 +34,8 @@ def _of_inputs(program: Program) -> Iterator[str]:
             yield "input:dynamic"
         if 0 in argument.shape:
             yield "input:empty"
+        if 1 in argument.shape:
+            yield "input:size one"
     if program.training and any(argument.requires_grad for argument in program.arguments):
         yield "training"
     if program.dynamic:
@@ -44,6 +49,8 @@ def _of_steps(program: Program) -> Iterator[str]:
         yield f"family:{operator.family}"
         if operator.writes:
             yield "writes"
+            if any(step.operands[position] < len(program.arguments) for position in operator.writes):
+                yield "writes:input"
         if operator.draws:
             yield "draws"
         for context in step.scope:
@@ -69,13 +76,34 @@ def _of_regions(program: Program) -> Iterator[str]:
         yield "region:interleaved"
     if _feeds_another(steps):
         yield "region:feeds a region"
+    if any(region.name is None for region in program.regions):
+        yield "region:default"
+    if any(step.operator == "nothing" for step in steps):
+        yield "region:empty"
+    if _is_left_and_entered(steps):
+        yield "region:entered again"
+    yield from _of_calls(program)
+
+
+def _of_calls(program: Program) -> Iterator[str]:
+    calls = [(index, step.region is not None) for step in program.steps for index in step.blocks]
+    if max(Counter(index for index, _ in calls).values(), default=0) > 1:
+        yield "block:called several times"
+    if any((index, not inside) in calls for index, inside in calls):
+        yield "block:inside and outside a region"
+
+
+def _is_left_and_entered(steps: Sequence[Step]) -> bool:
+    """Tell whether a region is left for any other step and entered again."""
+    runs = [region for region, _ in itertools.groupby(step.region for step in steps)]
+    return any(runs.count(region) > 1 for region in set(runs) if region is not None)
 
 
 def _is_interleaved(steps: Sequence[Step]) -> bool:
     """Tell whether some region is left and entered again after another region's step."""
     order = [step.region for step in steps if step.region is not None]
     left: set[Region] = set()
-    for before, after in zip(order, order[1:], strict=False):
+    for before, after in itertools.pairwise(order):
         if before != after:
             left.add(before)
             if after in left:
@@ -100,3 +128,75 @@ def _of_outputs(program: Program) -> Iterator[str]:
     used = {number for step in program.steps for number in step.operands}
     if any(number not in used and number not in program.outputs for step in program.steps for number in step.results):
         yield "output:unused value"
+
+
+#: Of 100 programs as :func:`pytest_regional.strategies.programs` draws them, at least how many have each feature.
+DECLARED: Mapping[str, float] = MappingProxyType(
+    {
+        "region": 60,
+        "region:several": 30,
+        "region:nested": 12,
+        "region:configs": 12,
+        "region:interleaved": 10,
+        "region:feeds a region": 10,
+        "region:entered again": 15,
+        "region:default": 5,
+        "region:empty": 1,
+        "region:after": 0.5,
+        "region:in a block": 10,
+        "block:called several times": 2,
+        "block:inside and outside a region": 1,
+        "context:autocast": 3,
+        "context:no_grad": 5,
+        "context:tag": 8,
+        "training": 25,
+        "dynamic": 2,
+        "dtype:float64": 10,
+        "dtype:bfloat16": 10,
+        "dtype:float16": 10,
+        "dtype:int64": 8,
+        "dtype:int32": 3,
+        "dtype:uint8": 3,
+        "dtype:bool": 6,
+        "layout:transposed": 8,
+        "layout:strided": 8,
+        "layout:offset": 8,
+        "layout:expanded": 8,
+        "layout:channels_last": 4,
+        "input:alias": 5,
+        "input:dynamic": 10,
+        "input:nonfinite": 2,
+        "input:empty": 4,
+        "input:size one": 15,
+        "output:input": 8,
+        "output:duplicate": 8,
+        "output:unused value": 8,
+        "writes": 15,
+        "writes:input": 3,
+        "draws": 8,
+        "family:pointwise": 55,
+        "family:reduction": 12,
+        "family:view": 12,
+        "family:copy": 10,
+        "family:matmul": 8,
+        "family:cast": 6,
+        "family:factory": 10,
+        "family:write": 12,
+        "family:out": 2,
+        "family:norm": 4,
+        "family:index": 5,
+        "family:scatter": 4,
+        "family:integer": 5,
+        "family:comparison": 4,
+        "family:convolution": 2,
+        "family:sort": 4,
+        "family:random": 6,
+        "family:custom": 5,
+        "family:call": 1,
+        "family:checkpoint": 1,
+        "family:nested": 1,
+        "family:cond": 1,
+        "family:loop": 1,
+        "family:statement": 1,
+    }
+)

@@ -13,7 +13,7 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_regional.fuzz.arguments import FLOATS, LAYOUTS, Content, TensorInput
+from pytest_regional.fuzz.arguments import FLOATS, LAYOUTS, Content, Layout, TensorInput
 from pytest_regional.fuzz.building import Builder, draws, live_values
 from pytest_regional.fuzz.operators.operator import Operator
 from pytest_regional.fuzz.operators.table import families, operators
@@ -164,7 +164,7 @@ def argument_of(row: ArgumentRow, plan: PlanRow, options: Options, *, first: boo
     )
 
 
-def _layout(row: ArgumentRow) -> str:
+def _layout(row: ArgumentRow) -> Layout:
     place = row.layout % 12
     return LAYOUTS[place] if place < len(LAYOUTS) else "dense"
 

@@ -31,7 +31,11 @@ def program_with(name, *, dtype="float32", training=True, scope=()):
     for shapes, small in itertools.product(SHAPES, (False, True)):
         arguments = arguments_of(shapes, dtype, training=training)
         if small:
-            arguments = (TensorInput((), dtype, content="distinct"), TensorInput((2,), dtype, content="distinct"), *arguments)
+            arguments = (
+                TensorInput((), dtype, content="distinct"),
+                TensorInput((2,), dtype, content="distinct"),
+                *arguments,
+            )
         builder = Builder(arguments, BLOCKS)
         if operator.family == "data_dependent":
             builder.choose(operator_named("masked_select"), (0, 0, 0, 0), (0, 0, 0))
