@@ -15,6 +15,7 @@ from typing import Any
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.cache_machine import run_cache_machine
+from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.lanes import in_lane
 from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.fuzz.oracles import LAWS, BadProgramError, LawBrokenError, judge
@@ -154,6 +155,8 @@ class Hunt:
                 if time.monotonic() > until:
                     break
                 self.tried += 1
+                if self.mutant.needs and features_of(self.pool[number]).isdisjoint(self.mutant.needs):
+                    continue
                 try:
                     with deadline(self.each):
                         kill = self._judged(regional, lane, laws, self.pool[number])

@@ -87,6 +87,8 @@ class Mutant:
         wrap: applied to the callable that it returns for a Dynamo graph.
         errors: exceptions that count as noticing, by name.
         capabilities: what it claims; all that the reference claims by default.
+        needs: features of programs (``fuzz.features``), one of which the fault needs to act. Programs without are
+            counted as examples, and not judged.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Mutant:
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
     errors: tuple[str, ...] = ASSERTIONS
     capabilities: type[Capabilities] = Capabilities
+    needs: tuple[str, ...] = ()
 
     @functools.cached_property
     def planted(self) -> Planted:

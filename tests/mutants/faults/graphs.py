@@ -132,6 +132,7 @@ FAULTS = (
         ("parity",),
         (EFFECTS, HITS),
         wrap=_mutation_lost,
+        needs=("writes",),
     ),
     Mutant(
         "output_detached",
@@ -153,6 +154,7 @@ FAULTS = (
         ("parity", "plan"),
         (EFFECTS,),
         (Patch("partition:order_edges", lambda original: lambda graph: []),),
+        needs=("writes", "draws", "family:custom"),
     ),
     Mutant(
         "draws_unordered",
@@ -160,6 +162,7 @@ FAULTS = (
         ("parity", "plan"),
         (EFFECTS,),
         (Patch("effects:_chains", _draws_unordered),),
+        needs=("draws",),
     ),
     Mutant(
         "writes_unordered",
@@ -171,6 +174,7 @@ FAULTS = (
             Patch("effects:_storage_order", lambda o: _nothing),
         ),
         errors=("*",),
+        needs=("writes", "family:custom"),
     ),
     Mutant(
         "draws_repeated_in_backward",
@@ -178,6 +182,7 @@ FAULTS = (
         ("parity",),
         ("suites/regions/test_backward_draws.py",),
         (Patch("partitioners:drop_repeated", lambda original: lambda forward, backward: 0),),
+        needs=("draws",),
     ),
     Mutant(
         "unused_draws_dropped",
@@ -185,6 +190,7 @@ FAULTS = (
         ("parity",),
         (EFFECTS,),
         (Patch("partitioners:pick_from_unused_tuples", _without_unused_draws),),
+        needs=("draws",),
     ),
     Mutant(
         "unused_tuples_unknown",
@@ -193,6 +199,7 @@ FAULTS = (
         (EFFECTS,),
         (Patch("partitioners:pick_from_unused_tuples", lambda original: lambda graph: 0),),
         errors=("*",),
+        needs=("draws",),
     ),
     Mutant(
         "merged_across_borders",
@@ -208,6 +215,7 @@ FAULTS = (
         ("suites/regions/test_symbolic_sizes.py", "suites/regions/test_values_across_borders.py"),
         (Patch("regional_inductor:pass_missing_symbols", lambda original: lambda gm, regions: None),),
         errors=("*",),
+        needs=("dynamic", "input:dynamic"),
     ),
     Mutant(
         "unboxed",

@@ -234,6 +234,7 @@ FAULTS = (
         ("plan",),
         ("suites/regions/test_nested_compile_region.py", NESTING, "suites/regions/test_control_flow.py"),
         (Patch("regional_inductor:called_attributes", lambda original: lambda gm: {}),),
+        needs=("family:nested", "family:checkpoint", "family:cond", "family:loop", "family:call"),
     ),
     Mutant(
         "compiled_twice",

@@ -264,6 +264,7 @@ FAULTS = (
         (SIZES,),
         calls(_first_sizes_kept),
         errors=("*",),
+        needs=("dynamic", "input:dynamic"),
     ),
     Mutant(
         "input_overwritten",
@@ -278,6 +279,7 @@ FAULTS = (
         ("parity", "warm"),
         (INTERLEAVED, "suites/regions/test_nesting.py", "suites/regions/test_nested_compile_region.py", NORM),
         calls(_same_memory_each_time),
+        needs=("family:call", "family:nested", "block:called several times", "region:feeds a region"),
     ),
     Mutant(
         "alias_broken",
@@ -323,6 +325,7 @@ FAULTS = (
         ("parity",),
         (BORDERS,),
         results(_nan_lost),
+        needs=("input:nonfinite",),
     ),
     Mutant(
         "own_draws",
@@ -330,6 +333,7 @@ FAULTS = (
         ("parity",),
         (EFFECTS,),
         calls(_own_draws),
+        needs=("draws",),
     ),
     Mutant(
         "one_draw_more",
@@ -337,6 +341,7 @@ FAULTS = (
         ("parity",),
         (EFFECTS,),
         calls(_one_draw_more),
+        needs=("draws",),
     ),
     Mutant(
         "casts_lose_digits",
@@ -344,6 +349,7 @@ FAULTS = (
         ("parity",),
         (NORM, BORDERS, "suites/models/test_add_rms_norm.py"),
         (modules(_casts_lose_digits),),
+        needs=("family:cast", "context:autocast", "dtype:bfloat16", "dtype:float16", "op:sum_float64"),
     ),
     Mutant(
         "products_lose_digits",
@@ -351,6 +357,7 @@ FAULTS = (
         ("parity",),
         (INTERLEAVED, LLAMA, MOE),
         (modules(_products_lose_digits),),
+        needs=("family:matmul",),
     ),
     Mutant(
         "wrong_dimension_reduced",
@@ -358,6 +365,7 @@ FAULTS = (
         ("parity",),
         (BORDERS, NORM, "suites/regions/test_nesting.py"),
         (modules(_wrong_dimension),),
+        needs=("family:reduction", "family:norm"),
     ),
     Mutant(
         "mean_divided_wrongly",
@@ -365,6 +373,7 @@ FAULTS = (
         ("parity",),
         (NORM, "suites/models/test_add_rms_norm.py"),
         (modules(_divided_by_neighbour),),
+        needs=("family:reduction", "family:norm"),
     ),
     Mutant(
         "accumulation_lost",
@@ -372,6 +381,7 @@ FAULTS = (
         ("parity",),
         (MOE, BORDERS),
         (modules(_accumulation_lost),),
+        needs=("family:scatter", "family:index"),
     ),
     Mutant(
         "sigmoid_rounded",
