@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -16,6 +18,7 @@ from pytest_regional.timeout import RegionalTimeoutError, time_limit
 if TYPE_CHECKING:
     from pytest_regional.fuzz.campaign import CampaignResult
     from pytest_regional.fuzz.findings import Finding
+    from pytest_regional.fuzz.oracles import LawBrokenError
     from pytest_regional.fuzz.program import Program
     from pytest_regional.harness.regional import Regional
     from pytest_regional.session import RegionalSession
@@ -90,27 +93,31 @@ class FuzzTest:
         self.lane = lane
         folder = FindingsFolder(self.folder)
         campaign = Campaign(
-            judge=lambda program: self._judge(program, lane, laws),
+            judge=self._judge,
             draw=draw or _programs,
             budget=self.budget,
             seed=self.seed,
             backend=self.backend,
             device=self.regional.device_under_test.name,
             lane=lane,
+            laws=laws,
             known=[finding for finding in folder if finding.backend == self.backend],
             running=self._note(),
             found=lambda finding: self._found(folder, finding),
         )
-        self.result = campaign.run()
+        with _quiet_logs():
+            self.result = campaign.run()
         self._check(self.result)
         return self.result
 
-    def _judge(self, program: Program, lane: str, laws: Collection[str] | None) -> None:
+    def _judge(
+        self, program: Program, *, laws: Collection[str] | None, blame: bool, known: Callable[[LawBrokenError], bool]
+    ) -> None:
         from pytest_regional.fuzz.oracles import LawBrokenError, judge
 
         try:
             with time_limit(self.limit):
-                judge(self.regional, program, lane=lane, laws=laws)
+                judge(self.regional, program, lane=self.lane, laws=laws, blame=blame, known=known)
         except RegionalTimeoutError as late:
             raise LawBrokenError(
                 "compiles", "compile", str(late), origin="longer than the time that one program may take"
@@ -161,6 +168,17 @@ class FuzzTest:
             "first_seen": result.first_seen[finding.name] if result else 0,
             "script": self.scripts[finding.name],
         }
+
+
+@contextlib.contextmanager
+def _quiet_logs() -> Iterator[None]:
+    """Keep out of pytest's captured log what compilers say about programs that fail: megabytes in a campaign."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _programs(seed: int) -> Iterator[Program]:

@@ -247,7 +247,7 @@ def run_cache_machine(
     while not clock.over:
         batch = min(budget.examples - clock.spent, 20) if budget.examples is not None else 5
         with (scope or contextlib.nullcontext)():
-            run_state_machine_as_test(_seeded(machine, seed + clock.spent), settings=_settings(batch, shrink))  # type: ignore[no-untyped-call]
+            run_state_machine_as_test(_seeded(machine, seed + clock.spent), settings=_settings(batch, shrink))
         clock.spent += batch
     return clock.spent
 

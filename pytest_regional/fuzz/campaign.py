@@ -11,10 +11,10 @@ import contextlib
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pytest_regional.fuzz import files
 from pytest_regional.fuzz.budget import Budget, Clock
@@ -59,18 +59,28 @@ class CampaignResult:
     met: Counter[str] = field(default_factory=Counter)
 
 
+class Judge(Protocol):
+    """What judges programs: :func:`pytest_regional.fuzz.oracles.judge`, with a harness and a lane given."""
+
+    def __call__(
+        self, program: Program, *, laws: Collection[str] | None, blame: bool, known: Callable[[LawBrokenError], bool]
+    ) -> Any:
+        """Raise :class:`LawBrokenError` for the first broken law that is not ``known``."""
+
+
 @dataclass
 class Campaign:
     """One campaign against one backend in one lane.
 
     Attributes:
-        judge: raises :class:`LawBrokenError` for a program that breaks a law.
+        judge: judges a program; see :class:`Judge`.
         draw: yields programs for a seed, without end.
         budget: how long.
         seed: where the draws start.
         backend: the backend, as ``--regional-backend`` takes it.
         device: the device by name.
         lane: the lane that ``judge`` judges in.
+        laws: names of the laws to judge by; all by default.
         known: findings of earlier campaigns.
         reduce_seconds: how long one finding may be reduced.
         running: a file that holds the program while it is judged; what a crash leaves there is what crashed.
@@ -78,13 +88,14 @@ class Campaign:
         progress: called after each program with the result so far.
     """
 
-    judge: Callable[[Program], Any]
+    judge: Judge
     draw: Callable[[int], Iterator[Program]]
     budget: Budget
     seed: int
     backend: str = "reference"
     device: str = "cpu"
     lane: str = "full"
+    laws: Collection[str] | None = None
     known: Iterable[Finding] = ()
     reduce_seconds: float = 60.0
     running: Path | None = None
@@ -115,25 +126,37 @@ class Campaign:
     def _is_passed_over(self, program: Program) -> bool:
         features = features_of(program)
         often = [finding for finding in self._known if self._result.met[finding.name] >= MET_OFTEN]
-        if not any(finding.signature.features <= features for finding in often):
+        if not any(finding.needs <= features for finding in often):
             return False
         return self._chance.random() >= JUDGED_ALL_THE_SAME
 
     def _one(self, program: Program) -> None:
-        broken = self._broken(program)
-        if broken is None:
-            return
-        known = self._explained(signature_of(broken), program)
-        if known is None:
-            known = self._reduced(program, broken)
-        self._result.met[known.name] += 1
+        features = features_of(program)
 
-    def _broken(self, program: Program) -> LawBrokenError | None:
+        def known(broken: LawBrokenError) -> bool:
+            explained = self._explained(signature_of(broken), features)
+            if explained is not None:
+                self._result.met[explained.name] += 1
+            return explained is not None
+
+        broken = self._broken(program, laws=self.laws, known=known)
+        if broken is not None:
+            found = self._reduced(program, broken)
+            self._result.met[found.name] += 1
+
+    def _broken(
+        self,
+        program: Program,
+        *,
+        laws: Collection[str] | None,
+        blame: bool = False,
+        known: Callable[[LawBrokenError], bool] = lambda broken: False,
+    ) -> LawBrokenError | None:
         from pytest_regional.harness.parity import BadProgramError
 
         try:
             with self._noted(program):
-                self.judge(program)
+                self.judge(program, laws=laws, blame=blame, known=known)
         except LawBrokenError as broken:
             return broken
         except BadProgramError:
@@ -152,25 +175,22 @@ class Campaign:
         finally:
             self.running.unlink(missing_ok=True)
 
-    def _explained(self, signature: Signature, program: Program) -> Finding | None:
-        features = features_of(program)
+    def _explained(self, signature: Signature, features: frozenset[str]) -> Finding | None:
         return next((one for one in self._known if one.signature.covers(signature, features)), None)
 
     def _reduced(self, program: Program, broken: LawBrokenError) -> Finding:
         begin = time.monotonic()
         wanted = signature_of(broken)
-        last = [broken]
 
         def still_fails(smaller: Program) -> bool:
-            seen = self._broken(smaller)
-            if seen is None or signature_of(seen) != wanted:
-                return False
-            last[0] = seen
-            return True
+            seen = self._broken(smaller, laws=(wanted.law,))
+            return seen is not None and signature_of(seen) == wanted
 
         reduced = reduce_program(program, still_fails, seconds=self.reduce_seconds)
+        # Once more, now with the question which region is to blame.
+        last = self._broken(reduced, laws=(wanted.law,), blame=True)
         self._result.reducing += time.monotonic() - begin
-        return self._noted_as(self._finding(reduced, program, last[0]))
+        return self._noted_as(self._finding(reduced, program, last or broken))
 
     def _finding(self, reduced: Program, found: Program, broken: LawBrokenError) -> Finding:
         return Finding(

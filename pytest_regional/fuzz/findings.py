@@ -59,6 +59,11 @@ class Finding:
         return f"{self.backend.rpartition(':')[2]}-{self.signature.name}"
 
     @property
+    def needs(self) -> frozenset[str]:
+        """The features that a program has to have to show it, as far as the reduced one tells."""
+        return features_of(self.program)
+
+    @property
     def title(self) -> str:
         """One line that says what happens."""
         operators = ", ".join(self.program.operators)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+#: Laws whose breaches are told apart by what the program computes. Of the others the origin says it all: an exception
+#: and the place that raised it, or the change that the cache overlooked.
+_BY_FEATURES = ("parity", "borders", "inference", "warm", "order")
+
 #: Features that name a defect; the rest says how the program that met it happens to look.
 _TELLING = ("op:", "dtype:", "layout:", "region:", "input:", "output:", "context:", "training", "dynamic")
 
@@ -27,7 +31,8 @@ class Signature:
 
     def with_features(self, features: frozenset[str]) -> Signature:
         """Return the signature of a program with ``features``, those kept that name a defect."""
-        return Signature(self.law, self.stage, self.origin, frozenset(f for f in features if f.startswith(_TELLING)))
+        kept = frozenset(f for f in features if f.startswith(_TELLING)) if self.law in _BY_FEATURES else frozenset()
+        return Signature(self.law, self.stage, self.origin, kept)
 
     def covers(self, other: Signature, features: frozenset[str]) -> bool:
         """Whether a failure with signature ``other`` of a program with ``features`` may be this defect again."""

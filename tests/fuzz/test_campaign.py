@@ -24,11 +24,25 @@ def chain(*operators, region=None):
 
 
 def faulty(*operators, law="parity"):
-    """Return a judge that refuses programs with all of ``operators``."""
+    """Return a check that refuses programs with all of ``operators``."""
 
-    def judge(program):
+    def check(program):
         if set(operators) <= set(program.operators):
             raise LawBrokenError(law, "run", f"{operators} together", origin="value of output")
+
+    return check
+
+
+def judging(*checks):
+    """Return a judge that asks all ``checks``, each about a law of its own."""
+
+    def judge(program, *, laws, blame, known):
+        for check in checks:
+            try:
+                check(program)
+            except LawBrokenError as broken:
+                if (laws is None or broken.law in laws) and not known(broken):
+                    raise
 
     return judge
 
@@ -37,8 +51,9 @@ def never_ending(*programs):
     return lambda seed: itertools.cycle(programs)
 
 
-def campaign(judge, *programs, budget=6, **options):
-    return Campaign(judge, never_ending(*programs), Budget(examples=budget), 0, **options)
+def campaign(check, *programs, budget=6, **options):
+    checks = check if isinstance(check, list) else [check]
+    return Campaign(judging(*checks), never_ending(*programs), Budget(examples=budget), 0, **options)
 
 
 def test_it_goes_on_past_what_it_finds():
@@ -168,3 +183,32 @@ def test_findings_and_progress_are_told_at_once():
     running.run()
 
     assert told == [1, ("neg",), 2, 3]
+
+
+def test_a_known_defect_does_not_hide_another_in_the_same_program():
+    checks = [faulty("neg", law="configs"), faulty("neg", "sin")]
+    result = campaign(checks, chain("neg"), chain("neg", "sin"), budget=2).run()
+
+    assert [finding.signature.law for finding in result.findings] == ["configs", "parity"]
+    assert result.met[result.findings[0].name] == 2
+
+
+def test_where_the_origin_says_it_all_other_programs_are_the_same_defect():
+    checks = faulty("neg", law="annotations_in_key"), faulty("sin", law="annotations_in_key")
+    result = campaign(list(checks), chain("neg"), chain("sin"), budget=2).run()
+
+    assert len(result.findings) == 1
+    assert result.met[result.findings[0].name] == 2
+
+
+def test_which_region_is_to_blame_is_asked_once():
+    asked = []
+
+    def judge(program, *, laws, blame, known):
+        asked.append(blame)
+        raise LawBrokenError("parity", "run", "", origin="value", region="a" if blame else None)
+
+    result = Campaign(judge, never_ending(chain("neg", "add")), Budget(examples=1), 0).run()
+
+    assert result.findings[0].region == "a"
+    assert (asked[-1], asked.count(True)) == (True, 1)
