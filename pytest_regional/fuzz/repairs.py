@@ -1,8 +1,9 @@
-"""What a drawn program may need before it can be judged: writes taken out, impossible orders taken back."""
+"""What a drawn program may need before it can be judged: writes taken out, draws returned, an order declared."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pytest_regional.fuzz.building import Builder, Refused
@@ -40,40 +41,31 @@ def _replayed(builder: Builder, without: int) -> Builder:
     return again
 
 
-def with_possible_order(program: Program) -> Program:
-    """Return ``program`` without the ``after`` of regions that the program itself runs earlier."""
-    if not any(region.after for region in _all_regions(program)) or _keeps_order(program):
+def with_order(program: Program) -> Program:
+    """Return ``program`` with one region declared to run after another that stands wholly before it."""
+    pair = next(_ordered_pairs(program), None)
+    if pair is None:
         return program
 
-    def changed(steps: Sequence[Step]) -> tuple[Step, ...]:
-        return tuple(replace(step, scope=tuple(map(_unordered, step.scope))) for step in steps)
+    def changed(context: Region | Context) -> Region | Context:
+        later = isinstance(context, Region) and context.name == pair[1]
+        return replace(context, after=(pair[0],)) if isinstance(context, Region) and later else context
 
-    blocks = tuple(replace(block, steps=changed(block.steps)) for block in program.blocks)
-    return replace(program, steps=changed(program.steps), blocks=blocks)
-
-
-def _all_regions(program: Program) -> list[Region]:
-    return [context for step in program.all_steps() for context in step.scope if isinstance(context, Region)]
+    steps = tuple(replace(step, scope=tuple(map(changed, step.scope))) for step in program.steps)
+    return replace(program, steps=steps)
 
 
-def _unordered(context: Region | Context) -> Region | Context:
-    return replace(context, after=()) if isinstance(context, Region) else context
-
-
-def _keeps_order(program: Program) -> bool:
-    """Tell whether every region stands wholly behind those that it is to run after, and none is in a block."""
+def _ordered_pairs(program: Program) -> Iterator[tuple[str | int, str | int]]:
     if any(step.regions for block in program.blocks for step in block.steps):
-        return False
-    places: dict[object, list[int]] = {}
+        return
+    places: dict[str | int, list[int]] = {}
     for place, step in enumerate(program.steps):
-        if step.region is not None:
-            places.setdefault(step.region.name, []).append(place)
-    return all(
-        region.name not in region.after
-        and all(other in places and max(places[other]) < min(places[region.name]) for other in region.after)
-        for step in program.steps
-        if (region := step.region) is not None
-    )
+        for region in step.regions:
+            if region.name is not None:
+                places.setdefault(region.name, []).append(place)
+    for (first, before), (second, after) in itertools.permutations(places.items(), 2):
+        if max(before) < min(after):
+            yield first, second
 
 
-__all__ = ["repaired", "with_possible_order"]
+__all__ = ["repaired", "with_order"]

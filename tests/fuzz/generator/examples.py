@@ -39,18 +39,20 @@ def program_with(name, *, dtype="float32", training=True, scope=()):
         builder = Builder(arguments, BLOCKS)
         if operator.family == "data_dependent":
             builder.choose(operator_named("masked_select"), (0, 0, 0, 0), (0, 0, 0))
-        step = builder.choose(operator, (0, 0, 0, 0), (0, 0, 0), scope)
+        # In place, what is written must not be what a product of it needs.
+        step = builder.choose(operator, (0, 2, 3, 0), (0, 0, 0), scope)
         if step is None:
             for _ in range(2):
                 builder.choose(operator_named("mul_number"), (0, 0, 0, 0), (1, 0, 0))
-            step = builder.choose(operator, (0, 0, 0, 0), (0, 0, 0), scope or (Region("a"),))
-        if step is not None:
-            return trimmed(builder, step)
+            step = builder.choose(operator, (0, 2, 3, 0), (0, 0, 0), scope or (Region("a"),))
+        program = None if step is None else trimmed(builder, step)
+        if program is not None:
+            return program
     return None
 
 
 def trimmed(builder, step):
-    """Return the program without the arguments that it does not read."""
+    """Return the program without the arguments that it does not read; None if eager cannot backpropagate."""
     steps = builder.steps
     read = sorted({number for one in steps for number in one.operands if number < len(builder.arguments)})
     numbers = {number: place for place, number in enumerate(read)}
@@ -59,6 +61,8 @@ def trimmed(builder, step):
         operands = tuple(numbers.get(number, number) for number in one.operands)
         again.add(Step(one.operator, operands, one.parameters, one.results, one.scope, one.blocks))
     outputs = step.results or again.steps[-1].operands[:1] or (0,)
+    if not again.backpropagates(outputs):
+        return None
     return again.program(outputs, training=any(argument.requires_grad for argument in again.arguments))
 
 

@@ -1,0 +1,128 @@
+"""Every operator of the table: its program prints, runs, is what it says, and backpropagates."""
+
+import pytest
+import torch
+
+from pytest_regional.fuzz import ProgramError, Region, Step
+from pytest_regional.fuzz.arguments import TensorInput
+from pytest_regional.fuzz.building import Builder, Refused, check
+from pytest_regional.fuzz.definitions import DEFINITIONS
+from pytest_regional.fuzz.operators.table import UnknownOperatorError, operator_named, operators
+from tests.fuzz.generator.examples import program_with
+
+#: They write to inputs only, and eager or AOTAutograd refuse that where gradients flow.
+UNTRAINED = ("set_last_row", "add_out", "scatter_add_")
+
+#: torch.cond and while_loop compile also in eager, which takes a second each.
+COMPILING = ("cond", "while_loop")
+
+
+def gradients(program, inputs, results):
+    roots = list({id(result): result for result in results if result.requires_grad}.values())
+    leaves = [leaf for leaf in inputs if leaf.requires_grad]
+    return (
+        torch.autograd.grad(roots, leaves, [torch.ones_like(root) for root in roots], allow_unused=True)
+        if roots
+        else ()
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in operators() if name not in COMPILING])
+def test_runs_and_backpropagates(name):
+    program = program_with(name, training=name not in UNTRAINED)
+    assert program is not None
+    check(program)
+    inputs = program.inputs(seed=3)
+    found = gradients(program, inputs, program(*inputs))
+    assert all(torch.isfinite(gradient).all() for gradient in found if gradient is not None)
+
+
+@pytest.mark.parametrize("name", COMPILING)
+def test_higher_order_operators_print_and_build(name):
+    program = program_with(name, training=False)
+    check(program)
+    assert f"{name}(" in program.source or "repeated(block" in program.source
+
+
+def test_most_operators_take_other_dtypes():
+    missing = [name for name in operators() if program_with(name, dtype="bfloat16", training=False) is None]
+    # view_bits is of float32, and literals too are compared with what is float32.
+    assert set(missing) <= {"view_bits", "bucketize", "mm_out"}
+
+
+def test_facts_hold_of_what_is_computed():
+    """Bounds, exactness of integers, and finiteness, for other values than those that a program was built with."""
+    for name in (name for name in operators() if name not in COMPILING):
+        program = program_with(name, training=False)
+        builder = Builder(program.arguments, program.blocks)
+        for step in program.steps:
+            builder.add(step)
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            for number, result in zip(program.outputs, program(*program.inputs(seed=seed)), strict=True):
+                facts = builder.values[number].facts
+                values = result.detach().double()
+                values = values[torch.isfinite(values)] if not facts.finite else values
+                slack = 0.02 * max(facts.size, 1.0)
+                assert values.numel() == 0 or facts.low - slack <= values.min() <= values.max() <= facts.high + slack, (
+                    name
+                )
+
+
+def test_unknown_operator_names_the_nearest():
+    with pytest.raises(UnknownOperatorError, match="masked_fill"):
+        operator_named("masked_fil")
+
+
+def test_definitions_are_those_that_operators_need():
+    assert {name for operator in operators().values() for name in operator.needs} == set(DEFINITIONS)
+
+
+def test_only_exact_values_are_compared():
+    builder = Builder([TensorInput((4,))])
+    builder.add(Step("exp", (0,)))
+    builder.add(Step("gt", (0, 0)))
+    with pytest.raises(Refused):
+        builder.add(Step("gt", (1, 0)))
+
+
+def test_kinks_are_allowed_where_no_gradient_flows():
+    for trained in (False, True):
+        builder = Builder([TensorInput((4,), requires_grad=trained)])
+        builder.add(Step("sin", (0,)))
+        if trained:
+            with pytest.raises(Refused):
+                builder.add(Step("relu", (1,)))
+        else:
+            builder.add(Step("relu", (1,)))
+
+
+def test_values_stay_where_nothing_overflows():
+    builder = Builder([TensorInput((4,))])
+    for number in range(2):
+        builder.add(Step("cube", (number,)))
+    with pytest.raises(Refused, match="range"):
+        builder.add(Step("cube", (2,)))
+
+
+def test_a_write_changes_what_is_known_of_its_views():
+    builder = Builder([TensorInput((4,), content="positive")])
+    builder.add(Step("view", (0,), (("shape", (-1,)),)))
+    assert builder.values[0].facts.low == 0.5
+    builder.add(Step("mul_number_", (1,), (("value", -1.0),)))
+    assert builder.values[0].facts.low == -2.0
+
+
+def test_checking_names_the_step():
+    from pytest_regional.fuzz import Program
+
+    bad = Program((TensorInput((4,)),), (Step("sin", (0,), (), (1,)), Step("mm", (1, 0), (), (2,))), (2,))
+    with pytest.raises(ProgramError, match=r"step 1 \(mm\)"):
+        check(bad)
+
+
+def test_statement_without_region_is_refused():
+    builder = Builder([TensorInput((4,))])
+    with pytest.raises(Refused, match="nothing"):
+        builder.add(Step("nothing"))
+    builder.add(Step("nothing", scope=(Region("a"),)))
