@@ -92,6 +92,7 @@ class Hunt:
     others: list[Alarm] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     tried: int = 0
+    judged: int = 0
 
     def run(self) -> Verdict:
         """Judge programs until one kills the mutant, or the budget is spent.
@@ -107,7 +108,10 @@ class Hunt:
         began = time.monotonic()
         self.mutant.planted.calls.clear()
         kill, timed_out = self._through_lanes(intended, began)
-        called = bool(self.mutant.planted.calls) or not any(patch.counted for patch in self.mutant.patches)
+        counts = self.judged > 0 and any(patch.counted for patch in self.mutant.patches)
+        called = bool(self.mutant.planted.calls) or not counts
+        if not self.judged:
+            self.notes.append(f"no program has what the fault needs: {', '.join(self.mutant.needs)}")
         outcome = "killed" if kill else "timeout" if timed_out else "survived" if called else "never called"
         seconds = round(time.monotonic() - began, 1)
         return Verdict(outcome, kill, tuple(self.others), self.tried, seconds, tuple(self.notes))
@@ -145,6 +149,7 @@ class Hunt:
 
         def counted() -> None:
             self.tried += 1
+            self.judged += 1
             reset()
 
         regional.reset = counted  # type: ignore[method-assign]
@@ -157,6 +162,7 @@ class Hunt:
                 self.tried += 1
                 if self.mutant.needs and features_of(self.pool[number]).isdisjoint(self.mutant.needs):
                     continue
+                self.judged += 1
                 try:
                     with deadline(self.each):
                         kill = self._judged(regional, lane, laws, self.pool[number])

@@ -125,6 +125,13 @@ def test_the_wrong_law_kills_nothing():
     assert {alarm.source for alarm in verdict.others} == {"parity"}
 
 
+def test_programs_in_which_a_fault_cannot_act_are_counted_and_not_judged(monkeypatch):
+    monkeypatch.setattr(by_fuzz, "judge", lambda *arguments, **options: pytest.fail("judged"))
+    verdict = hunt(Mutant("x", "", ("parity",), patches=FAULTS["nan_lost"].patches, needs=("input:nonfinite",)))
+    assert (verdict.outcome, verdict.tried) == ("survived", 3)
+    assert verdict.notes == ("no program has what the fault needs: input:nonfinite",)
+
+
 def test_running_out_of_time_kills_nothing(monkeypatch):
     monkeypatch.setattr(by_fuzz, "judge", lambda *arguments, **options: time.sleep(30))
     verdict = hunt(FAULTS["results_exchanged"], each=0.05)
