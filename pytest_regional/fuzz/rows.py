@@ -257,7 +257,9 @@ def _block(rows: Iterable[StepRow], position: int, plan: PlanRow, options: Optio
         builder.add(Step("sin", (0,)))
     result = builder.steps[-1].results[0]
     live = live_values(builder.steps, (result,))
-    steps = tuple(step for step in builder.steps if not draws(step) or live.intersection(step.results))
+    steps = tuple(builder.steps)
+    if any(draws(step) and not live.intersection(step.results) for step in steps):
+        steps = tuple(step for step in steps if live.intersection(step.results))
     return Block(tuple(range(parameters)), steps, result)
 
 

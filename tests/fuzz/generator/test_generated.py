@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from pytest_regional.fuzz import files
 from pytest_regional.fuzz.features import DECLARED, features_of
 from pytest_regional.fuzz.operators.table import operator_named
+from pytest_regional.fuzz.program import renumbered
 from pytest_regional.fuzz.random_rows import random_program
 from pytest_regional.fuzz.rows import Options
 from pytest_regional.strategies import programs
@@ -110,6 +111,12 @@ def test_files_keep_programs(generated):
         again = files.from_data(files.to_data(program))
         assert again == program
         assert again.source == program.source
+
+
+def test_identity_ignores_numbers(generated):
+    for program in generated[:100]:
+        assert renumbered(program).identity == program.identity
+    assert len({program.identity for program in generated}) > 0.8 * len(generated)
 
 
 def test_same_seed_same_program():

@@ -1,0 +1,137 @@
+"""The reducer: what it takes away, what it keeps, and when it stops."""
+
+import pytest
+
+from pytest_regional.fuzz import Block, Context, Program, Region, Step
+from pytest_regional.fuzz.arguments import TensorInput
+from pytest_regional.fuzz.building import check
+from pytest_regional.fuzz.drafts import Draft, cost, settle
+from pytest_regional.fuzz.edits import EDITS
+from pytest_regional.fuzz.reducer import reduce_program
+
+ARGUMENTS = (TensorInput((4, 4), requires_grad=True),)
+A, B = Region("a"), Region("b", (("max_fusion_size", 8),))
+
+
+def chain(*operators, scope=(), arguments=ARGUMENTS):
+    """Return a program in which each operator reads what the one before made."""
+    steps = tuple(
+        Step(name, (number and number + len(arguments) - 1,), (), (number + len(arguments),), scope)
+        for number, name in enumerate(operators)
+    )
+    return Program(arguments, steps, steps[-1].results)
+
+
+def has(*names):
+    return lambda program: set(names) <= set(program.operators)
+
+
+def test_steps_between_are_taken_away():
+    program = chain("sin", "cos", "tanh", "sigmoid", "square", scope=(A,))
+    small = reduce_program(program, has("tanh"))
+    assert [step.operator for step in small.steps] == ["tanh"]
+    assert small.arguments == (TensorInput(()),)
+    assert not small.regions
+    assert not small.training
+    check(small)
+
+
+def test_users_read_something_else():
+    program = Program(
+        (TensorInput((4,)), TensorInput((4,))),
+        (
+            Step("mul", (0, 1), (), (2,)),
+            Step("sin", (2,), (), (3,), (A,)),
+            Step("add", (3, 2), (), (4,), (Context("tag"), A)),
+        ),
+        (3, 4),
+    )
+    small = reduce_program(program, has("add"))
+    assert small.steps == (Step("add", (0, 0), (), (1,)),)
+
+
+def test_regions_that_matter_stay():
+    program = chain("sin", "cos", "tanh", scope=(A, B))
+
+    def nested(program):
+        return any(len(step.regions) == 2 for step in program.steps)
+
+    small = reduce_program(program, nested)
+    assert len(small.steps) == 1
+    assert all(not region.configs for region in small.steps[0].regions)
+
+
+def test_blocks_are_written_out():
+    block = Block((0,), (Step("sin", (0,), (), (1,)), Step("tanh", (1,), (), (2,))), 2)
+    program = Program((TensorInput((4,)),), (Step("checkpoint", (0,), (), (1,), (), (0,)),), (1,), (block,))
+    assert reduce_program(program, has("tanh")).blocks == ()
+    kept = reduce_program(program, has("checkpoint"))
+    assert [len(block.steps) for block in kept.blocks] == [1]
+
+
+def test_writes_are_kept_where_they_are_needed():
+    program = Program(
+        (TensorInput((4,)),),
+        (Step("clone", (0,), (), (1,)), Step("add_", (1, 0)), Step("sin", (1,), (), (2,)), Step("cos", (2,), (), (3,))),
+        (3,),
+    )
+    assert [step.operator for step in reduce_program(program, has("add_")).steps] == ["add_"]
+
+
+def test_shapes_dtypes_and_layouts_become_ordinary():
+    argument = TensorInput((2, 3, 4), "bfloat16", "transposed", "positive", True)
+    small = reduce_program(chain("sin", arguments=(argument,)), has("sin"))
+    assert small.arguments == (TensorInput(()),)
+
+
+def test_a_dtype_that_matters_stays():
+    program = chain("sin", "cos", arguments=(TensorInput((4,), "bfloat16"),))
+    small = reduce_program(program, lambda program: program.arguments[0].dtype == "bfloat16")
+    assert (small.arguments[0].dtype, small.arguments[0].shape, len(small.steps)) == ("bfloat16", (), 1)
+
+
+def test_attempts_are_limited():
+    calls = []
+    reduce_program(chain("sin", "cos", "tanh"), lambda program: calls.append(program) or False, attempts=3)
+    assert len(calls) == 3
+
+
+def test_no_time_no_attempt():
+    program = chain("sin", "cos")
+    assert reduce_program(program, lambda program: pytest.fail("was asked"), seconds=0.0).operators == program.operators
+
+
+def test_errors_of_the_predicate_are_passed_on():
+    def breaks(program):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        reduce_program(chain("sin", "cos"), breaks)
+
+
+def test_no_program_is_tried_twice_and_none_that_is_larger():
+    seen = []
+    program = chain("sin", "cos", "tanh", scope=(A,))
+    reduce_program(program, lambda candidate: seen.append(candidate) or False)
+    identities = [candidate.identity for candidate in seen]
+    assert len(set(identities)) == len(identities)
+    assert all(cost(candidate) < cost(program) for candidate in seen)
+
+
+def test_every_edit_makes_drafts_that_settle_or_are_nothing():
+    block = Block((0,), (Step("sin", (0,), (), (1,)), Step("tanh", (1,), (), (2,), (A,))), 2)
+    program = Program(
+        (TensorInput((2, 4), "bfloat16", "transposed", requires_grad=True), TensorInput((2, 4), dynamic=(0,))),
+        (
+            Step("mul_number", (1,), (("value", 3.0),), (2,), (B,)),
+            Step("call", (2,), (), (3,), (Context("tag"),), (0,)),
+            Step("sum", (3,), (("dim", 1), ("keepdim", True)), (4,), (A, B)),
+        ),
+        (4, 3),
+        (block,),
+    )
+    for edit in EDITS:
+        settled = [settle(draft, program) for draft in edit(program)]
+        for one in filter(None, settled):
+            check(one)
+    assert settle(Draft.of(program), program) == program
