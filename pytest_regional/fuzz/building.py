@@ -217,8 +217,11 @@ class Builder:
     def _block_facts(self, operator: Operator, step: Step, operands: Sequence[Value]) -> Any:
         passed = operands[-operator.passes :]
         results = []
+        times = dict(step.parameters).get("count", 1)
+        if not isinstance(times, int) or times < 1:
+            raise Refused(f"{operator.name} has to call its block at least once")
         for index in step.blocks:
-            for _ in range(dict(step.parameters).get("count", 1)):  # type: ignore[arg-type]
+            for _ in range(times):
                 block = self._block(index)
                 result = self._facts_through(operator, block, passed)
                 passed = [replace(passed[0], facts=result), *passed[1:]]
@@ -278,9 +281,12 @@ class Builder:
     def _written(self, target: Value, facts: Facts) -> None:
         """Note that ``target``'s memory was written to: all who share it now hold, perhaps in part, the new values."""
         memory = _memory(target.tensor)
-        for number, value in self.values.items():
-            if _memory(value.tensor) == memory:
-                self.values[number] = replace(value, facts=value.facts.join(facts))
+        for number, value in list(self.values.items()):
+            if _memory(value.tensor) != memory:
+                continue
+            self.values[number] = replace(value, facts=value.facts.join(facts))
+            if not _is_usable(value.tensor):
+                del self.values[number]
 
     # Finishing
 
@@ -330,6 +336,14 @@ def live_values(steps: Sequence[Step], ends: Iterable[int]) -> set[int]:
 def _live_steps(block: Block) -> set[Step]:
     live = live_values(block.steps, (block.result,))
     return {step for step in block.steps if live.intersection(step.results)}
+
+
+def _is_usable(tensor: torch.Tensor) -> bool:
+    """Tell whether eager still allows ``tensor``: not one of several views made at once whose base was written to."""
+    try:
+        return tensor.grad_fn is None or tensor.requires_grad
+    except RuntimeError:
+        return False
 
 
 def _memory(tensor: torch.Tensor) -> int:

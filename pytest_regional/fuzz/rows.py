@@ -305,7 +305,7 @@ def _chosen(builder: Builder, row: StepRow, plan: PlanRow, options: Options) -> 
 def _outputs(builder: Builder, arguments: Sequence[ArgumentRow], asked: dict[int, int]) -> list[int]:
     """Return what nobody reads, what rows ask for, some of it twice, and sometimes an input."""
     used = {number for step in builder.steps for number in step.operands}
-    made = [number for step in builder.steps for number in step.results]
+    made = [number for step in builder.steps for number in step.results if number in builder.values]
     hidden, returned, twice = 2, (1, 3), 3
     outputs = [
         number

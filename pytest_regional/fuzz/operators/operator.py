@@ -323,8 +323,18 @@ def writable(value: Value, *before: Value) -> bool:
     """Want a tensor that eager allows to write to: no leaf that wants a gradient, no element twice in memory."""
     tensor = value.tensor
     leaf = tensor.requires_grad and (tensor.is_leaf or _is_view_of_leaf(tensor))
-    expanded = any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return not leaf and not expanded and not value.unbacked
+    return not leaf and not _overlaps(tensor) and not value.unbacked
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Tell whether elements may lie in the same place; some tensors that only look like it are counted in."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
 
 
 def _is_view_of_leaf(tensor: torch.Tensor) -> bool:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pytest_regional.fuzz import ProgramError, Region, Step
+from pytest_regional.fuzz import Block, ProgramError, Region, Step
 from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.building import Builder, Refused, check
 from pytest_regional.fuzz.definitions import DEFINITIONS
@@ -111,6 +111,29 @@ def test_a_write_changes_what_is_known_of_its_views():
     assert builder.values[0].facts.low == 0.5
     builder.add(Step("mul_number_", (1,), (("value", -1.0),)))
     assert builder.values[0].facts.low == -2.0
+
+
+def test_elements_that_share_a_place_are_not_written_to():
+    builder = Builder([TensorInput((4,)), TensorInput((1, 4))])
+    builder.add(Step("unfold", (0,), (("dim", 0), ("step", 1))))
+    builder.add(Step("expand", (1,), (("shape", (3, 4)),)))
+    for number in (2, 3):
+        with pytest.raises(Refused):
+            builder.add(Step("add_number_", (number,), (("value", 1.0),)))
+
+
+def test_pieces_of_what_is_written_to_are_gone():
+    builder = Builder([TensorInput((4,), requires_grad=True)])
+    builder.add(Step("sin", (0,)))
+    builder.add(Step("chunk", (1,), (("dim", 0),)))
+    builder.add(Step("add_number_", (1,), (("value", 1.0),)))
+    assert list(builder.values) == [0, 1]
+
+
+def test_loops_run_at_least_once():
+    builder = Builder([TensorInput((4,))], [Block((0,), (Step("sin", (0,), (), (1,)),), 1)])
+    with pytest.raises(Refused, match="at least once"):
+        builder.add(Step("while_loop", (0,), (("count", 0),), (), (), (0,)))
 
 
 def test_checking_names_the_step():

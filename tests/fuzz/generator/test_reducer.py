@@ -1,5 +1,7 @@
 """The reducer: what it takes away, what it keeps, and when it stops."""
 
+import random
+
 import pytest
 
 from pytest_regional.fuzz import Block, Context, Program, Region, Step
@@ -7,6 +9,7 @@ from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.building import check
 from pytest_regional.fuzz.drafts import Draft, cost, settle
 from pytest_regional.fuzz.edits import EDITS
+from pytest_regional.fuzz.random_rows import random_program
 from pytest_regional.fuzz.reducer import reduce_program
 
 ARGUMENTS = (TensorInput((4, 4), requires_grad=True),)
@@ -135,3 +138,16 @@ def test_every_edit_makes_drafts_that_settle_or_are_nothing():
         for one in filter(None, settled):
             check(one)
     assert settle(Draft.of(program), program) == program
+
+
+def test_drawn_programs_can_all_be_reduced():
+    for number in range(12):
+        program = random_program(random.Random(number))
+        keep = program.steps[-1].operator
+
+        def fails(candidate, keep=keep):
+            return keep in candidate.operators and int(candidate.identity, 16) % 3 > 0
+
+        small = reduce_program(program, fails, attempts=40)
+        assert keep in small.operators
+        check(small)
