@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -108,32 +107,30 @@ class InterpretedRegion:
         return StoredRegion(self._gm)
 
 
+_stored: dict[int, Any] = {}
+"""Graphs that caches keep, by number, while :func:`interpreting_regions` lasts."""
+
+
 class StoredRegion:
-    """A graph as bytes, with the attributes that the loader of bundled results reads (2.11 to 2.15)."""
+    """A number that stands for a graph of this process, with what the loader of bundled results reads (2.11 to 2.15).
+
+    FX pickles a graph by its Python code and traces that again, which runs what has no inputs, random draws for one.
+    """
 
     compiled_fw = compiled_bw = sanitized_aot_config = guards_expr = None
 
     def __init__(self, gm: Any) -> None:
-        try:
-            self._bytes = pickle.dumps(_without_metadata(gm))
-        except (RuntimeError, AttributeError, TypeError, NotImplementedError) as error:
-            raise pickle.PicklingError(f"an interpreted region cannot be stored: {error}") from error
+        self._number = id(gm)
+        _stored[self._number] = gm
 
     def wrap_post_compile(self, inputs: Any, aot_config: Any, settings: Any) -> Callable[[list[Any]], Any]:
-        """Return the region as a function of one list."""
-        gm = pickle.loads(self._bytes)
-        return lambda given: InterpretedRegion(gm)(*given)
+        """Return the region as a function of one list.
 
-
-def _without_metadata(gm: Any) -> Any:
-    """Return a graph module that holds no fake values: they are of a trace that a stored graph outlives."""
-    from torch.fx import Graph, GraphModule
-
-    graph = Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    for node in graph.nodes:
-        node.meta = {}
-    return GraphModule(gm, graph)
+        Raises:
+            LookupError: it was stored by another process, or in another lane.
+        """
+        region = InterpretedRegion(_stored[self._number])
+        return lambda given: region(*given)
 
 
 @contextlib.contextmanager
@@ -168,3 +165,4 @@ def interpreting_regions() -> Iterator[None]:
             yield
         finally:
             module.compile_fx = original
+            _stored.clear()

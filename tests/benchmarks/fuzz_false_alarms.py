@@ -10,37 +10,27 @@ import argparse
 import collections
 import logging
 import platform
+import random
 import time
 import warnings
 from collections.abc import Iterator
 
 import torch
-from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from pytest_regional.fuzz.oracles import LAWS, BadProgramError, Judgement, LawBrokenError, judge
 from pytest_regional.fuzz.program import Program
-from pytest_regional.strategies import programs
+from pytest_regional.fuzz.random_rows import random_program
 from pytest_regional.testing import regional
 
 
-def drawn(examples: int, number: int, **options: object) -> list[Program]:
-    """Return programs; the same for the same seed and generator."""
-    found: list[Program] = []
-
-    @seed(number)
-    @settings(
-        max_examples=examples,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(programs(**options))
-    def collect(program: Program) -> None:
-        found.append(program)
-
-    collect()
-    return found
+def drawn(examples: int, number: int) -> list[Program]:
+    """Return different programs; the same for the same seed and generator."""
+    source = random.Random(number)
+    found: dict[str, Program] = {}
+    while len(found) < examples:
+        program = random_program(source)
+        found[program.source] = program
+    return list(found.values())
 
 
 class Tally:
@@ -72,19 +62,13 @@ def _signature(error: LawBrokenError) -> tuple[str, str, str]:
     return error.law, error.stage, error.origin
 
 
-def _distinct(examples: int, number: int) -> list[Program]:
-    """Return that many different programs: Hypothesis may repeat itself."""
-    found = {program.identity: program for program in drawn(examples * 5 // 4, number)}
-    return list(found.values())[:examples]
-
-
 def main() -> None:
     """Draw, judge, print."""
     options = _options()
     logging.disable(logging.CRITICAL)  # compilers log what eager refuses as well
     warnings.simplefilter("ignore")
     tally, shown = Tally(), set[tuple[str, str, str]]()
-    examples = _distinct(options.examples, options.seed)
+    examples = drawn(options.examples, options.seed)
     started = time.perf_counter()
     with regional(options.backend, options.device, expects_regions=False) as harness:
         for number, program in enumerate(examples):

@@ -58,7 +58,7 @@ def judge(
         program: what to judge.
         lane: how much of a compile really happens; see :mod:`pytest_regional.fuzz.lanes`.
         laws: names of the laws to judge by. By default all, those that compile once more on some programs only, which
-            the program's identity decides: the same program is always judged alike.
+            the program's source decides: the same program is always judged alike.
         blame: whether a difference from eager is followed up to a region, which compiles several times.
         known: says whether a broken law is known to the caller; such an error is returned, and the other laws are
             judged as well. A program that does not compile is judged by no other law.
@@ -146,7 +146,7 @@ _TURN = "another program's turn: it compiles once more"
 
 def _has_turn(law: Law, program: Program) -> bool:
     """Return whether ``law`` is judged on ``program`` where nobody chose it."""
-    return law.every == 1 or zlib.crc32(f"{law.name} {program.identity}".encode()) % law.every == 0
+    return law.every == 1 or zlib.crc32(f"{law.name}\n{program.source}".encode()) % law.every == 0
 
 
 def _why_not(law: Law, regional: Regional, lane: str) -> str:

@@ -50,7 +50,7 @@ def check_region_order(trial: Trial) -> None:
 
 def check_order(trial: Trial) -> None:
     """Raise where an order edge is not visible in what the backend made of the graph."""
-    spy = OrderSpy(random.Random(trial.program.identity), structure=trial.lane == "structure")
+    spy = OrderSpy(random.Random(trial.program.source), structure=trial.lane == "structure")
     trial.regional.reset(keep_code=True)
     trial.regional.observer.spies.insert(0, spy)
     try:
@@ -134,9 +134,8 @@ class OrderSpy(CompileSpy):
                 continue  # merged into another operator
             self.visible += places[before] < places[after]
             if places[before] > places[after]:
-                self.violated.append(
-                    f"{kind} graph: {names[after]} was to run after {names[before]}, and runs before it"
-                )
+                message = f"{kind} graph: {names[after]} runs before {names[before]}, which was to be first"
+                self.violated.append(message)
 
 
 def _numbers_of(node: Any) -> tuple[int, ...]:

@@ -129,7 +129,8 @@ class Trial:
         mark, sources = observer.log.mark(), len(observer.sources)
         names = sorted({name for region in program.regions for name, _ in region.configs})
         before = config_values("torch._inductor.config") if names else {}
-        with watching(self.regional, checks_borders=checks_borders, settings=names) as watched:
+        interpreted = self.lane == "structure"
+        with watching(self.regional, checks_borders=checks_borders, settings=names, interpreted=interpreted) as watched:
             executions = [self.execute(compiled, self.cases[0].inputs)]
         later, code = observer.log.mark(), observer.code(sources)
         after = config_values("torch._inductor.config") if names else {}

@@ -106,13 +106,13 @@ class Watched(CompileSpy):
         artifacts: partitions by the identity of what Inductor made of them.
     """
 
-    def __init__(self, settings: Sequence[str], *, checks_borders: bool) -> None:
+    def __init__(self, settings: Sequence[str], *, checks_borders: bool, interpreted: bool) -> None:
         self.graphs: list[WatchedGraph] = []
         self.borders: list[str] = []
         self.artifacts: dict[int, WatchedPartition] = {}
         self._kept: list[Any] = []
         self._settings = settings
-        self._checks_borders = checks_borders
+        self._checks_borders, self._interpreted = checks_borders, interpreted
         self._current = threading.local()
 
     @contextlib.contextmanager
@@ -164,7 +164,7 @@ class Watched(CompileSpy):
             elif annotated.region_of(node) and node.op == "call_function" and annotated.operator_of(node):
                 graph.eager.append(str(annotated.operator_of(node)))
         if self._checks_borders and graph.calls:
-            BorderChecker(graph.kind, self.borders).watch(gm)
+            BorderChecker(graph.kind, self.borders, interpreted=self._interpreted).watch(gm)
 
 
 def graphs_of(gm: Any, seen: set[int] | None = None) -> Iterator[Any]:
@@ -246,15 +246,18 @@ def _described(value: Any) -> str | None:
 
 
 @contextlib.contextmanager
-def watching(regional: Regional, *, checks_borders: bool = False, settings: Sequence[str] = ()) -> Iterator[Watched]:
+def watching(
+    regional: Regional, *, checks_borders: bool = False, settings: Sequence[str] = (), interpreted: bool = False
+) -> Iterator[Watched]:
     """See what the backend under test does while the context lasts.
 
     Args:
         regional: the harness.
         checks_borders: also compare values at borders with what the graph says, whenever a compiled graph runs.
         settings: Inductor settings to note.
+        interpreted: whether regions run as eager operators, in the lane ``structure``.
     """
-    watched = Watched(settings, checks_borders=checks_borders)
+    watched = Watched(settings, checks_borders=checks_borders, interpreted=interpreted)
     regional.observer.spies.append(watched)
     try:
         yield watched

@@ -7,8 +7,10 @@ import contextlib
 import pytest
 import torch
 
+from pytest_regional._torch.fuzzing import artifact_behind
 from pytest_regional.fuzz.arguments import TensorInput
-from pytest_regional.fuzz.oracles import LAWS, BadProgramError, UnknownLawError, judge
+from pytest_regional.fuzz.files import to_data
+from pytest_regional.fuzz.oracles import LAWS, BadProgramError, UnknownLawError, judge, threads
 from pytest_regional.fuzz.program import Program, Region, Step
 from pytest_regional.reference import compile_regions
 from pytest_regional.reference.caching import outer
@@ -25,8 +27,9 @@ CONFIGURED = chain(("sin", (Region("a", (("max_fusion_size", 8),)),)), ("cos", B
 
 @pytest.mark.parametrize("program", [TWO_REGIONS, CONFIGURED])
 def test_the_reference_keeps_every_law(judged, program):
-    judgement = judged(program, *LAWS)
-    assert set(judgement.laws) | set(judgement.skipped) == set(LAWS)
+    here = [name for name in LAWS if name != "threads"]  # that one starts a process
+    judgement = judged(program, *here)
+    assert set(judgement.laws) | set(judgement.skipped) == set(here)
     assert {"parity", "borders", "configs", "plan", "counters", "warm", "annotations_in_key"} <= set(judgement.laws)
 
 
@@ -240,3 +243,67 @@ def test_what_a_backend_disclaims_is_not_demanded():
         judgement = judge(harness, TWO_REGIONS)
     assert "parity" in judgement.laws
     assert "disclaims regions" in judgement.skipped["plan"]
+
+
+# Order and threads
+
+UNORDERED = Program(
+    (TensorInput((4, 4)), TensorInput((4, 4))),
+    (
+        Step("sin", (0,), results=(2,), scope=A),
+        Step("cos", (1,), results=(3,), scope=B),
+        Step("tanh", (3,), results=(4,), scope=(Region("c"),)),
+    ),
+    (2, 3, 4),
+    training=False,
+)
+
+
+def test_order_is_seen_to_hold(judged):
+    assert judged(UNORDERED, "order").laws == ("order",)
+
+
+def test_order(monkeypatch):
+    from pytest_regional.reference import ordering
+
+    class Nothing:
+        implied = ()
+
+    # Edges that nobody adds: the call of one region then stands where the program has it.
+    with regional("reference", "cpu", expects_regions=False) as harness, monkeypatch.context() as patched:
+        patched.setattr(ordering, "add_control_deps", lambda graph, asked: Nothing())
+        found = set()
+        for seed in range(6):
+            program = Program(
+                (TensorInput((4, 4 + seed)), *UNORDERED.arguments[1:]), UNORDERED.steps, UNORDERED.outputs
+            )
+            with contextlib.suppress(AssertionError):
+                judge(harness, program, lane="structure", laws=["order"])
+                continue
+            found.add(seed)
+    assert found
+
+
+def test_region_order(broken, judged):
+    after = (Region("c", after=("b",)),)
+    steps = (*UNORDERED.steps[:2], Step("tanh", (0,), results=(4,), scope=after))
+    program = Program(UNORDERED.arguments, steps, (2, 3, 4), training=False)
+    assert judged(program, "region_order").laws == ("region_order",)
+
+    def last_first(gm):
+        first, *_, last = [node for node in gm.graph.nodes if artifact_behind(node.target) is not None]
+        for node in (last, *last.users):
+            first.prepend(node)
+
+    assert broken(program, "region_order", finish=last_first).origin == "a region runs too early"
+
+
+def test_threads_hold_and_break(monkeypatch):
+    program = chain(("sin", A), ("cos", B), training=True)
+    with regional("reference", "cpu", expects_regions=False) as harness:
+        assert threads.compile_at_once(harness, to_data(program), "structure") == []
+
+    with regional(faulty(edit=replaced), "cpu", expects_regions=False) as harness:
+        failures = threads.compile_at_once(harness, to_data(program), "structure")
+    assert len(failures) == threads.THREADS
+    assert "value of output" in failures[0][0]
