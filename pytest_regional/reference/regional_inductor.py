@@ -34,6 +34,7 @@ from pytest_regional.reference.extract import (
 from pytest_regional.reference.failure import GuardedCompiler, OnRegionError
 from pytest_regional.reference.ordering.planning import plan_in_order
 from pytest_regional.reference.ordering.whole_regions import warn_of_unknown_regions
+from pytest_regional.reference.repeated_draws import describe_repeated_draws
 from pytest_regional.reference.share import Memory, SharedCompiler
 from pytest_regional.reference.symbols import pass_missing_symbols
 
@@ -114,6 +115,7 @@ def _for_each_graph(
 ) -> None:
     """Extract the regions of ``gm``, and those of the bodies that stayed outside all regions, each body once."""
     done.add(id(gm))
+    describe_repeated_draws(gm.graph)
     plan = plan_in_order(gm.graph)
     regions = extract_partitions(gm, plan.partitions, plan.edges)
     carried = bodies_inside(regions)

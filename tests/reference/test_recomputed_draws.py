@@ -5,6 +5,7 @@ import torch
 import torch._inductor.config
 from torch.utils.checkpoint import checkpoint
 
+from pytest_regional._torch.fuzzing import interpreting_regions
 from pytest_regional.annotation import region
 from pytest_regional.reference import regional
 
@@ -30,3 +31,28 @@ def test_masks_are_equal(partitioner, fallback_random):
         output.sum().backward()
     assert 0 < int((output != 0).sum()) < 64
     assert torch.equal(output != 0, x.grad != 0)
+
+
+@pytest.mark.parametrize("partitioner", ["default", "min_cut"])
+@pytest.mark.parametrize("draw", [torch.rand_like, lambda x: torch.rand(4, 4)], ids=["like a value", "of a size"])
+def test_a_region_reads_what_the_backward_draws_again(partitioner, draw):
+    """The partitioners leave no fake value on a draw that the backward repeats; a region has to know its input's."""
+
+    def noisy(x):
+        with region("r"):
+            return ((x + draw(x)) ** 2).sin()
+
+    def checkpointed(x):
+        return checkpoint(noisy, x, use_reentrant=False)
+
+    options = {"partitioner": partitioner}
+    compiled = torch.compile(checkpointed, backend=regional, fullgraph=True, options=options)
+    results = []
+    for function in (checkpointed, compiled):
+        leaf = torch.ones(4, 4, requires_grad=True)
+        torch.manual_seed(1)
+        with interpreting_regions(), torch._inductor.config.patch(fallback_random=True):
+            output = function(leaf)
+            output.sum().backward()
+        results.append((output, leaf.grad))
+    torch.testing.assert_close(*results)
