@@ -83,6 +83,18 @@ def guards_not_timed() -> Iterator[None]:
         module.profile_guard_manager = original
 
 
+def fakes_checked() -> contextlib.AbstractContextManager[Any]:
+    """Have every operator that runs raise where its fake twin makes other sizes or strides.
+
+    ``torch._subclasses.fake_utils.CrossRefFakeMode`` (2.11 to 2.15); it raises ``AssertionError``, and for strides
+    ``MetadataMismatchError``, a ``RuntimeError``, and says which operator.
+    """
+    mode: contextlib.AbstractContextManager[Any] = symbol("torch._subclasses.fake_utils", "CrossRefFakeMode")(
+        check_aliasing=False, only_check_ops_with_meta=False
+    )
+    return mode
+
+
 # Regions that are interpreted
 
 

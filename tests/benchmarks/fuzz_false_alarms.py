@@ -72,6 +72,9 @@ def main() -> None:
     started = time.perf_counter()
     with regional(options.backend, options.device, expects_regions=False) as harness:
         for number, program in enumerate(examples):
+            if time.perf_counter() - started > options.seconds:
+                examples = examples[:number]
+                break
             try:
                 judgement = judge(
                     harness, program, lane=options.lane, laws=options.laws, blame=False, known=lambda error: True
@@ -96,6 +99,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--lane", default="full")
     parser.add_argument("--examples", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop early, and report")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--laws", type=lambda text: list(LAWS) if text == "all" else text.split(","), default=None)
     return parser.parse_args()

@@ -174,17 +174,17 @@ LAWS = (
         every=2,
     ),
     Law(
-        "annotations_in_key",
-        "The same program with another region id, other configs or no annotation is never answered with the old code.",
-        check_annotations_in_key,
-        requires=("regions",),
-        every=4,
-    ),
-    Law(
         "uuid_in_key",
         "With another uuid of a late pre-grad pass the program is never answered with the old code.",
         check_uuid_in_key,
         requires=("regions", "outer_cache", "pre_grad_passes", "pre_grad_timing"),
         every=8,
+    ),
+    Law(
+        "annotations_in_key",
+        "The same program with another region id, other configs or no annotation is never answered with the old code.",
+        check_annotations_in_key,
+        requires=("regions",),
+        every=4,
     ),
 )

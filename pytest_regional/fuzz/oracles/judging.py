@@ -29,7 +29,8 @@ from pytest_regional.fuzz.program import Program
 from pytest_regional.harness.emulating import unsupported_reason
 from pytest_regional.harness.regional import Regional
 
-_MODULES = (parity, borders, configs, plan, counters, order, modes, caching, determinism, threads)
+# Those of caches look for what the first compile stored; the later ones begin with empty caches.
+_MODULES = (parity, borders, configs, plan, counters, caching, modes, order, determinism, threads)
 
 #: All laws by name, in the order in which they are judged.
 LAWS: Mapping[str, Law] = MappingProxyType({law.name: law for module in _MODULES for law in module.LAWS})

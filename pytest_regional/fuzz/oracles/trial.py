@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pytest_regional._torch import fuzzing
 from pytest_regional._torch.state import config_values
 from pytest_regional.fuzz.oracles.errors import LawBrokenError
 from pytest_regional.fuzz.oracles.watching import Watched, watching
@@ -110,6 +111,16 @@ class Trial:
     def trains(self) -> bool:
         """Whether the program is backpropagated through."""
         return self.program.training and any(argument.requires_grad for argument in self.program.arguments)
+
+    @cached_property
+    def fake_disagreement(self) -> str:
+        """Which operator of the program makes other strides in eager than its fake twin; empty where none does.
+
+        The graph is traced with fake tensors, so no backend can know eager's strides then.
+        """
+        with Unobserved(self.regional), fuzzing.fakes_checked():
+            error = self.execute(self.program.function, self.cases[0].inputs).exception
+        return " ".join(str(error).split())[:200] if error is not None else ""
 
     # Compiled
 
