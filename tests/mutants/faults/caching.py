@@ -247,7 +247,7 @@ FAULTS = (
     _fault(
         "guards_ignored",
         "an entry is used for sizes that its guards exclude",
-        ("caches", "parity"),
+        ("caches",),
         (SHAPES,),
         "pytest_regional._torch.autograd_cache:GraphLookup.guards_hold",
         lambda original: lambda self, guards: True,

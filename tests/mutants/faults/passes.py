@@ -66,7 +66,7 @@ def _uuids_unordered(original: Any) -> Any:
 
 
 def _fault(name: str, sentence: str, suites: tuple[str, ...], target: str, change: Any) -> Mutant:
-    return Mutant(name, sentence, ("caches", "warm", "uuid_in_key"), suites, (Patch(target, change),))
+    return Mutant(name, sentence, ("caches", "warm", "uuid_in_key", "counters"), suites, (Patch(target, change),))
 
 
 PLAN = "dynamo_backend:plan_pre_grad"
