@@ -44,7 +44,7 @@ def programs(
     a few elements. In half of them some families of operators are switched off, so that others come more often.
 
     Args:
-        max_steps: no program has more steps.
+        max_steps: no program is made of more rows. A row is a step; the twin of a region comes on top.
         max_arguments: nor more inputs.
         families: families of operators, such as ``"pointwise"``; all by default. ``docs/fuzzing-programs.md`` has them.
         training: whether programs are backpropagated through: all, none, or (None) some.

@@ -8,13 +8,14 @@ generators skip it, reducers take that as "keep it".
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.definitions import defined
 from pytest_regional.fuzz.facts import Facts
+from pytest_regional.fuzz.liveness import draws, live_steps, live_values, touched
 from pytest_regional.fuzz.operators.operator import OPERAND_NAMES, Operator, Picks, Value, fits_dtype
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.program import Block, Context, Parameter, Program, ProgramError, Scope, Step
@@ -161,8 +162,8 @@ class Builder:
         AOTAutograd leaves such draws out, on every backend, and then all that follow are others.
         """
         live = live_values(self.steps, outputs)
-        lost = [step for step in self.steps if self._draws(step) and not live.intersection(_touched(step))]
-        return [number for step in lost for number in _touched(step)]
+        lost = [step for step in self.steps if self._draws(step) and not live.intersection(touched(step))]
+        return [number for step in lost for number in touched(step)]
 
     def _check_place(self, operator: Operator, step: Step) -> None:
         autocast = any(isinstance(context, Context) and context.kind == "autocast" for context in step.scope)
@@ -237,7 +238,7 @@ class Builder:
     def _facts_through(self, caller: Operator, block: Block, operands: Sequence[Value]) -> Facts:
         if len(block.parameters) != len(operands):
             raise Refused(f"{caller.name} passes {len(operands)} arguments, the block takes {len(block.parameters)}")
-        if any(draws(step) for step in set(block.steps) - _live_steps(block)):
+        if any(draws(step) for step in set(block.steps) - live_steps(block)):
             raise Refused("a block draws random numbers for nothing")
         held = {number: value.facts for number, value in zip(block.parameters, operands, strict=True)}
         like = operands[0]
@@ -315,29 +316,6 @@ class Builder:
         )
 
 
-def draws(step: Step) -> bool:
-    """Tell whether the step's own operator draws random numbers."""
-    return operator_named(step.operator).draws
-
-
-def _touched(step: Step) -> tuple[int, ...]:
-    return (*step.results, *(step.operands[position] for position in operator_named(step.operator).writes))
-
-
-def live_values(steps: Sequence[Step], ends: Iterable[int]) -> set[int]:
-    """Return the values that ``ends`` depend on, as far as operands tell."""
-    live = set(ends)
-    for step in reversed(steps):
-        if live.intersection(_touched(step)):
-            live.update(step.operands)
-    return live
-
-
-def _live_steps(block: Block) -> set[Step]:
-    live = live_values(block.steps, (block.result,))
-    return {step for step in block.steps if live.intersection(step.results)}
-
-
 def _is_usable(tensor: torch.Tensor) -> bool:
     """Tell whether eager still allows ``tensor``: not one of several views made at once whose base was written to."""
     try:
@@ -413,4 +391,4 @@ def check(program: Program) -> None:
         raise ProgramError(f"the program returns value {missing[0]}, which no step makes")
 
 
-__all__ = ["Builder", "Refused", "check", "draws", "eager", "evaluate", "function_of_block", "live_values"]
+__all__ = ["Builder", "Refused", "check", "eager", "evaluate", "function_of_block"]

@@ -70,6 +70,20 @@ def _with_step(program: Program, place: int, step: Step) -> Draft:
     return replace(Draft.of(program), steps=(*program.steps[:place], step, *program.steps[place + 1 :]))
 
 
+def read_one_operand(program: Program) -> Iterator[Draft]:
+    """Let a step do the simplest thing with one of its operands and forget the others, and blocks that it calls."""
+    for place, step in enumerate(program.steps):
+        if len(step.operands) > 1 or step.blocks:
+            for number in dict.fromkeys(step.operands):
+                for name in _SIMPLEST:
+                    simple = Step(name, (number,), (), step.results[:1], step.scope)
+                    yield _without_unused_blocks(_with_step(program, place, simple))
+
+
+#: Operators of one operand, of floating-point numbers and of anything.
+_SIMPLEST = ("sin", "neg", "clone")
+
+
 def simplify_operators(program: Program) -> Iterator[Draft]:
     """Replace an operator by a simpler one that takes as many operands, parameters and results."""
     for place, step in enumerate(program.steps):
@@ -303,6 +317,7 @@ EDITS: tuple[Edit, ...] = (
     drop_arguments,
     inline_blocks,
     drop_block_steps,
+    read_one_operand,
     rewire_operands,
     drop_pairs,
     simplify_modes,

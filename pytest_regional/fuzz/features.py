@@ -82,6 +82,8 @@ def _of_regions(program: Program) -> Iterator[str]:
         yield "region:empty"
     if _is_left_and_entered(steps):
         yield "region:entered again"
+    if _has_twins(steps):
+        yield "region:twins"
     yield from _of_calls(program)
 
 
@@ -91,6 +93,17 @@ def _of_calls(program: Program) -> Iterator[str]:
         yield "block:called several times"
     if any((index, not inside) in calls for index, inside in calls):
         yield "block:inside and outside a region"
+
+
+def _has_twins(steps: Sequence[Step]) -> bool:
+    """Tell whether two runs of at least two steps, each in one region, have the same operators."""
+    runs = [
+        tuple(step.operator for step in run)
+        for region, run in itertools.groupby(steps, lambda step: step.region)
+        if region is not None
+    ]
+    long = [run for run in runs if len(run) > 1]
+    return len(set(long)) < len(long)
 
 
 def _is_left_and_entered(steps: Sequence[Step]) -> bool:
@@ -144,6 +157,7 @@ DECLARED: Mapping[str, float] = MappingProxyType(
         "region:empty": 1,
         "region:after": 0.3,
         "region:in a block": 10,
+        "region:twins": 1.5,
         "block:called several times": 2,
         "block:inside and outside a region": 0.2,
         "context:autocast": 3,

@@ -9,7 +9,7 @@ from pytest_regional.fuzz.program import Program
 from pytest_regional.fuzz.rows import ArgumentRow, Options, PlanRow, ProgramRows, StepRow, program_of
 
 #: How many bytes a row is drawn as. One draw of bytes costs Hypothesis a tenth of as many draws of integers.
-ARGUMENT_BYTES, STEP_BYTES, PLAN_BYTES = 9, 11, 9
+ARGUMENT_BYTES, STEP_BYTES, PLAN_BYTES = 9, 11, 10
 
 
 def random_program(source: random.Random, *, max_steps: int = 12, options: Options | None = None) -> Program:
@@ -42,8 +42,8 @@ def step_row(drawn: bytes) -> StepRow:
 
 def plan_row(drawn: bytes, off: frozenset[str]) -> PlanRow:
     """Return the row that bytes describe, and the families that are off."""
-    shapes, dtype, a, b, c, training, dynamic, nonfinite, order = drawn
-    return PlanRow(shapes, dtype, (a, b, c), training, dynamic, nonfinite, order, off)
+    shapes, dtype, a, b, c, training, dynamic, nonfinite, order, twin = drawn
+    return PlanRow(shapes, dtype, (a, b, c), training, dynamic, nonfinite, order, twin, off)
 
 
 __all__ = [

@@ -14,11 +14,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_regional.fuzz.arguments import FLOATS, LAYOUTS, Content, Layout, TensorInput
-from pytest_regional.fuzz.building import Builder, draws, live_values
+from pytest_regional.fuzz.building import Builder
+from pytest_regional.fuzz.liveness import draws, live_values
 from pytest_regional.fuzz.operators.operator import Operator
 from pytest_regional.fuzz.operators.table import families, operators
 from pytest_regional.fuzz.program import Block, Context, Program, Region, Scope, Step
 from pytest_regional.fuzz.repairs import repaired, with_order
+from pytest_regional.fuzz.twins import add_twin
 
 #: Shapes that go together: each program takes its arguments from one line, so that operators find what they need.
 SHAPES: tuple[tuple[tuple[int, ...], ...], ...] = (
@@ -102,6 +104,7 @@ class PlanRow:
     dynamic: int = 0
     nonfinite: int = 0
     order: int = 0
+    twin: int = 0
     off: frozenset[str] = frozenset()
 
 
@@ -285,6 +288,8 @@ def program_of(rows: ProgramRows, options: Options | None = None) -> Program:
     if not any(step.results or operators()[step.operator].writes for step in builder.steps):
         scope = _scope(rows.steps[0], plan, options) if rows.steps else ()
         builder.add(Step("add", (0, 0), scope=scope))
+    if options.regions and plan.twin % 4 == 3:
+        add_twin(builder, plan.twin // 4)
     outputs = _outputs(builder, rows.arguments, asked)
     training = is_trained(plan, options)
     builder, outputs = repaired(builder, outputs, training=training)

@@ -72,6 +72,23 @@ def test_blocks_are_written_out():
     assert [len(block.steps) for block in kept.blocks] == [1]
 
 
+def test_other_operands_are_forgotten():
+    program = Program(
+        (TensorInput((4,), content="distinct"),),
+        (
+            Step("sin", (0,), (), (1,), (A,)),
+            Step("argsort", (0,), (("dim", 0),), (2,)),
+            Step("scatter_add", (1, 2, 1), (), (3,), (B,)),
+        ),
+        (3,),
+    )
+
+    def feeds(program):
+        return len(program.regions) == 2 and program.steps[0].results[0] in program.steps[-1].operands
+
+    assert [step.operator for step in reduce_program(program, feeds).steps] == ["sin", "sin"]
+
+
 def test_writes_are_kept_where_they_are_needed():
     program = Program(
         (TensorInput((4,)),),
