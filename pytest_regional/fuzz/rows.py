@@ -51,7 +51,7 @@ SCOPES: tuple[Scope, ...] = (
     (Context("autocast"),),
     (Context("autocast"), Region("a")),
     (Region("a"), Region("b"), Region("c")),
-    (Region("b", (("max_fusion_size", 8),)),),
+    (Region("b", (("max_fusion_size", 8), ("epilogue_fusion", False))),),
     (Region("a"), Context("no_grad")),
     (Context("tag"),),
 )
