@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_regional._text import plural
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.timeout import RegionalTimeoutError, time_limit
 
@@ -137,7 +138,8 @@ class FuzzTest:
         if result.findings:
             lines = [f"{finding.title}\n    {self.scripts[finding.name]}" for finding in result.findings]
             raise NewFindingsError(
-                f"{len(lines)} new findings in {result.examples} programs (seed {self.seed}):\n  " + "\n  ".join(lines)
+                f"{plural(len(lines), 'new finding')} in {plural(result.examples, 'program')} (seed {self.seed}):\n  "
+                + "\n  ".join(lines)
             )
 
     @property

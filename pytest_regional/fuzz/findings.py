@@ -36,7 +36,7 @@ class Finding:
         program: the smallest program known to show it.
         found: the program that showed it first.
         detail: what was seen, for people.
-        region: the region to blame, where one is.
+        region: what is to blame, where that was looked for.
         backend: the backend, as ``--regional-backend`` takes it.
         device: the device by name.
         lane: the lane that it was found in.
@@ -66,9 +66,8 @@ class Finding:
     @property
     def title(self) -> str:
         """One line that says what happens."""
-        operators = ", ".join(self.program.operators)
-        blamed = f", region {self.region!r}" if self.region else ""
-        return f"{self.signature} ({operators}{blamed})"
+        blamed = f", {self.region}" if self.region and self.region.startswith("region") else ""
+        return f"{self.signature} ({', '.join(self.program.operators)}{blamed})"
 
     @property
     def case(self) -> Case:

@@ -1,0 +1,161 @@
+"""``--regional-fuzz`` and ``--regional-findings``: campaigns, shards, what they leave and what the summary says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+HOLDS = """
+    @pytest.mark.regional_compile(expects_regions=False)
+    def test_any(regional_fuzz):
+        result = regional_fuzz.run("full", laws=("compiles", "parity"))
+        print("judged", result.examples, "of shard", regional_fuzz.shard, "seed", result.seed)
+"""
+
+#: A backend of one fault: it negates the first result where the graph holds a sine; and a campaign that draws one.
+BREAKS = """
+    from torch._dynamo.backends.debugging import aot_eager
+    from pytest_regional.fuzz.arguments import TensorInput
+    from pytest_regional.fuzz.program import Program, Step
+
+    def faulty(gm, inputs):
+        compiled = aot_eager(gm, inputs)
+        if "sin" not in gm.code:
+            return compiled
+        return lambda *args: tuple(-value for value in compiled(*args))
+
+    def programs(seed):
+        while True:
+            yield Program((TensorInput((4,)),), (Step("neg", (0,), (), (1,)),), (1,), training=False)
+            steps = Step("neg", (0,), (), (1,)), Step("sin", (1,), (), (2,))
+            yield Program((TensorInput((4,)),), steps, (2,), training=False)
+
+    @pytest.mark.regional_compile(expects_regions=False)
+    def test_any(regional_fuzz):
+        regional_fuzz.run("full", draw=programs, laws=("compiles", "parity"))
+"""
+
+
+def fuzzed(downstream, source, *arguments, backend="aot_eager", **options):
+    return downstream(source, f"--regional-backend={backend}", "--regional-device=cpu", "-s", *arguments, **options)
+
+
+def test_a_number_of_programs(downstream):
+    result = fuzzed(downstream, HOLDS, "--regional-fuzz=3", "--regional-seed=7")
+
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*each fuzz test 3 programs, drawn from seed 7 (--regional-seed=7 draws the same)*",
+            "*judged 3 of shard 0 seed 7063*",
+            "*= regional fuzzing =*",
+            "aot_eager (cpu), it, lane full: 3 programs in * s (* a second), 0 failed, 0 new findings",
+        ]
+    )
+
+
+def test_what_is_found_is_kept_and_known_from_then_on(downstream, pytester):
+    arguments = ("--regional-fuzz=4", "--regional-seed=1", "--regional-findings=found")
+    first = fuzzed(downstream, BREAKS, *arguments, backend="test_it:faulty")
+
+    first.assert_outcomes(failed=1)
+    first.stdout.fnmatch_lines(
+        [
+            "*NewFindingsError: 1 new finding in 4 programs (seed 1009):*",
+            "faulty (cpu), it, lane full: 4 programs in *, 2 failed, 1 new finding",
+            "  faulty-parity-*: parity (*): value of output* (sin)",
+            "    1 step, first seen at program 2, met 2 times: *found/faulty-parity-*.py",
+        ]
+    )
+    (data,) = pytester.path.glob("found/*.json")
+    kept = json.loads(data.read_text())
+    assert [step["operator"] for step in kept["program"]["steps"]] == ["sin"]
+    assert [step["operator"] for step in kept["found"]["steps"]] == ["neg", "sin"]
+    assert data.with_suffix(".py").exists()
+
+    second = fuzzed(downstream, BREAKS, *arguments, backend="test_it:faulty")
+    second.assert_outcomes(passed=1)
+    second.stdout.fnmatch_lines(["faulty (cpu), it, lane full: 4 programs in *, 2 failed, 0 new findings"])
+
+
+def test_one_process_has_one_shard(downstream):
+    result = fuzzed(downstream, HOLDS, "--collect-only", "-q")
+
+    result.stdout.fnmatch_lines(["test_it.py::test_any[[]shard0[]]"])
+
+
+def test_the_limit_is_for_each_program(downstream):
+    """A program that takes longer than ``--regional-timeout`` is a finding; the campaign may take longer."""
+    result = fuzzed(
+        downstream,
+        """
+        import time
+        from pytest_regional.fuzz.arguments import TensorInput
+        from pytest_regional.fuzz.program import Program, Step
+
+        def hangs(gm, inputs):
+            time.sleep(60)
+
+        def programs(seed):
+            while True:
+                yield Program((TensorInput((4,)),), (Step("neg", (0,), (), (1,)),), (1,), training=False)
+
+        @pytest.mark.regional_compile(expects_regions=False)
+        def test_any(regional_fuzz):
+            regional_fuzz.run("full", draw=programs, laws=("compiles",))
+        """,
+        "--regional-fuzz=1",
+        "--regional-timeout=1",
+        backend="test_it:hangs",
+    )
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*hangs-compiles-compile-*: compiles (compile): longer than the time that one*"])
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--regional-fuzz=many", "*--regional-fuzz: 'many' is no budget: give a number of programs (500), a time*"),
+        ("--regional-fuzz=0", "*--regional-fuzz: '0' is no budget*"),
+    ],
+)
+@pytest.mark.parametrize("backend", [["--regional-backend=aot_eager"], []], ids=["on", "off"])
+def test_a_budget_that_is_none_is_a_usage_error(downstream, option, message, backend):
+    result = downstream(HOLDS, *backend, option)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([message])
+
+
+CRASHES = """
+    import os
+    from pytest_regional.fuzz.arguments import TensorInput
+    from pytest_regional.fuzz.program import Program, Step
+
+    def programs(seed):
+        while True:
+            yield Program((TensorInput((4,)),), (Step("neg", (0,), (), (1,)),), (1,), training=False)
+
+    def crash(*args, **options):
+        os._exit(3)
+
+    @pytest.mark.regional_compile(expects_regions=False)
+    def test_crash(regional_fuzz, monkeypatch):
+        monkeypatch.setattr(type(regional_fuzz), "_judge", crash)
+        regional_fuzz.run("full", draw=programs)
+"""
+
+
+def test_shards_are_put_together_and_a_crash_leaves_the_program_that_was_judged(downstream):
+    result = fuzzed(downstream, HOLDS + CRASHES, "--regional-fuzz=5", "--regional-seed=7", "-n2", subprocess=True)
+
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "aot_eager (cpu), it, lane full: 5 programs in *, 0 failed, 0 new findings",
+            "the process died while it judged this program:",
+            '*"operator": "neg"*',
+        ]
+    )
