@@ -44,7 +44,9 @@ class Tally:
 
     def add(self, judgement: Judgement) -> None:
         """Count one."""
-        self.verdicts["alarm" if judgement.known else "ok"] += 1
+        shared = judgement.known and all(error.without_backend for error in judgement.known)
+        verdict = "fails with AOTAutograd alone" if shared else "alarm" if judgement.known else "ok"
+        self.verdicts[verdict] += 1
         self.verdicts.update("  {} ({}): {}".format(*_signature(error)) for error in judgement.known)
         self.laws.update(judgement.laws)
         self.skips.update(f"{name}: {reason}"[:150] for name, reason in judgement.skipped.items())

@@ -37,7 +37,11 @@ class LawBrokenError(AssertionError):
         region: the region to blame, where one is known.
         origin: what makes two failures the same defect; neither numbers nor addresses are in it.
         program: source of the program.
+        without_backend: whether the same goes wrong with AOTAutograd alone (``aot_eager``), which compiles nothing:
+            then it is a defect of capture, and no backend can help it. Told for ``compiles`` and ``parity``.
     """
+
+    without_backend = False
 
     def __init__(
         self, law: str, stage: str, detail: str, *, origin: str, region: str | None = None, program: str = ""
@@ -48,6 +52,8 @@ class LawBrokenError(AssertionError):
 
     def __str__(self) -> str:
         blame = f"\nregion to blame: {self.region}" if self.region else ""
+        if self.without_backend:
+            blame += "\nAOTAutograd alone fails alike (aot_eager): the backend is not to blame"
         shown = f"\n\n{self.program}" if self.program else ""
         return f"law {self.law!r} is broken ({self.stage}): {self.detail}{blame}{shown}"
 

@@ -116,6 +116,8 @@ class _Judging:
 
     def _broken(self, law: Law, error: LawBrokenError) -> None:
         refused = unsupported_reason(self.regional, error)
+        if not refused and law.name in ("compiles", "parity"):
+            error.without_backend = parity.goes_wrong_without_backend(self.trial, error)
         if refused:
             self.skipped[law.name] = refused
         elif self.known(error):

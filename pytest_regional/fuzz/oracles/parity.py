@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pytest_regional.fuzz.oracles.errors import frames_of, kinds_of, origin_of, root_of
+from dataclasses import replace
+
+from pytest_regional.fuzz.oracles.errors import LawBrokenError, frames_of, kinds_of, origin_of, root_of
 from pytest_regional.fuzz.oracles.law import Law, NoClaim
 from pytest_regional.fuzz.oracles.trial import Run, Trial
-from pytest_regional.harness.check import ParityCheck
+from pytest_regional.harness.check import ParityCheck, Unobserved
 from pytest_regional.harness.execution import Execution
 from pytest_regional.harness.parity import Mismatch
 
@@ -48,6 +50,26 @@ def stage_of(execution: Execution) -> str:
 def _shortened(text: str, limit: int = 600) -> str:
     text = text.strip()
     return text if len(text) <= limit else f"{text[:limit]} ..."
+
+
+def goes_wrong_without_backend(trial: Trial, error: LawBrokenError) -> bool:
+    """Return whether AOTAutograd alone, which compiles nothing, breaks the same law with the same origin."""
+    import torch
+
+    program = trial.program
+    with Unobserved(trial.regional):
+        trial.regional.restart()
+        compiled = torch.compile(program.function, backend="aot_eager", dynamic=program.dynamic, fullgraph=True)
+        executions = []
+        for case in trial.cases:
+            executions.append(trial.execute(compiled, case.inputs))
+            if executions[-1].exception is not None:
+                break
+    failed = executions[-1].exception
+    if failed is not None:
+        return error.law == "compiles" and origin_of(failed) == error.origin
+    run = replace(trial.cold, executions=tuple(executions))
+    return error.law == "parity" and kinds_of(mismatches_of(trial, run)) == error.origin
 
 
 def check_parity(trial: Trial) -> None:

@@ -10,7 +10,7 @@ import torch
 from pytest_regional._torch.fuzzing import artifact_behind
 from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.files import to_data
-from pytest_regional.fuzz.oracles import LAWS, BadProgramError, UnknownLawError, judge, threads
+from pytest_regional.fuzz.oracles import LAWS, BadProgramError, LawBrokenError, UnknownLawError, judge, threads
 from pytest_regional.fuzz.program import Program, Region, Step
 from pytest_regional.reference import compile_regions
 from pytest_regional.reference.caching import outer
@@ -231,6 +231,22 @@ def test_a_program_that_eager_refuses_is_no_failure_of_the_backend(judged):
     asks_too_much = Program((TensorInput((2, 3)),), (transpose,), (1,))
     with pytest.raises(BadProgramError):
         judged(asks_too_much)
+
+
+ALIASES = Program(
+    (TensorInput((2, 2)), TensorInput((2, 2), alias_of=0)),
+    (Step("unbind", (1,), (("dim", 0),), (2, 3)), Step("add_", (0, 0))),
+    (2,),
+    training=False,
+)
+
+
+def test_what_aotautograd_alone_cannot_do_is_told_from_the_backend(judged, broken):
+    with pytest.raises(LawBrokenError) as raised:
+        judged(ALIASES, "compiles")
+    assert raised.value.without_backend
+    assert "the backend is not to blame" in str(raised.value)
+    assert not broken(chain(("sin", A)), "parity", edit=replaced).without_backend
 
 
 def test_an_unknown_law(judged):
