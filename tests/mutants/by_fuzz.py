@@ -7,7 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from random import Random
 from types import FrameType
 from typing import Any
@@ -64,10 +64,14 @@ def rows_from(random: Random) -> ProgramRows:
 
     families = sorted({operator.family for operator in operators().values()})
     off = frozenset(random.sample(families, len(families) // 2)) if random.random() < 0.5 else frozenset[str]()
-    arguments = tuple(ArgumentRow(*small(9)) for _ in range(random.randint(1, 3)))
-    shapes, dtype, *scopes, training, dynamic, nonfinite = small(8)
-    plan = PlanRow(shapes, dtype, tuple(scopes), training, dynamic, nonfinite, off)
-    return ProgramRows(arguments, steps(12), tuple(steps(3) for _ in range(2)), plan)
+    arguments = tuple(ArgumentRow(*small(len(fields(ArgumentRow)))) for _ in range(random.randint(1, 3)))
+    # By name: rows get more fields as programs get more features.
+    numbers: dict[str, Any] = {
+        row.name: small(len(row.default)) if isinstance(row.default, tuple) else random.randrange(256)
+        for row in fields(PlanRow)
+        if row.name != "off"
+    }
+    return ProgramRows(arguments, steps(12), tuple(steps(3) for _ in range(2)), PlanRow(**numbers, off=off))
 
 
 @dataclass

@@ -178,10 +178,11 @@ def _leaves(node: torch.fx.Node) -> bool:
 
 
 def _dead_op_added(module: torch.fx.GraphModule) -> None:
+    first = next((node for node in module.graph.nodes if node.op == "call_function"), None)
     for placeholder in module.graph.find_nodes(op="placeholder")[:1]:
-        if is_float(value_of(placeholder)):
-            with module.graph.inserting_before(next(n for n in module.graph.nodes if n.op != "placeholder")):
-                _call(module, aten.neg.default, (placeholder,), placeholder)
+        if first is not None and is_float(value_of(placeholder)):
+            with module.graph.inserting_before(first):
+                _call(module, aten.neg.default, (placeholder,), first)
 
 
 def _multiplied_by_one(module: torch.fx.GraphModule) -> None:
