@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import torch
 from hypothesis import strategies as st
 
 from pytest_regional.fuzz.arguments import FLOATS
@@ -61,6 +62,8 @@ def programs(
     unknown = sorted(set(families or ()) - set(all_families()))
     if unknown:
         raise ValueError(f"no family of operators is called {unknown[0]!r}; there are {', '.join(all_families())}")
+    # Custom operators import Dynamo when they are first called; Hypothesis would blame the example that does.
+    torch.compiler.disable(lambda: None)
     wanted = None if families is None else frozenset(families)
     options = Options(wanted, training, regions, tuple(dtypes), dynamic, nonfinite, data_dependent)
     return _rows(max_steps, max_arguments, options).map(lambda rows: program_of(rows, options))

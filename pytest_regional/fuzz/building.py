@@ -43,7 +43,9 @@ class Builder:
 
     def __init__(self, arguments: Sequence[TensorInput], blocks: Sequence[Block] = ()) -> None:
         self.arguments, self.blocks = tuple(arguments), tuple(blocks)
-        tensors = make_inputs(self.arguments, "cpu", 0)
+        # Marks of dynamic sizes mean nothing to eager, and would import Dynamo.
+        unmarked = tuple(replace(argument, dynamic=()) for argument in self.arguments)
+        tensors = make_inputs(unmarked, "cpu", 0)
         self.values = {
             index: Value(index, tensor, argument.facts)
             for index, (tensor, argument) in enumerate(zip(tensors, self.arguments, strict=True))
