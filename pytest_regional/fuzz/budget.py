@@ -55,6 +55,10 @@ class Budget:
         fewest, more = divmod(self.examples, shards)
         return Budget(fewest + (number < more), None, self.fixed)
 
+    def part(self, parts: int) -> Budget:
+        """Return one of ``parts`` equal parts, of programs at least one; a time stays as it is."""
+        return self if self.examples is None else Budget(max(1, self.examples // parts), None, self.fixed)
+
     def start(self) -> Clock:
         """Return a clock that runs from now."""
         return Clock(self, time.monotonic())

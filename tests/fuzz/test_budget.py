@@ -30,6 +30,11 @@ def test_shards_share_programs_and_each_have_the_whole_time():
     assert PROFILES["ci"].share(0, 2).fixed
 
 
+def test_a_part_of_a_number_is_smaller_and_never_nothing():
+    assert [Budget(examples=number).part(5).examples for number in (25, 3)] == [5, 1]
+    assert Budget(seconds=60).part(5) == Budget(seconds=60)
+
+
 def test_a_clock_is_over_when_its_programs_are_spent():
     clock = Budget(examples=2).start()
     over = []
