@@ -104,7 +104,9 @@ def _plain(value: Any) -> Any:
 
 
 def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+    return (
+        tuple(_tuples(item) for item in value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+    )
 
 
 def _step_data(step: Step) -> dict[str, Any]:

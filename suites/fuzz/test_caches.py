@@ -1,4 +1,4 @@
-"""Any history of compiles, restarts, new processes, changes and damage, against a model of what a cache has to answer."""
+"""Any history of compiles, restarts, changes and damage, against a model of what a cache has to answer."""
 
 import functools
 

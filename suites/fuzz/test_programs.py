@@ -1,4 +1,4 @@
-"""Random annotated programs, one campaign for each lane. A campaign goes on past what it finds, and fails at its end."""
+"""Random annotated programs, one campaign for each lane, which goes on past what it finds and fails at its end."""
 
 import pytest
 

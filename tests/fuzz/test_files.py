@@ -55,7 +55,15 @@ def changed(**changes):
         (changed(outputs=[99]), "value 99"),
         (changed(steps=[{"operator": "add", "operands": [0, 7], "results": [2]}], outputs=[2]), r"step 0 \(add\)"),
     ],
-    ids=["a list", "another version", "incomplete", "unknown operator", "unknown field", "no such output", "no operand"],
+    ids=[
+        "a list",
+        "another version",
+        "incomplete",
+        "unknown operator",
+        "unknown field",
+        "no such output",
+        "no operand",
+    ],
 )
 def test_what_is_no_program_is_refused(data, problem):
     with pytest.raises(ProgramFileError, match=problem):
