@@ -28,6 +28,9 @@ from pytest_regional.fuzz.signature import Signature
 #: Of the programs that have all features of a known finding, the share that is judged all the same.
 JUDGED_ALL_THE_SAME = 0.1
 
+#: The backend that has nothing behind AOTAutograd.
+CAPTURE = "aot_eager"
+
 #: How often one finding may be met again before its programs are passed over.
 MET_OFTEN = 2
 
@@ -184,7 +187,9 @@ class Campaign:
 
         def still_fails(smaller: Program) -> bool:
             seen = self._broken(smaller, laws=(wanted.law,))
-            return seen is not None and signature_of(seen) == wanted
+            if seen is None or signature_of(seen) != wanted:
+                return False
+            return seen.without_backend == broken.without_backend
 
         reduced = reduce_program(program, still_fails, seconds=self.reduce_seconds)
         # Once more, now with the question which region is to blame.
@@ -193,17 +198,10 @@ class Campaign:
         return self._noted_as(self._finding(reduced, program, last or broken))
 
     def _finding(self, reduced: Program, found: Program, broken: LawBrokenError) -> Finding:
-        return Finding(
-            signature_of(broken, reduced),
-            reduced,
-            found,
-            broken.detail,
-            broken.region,
-            self.backend,
-            self.device,
-            self.lane,
-            installed_versions(),
-        )
+        # What AOTAutograd breaks without the backend is kept, and judged again, as AOTAutograd's.
+        where = (CAPTURE, "cpu", "full") if broken.without_backend else (self.backend, self.device, self.lane)
+        signature = signature_of(broken, reduced)
+        return Finding(signature, reduced, found, broken.detail, broken.region, *where, installed_versions())
 
     def _noted_as(self, finding: Finding) -> Finding:
         known = next((one for one in self._known if one.name == finding.name), None)
@@ -217,4 +215,4 @@ class Campaign:
         return finding
 
 
-__all__ = ["Campaign", "CampaignResult"]
+__all__ = ["CAPTURE", "Campaign", "CampaignResult", "Judge"]

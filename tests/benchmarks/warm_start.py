@@ -62,7 +62,6 @@ def probe(which: str, folder: str) -> tuple[int, float]:
         **os.environ,
         "TORCHINDUCTOR_CACHE_DIR": folder,
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
-        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
     }
     command = [sys.executable, "-c", PROBE, which]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -212,3 +212,18 @@ def test_which_region_is_to_blame_is_asked_once():
 
     assert result.findings[0].region == "a"
     assert (asked[-1], asked.count(True)) == (True, 1)
+
+
+def test_what_breaks_without_the_backend_is_a_finding_of_aot_eager():
+    def judge(program, *, laws, blame, known):
+        broken = LawBrokenError("parity", "run", "", origin="value")
+        broken.without_backend = "neg" in program.operators
+        if not known(broken):
+            raise broken
+
+    result = Campaign(judge, never_ending(chain("neg"), chain("sin")), Budget(examples=2), 0, "reference", "cuda").run()
+
+    assert [(finding.backend, finding.device) for finding in result.findings] == [
+        ("aot_eager", "cpu"),
+        ("reference", "cuda"),
+    ]

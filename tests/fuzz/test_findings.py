@@ -67,14 +67,21 @@ def test_a_file_that_holds_no_finding_is_named(tmp_path, text, problem):
         FindingsFolder(tmp_path).read(path)
 
 
-def test_signatures_cover_what_has_the_features_and_more():
-    known = finding().signature
+def test_signatures_of_wrong_results_cover_programs_with_the_features_and_more():
+    known = finding(law="parity").signature
     same = Signature(known.law, known.stage, known.origin)
 
     assert known.covers(same, features_of(INTERLEAVED) | {"op:sin"})
     assert not known.covers(same, features_of(HARMLESS))
     assert not known.covers(dataclasses.replace(same, origin="another"), features_of(INTERLEAVED))
     assert known.name != dataclasses.replace(known, origin="another").name
+
+
+def test_signatures_of_what_does_not_compile_cover_any_program():
+    known = finding(law="compiles").signature
+
+    assert known.features == frozenset()
+    assert known.covers(Signature(known.law, known.stage, known.origin), features_of(HARMLESS))
 
 
 def run(script):

@@ -146,5 +146,3 @@ def test_help_marks_and_fixtures_tell_everything(pytester):
 def test_options_of_later_work_are_not_registered(pytester):
     help_text = pytester.runpytest_inprocess("--help").stdout.str()
     assert "--regional-report" not in help_text
-    assert "--regional-fuzz" not in help_text
-    assert "cuda-emulated" not in help_text

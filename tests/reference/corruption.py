@@ -168,7 +168,6 @@ def main() -> None:
 def prepare() -> None:
     """Import what a run needs, and let this process start no threads that a fork would lose."""
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
     for name in ("torch._inductor.compile_fx", "pytest_regional.reference", "tests.reference.artifact_programs"):
         importlib.import_module(name)
 

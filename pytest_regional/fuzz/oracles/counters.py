@@ -42,15 +42,22 @@ def _of_outer_cache(trial: Trial, counters: Counters) -> Wrong:
         wrong.append(("a hit in an empty cache", f"cache_hits is {hits} though all caches are empty"))
     if not trial.regional.spec.supports("outer_cache") or not trial.cold.watched.graphs:
         return wrong
-    # Dynamo may start over after the lookup where it finds that a size is not dynamic.
-    dynamic = trial.program.dynamic or any(argument.dynamic for argument in trial.program.arguments)
-    if dynamic:
+    if _may_start_over(trial):
         return wrong
     if misses + bypasses < 1 or misses > 1:
         wrong.append(("lookups of one graph", f"one Dynamo graph gave {misses} misses and {bypasses} bypasses"))
     elif not bypasses and saves != 1:
         wrong.append(("saves of one graph", f"a miss without a bypass gave {saves} saves"))
     return wrong + _of_passes(trial, counters)
+
+
+def _may_start_over(trial: Trial) -> bool:
+    """Tell whether Dynamo may hand the graph over twice: each time is a lookup, and a run of the pass."""
+    # It finds behind the lookup that a size is not dynamic, or takes a float64 without dimensions for a Python number
+    # (TensorifyScalarRestartAnalysis, which AOTAutograd raises through any backend; 2.11 to 2.15).
+    arguments = trial.program.arguments
+    numbers = any(argument.shape == () and argument.dtype == "float64" for argument in arguments)
+    return bool(trial.program.dynamic) or numbers or any(argument.dynamic for argument in arguments)
 
 
 def _of_passes(trial: Trial, counters: Counters) -> Wrong:
