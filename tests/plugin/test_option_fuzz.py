@@ -127,35 +127,3 @@ def test_a_budget_that_is_none_is_a_usage_error(downstream, option, message, bac
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([message])
-
-
-CRASHES = """
-    import os
-    from pytest_regional.fuzz.arguments import TensorInput
-    from pytest_regional.fuzz.program import Program, Step
-
-    def programs(seed):
-        while True:
-            yield Program((TensorInput((4,)),), (Step("neg", (0,), (), (1,)),), (1,), training=False)
-
-    def crash(*args, **options):
-        os._exit(3)
-
-    @pytest.mark.regional_compile(expects_regions=False)
-    def test_crash(regional_fuzz, monkeypatch):
-        monkeypatch.setattr(type(regional_fuzz), "_judge", crash)
-        regional_fuzz.run("full", draw=programs)
-"""
-
-
-def test_shards_are_put_together_and_a_crash_leaves_the_program_that_was_judged(downstream):
-    result = fuzzed(downstream, HOLDS + CRASHES, "--regional-fuzz=5", "--regional-seed=7", "-n2", subprocess=True)
-
-    result.assert_outcomes(passed=2, failed=2)
-    result.stdout.fnmatch_lines(
-        [
-            "aot_eager (cpu), it, lane full: 5 programs in *, 0 failed, 0 new findings",
-            "the process died while it judged this program:",
-            '*"operator": "neg"*',
-        ]
-    )

@@ -42,25 +42,51 @@ def test_the_same_results_and_nothing_left_behind(downstream, pytester, workers,
 
 
 def test_a_crashing_worker_does_not_lose_the_others_facts(downstream):
+    """Nor the shards of a fuzz test; and of a fuzz test that crashed stays the program that was judged."""
     result = downstream(
         """
         import os
+        from pytest_regional.fuzz.arguments import TensorInput
+        from pytest_regional.fuzz.program import Program, Step
 
         @pytest.mark.regional_compile
         @pytest.mark.parametrize("n", [2, 3])
         def test_parity(regional, n):
             regional.compile(block)(*pair(regional, n))
 
-        @pytest.mark.regional_compile
-        def test_crash(regional):
+        @pytest.mark.regional_compile(backend="aot_eager", expects_regions=False)
+        def test_any(regional_fuzz):
+            regional_fuzz.run("full", laws=("compiles", "parity"))
+
+        def programs(seed):
+            while True:
+                yield Program((TensorInput((4,)),), (Step("neg", (0,), (), (1,)),), (1,), training=False)
+
+        def crash(*args, **options):
             os._exit(3)
+
+        @pytest.mark.regional_compile(expects_regions=False)
+        def test_crash(regional_fuzz, monkeypatch):
+            if regional_fuzz.shard == 1:
+                monkeypatch.setattr(type(regional_fuzz), "_judge", crash)
+                regional_fuzz.run("full", draw=programs)
         """,
         "--regional-backend=torch",
+        "--regional-device=cpu",
+        "--regional-fuzz=5",
+        "--regional-seed=7",
         "-n2",
         subprocess=True,
     )
     result.stdout.fnmatch_lines(
-        ["*worker 'gw*' crashed*", "it *2 passed*", "*1 workers were lost: the totals are incomplete*"]
+        [
+            "*worker 'gw*' crashed*",
+            "it *2 passed*",
+            "*1 workers were lost: the totals are incomplete*",
+            "aot_eager (cpu), it, lane full: 5 programs in *, 0 failed, 0 new findings",
+            "the process died while it judged this program:",
+            '*"operator": "neg"*',
+        ]
     )
 
 

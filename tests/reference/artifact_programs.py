@@ -93,6 +93,11 @@ def results(fn, *arguments, parameters=()):
     return [output.detach(), *(value.grad.clone() for value in leaves)]
 
 
+def run_all_loaded(folder: str, names: tuple[str, ...]) -> dict[str, list[torch.Tensor]]:
+    """Load the artifacts of ``names`` in ``folder`` and return what each computes."""
+    return {name: run_loaded(f"{folder}/{name}", name) for name in names}
+
+
 def run_loaded(path: str, name: str) -> list[torch.Tensor]:
     """Load an artifact where nothing may compile, and return what it computes."""
     from pytest_regional.reference import artifacts

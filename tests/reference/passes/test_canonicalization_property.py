@@ -18,7 +18,7 @@ from pytest_regional.reference.pipeline.report import count_ops
 from .test_canonicalization import seen
 
 aten = torch.ops.aten
-RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def transpose(y, n):

@@ -1,0 +1,27 @@
+"""Two inputs share memory, one of them as a strided view, and both are written: AOTAutograd asserts."""
+
+import sys
+
+import torch
+
+
+def program(x, y, z):
+    y.zero_()
+    z.copy_(x)
+    return x + 1
+
+
+def run(function):
+    y = torch.zeros(2, 8)[:, ::2]
+    function(torch.ones(2, 4), y, y.detach())
+    return y
+
+
+expected = run(program)
+try:
+    found = run(torch.compile(program, backend="aot_eager", fullgraph=True))
+except Exception as error:
+    print(f"torch {torch.__version__}: stands: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
+    sys.exit(1)
+print(f"torch {torch.__version__}: {'mended' if torch.equal(found, expected) else 'stands: wrong values'}")
+sys.exit(not torch.equal(found, expected))

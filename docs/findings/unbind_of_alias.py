@@ -1,0 +1,26 @@
+"""One of two inputs that share memory is unbound while the other is written: the compiled program fails."""
+
+import sys
+
+import torch
+
+
+def program(x, y):
+    first, _ = y.unbind(0)
+    x.add_(x)
+    return first
+
+
+def run(function):
+    x = torch.ones(2, 3)
+    return function(x, x.detach())
+
+
+expected = run(program)
+try:
+    found = run(torch.compile(program, backend="aot_eager", fullgraph=True))
+except Exception as error:
+    print(f"torch {torch.__version__}: stands: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
+    sys.exit(1)
+print(f"torch {torch.__version__}: {'mended' if torch.equal(found, expected) else 'stands: wrong values'}")
+sys.exit(not torch.equal(found, expected))

@@ -1,0 +1,26 @@
+"""An input is multiplied in place by one that wants a gradient: compiled, the backward fails; in eager it does not."""
+
+import sys
+
+import torch
+
+
+def program(x, w):
+    x.mul_(w)
+    return x
+
+
+def gradient(function):
+    w = torch.full((4,), 3.0, requires_grad=True)
+    function(torch.ones(4), w).sum().backward()
+    return w.grad
+
+
+expected = gradient(program)
+try:
+    found = gradient(torch.compile(program, backend="aot_eager", fullgraph=True))
+except RuntimeError as error:
+    print(f"torch {torch.__version__}: stands: {' '.join(str(error).split())[:160]}")
+    sys.exit(1)
+print(f"torch {torch.__version__}: {'mended' if torch.equal(found, expected) else f'stands: {found}, not {expected}'}")
+sys.exit(not torch.equal(found, expected))
