@@ -53,7 +53,8 @@ def _reorder(element: torch.fx.Node, expected: torch.Tensor) -> None:
         packed = graph.call_function(aten.clone.default, (outermost_first,), {"memory_format": torch.contiguous_format})
     with graph.inserting_after(packed):
         restored = graph.call_function(aten.permute.default, (packed, [order.index(i) for i in range(len(order))]))
-    restored.meta = dict(element.meta)
+    # The region is what was compiled; what stands behind it is none of its operators.
+    restored.meta = {key: value for key, value in element.meta.items() if key != "custom"}
     for user in users:
         user.replace_input_with(element, restored)
 
