@@ -9,7 +9,7 @@ import pytest
 from _pytest.unittest import TestCaseFunction
 
 from pytest_regional import marks, settings
-from pytest_regional.fuzzing import shards
+from pytest_regional.fuzzing import SHARD_ARGUMENT, shards
 
 if TYPE_CHECKING:
     from pytest_regional.session import RegionalSession
@@ -19,8 +19,6 @@ PROBLEM: pytest.StashKey[str] = pytest.StashKey()
 
 CHOICE: pytest.StashKey[tuple[str, str]] = pytest.StashKey()
 """Backend and device of an item that pytest does not parametrize."""
-
-SHARD_ARGUMENT = "regional_fuzz_shard"
 
 TARGET_ARGUMENTS = ("regional_backend", "regional_device")
 

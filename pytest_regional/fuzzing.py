@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 #: Seconds that judging one program may take, unless ``--regional-timeout`` says otherwise.
 EXAMPLE_SECONDS = 120.0
 
+#: The fixture that makes each fuzz test as many items as processes share it.
+SHARD_ARGUMENT = "regional_fuzz_shard"
+
 FUZZ: pytest.StashKey[FuzzTest] = pytest.StashKey()
 """The fuzz test that an item is."""
 
@@ -192,15 +195,32 @@ def _programs(seed: int) -> Iterator[Program]:
     return drawn(programs(), seed)
 
 
+def is_fuzz_test(item: pytest.Item) -> bool:
+    """Tell whether ``item`` spends a budget of its own, program by program."""
+    return SHARD_ARGUMENT in getattr(item, "fixturenames", ())
+
+
+def _tests_of(item: pytest.Item, shard: int) -> int:
+    """Return how many fuzz tests of the run share the time of ``shard``: those that collection did not skip."""
+    return sum(
+        is_fuzz_test(other) and _shard_of(other) == shard and other.get_closest_marker("skip") is None
+        for other in item.session.items
+    )
+
+
+def _shard_of(item: pytest.Item) -> int:
+    callspec = getattr(item, "callspec", None)
+    return int(callspec.params.get(SHARD_ARGUMENT, 0)) if callspec is not None else 0
+
+
 def fuzz_test(item: pytest.Item, session: RegionalSession, regional: Regional, shard: int) -> FuzzTest:
     """Return what the fixture gives to ``item``."""
     from pytest_regional.session import TARGET
 
-    count = shards(item.config)
     settings = session.settings
     test = FuzzTest(
         regional,
-        settings.fuzz.share(shard, count),
+        settings.fuzz.share(shard, shards(item.config), _tests_of(item, shard)),
         session.fuzz_seed * 1009 + shard,
         shard,
         item.stash[TARGET].backend,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_regional import hypothesis_support
-from pytest_regional.collection import SHARD_ARGUMENT
+from pytest_regional.fuzzing import is_fuzz_test
 from pytest_regional.report import facts, fuzzing, terminal
 from pytest_regional.timeout import time_limit
 
@@ -76,7 +76,7 @@ class RunHooks:
             skipping_unsupported(regional, _skip),
             hypothesis_support.adapted(item, regional),
             # A fuzz test limits the time of each program.
-            time_limit(None if _is_fuzz_test(item) else self._session.settings.timeout),
+            time_limit(None if is_fuzz_test(item) else self._session.settings.timeout),
         ):
             result = yield
         _check_end(regional, vacuity=target.mark.expects_regions and not _failed_inside_unittest(item))
@@ -102,10 +102,6 @@ class RunHooks:
         """Write the conformance table."""
         terminal.write(terminalreporter, list(self._facts.values()), self._lost_workers)
         fuzzing.write(terminalreporter, list(self._facts.values()), self._session.folder_of_notes)
-
-
-def _is_fuzz_test(item: pytest.Item) -> bool:
-    return SHARD_ARGUMENT in getattr(item, "fixturenames", ())
 
 
 def _skip(reason: str) -> None:
