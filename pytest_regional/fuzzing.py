@@ -56,6 +56,7 @@ class FuzzTest:
         backend: the backend as the command line names it.
         folder: the folder of findings.
         scratch: a folder for notes that survive a crash of this process.
+        name: the test, as people know it.
         limit: seconds that one program may take.
         result: what came of it, once it ran.
         lane: the lane that it ran in.
@@ -68,6 +69,7 @@ class FuzzTest:
     backend: str
     folder: Path
     scratch: Path
+    name: str = "fuzzing"
     limit: float = EXAMPLE_SECONDS
     result: CampaignResult | None = None
     lane: str = ""
@@ -93,6 +95,7 @@ class FuzzTest:
         """
         from pytest_regional.fuzz.campaign import CAPTURE, Campaign
         from pytest_regional.fuzz.findings import FindingsFolder
+        from pytest_regional.report.progress import ProgressNote
 
         __tracebackhide__ = True
         self.lane = lane
@@ -107,10 +110,11 @@ class FuzzTest:
             lane=lane,
             laws=laws,
             known=[finding for finding in folder if finding.backend in (self.backend, CAPTURE)],
-            running=self._note(),
+            running=self._note("judging"),
             found=lambda finding: self._found(folder, finding),
+            progress=(progress := ProgressNote(self._note("progress"), self.name)),
         )
-        with _quiet_logs():
+        with _quiet_logs(), contextlib.closing(progress):
             self.result = campaign.run()
         self._check(self.result)
         return self.result
@@ -128,9 +132,9 @@ class FuzzTest:
                 "compiles", "compile", str(late), origin="longer than the time that one program may take"
             ) from None
 
-    def _note(self) -> Path:
+    def _note(self, kind: str) -> Path:
         self.scratch.mkdir(parents=True, exist_ok=True)
-        return self.scratch / f"judging-{self.lane}-{self.shard}-{os.getpid()}.json"
+        return self.scratch / f"{kind}-{self.lane}-{self.shard}-{os.getpid()}.json"
 
     def _found(self, folder: Any, finding: Finding) -> None:
         self.scripts[finding.name] = str(folder.save(finding))
@@ -226,6 +230,7 @@ def fuzz_test(item: pytest.Item, session: RegionalSession, regional: Regional, s
         item.stash[TARGET].backend,
         settings.findings,
         session.folder_of_notes,
+        item.name,
         settings.timeout or EXAMPLE_SECONDS,
     )
     item.stash[FUZZ] = test

@@ -51,6 +51,17 @@ class RunHooks:
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, Any, Any]:
+        """Show how far campaigns are, those of xdist workers too, in the process that has the terminal."""
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None or session.config.getoption("regional_fuzz") is None:
+            return (yield)
+        from pytest_regional.report import progress
+
+        with progress.ProgressLines(reporter, self._session.folder_of_notes, progress.EVERY):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Ask the device whether it does for a marked test, before pytest looks at the test's skips."""
         from pytest_regional.session import TARGET

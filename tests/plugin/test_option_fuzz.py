@@ -69,7 +69,28 @@ def test_tests_share_a_time(downstream):
     result = fuzzed(downstream, source, "--regional-fuzz=7s")
 
     result.assert_outcomes(passed=2, skipped=1)
-    result.stdout.fnmatch_lines(["*all fuzz tests together 7 s, drawn from*", "*test 1 has 3.5 s*", "*test 2 has 3.5 s*"])
+    result.stdout.fnmatch_lines(
+        ["*all fuzz tests together 7 s, drawn from*", "*test 1 has 3.5 s*", "*test 2 has 3.5 s*"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("budget", "line"),
+    [
+        ("3s", "regional fuzzing: test_any[[]shard0[]] * programs in * s of 3 s, 0 new findings"),
+        ("9", "regional fuzzing: test_any[[]shard0[]] * of 9 programs in * s, 0 new findings"),
+    ],
+)
+def test_a_campaign_says_how_far_it_is(downstream, budget, line):
+    often = """
+    from pytest_regional.report import progress
+
+    progress.EVERY, progress.NOTED_EVERY = 0.2, 0.0
+    """
+    result = fuzzed(downstream, often + HOLDS, f"--regional-fuzz={budget}", "--regional-seed=7")
+
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([line, "*= regional fuzzing =*"])
 
 
 def test_what_is_found_is_kept_and_known_from_then_on(downstream, pytester):

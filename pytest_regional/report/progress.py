@@ -1,0 +1,106 @@
+"""How far campaigns are, while they run: each fuzz test keeps a note, and the process with the terminal reads them.
+
+Notes are files, so that campaigns of xdist workers show as well; a worker that dies leaves its last one.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_regional._text import plural
+from pytest_regional.fuzz.budget import duration
+
+if TYPE_CHECKING:
+    from pytest_regional.fuzz.budget import Clock
+    from pytest_regional.fuzz.campaign import CampaignResult
+
+#: Seconds between two lines on the terminal: often enough to be believed, rare enough for the log of a night.
+EVERY = 30.0
+
+#: Seconds between two notes of one campaign, which may judge hundreds of programs in them.
+NOTED_EVERY = 1.0
+
+
+class ProgressNote:
+    """The note of one campaign.
+
+    Args:
+        path: its file.
+        name: the test, as the line names it.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._path = path
+        self._name = name
+        self._noted = 0.0
+
+    def __call__(self, result: CampaignResult, clock: Clock) -> None:
+        """Note how far the campaign is."""
+        if time.monotonic() - self._noted < NOTED_EVERY:
+            return
+        self._noted = time.monotonic()
+        spent, passed = str(result.examples), duration(clock.seconds)
+        if clock.budget.examples is not None:
+            spent += f" of {clock.budget.examples}"
+        else:
+            passed += f" of {clock.budget}"
+        found = plural(len(result.findings), "new finding")
+        text = f"{self._name} {spent} programs in {passed}, {found}"
+        beside = self._path.with_suffix(".new")
+        beside.write_text(json.dumps({"text": text}))
+        beside.replace(self._path)
+
+    def close(self) -> None:
+        """Take the note away: the campaign is over."""
+        self._path.unlink(missing_ok=True)
+
+
+class ProgressLines:
+    """Writes a line to the terminal now and then, as long as campaigns run.
+
+    Args:
+        reporter: pytest's terminal reporter.
+        notes: the folder of notes.
+        every: seconds between two lines.
+    """
+
+    def __init__(self, reporter: Any, notes: Path, every: float) -> None:
+        self._reporter = reporter
+        self._notes = notes
+        self._every = every
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._write, name="regional-fuzz-progress", daemon=True)
+
+    def __enter__(self) -> ProgressLines:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Write no more."""
+        self._over.set()
+        self._thread.join()
+
+    def _write(self) -> None:
+        before = ""
+        while not self._over.wait(self._every):
+            line = progress_line(self._notes)
+            if line and line != before:
+                self._reporter.ensure_newline()
+                self._reporter.write_line(line)
+            before = line
+
+
+def progress_line(notes: Path) -> str:
+    """Return one line about all campaigns that run; empty where none does."""
+    texts = []
+    for path in sorted(notes.glob("progress-*.json")):
+        try:
+            texts.append(json.loads(path.read_text())["text"])
+        except FileNotFoundError:
+            continue  # it ended just now
+    return f"regional fuzzing: {'; '.join(texts)}" if texts else ""
