@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,8 +21,14 @@ _SETTINGS = "_hypothesis_internal_use_settings"
 
 
 @contextlib.contextmanager
-def adapted(item: pytest.Item, regional: Regional) -> Iterator[None]:
-    """While the context lasts, reset ``regional`` before each example of ``item``'s property test."""
+def adapted(item: pytest.Item, regional: Regional, examples: str | None) -> Iterator[None]:
+    """While the context lasts, reset ``regional`` before each example of ``item``'s property test.
+
+    Args:
+        item: any test.
+        regional: its harness.
+        examples: where failing examples are kept; what the test or Hypothesis says where None.
+    """
     function: Any = getattr(item, "obj", None)
     if not getattr(function, "is_hypothesis_test", False):
         yield
@@ -36,7 +43,7 @@ def adapted(item: pytest.Item, regional: Regional) -> Iterator[None]:
         return inner(*arguments, **keywords)
 
     handle.inner_test = one_example
-    setattr(owner, _SETTINGS, _answered(settings))
+    setattr(owner, _SETTINGS, _answered(settings, examples, item.config.rootpath))
     try:
         yield
     finally:
@@ -47,17 +54,20 @@ def adapted(item: pytest.Item, regional: Regional) -> Iterator[None]:
             setattr(owner, _SETTINGS, settings)
 
 
-def _answered(settings: Any) -> Any:
+def _answered(settings: Any, examples: str | None, root: Path) -> Any:
     """Return ``settings`` without the health check, and without Hypothesis's default deadline of 200 ms.
 
     A compile takes seconds. A deadline that the test chose itself is kept.
     """
     import hypothesis
 
+    from pytest_regional.examples import database_at
+
     chosen: Any = settings or hypothesis.settings.default
     default = hypothesis.settings.get_profile("default").deadline
     return hypothesis.settings(
         parent=chosen,
+        **({} if examples is None else {"database": database_at(examples, root)}),
         deadline=None if chosen.deadline == default else chosen.deadline,
         suppress_health_check={
             hypothesis.HealthCheck.function_scoped_fixture,

@@ -62,6 +62,13 @@ OPTIONS = (
         metavar="DIR",
     ),
     Option(
+        "--regional-examples",
+        "regional_examples",
+        "Where Hypothesis keeps failing examples of marked property tests, for all processes and machines: a folder, "
+        "or a Redis server (redis://host:6379/0). Default: what Hypothesis is set to.",
+        metavar="DIR|URL",
+    ),
+    Option(
         "--regional-seed",
         "regional_seed",
         "Seed from which every marked test's random generators start (default: a fixed one).",

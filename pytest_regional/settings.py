@@ -34,6 +34,7 @@ class Settings:
         fuzz: what each fuzz test may spend.
         fuzz_seed: what fuzz tests draw from; None where a new one is to be drawn for each run.
         findings: the folder of what fuzzing found.
+        examples: where property tests keep failing examples, or ``None`` for what Hypothesis is set to.
         known_failures: the adopter's file, or ``None``.
         audit: also run what is disclaimed.
     """
@@ -45,6 +46,7 @@ class Settings:
     fuzz: Budget
     fuzz_seed: int | None
     findings: Path
+    examples: str | None
     known_failures: Path | None
     audit: bool
 
@@ -73,6 +75,7 @@ def resolve(config: pytest.Config) -> Settings:
         fuzz=fuzz,
         fuzz_seed=_seed(seed, DEFAULT_SEED) if seed or fuzz.fixed or os.environ.get("CI") else None,
         findings=config.rootpath / (_value(config, "regional_findings") or DEFAULT_FINDINGS),
+        examples=_examples(_value(config, "regional_examples"), config),
         known_failures=(config.rootpath / known) if known else None,
         audit=bool(_value(config, "regional_audit")),
     )
@@ -172,6 +175,18 @@ def _seed(value: Any, default: int) -> int:
         return int(value)
     except ValueError:
         raise pytest.UsageError(f"--regional-seed={value}: expected a whole number") from None
+
+
+def _examples(value: Any, config: pytest.Config) -> str | None:
+    if value in (None, ""):
+        return None
+    from pytest_regional.examples import ExamplesError, database_at
+
+    try:
+        database_at(str(value), config.rootpath)
+    except ExamplesError as error:
+        raise pytest.UsageError(f"--regional-examples: {error}") from error
+    return str(value)
 
 
 def _fuzz(value: Any) -> Budget:

@@ -1,11 +1,7 @@
-"""What the tests of the store share: a clean memory of warnings, a real Redis server, an entry's bytes."""
+"""What the tests of the store share: a clean memory of warnings, no shared cache but the one asked for."""
 
 from __future__ import annotations
 
-import shutil
-import socket
-import subprocess
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,47 +45,3 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
-
-
-@pytest.fixture(scope="session")
-def redis_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of a real Redis server that lives as long as the tests."""
-    if shutil.which("redis-server") is None:
-        pytest.skip("redis-server is not installed; `make services` installs it")
-    pytest.importorskip("redis", reason="the package redis is not installed; pip install 'pytest-regional[redis]'")
-    port = free_port()
-    folder = tmp_path_factory.mktemp("redis")
-    with RunningRedis(port, folder):
-        yield port
-
-
-class RunningRedis:
-    """A server for the length of a ``with`` block."""
-
-    def __init__(self, port: int, folder: Path) -> None:
-        command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        self.port = port
-
-    def __enter__(self) -> RunningRedis:
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-            except OSError:
-                time.sleep(0.02)
-            else:
-                return self
-        self.__exit__()
-        raise RuntimeError("redis-server did not start within 20 s")
-
-    def __exit__(self, *_: object) -> None:
-        self.process.terminate()
-        self.process.wait(timeout=20)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

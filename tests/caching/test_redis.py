@@ -16,8 +16,8 @@ from pytest_regional.reference.caching import envelope, errors, remote
 from pytest_regional.reference.caching.errors import CacheWarning
 from pytest_regional.reference.caching.local import LocalStore
 from pytest_regional.reference.caching.store import Store, open_store
-from tests.caching.conftest import RunningRedis, free_port
 from tests.caching.writer import MACHINE
+from tests.redis_server import RunningRedis, free_port
 
 
 @pytest.fixture(autouse=True)
