@@ -95,6 +95,19 @@ def fakes_checked() -> contextlib.AbstractContextManager[Any]:
     return mode
 
 
+def is_fake_disagreement(error: BaseException | None) -> bool:
+    """Return whether :func:`fakes_checked` raised ``error`` (``MetadataMismatchError``, 2.11 to 2.15)."""
+    return isinstance(error, symbol("torch._subclasses.fake_tensor", "MetadataMismatchError"))
+
+
+def without_writes(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``fn`` with operators that make new values in place of those that write, as AOTAutograd traces it."""
+    import torch
+
+    functional: Callable[..., Any] = torch.func.functionalize(fn)
+    return functional
+
+
 # Regions that are interpreted
 
 

@@ -332,6 +332,12 @@ def test_strides_of_pytorchs_own_fake_operators_are_no_fault_of_the_backend(judg
     assert "aten.copysign" in judgement.skipped["borders"]
 
 
+def test_strides_of_operators_that_aotautograd_puts_for_writes(judged):
+    steps = (Step("uniform_", (0,)), Step("sin", (0,), results=(1,), scope=A))
+    program = Program((TensorInput((2,), layout="strided"),), steps, (1,), training=False)
+    assert "aten.uniform" in judged(program, "borders").skipped["borders"]
+
+
 def test_laws_that_empty_caches_come_behind_those_that_need_them():
     names = list(LAWS)
     needing, emptying = ("warm", "uuid_in_key"), ("annotations_in_key", "order", "determinism")

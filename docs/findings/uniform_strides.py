@@ -1,0 +1,19 @@
+"""The fake ``uniform``, which AOTAutograd puts for ``uniform_``, keeps strides with gaps that the real one closes.
+
+The real operator fills ``clone(x)``, and a clone of memory with gaps has none. The fake one returns the strides of
+``x``. So a graph is traced with strides that no value has at run time, and whatever trusts them, a compiled region
+behind the eager operator for one, is given something else. The fake twins of ``normal_functional``, ``exponential``,
+``geometric``, ``random``, ``log_normal`` and ``cauchy`` say what the real ones do.
+"""
+
+import sys
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+x = torch.ones(4)[::2]
+real = torch.ops.aten.uniform(x).stride()
+with FakeTensorMode() as mode:
+    fake = torch.ops.aten.uniform(mode.from_tensor(x)).stride()
+print(f"torch {torch.__version__}: {'mended' if real == fake else f'stands: real {real}, fake {fake}'}")
+sys.exit(real != fake)
