@@ -1,7 +1,7 @@
 """The laws of caches: ``warm``, ``annotations_in_key`` and ``uuid_in_key``.
 
 A backend without a cache of whole results still has Inductor's, region by region. PyTorch can be told to cache whole
-results of a regional backend as well (``force_autograd_cache``); what is demanded of the key then is demanded of it.
+results of its regional backend as well (``force_autograd_cache``); what is demanded of a key then is demanded of it.
 """
 
 from __future__ import annotations
@@ -68,9 +68,16 @@ def _counters(run: Run) -> Counters:
 
 # Keys
 
+#: The backend for which PyTorch's cache of whole results is as much PyTorch's as the backend itself.
+PYTORCHS_OWN = "torch"
+
 
 def check_annotations_in_key(trial: Trial) -> None:
     """Raise where another annotation is answered with what was compiled for the first one."""
+    if not trial.regional.spec.supports("outer_cache") and trial.regional.spec.name != PYTORCHS_OWN:
+        raise NoClaim(
+            "the backend keeps no whole results; PyTorch's cache, which can, is judged with PyTorch's backend"
+        )
     change, changed = changed_program(trial)
     with _whole_results_cached(trial) as again:
         if again:

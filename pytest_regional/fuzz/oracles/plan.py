@@ -8,7 +8,7 @@ bodies of operators and in the backward too, and nothing else is (5, 6, 7), and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from pytest_regional.fuzz.oracles.law import Law, NoClaim
 from pytest_regional.fuzz.oracles.trial import Trial
@@ -77,14 +77,30 @@ def _all_compiled(trial: Trial, graph: WatchedGraph) -> Broken:
     called = [trial.cold.watched.artifacts.get(artifact) for artifact in graph.calls]
     if None in called:
         return "a call of something compiled elsewhere", "a region calls code that this compile did not make", None
-    compiled = _counted(node for partition in called if partition for node in partition.nodes if node.region)
-    missing, extra = asked - compiled, compiled - asked
+    compiled = [node for partition in called if partition for node in partition.nodes if node.region]
+    missing, extra = asked - _counted(compiled), _counted(compiled) - asked
     if graph.eager:
         return "a region is silently eager", f"{graph.eager} are annotated and run eager", None
     if missing:
         return "an annotated operator is not compiled", f"annotated, but compiled nowhere: {dict(missing)}", None
-    if extra:
-        return "an operator is compiled twice", f"compiled more often than the graph holds it: {dict(extra)}", None
+    return _too_much(graph, extra, {node.operator for node in compiled if node.effect})
+
+
+def _too_much(graph: WatchedGraph, extra: Counter[str], effects: Collection[str | None]) -> Broken:
+    """Judge operators that are compiled more often than the graph holds them.
+
+    A backend may add what only computes to a region, as a pass of its own; it may not take it from outside.
+    """
+    taken = extra & (_counted(node for node in graph.nodes if not node.region) - Counter(graph.outside))
+    if taken:
+        return (
+            "an operator outside of all regions is compiled",
+            f"in no region of the graph, but compiled with one: {dict(taken)}",
+            None,
+        )
+    twice = sorted(name for name in extra if name in effects)
+    if twice:
+        return "an operator is compiled twice", f"{twice} draw, write or do more, and are compiled more often", None
     return None
 
 

@@ -77,6 +77,7 @@ class WatchedGraph:
         calls: for each call of a compiled region in the result: identity of the artifact.
         called: for each of them: name of the region that the call is annotated with, or None.
         eager: operators in the result that are annotated and are no compiled call.
+        outside: operators in the result that are not annotated.
         shows: whether the backend returned a graph module, so that ``calls`` and ``eager`` say something.
         nested: whether it has sub-graphs, whose nodes are among ``nodes``.
     """
@@ -88,6 +89,7 @@ class WatchedGraph:
     calls: list[int] = field(default_factory=list)
     called: list[str | None] = field(default_factory=list)
     eager: list[str] = field(default_factory=list)
+    outside: list[str] = field(default_factory=list)
     shows: bool = False
     nested: bool = False
 
@@ -161,8 +163,9 @@ class Watched(CompileSpy):
                 region = annotated.region_of(node)
                 graph.called.append(region[0] if region else None)
                 self._kept.append(artifact)
-            elif annotated.region_of(node) and node.op == "call_function" and annotated.operator_of(node):
-                graph.eager.append(str(annotated.operator_of(node)))
+            elif node.op == "call_function" and annotated.operator_of(node):
+                kind = graph.eager if annotated.region_of(node) else graph.outside
+                kind.append(str(annotated.operator_of(node)))
         if self._checks_borders and graph.calls:
             BorderChecker(graph.kind, self.borders, interpreted=self._interpreted).watch(gm)
 

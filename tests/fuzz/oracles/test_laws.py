@@ -10,7 +10,15 @@ import torch
 from pytest_regional._torch.fuzzing import artifact_behind
 from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.files import to_data
-from pytest_regional.fuzz.oracles import LAWS, BadProgramError, LawBrokenError, UnknownLawError, judge, threads
+from pytest_regional.fuzz.oracles import (
+    LAWS,
+    BadProgramError,
+    LawBrokenError,
+    UnknownLawError,
+    counters,
+    judge,
+    threads,
+)
 from pytest_regional.fuzz.program import Program, Region, Step
 from pytest_regional.reference import compile_regions
 from pytest_regional.reference.caching import outer
@@ -124,43 +132,6 @@ def test_configs_that_stay(broken):
     assert broken(CONFIGURED, "configs", edit=leak).origin == "settings leak"
 
 
-def test_plan_sees_regions_mixed(broken):
-    def merge(gm):
-        for node in operator_nodes(gm):
-            if "compile_with_inductor" in node.meta.get("custom", {}):
-                annotate_as(node, inductor_region="a")
-
-    error = broken(chain(("sin", A), ("cos", B)), "plan", edit=merge)
-    assert error.origin == "fewer partitions than can be"
-
-
-def test_plan_sees_an_operator_left_eager(broken):
-    def strip(gm):
-        operator_nodes(gm)[0].meta.pop("custom")
-
-    error = broken(chain(("sin", A), ("cos", ())), "plan", edit=strip)
-    assert error.origin == "an annotated operator is not compiled"
-
-
-def test_plan_sees_an_operator_too_many(broken):
-    error = broken(
-        chain(("sin", A), ("cos", ())), "plan", edit=lambda gm: annotate_as(operator_nodes(gm)[1], inductor_region="a")
-    )
-    assert error.origin == "an operator is compiled twice"
-
-
-def test_plan_sees_partitions_too_many(broken):
-    error = broken(
-        chain(("sin", A), ("cos", A)), "plan", edit=lambda gm: annotate_as(operator_nodes(gm)[1], inductor_region="b")
-    )
-    assert error.origin == "more partitions than needed"
-
-
-def test_plan_sees_equal_partitions_compiled_twice(broken):
-    twice = chain(("sin", A), ("exp", ()), ("sin", A))
-    assert broken(twice, "plan", share_identical=False).origin == "equal partitions are compiled twice"
-
-
 def test_inference(broken):
     def wrong_without_gradients(gm):
         if not torch.is_grad_enabled():
@@ -190,14 +161,35 @@ def judged_with(monkeypatch, patch, law, program=TWO_REGIONS):
     return raised.value
 
 
-def test_counters(monkeypatch):
-    original = outer.count_outcome
-
+def counted_twice(patched, original=outer.count_outcome):
     def twice(*outcome):
         original(*outcome)
         original(*outcome)
 
-    error = judged_with(monkeypatch, lambda m: m.setattr(outer, "count_outcome", twice), "counters")
+    patched.setattr(outer, "count_outcome", twice)
+
+
+def test_counters(monkeypatch):
+    assert judged_with(monkeypatch, counted_twice, "counters").origin == "lookups of one graph"
+
+
+def exponential_of(argument):
+    return Program((argument,), (Step("exp", (0,), results=(1,), scope=A),), (1,), training=False)
+
+
+def test_a_float64_without_dimensions_is_looked_up_twice_and_that_is_right(judged, monkeypatch):
+    """Dynamo takes it for a Python number at first, and starts over."""
+    number = exponential_of(TensorInput((), "float64"))
+    assert judged(number, "counters").laws == ("counters",)
+    monkeypatch.setattr(counters, "_may_start_over", lambda trial: False)
+    with pytest.raises(LawBrokenError) as raised:
+        judged(number, "counters")
+    assert raised.value.origin == "lookups of one graph"
+
+
+@pytest.mark.parametrize("argument", [TensorInput((), "float32"), TensorInput((1,), "float64")])
+def test_no_other_number_is_looked_up_twice(monkeypatch, argument):
+    error = judged_with(monkeypatch, counted_twice, "counters", exponential_of(argument))
     assert error.origin == "lookups of one graph"
 
 
@@ -214,6 +206,18 @@ def constant_key(patched):
 def test_keys(monkeypatch, law):
     error = judged_with(monkeypatch, constant_key, law)
     assert (error.stage, error.origin.split(":")[0]) == ("restart", "stale hit")
+
+
+def test_another_cache_than_its_own_is_no_backends_fault(judged):
+    with regional(faulty(), "cpu", expects_regions=False) as harness:
+        judgement = judge(harness, TWO_REGIONS, lane="structure", laws=["annotations_in_key"])
+    assert "keeps no whole results" in judgement.skipped["annotations_in_key"]
+
+
+def test_pytorchs_cache_is_judged_with_pytorchs_backend():
+    with regional("torch", "cpu", expects_regions=False) as harness, pytest.raises(LawBrokenError) as raised:
+        judge(harness, TWO_REGIONS, lane="structure", laws=["annotations_in_key"])
+    assert raised.value.origin.startswith("stale hit")
 
 
 # Judging
