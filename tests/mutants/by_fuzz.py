@@ -7,21 +7,19 @@ import random
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
-from random import Random
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.cache_machine import run_cache_machine
-from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.lanes import in_lane
-from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.fuzz.oracles import LAWS, BadProgramError, LawBrokenError, judge
 from pytest_regional.fuzz.program import Program
-from pytest_regional.fuzz.rows import ArgumentRow, PlanRow, ProgramRows, StepRow, program_of
+from pytest_regional.fuzz.random_rows import random_program
 from pytest_regional.harness.regional import Regional, harness
+from tests.mutants.needs import meets
 from tests.mutants.planting import Mutant, spec_of
 from tests.mutants.verdict import Alarm, Verdict, is_intended_law
 
@@ -48,30 +46,8 @@ class Pool:
 
     def __getitem__(self, number: int) -> Program:
         while len(self._known) <= number:
-            self._known.append(program_of(rows_from(self._random)))
+            self._known.append(random_program(self._random))
         return self._known[number]
-
-
-def rows_from(random: Random) -> ProgramRows:
-    """Draw the rows of a program; in half of the programs half of the families of operators are switched off."""
-
-    def small(count: int) -> tuple[int, ...]:
-        return tuple(random.randrange(256) for _ in range(count))
-
-    def steps(most: int) -> tuple[StepRow, ...]:
-        rows = (small(10) for _ in range(random.randint(1, most)))
-        return tuple(StepRow(n[0] + 256 * n[9], n[1:5], n[5:8], n[8], random.randrange(256)) for n in rows)
-
-    families = sorted({operator.family for operator in operators().values()})
-    off = frozenset(random.sample(families, len(families) // 2)) if random.random() < 0.5 else frozenset[str]()
-    arguments = tuple(ArgumentRow(*small(len(fields(ArgumentRow)))) for _ in range(random.randint(1, 3)))
-    # By name: rows get more fields as programs get more features.
-    numbers: dict[str, Any] = {
-        row.name: small(len(row.default)) if isinstance(row.default, tuple) else random.randrange(256)
-        for row in fields(PlanRow)
-        if row.name != "off"
-    }
-    return ProgramRows(arguments, steps(12), tuple(steps(3) for _ in range(2)), PlanRow(**numbers, off=off))
 
 
 @dataclass
@@ -121,7 +97,8 @@ class Hunt:
         return Verdict(outcome, kill, tuple(self.others), self.tried, seconds, tuple(self.notes))
 
     def _through_lanes(self, intended: Sequence[str], began: float) -> tuple[Alarm | None, bool]:
-        plan = [(lane, laws) for lane in self.lanes if (laws := _judged_in(lane, intended))]
+        lanes = [lane for lane in self.lanes if lane in self.mutant.lanes]
+        plan = [(lane, laws) for lane in lanes if (laws := _judged_in(lane, intended))]
         for position, (lane, laws) in enumerate(plan):
             left = len(plan) - position
             until = time.monotonic() + (self.seconds - (time.monotonic() - began)) / left
@@ -164,7 +141,7 @@ class Hunt:
                 if time.monotonic() > until:
                     break
                 self.tried += 1
-                if self.mutant.needs and features_of(self.pool[number]).isdisjoint(self.mutant.needs):
+                if self.mutant.needs and not meets(self.pool[number], self.mutant.needs):
                     continue
                 self.judged += 1
                 try:

@@ -87,8 +87,9 @@ class Mutant:
         wrap: applied to the callable that it returns for a Dynamo graph.
         errors: exceptions that count as noticing, by name.
         capabilities: what it claims; all that the reference claims by default.
-        needs: features of programs (``fuzz.features``), one of which the fault needs to act. Programs without are
+        needs: words of programs (``tests.mutants.needs``), one of which the fault needs to act. Programs without are
             counted as examples, and not judged.
+        lanes: of the fuzzer, in which it can show. What is interpreted shows no fault of generated code.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Mutant:
     errors: tuple[str, ...] = ASSERTIONS
     capabilities: type[Capabilities] = Capabilities
     needs: tuple[str, ...] = ()
+    lanes: tuple[str, ...] = ("structure", "caches")
 
     @functools.cached_property
     def planted(self) -> Planted:

@@ -134,6 +134,7 @@ OPERATORS = (
     _view("diagonal", "diagonal(0, 0, -1)", ranked(2)),
     _view("unfold", "unfold({dim}, 2, {step})", ranked(1, 3), _with_size(2), choose=_window, facts=_repeated),
     _view("every_second", "movedim(0, -1)[..., ::2]", ranked(1)),
+    Operator("head", "view", "{a}[:5]", (also(anything, ranked(1)),), _moved, autocast=True),
     _view("detach", "detach()"),
     _view("alias", "view_as({a})"),
     _view("chunk", "chunk(2, {dim})", _with_size(2), choose=_dimension_of(2), facts=_pieces, results=2),

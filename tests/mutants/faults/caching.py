@@ -59,6 +59,22 @@ def _details_with(**changes: Any) -> Any:
     return replaced
 
 
+def _of_ops_alone(original: Any) -> Any:
+    """Take the ops and the inputs of a graph for all that decides over its code."""
+
+    def details(lookup: Any, *others: Any) -> Any:
+        inputs = [node.meta.get("example_value") for node in lookup.graph.graph.find_nodes(op="placeholder")]
+        looks = [
+            (str(value.shape), value.dtype, value.stride(), value.requires_grad)
+            for value in inputs
+            if isinstance(value, torch.Tensor)
+        ]
+        program = f"{lookup.graph.code}{looks}"
+        return dataclasses.replace(original(lookup, *others), program=program, state="")
+
+    return details
+
+
 _numbers = itertools.count()
 
 
@@ -135,7 +151,7 @@ def _fault(
     return Mutant(name, sentence, laws, suites, (Patch(target, change, **more),))
 
 
-STALE = ("annotations_in_key",)
+STALE = ("annotations_in_key", "caches")
 DETAILS = "caching.outer:details_of"
 
 FAULTS = (
@@ -173,11 +189,11 @@ FAULTS = (
     ),
     _fault(
         "key_without_state",
-        "threads, precision and autocast are no part of the key",
+        "the key is made of ops and inputs alone: no threads, precision, autocast",
         ("caches",),
         (SETTINGS,),
         DETAILS,
-        _details_with(state=""),
+        _of_ops_alone,
     ),
     _fault(
         "key_without_shapes",
@@ -231,7 +247,7 @@ FAULTS = (
     _fault(
         "stored_constants_lost",
         "tensor constants of a stored graph come back as zeros",
-        ("warm", "parity"),
+        ("caches", "warm", "parity"),
         (HITS,),
         "caching.program:attribute",
         _constants_lost,
@@ -239,7 +255,7 @@ FAULTS = (
     _fault(
         "stored_numbers_rounded",
         "numbers of a stored graph come back as float16",
-        ("warm", "parity"),
+        ("caches", "warm", "parity"),
         (HITS,),
         "caching.program:_describe",
         _numbers_rounded,

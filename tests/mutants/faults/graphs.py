@@ -182,7 +182,7 @@ FAULTS = (
         ("parity",),
         ("suites/regions/test_backward_draws.py",),
         (Patch("partitioners:drop_repeated", lambda original: lambda forward, backward: 0),),
-        needs=("draws",),
+        needs=("training + draws",),
     ),
     Mutant(
         "unused_draws_dropped",
@@ -215,7 +215,7 @@ FAULTS = (
         ("suites/regions/test_symbolic_sizes.py", "suites/regions/test_values_across_borders.py"),
         (Patch("regional_inductor:pass_missing_symbols", lambda original: lambda gm, regions: None),),
         errors=("*",),
-        needs=("dynamic", "input:dynamic"),
+        needs=("dynamic + region", "input:dynamic + region"),
     ),
     Mutant(
         "unboxed",

@@ -58,6 +58,8 @@ FAULTS = (
         ("order",),
         (EDGES, RANDOM),
         (Patch("extract:_tell_order", _forgotten_in_regions),),
+        needs=("region",),
+        lanes=("fast",),
     ),
     Mutant(
         "edges_dropped_in_code",
@@ -65,6 +67,8 @@ FAULTS = (
         ("order",),
         (EDGES, RANDOM),
         (Patch("compile_regions:compile_in_order", _without_edges),),
+        needs=("region",),
+        lanes=("fast",),
     ),
     Mutant(
         "one_edge_in_code",
@@ -72,6 +76,8 @@ FAULTS = (
         ("order",),
         (RANDOM, EDGES),
         (Patch("compile_regions:compile_in_order", _first_edge_alone),),
+        needs=("region",),
+        lanes=("fast",),
     ),
     Mutant(
         "fused_across_edges",
@@ -79,12 +85,15 @@ FAULTS = (
         ("order",),
         (TWINS, RANDOM, "suites/control_deps/test_order.py"),
         (Patch("ordering.add:waitable", lambda original: lambda node: node),),
+        needs=("region",),
+        lanes=("fast",),
     ),
     Mutant(
         "whole_regions_unordered",
         "after=[...] of a region is read over",
-        ("order",),
+        ("region_order",),
         (WHOLE,),
-        (Patch("ordering.planning:order_of_regions", lambda original: lambda graph: []),),
+        needs=("region:after",),
+        patches=(Patch("ordering.planning:order_of_regions", lambda original: lambda graph: []),),
     ),
 )

@@ -107,7 +107,8 @@ WRONG = ("parity", "compiles", "borders", "plan")
 
 
 def _fault(name: str, sentence: str, target: str, change: Any, laws: tuple[str, ...] = WRONG) -> Mutant:
-    return Mutant(f"sharing_{name}", sentence, laws, EVERYWHERE, (Patch(target, change),), errors=("*",))
+    patches = (Patch(target, change),)
+    return Mutant(f"sharing_{name}", sentence, laws, EVERYWHERE, patches, errors=("*",), needs=("region:twins",))
 
 
 FAULTS = (

@@ -260,11 +260,11 @@ FAULTS = (
     Mutant(
         "first_size_kept",
         "a region takes the sizes of its first call for those of all",
-        ("parity", "compiles"),
+        ("caches", "parity", "compiles"),
         (SIZES,),
         calls(_first_sizes_kept),
         errors=("*",),
-        needs=("dynamic", "input:dynamic"),
+        needs=("dynamic + region", "input:dynamic + region"),
     ),
     Mutant(
         "input_overwritten",
@@ -303,6 +303,8 @@ FAULTS = (
         (STRIDES,),
         (Patch("compile_regions:restore_strides", lambda original: lambda call, actual: []),),
         errors=("*",),
+        needs=("region",),
+        lanes=("fast",),
     ),
     Mutant(
         "result_widened",
@@ -349,7 +351,13 @@ FAULTS = (
         ("parity",),
         (NORM, BORDERS, "suites/models/test_add_rms_norm.py"),
         (modules(_casts_lose_digits),),
-        needs=("family:cast", "context:autocast", "dtype:bfloat16", "dtype:float16", "op:sum_float64"),
+        needs=(
+            "inside:to_float32",
+            "inside:to_float64",
+            "inside:float",
+            "inside:type_as",
+            "inside:sum_float64",
+        ),
     ),
     Mutant(
         "products_lose_digits",
@@ -357,7 +365,7 @@ FAULTS = (
         ("parity",),
         (INTERLEAVED, LLAMA, MOE),
         (modules(_products_lose_digits),),
-        needs=("family:matmul",),
+        needs=("inside:family:matmul",),
     ),
     Mutant(
         "wrong_dimension_reduced",
@@ -365,7 +373,7 @@ FAULTS = (
         ("parity",),
         (BORDERS, NORM, "suites/regions/test_nesting.py"),
         (modules(_wrong_dimension),),
-        needs=("family:reduction", "family:norm"),
+        needs=("inside:sum", "inside:mean", "inside:amax", "inside:amin"),
     ),
     Mutant(
         "mean_divided_wrongly",
@@ -373,7 +381,7 @@ FAULTS = (
         ("parity",),
         (NORM, "suites/models/test_add_rms_norm.py"),
         (modules(_divided_by_neighbour),),
-        needs=("family:reduction", "family:norm"),
+        needs=("inside:mean", "inside:family:norm"),
     ),
     Mutant(
         "accumulation_lost",
@@ -381,7 +389,7 @@ FAULTS = (
         ("parity",),
         (MOE, BORDERS),
         (modules(_accumulation_lost),),
-        needs=("family:scatter", "family:index"),
+        needs=("inside:family:scatter", "training + inside:family:index"),
     ),
     Mutant(
         "sigmoid_rounded",
@@ -389,6 +397,7 @@ FAULTS = (
         ("parity",),
         (LLAMA, NORM),
         (modules(_sigmoid_rounded),),
+        needs=("inside:sigmoid", "inside:tanh", "inside:silu", "inside:swiglu", "inside:gelu_tanh", "inside:mish"),
     ),
     Mutant(
         "backward_wrong",
