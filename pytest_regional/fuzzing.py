@@ -137,7 +137,7 @@ class FuzzTest:
         return self.scratch / f"{kind}-{self.lane}-{self.shard}-{os.getpid()}.json"
 
     def _found(self, folder: Any, finding: Finding) -> None:
-        self.scripts[finding.name] = str(folder.save(finding))
+        self.scripts[finding.name] = str(folder.save_shown(finding))
 
     def _check(self, result: CampaignResult) -> None:
         __tracebackhide__ = True

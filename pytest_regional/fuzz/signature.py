@@ -45,5 +45,11 @@ class Signature:
         digits = hashlib.sha256(repr((self.origin, sorted(self.features))).encode()).hexdigest()[:8]
         return f"{self.law}-{self.stage}-{digits}"
 
+    @property
+    def exception(self) -> str:
+        """The name of the exception that the origin begins with; empty where it is none."""
+        name, at, _ = self.origin.partition(" at ")
+        return name if at else ""
+
     def __str__(self) -> str:
         return f"{self.law} ({self.stage}): {self.origin}"

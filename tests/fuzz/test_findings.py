@@ -6,10 +6,12 @@ import sys
 import pytest
 
 from pytest_regional.command_line import main
+from pytest_regional.fuzz import findings
 from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import Finding, FindingError, FindingsFolder, merged
 from pytest_regional.fuzz.program import Program, Region, Step
+from pytest_regional.fuzz.script_check import shows
 from pytest_regional.fuzz.signature import Signature
 
 A, B = (Region("a"),), (Region("b"),)
@@ -103,6 +105,24 @@ def test_a_script_exits_with_0_where_nothing_is_wrong(tmp_path):
     result = run(script)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "mended" in result.stdout
+
+
+@pytest.mark.parametrize(("shown", "package"), [(True, False), (False, True)])
+def test_a_script_that_shows_nothing_judges_with_the_harness(tmp_path, monkeypatch, shown, package):
+    monkeypatch.setattr(findings, "shows", lambda script, text: shown and text == "AssertionError")
+
+    script = FindingsFolder(tmp_path).save_shown(finding()).read_text()
+
+    assert ("from pytest_regional.fuzz.oracles import" in script) == package
+
+
+def test_a_script_has_to_say_what_was_found(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("print('stands: KeyError: 1')\nraise SystemExit(1)\n")
+
+    assert shows(script, "KeyError")
+    assert not shows(script, "IndexError")
+    assert not shows(script, seconds=0.001)
 
 
 def test_a_parity_script_tells_what_differs(tmp_path):

@@ -78,16 +78,26 @@ def test_tests_share_a_time(downstream):
     ("budget", "line"),
     [
         ("3s", "regional fuzzing: test_any[[]shard0[]] * programs in * s of 3 s, 0 new findings"),
-        ("9", "regional fuzzing: test_any[[]shard0[]] * of 9 programs in * s, 0 new findings"),
+        ("20", "regional fuzzing: test_any[[]shard0[]] * of 20 programs in * s, 0 new findings"),
     ],
 )
 def test_a_campaign_says_how_far_it_is(downstream, budget, line):
-    often = """
-    from pytest_regional.report import progress
+    source = """
+        from pytest_regional.fuzz.arguments import TensorInput
+        from pytest_regional.fuzz.program import Program, Step
+        from pytest_regional.report import progress
 
-    progress.EVERY, progress.NOTED_EVERY = 0.2, 0.0
+        progress.EVERY, progress.NOTED_EVERY = 0.2, 0.0
+
+        def programs(seed):
+            while True:
+                yield Program((TensorInput((4,)),), (Step("neg", (0,), (), (1,)),), (1,), training=False)
+
+        @pytest.mark.regional_compile(expects_regions=False)
+        def test_any(regional_fuzz):
+            regional_fuzz.run("full", draw=programs, laws=("compiles", "parity"))
     """
-    result = fuzzed(downstream, often + HOLDS, f"--regional-fuzz={budget}", "--regional-seed=7")
+    result = fuzzed(downstream, source, f"--regional-fuzz={budget}")
 
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines([line, "*= regional fuzzing =*"])

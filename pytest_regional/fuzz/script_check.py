@@ -1,0 +1,26 @@
+"""Run a finding's script, to see that it shows the finding to somebody who has nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+#: Seconds that a script gets: an import of torch, a compile or two, on a machine that does other things as well.
+SECONDS = 120.0
+
+
+def shows(script: Path, text: str = "", *, seconds: float = SECONDS) -> bool:
+    """Tell whether ``script`` exits with 1 and prints ``text``; one that takes longer shows nothing.
+
+    It runs in a process of its own, with the import path of this one, for backends of the tests' own.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    try:
+        run = subprocess.run(
+            [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return run.returncode == 1 and text in run.stdout
