@@ -15,6 +15,7 @@ import torch
 
 from pytest_regional.harness.parity_anchor import float64_everywhere
 from pytest_regional.harness.parity_captured import Alias, Captured, find_aliases, flatten_outputs
+from pytest_regional.harness.parity_draws import RecordedDraws, RepeatedDraws
 from pytest_regional.harness.parity_inputs import (
     CopiedInputs,
     copy_inputs,
@@ -103,6 +104,8 @@ def execute(
             _run_anchor(fn, copied, state, backward, seed, result)
         else:
             _run(fn, copied, state, backward, seed, result)
+    if anchor and result.rng_consumed and result.exception is None:
+        result = _run_drawing_anchor(fn, inputs, state, backward, seed) or result
     result.python_state_changed = frozenset(changed)
     return result
 
@@ -126,6 +129,20 @@ def _run_anchor(
         result.anchor_unavailable_reason = f"the float64 run raised {_one_line(result.exception)}"
     elif result.rng_consumed:
         result.anchor_unavailable_reason = "the program draws random numbers, which differ between precisions"
+
+
+def _run_drawing_anchor(
+    fn: Callable[..., Any], inputs: tuple[Any, ...], state: ProgramState, backward: Backward, seed: int
+) -> Execution | None:
+    """Return the float64 run with the numbers that the program draws in its own precision; None where that fails."""
+    recorded, anchor = Execution(), Execution(anchor=True)
+    with preserved(state), RecordedDraws() as draws:
+        _run(fn, copy_inputs(inputs, state.is_state), state, backward, seed, recorded)
+    if recorded.exception is not None:
+        return None
+    with preserved(state), RepeatedDraws(draws.drawn) as repeated:
+        _run_anchor(fn, copy_inputs(inputs, state.is_state, widen), state, backward, seed, anchor)
+    return None if repeated.left or anchor.anchor_unavailable_reason else anchor
 
 
 def _one_line(error: Exception) -> str:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.checkpoint import checkpoint
 
 from pytest_regional.harness.execution import CotangentError, execute, fresh_inputs, to_float64
 from pytest_regional.harness.parity_inputs import copy_inputs
@@ -192,12 +193,47 @@ def test_ways_to_go_backward():
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
-        (lambda x: x + torch.rand(3), "random numbers"),
+        (lambda x: torch.nn.functional.rrelu(x, training=True), "random numbers"),
         (lambda x: x.view(torch.int32).view(3), "raised RuntimeError"),
     ],
 )
 def test_an_anchor_that_cannot_be(program, reason):
     assert reason in execute(program, (torch.randn(3),), anchor=True).anchor_unavailable_reason
+
+
+DRAWING = {
+    "out of nothing": lambda x: x * torch.rand(3) + torch.randn(3, dtype=torch.float16),
+    "like a tensor": lambda x: x * torch.rand_like(x) + torch.randint_like(x, 5),
+    "into a tensor": lambda x: x * torch.empty_like(x, requires_grad=False).uniform_(),
+    "a mask": lambda x: torch.nn.functional.dropout(x, 0.5) * 2,
+    "an order": lambda x: x[torch.randperm(3)],
+    "in a checkpoint": lambda x: checkpoint(
+        lambda y: torch.nn.functional.dropout(y.sin(), 0.5), x, use_reentrant=False
+    ),
+}
+
+
+@pytest.mark.parametrize("program", DRAWING.values(), ids=DRAWING)
+def test_the_anchor_draws_what_the_program_draws(program):
+    """In float64 a generator gives other numbers; they are float16's, and all that is computed of them is not."""
+    x = torch.tensor([0.3, -1.7, 2.9], dtype=torch.float16, requires_grad=True)
+    eager, anchor = execute(program, (x,)), execute(program, (x,), anchor=True)
+    assert anchor.anchor_unavailable_reason is None
+    for (_, low), (_, wide) in zip(eager.outputs, anchor.outputs, strict=True):
+        assert wide.dtype == torch.float64
+        torch.testing.assert_close(low.value.double(), wide.value, rtol=5e-3, atol=5e-3)
+    torch.testing.assert_close(eager.grads["grad of input 0"].value, anchor.grads["grad of input 0"].value.half())
+
+
+def test_a_module_is_left_as_it_was_by_an_anchor_that_draws():
+    norm = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Dropout())
+    before = {name: value.clone() for name, value in norm.state_dict().items()}
+    x = torch.randn(4, 3)
+    eager, anchor = (execute(norm, (x,), anchor=anchor) for anchor in (False, True))
+    assert anchor.anchor_unavailable_reason is None
+    assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
+    found, expected = anchor.buffers_after, eager.buffers_after
+    assert all(torch.allclose(found[name].value.to(expected[name].value), expected[name].value) for name in expected)
 
 
 def test_float64_programs_have_no_anchor():
