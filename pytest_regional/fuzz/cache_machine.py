@@ -23,6 +23,9 @@ from pytest_regional.fuzz.oracles import LawBrokenError
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
+#: Histories that are drawn at a time; Hypothesis begins each time with the simplest.
+_BATCH = 20
+
 #: Histories longer than this find nothing that shorter ones do not, and take as long as two of them.
 LONGEST_HISTORY = 10
 
@@ -68,27 +71,45 @@ def keys(values: Mapping[str, Sequence[Any]]) -> st.SearchStrategy[Key]:
 
 
 def _has_compiled(machine: _Machine) -> bool:
-    return bool(machine.player.performed)
+    return not machine.is_over and bool(machine.player.performed)
+
+
+def _has_stored(machine: _Machine) -> bool:
+    return not machine.is_over and bool(machine.player.model.stored)
 
 
 class _Machine(RuleBasedStateMachine):
-    """The rules; :func:`run_cache_machine` gives each run its harness, and the list of what broke the model."""
+    """The rules; :func:`play_histories` gives each run its harness, and what to do where a history breaks the model."""
 
     regional: Regional
     values: Mapping[str, Sequence[Any]]
     processes: bool
-    broken: ClassVar[list[LawBrokenError]]
+    broke: Callable[[Sequence[Event], LawBrokenError], Any]
+    ended: Callable[[], bool]
+    stopped: ClassVar[bool] = False
 
-    @initialize()
-    def begin(self) -> None:
-        """Start with empty caches."""
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_over = type(self).stopped
+
+    @initialize(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        """Start with empty caches; few things change in one history, so that they meet again."""
+        if self.is_over:
+            return
         self.player = Player(self.regional)
-        self.before = Key()
+        self.before: Key = data.draw(keys(self.values), label="what there is")
+        free = [name for name, values in self.values.items() if len(values) > 1]
+        varied = data.draw(st.lists(st.sampled_from(free), min_size=1, max_size=3, unique=True), label="what changes")
+        self.varied = {name: self.values[name] for name in varied}
 
     @rule(data=st.data())
     def compile_and_run(self, data: st.DataObject) -> None:
         """Compile something and run it twice."""
-        self._compile(data.draw(keys(self.values), label="compile"))
+        if self.is_over:
+            return
+        changes = {name: data.draw(st.sampled_from(values), label=name) for name, values in self.varied.items()}
+        self._compile(canonical(replace(self.before, **changes)))
 
     @precondition(_has_compiled)
     @rule(restart=st.booleans())
@@ -102,19 +123,21 @@ class _Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def change_one_thing(self, data: st.DataObject) -> None:
         """Compile what was compiled last with one thing changed: nothing of the old must answer."""
-        changes = [
-            changed
-            for name, values in self.values.items()
-            for value in values
-            if (changed := canonical(replace(self.before, **{name: value}))) != self.before
-        ]
-        self._compile(data.draw(st.sampled_from(changes), label="compile"))
+        name = data.draw(st.sampled_from(sorted(self.varied)), label="change")
+        value = data.draw(st.sampled_from(self.varied[name]), label="to")
+        self._compile(canonical(replace(self.before, **{name: value})))
 
-    @precondition(lambda self: len(self.before.passes) > 1)
+    @precondition(lambda self: not self.is_over and len(self.before.passes) > 1)
     @rule()
     def turn_passes_round(self) -> None:
         """Compile the same with its passes in the opposite order."""
         self._compile(replace(self.before, passes=self.before.passes[::-1]))
+
+    @precondition(lambda self: self.before.dynamic)
+    @rule()
+    def leave_the_guards(self) -> None:
+        """Compile the same for a size that the guards of the last one may exclude."""
+        self._compile(replace(self.before, size=FEW if self.before.size >= MANY else MANY))
 
     @precondition(_has_compiled)
     @rule()
@@ -134,7 +157,7 @@ class _Machine(RuleBasedStateMachine):
         """Delete the cache, and begin a new process."""
         self._perform(Clear())
 
-    @precondition(lambda self: self.processes and self.player.model.stored)
+    @precondition(lambda self: self.processes and _has_stored(self))
     @rule(rarely=st.integers(0, 7))
     def compile_in_a_new_process(self, rarely: int) -> None:
         """Compile what was compiled last in another process. It takes seconds, so not always when it is drawn."""
@@ -146,11 +169,47 @@ class _Machine(RuleBasedStateMachine):
         self._perform(Compile(key))
 
     def _perform(self, event: Event) -> None:
+        if self.is_over:
+            return
         try:
             self.player.perform(event)
         except LawBrokenError as error:
-            self.broken.append(error)
-            raise
+            self.is_over = True
+            self.broke(self.player.performed, error)
+
+    def teardown(self) -> None:
+        """Ask whether there is to be another history."""
+        if not type(self).stopped:
+            type(self).stopped = self.ended()
+
+
+def play_histories(
+    regional: Regional,
+    seed: int,
+    number: int,
+    *,
+    processes: bool = True,
+    broke: Callable[[Sequence[Event], LawBrokenError], Any],
+    over: Callable[[], bool] = lambda: False,
+) -> None:
+    """Play up to ``number`` histories against the backend under test.
+
+    Args:
+        regional: the harness.
+        seed: what they are drawn from.
+        number: how many.
+        processes: whether some compiles happen in new processes.
+        broke: called where a history breaks the model, with its events so far; the history ends there.
+        over: asked after each history: whether it was the last.
+    """
+    values = fields_of_keys(
+        passes=bool(regional.spec.supports("pre_grad_timing")),
+        training=bool(regional.spec.supports("backward")),
+        dynamic=bool(regional.spec.supports("dynamic_shapes")),
+    )
+    given = {"regional": regional, "values": values, "processes": processes}
+    machine = type("CacheMachine", (_Machine,), {**given, "broke": staticmethod(broke), "ended": staticmethod(over)})
+    run_state_machine_as_test(hypothesis.seed(seed)(machine), settings=_settings(number))
 
 
 def run_cache_machine(
@@ -159,57 +218,46 @@ def run_cache_machine(
     seed: int,
     *,
     processes: bool = True,
-    shrink: bool = True,
     scope: Callable[[], Any] | None = None,
 ) -> int:
-    """Run histories against the backend under test until the budget is spent; return how many.
+    """Play histories until the budget is spent; return how many.
 
     Args:
         regional: the harness.
         budget: how many histories, or how long.
         seed: what they are drawn from.
         processes: whether some compiles happen in new processes.
-        shrink: whether a history that breaks the model is made shorter; that takes up to five minutes.
         scope: returns a context that histories run in, such as one that switches a cache on.
 
     Raises:
-        LawBrokenError: a history that breaks the model; its steps are printed.
+        LawBrokenError: the first history that breaks the model.
     """
-    machine = _machine_for(regional, processes)
     clock = budget.start()
+    broken: list[LawBrokenError] = []
+
+    def over() -> bool:
+        clock.spent += 1
+        return clock.over or bool(broken)
+
     while not clock.over:
-        batch = min(budget.examples - clock.spent, 20) if budget.examples is not None else 5
         with (scope or contextlib.nullcontext)():
-            _run(machine, seed + clock.spent, _settings(batch, shrink))
-        clock.spent += batch
+            play_histories(
+                regional,
+                seed + clock.spent,
+                min(budget.examples or _BATCH, _BATCH),
+                processes=processes,
+                broke=lambda history, error: broken.append(error),
+                over=over,
+            )
+        if broken:
+            raise broken[0]
     return clock.spent
 
 
-def _run(machine: type[_Machine], seed: int, settings: hypothesis.settings) -> None:
-    try:
-        run_state_machine_as_test(hypothesis.seed(seed)(machine), settings=settings)
-    except hypothesis.errors.Flaky:
-        # Not every history goes the same way twice: names of files, whose order damage goes by, may be drawn.
-        if not machine.broken:
-            raise
-        raise machine.broken[0] from None
-
-
-def _machine_for(regional: Regional, processes: bool) -> type[_Machine]:
-    values = fields_of_keys(
-        passes=bool(regional.spec.supports("pre_grad_timing")),
-        training=bool(regional.spec.supports("backward")),
-        dynamic=bool(regional.spec.supports("dynamic_shapes")),
-    )
-    attributes = {"regional": regional, "values": values, "processes": processes, "broken": []}
-    return type("CacheMachine", (_Machine,), attributes)
-
-
-def _settings(examples: int, shrink: bool) -> hypothesis.settings:
-    phases = (hypothesis.Phase.generate, *((hypothesis.Phase.shrink,) if shrink else ()))
+def _settings(examples: int) -> hypothesis.settings:
     return hypothesis.settings(
         max_examples=examples,
-        phases=phases,
+        phases=(hypothesis.Phase.generate,),
         stateful_step_count=LONGEST_HISTORY,
         deadline=None,
         database=None,
@@ -218,4 +266,4 @@ def _settings(examples: int, shrink: bool) -> hypothesis.settings:
     )
 
 
-__all__ = ["fields_of_keys", "keys", "run_cache_machine"]
+__all__ = ["fields_of_keys", "keys", "play_histories", "run_cache_machine"]

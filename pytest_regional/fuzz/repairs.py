@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pytest_regional.fuzz.building import Builder, Refused
+from pytest_regional.fuzz.liveness import draws, live_values
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.program import Context, Program, Region, Step
 
@@ -42,8 +43,12 @@ def _replayed(builder: Builder, without: int) -> Builder:
 
 
 def with_order(program: Program) -> Program:
-    """Return ``program`` with one region declared to run after another that stands wholly before it."""
-    pair = next(_ordered_pairs(program), None)
+    """Return ``program`` with one region declared to run after another.
+
+    That is one that stands wholly behind it where neither reads from the other, which then has to be moved; else one
+    that stands wholly before it.
+    """
+    pair = next(_pairs_to_turn_round(program), None) or next(_ordered_pairs(program), None)
     if pair is None:
         return program
 
@@ -55,7 +60,23 @@ def with_order(program: Program) -> Program:
     return replace(program, steps=steps)
 
 
+def _pairs_to_turn_round(program: Program) -> Iterator[tuple[str | int, str | int]]:
+    if any(operator_named(step.operator).writes or draws(step) or step.blocks for step in program.steps):
+        return  # they have an order of their own
+    for first, second in _ordered_pairs(program):
+        made = {number for step in program.steps if _stands_in(step, first) for number in step.results}
+        behind = [step for step in program.steps if _stands_in(step, second)]
+        read = live_values(program.steps, [number for step in behind for number in step.operands])
+        if any(step.results for step in behind) and made and not made & read:
+            yield second, first
+
+
+def _stands_in(step: Step, name: str | int) -> bool:
+    return any(region.name == name for region in step.regions)
+
+
 def _ordered_pairs(program: Program) -> Iterator[tuple[str | int, str | int]]:
+    """Yield names of two regions of which the first stands wholly before the second."""
     if any(step.regions for block in program.blocks for step in block.steps):
         return
     places: dict[str | int, list[int]] = {}

@@ -20,7 +20,7 @@ from pytest_regional.fuzz.operators.operator import Operator
 from pytest_regional.fuzz.operators.table import families, operators
 from pytest_regional.fuzz.program import Block, Context, Program, Region, Scope, Step
 from pytest_regional.fuzz.repairs import repaired, with_order
-from pytest_regional.fuzz.twins import add_twin
+from pytest_regional.fuzz.twins import add_twins
 
 #: Shapes that go together: each program takes its arguments from one line, so that operators find what they need.
 SHAPES: tuple[tuple[tuple[int, ...], ...], ...] = (
@@ -289,13 +289,13 @@ def program_of(rows: ProgramRows, options: Options | None = None) -> Program:
         scope = _scope(rows.steps[0], plan, options) if rows.steps else ()
         builder.add(Step("add", (0, 0), scope=scope))
     if options.regions and plan.twin % 4 == 3:
-        add_twin(builder, plan.twin // 4)
+        add_twins(builder, plan.twin // 4)
     outputs = _outputs(builder, rows.arguments, asked)
     training = is_trained(plan, options)
     builder, outputs = repaired(builder, outputs, training=training)
     dynamic = True if options.dynamic and plan.dynamic % 16 == 15 else None
     program = builder.program(outputs, training=training, dynamic=dynamic)
-    return with_order(program) if plan.order % 8 == 7 else program
+    return with_order(program) if plan.order % 4 == 3 else program
 
 
 def _chosen(builder: Builder, row: StepRow, plan: PlanRow, options: Options) -> Step | None:

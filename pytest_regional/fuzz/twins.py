@@ -1,42 +1,85 @@
-"""Twins: a run of a region's steps once more, the same or almost: what sharing of regions has to tell apart."""
+"""Twins: two regions that are the same or almost, which is what sharing of regions has to tell apart.
+
+Both are made anew, one behind the other, so that each is a partition of its own and nobody else reads what it makes.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from pytest_regional.fuzz.building import Builder, Refused
-from pytest_regional.fuzz.operators.operator import Picks, Value
-from pytest_regional.fuzz.operators.table import operator_named
-from pytest_regional.fuzz.program import Context, Region, Scope, Step
+from pytest_regional.fuzz.operators.operator import Value
+from pytest_regional.fuzz.program import Region, Scope, Step
 
 LONGEST = 3
+ONE, OTHER = Region("one"), Region("other")
 
 
-def add_twin(builder: Builder, choice: int) -> None:
-    """Add an eager step and then a run of region steps again; nothing, or a part of it, where that does not fit.
+def add_twins(builder: Builder, choice: int) -> None:
+    """Add two regions that differ in one thing; nothing, or a part of them, where that does not fit.
 
     Args:
         builder: a program under construction.
-        choice: which run, and in what its twin differs: in nothing, region id, configs, parameters, or in strides,
-            dtype or size of what it reads.
+        choice: in what they differ, and what they compute: a run of region steps again, or a few steps made for it.
     """
-    runs = _runs(builder.steps)
-    if not runs:
+    difference = DIFFERENCES[choice % len(DIFFERENCES)]
+    run = _chosen(builder, choice // len(DIFFERENCES), difference)
+    if not run:
         return
-    run = runs[(choice // len(_DIFFERENCES)) % len(runs)]
-    prepare, scoped, picks = _DIFFERENCES[choice % len(_DIFFERENCES)]
     try:
-        _repeat(builder, run, _inputs(builder, run, prepare), scoped, picks)
+        first = _repeat(builder, run, {}, ONE)
+        inputs = _inputs(builder, run, difference.prepare)
+        second = _repeat(builder, difference.change(run), inputs, difference.region)
+        for number in _read_outside(run, first, second, difference):
+            builder.add(Step("neg", (number,)))
     except Refused:
         return
 
 
-def _runs(steps: Sequence[Step]) -> list[list[Step]]:
-    """Return the last steps of each stretch that stands in one region."""
-    found = [list(run) for region, run in itertools.groupby(steps, lambda step: step.region) if region is not None]
-    return [run[-LONGEST:] for run in found if any(step.results for step in run[-LONGEST:])]
+@dataclass(frozen=True)
+class Difference:
+    """What the second region has that the first has not.
+
+    Attributes:
+        prepare: eager steps that make what it reads of what the first one reads.
+        change: makes its steps of those of the first one.
+        region: its annotation.
+        own: whether the steps are made for it, in place of those that were drawn.
+        reads: which of its values eager code reads, the first and the second region's; they leave the regions.
+    """
+
+    prepare: Callable[[Value], Sequence[Step]] = lambda value: ()
+    change: Callable[[Sequence[Step]], Sequence[Step]] = lambda run: run
+    region: Region = OTHER
+    own: bool = False
+    reads: tuple[int, int] | None = None
+
+
+def _chosen(builder: Builder, number: int, difference: Difference) -> Sequence[Step]:
+    drawn = list(_runs(builder.steps))
+    if drawn and not difference.own:
+        return drawn[number % len(drawn)]
+    values = [value for value in builder.values.values() if value.is_float and value.rank > 1]
+    return _made(values[number % len(values)].number) if values else ()
+
+
+def _runs(steps: Sequence[Step]) -> Iterator[list[Step]]:
+    """Yield the last steps of each stretch that stands in one region."""
+    for region, run in itertools.groupby(steps, lambda step: step.region):
+        last = list(run)[-LONGEST:]
+        if region is not None and len(last) > 1 and any(step.results for step in last):
+            yield last
+
+
+def _made(number: int) -> list[Step]:
+    """Return steps that have a number, a dimension, and values that may leave or not; results count from -1 down."""
+    return [
+        Step("mul_number", (number,), (("value", 0.5),), (-1,)),
+        Step("cumsum", (-1,), (("dim", 0),), (-2,)),
+        Step("atan", (-2,), (), (-3,)),
+    ]
 
 
 def _inputs(builder: Builder, run: Sequence[Step], prepare: Callable[[Value], Sequence[Step]]) -> dict[int, int]:
@@ -52,25 +95,28 @@ def _inputs(builder: Builder, run: Sequence[Step], prepare: Callable[[Value], Se
     return numbers
 
 
-def _repeat(
-    builder: Builder,
-    run: Sequence[Step],
-    numbers: dict[int, int],
-    scoped: Callable[[Scope], Scope],
-    picks: Sequence[int] | None,
-) -> None:
+def _repeat(builder: Builder, run: Sequence[Step], numbers: dict[int, int], region: Region) -> dict[int, int]:
+    """Add the run once more, in another region; return what its values, and those that it reads, are called now."""
     for step in run:
         operands = tuple(numbers.get(number, number) for number in step.operands)
-        parameters = step.parameters
-        if picks is not None and parameters and all(number in builder.values for number in operands):
-            parameters = builder.parameters(operator_named(step.operator), operands, Picks(picks)) or parameters
-        again = builder.add(
-            replace(step, operands=operands, parameters=parameters, results=(), scope=scoped(step.scope))
-        )
-        numbers.update(zip(step.results, again.results, strict=True))
+        again = builder.add(replace(step, operands=operands, results=(), scope=_in_region(step.scope, region)))
+        numbers |= dict(zip(step.results, again.results, strict=True))
+    return numbers
 
 
-# What is done to what the twin reads
+def _in_region(scope: Scope, region: Region) -> Scope:
+    return (*(context for context in scope if not isinstance(context, Region)), region)
+
+
+def _read_outside(
+    run: Sequence[Step], first: dict[int, int], second: dict[int, int], difference: Difference
+) -> Iterator[int]:
+    if difference.reads is not None:
+        for values, place in zip((first, second), difference.reads, strict=True):
+            yield values[run[place].results[0]]
+
+
+# What is done to what the second region reads
 
 
 def _negated(value: Value) -> list[Step]:
@@ -92,36 +138,24 @@ def _cut(value: Value) -> list[Step]:
     return [Step("narrow", (), (("dim", 0), ("start", 0), ("length", size)))] if size > 0 else []
 
 
-# Where the twin stands
+# What is done to its steps
 
 
-def _same(scope: Scope) -> Scope:
-    return scope
+def _with(operator: str, **parameters: float) -> Callable[[Sequence[Step]], Sequence[Step]]:
+    changed = tuple(parameters.items())
+    return lambda run: [replace(step, parameters=changed) if step.operator == operator else step for step in run]
 
 
-def _renamed(context: Region | Context) -> Region | Context:
-    return replace(context, name="twin") if isinstance(context, Region) else context
-
-
-def _other_region(scope: Scope) -> Scope:
-    return tuple(map(_renamed, scope))
-
-
-def _other_configs(scope: Scope) -> Scope:
-    return tuple(
-        replace(context, configs=(("max_fusion_size", 4),)) if isinstance(context, Region) else context
-        for context in scope
-    )
-
-
-_DIFFERENCES: tuple[tuple[Callable[[Value], Sequence[Step]], Callable[[Scope], Scope], Sequence[int] | None], ...] = (
-    (_negated, _same, None),
-    (_negated, _other_region, None),
-    (_negated, _other_configs, None),
-    (_negated, _other_region, (1, 1, 1, 1)),
-    (_restrided, _other_region, None),
-    (_cast, _same, None),
-    (_cut, _same, None),
+DIFFERENCES = (
+    Difference(_negated),
+    Difference(_negated, region=replace(OTHER, configs=(("max_fusion_size", 4),))),
+    Difference(_restrided),
+    Difference(_cast),
+    Difference(_cut),
+    Difference(change=_with("mul_number", value=1.5), own=True),
+    Difference(change=_with("cumsum", dim=1), own=True),
+    Difference(_negated, own=True, reads=(0, 1)),
+    Difference(_restrided, own=True),
 )
 
-__all__ = ["add_twin"]
+__all__ = ["DIFFERENCES", "add_twins"]

@@ -60,7 +60,7 @@ class Hunt:
         examples: how many there are, all lanes together.
         seconds: for the whole hunt.
         each: for one program.
-        lanes: in this order; the first takes half of the examples where there are several.
+        lanes: those of the mutant's that may be used; the first takes half of the examples where there are several.
     """
 
     mutant: Mutant
@@ -97,7 +97,7 @@ class Hunt:
         return Verdict(outcome, kill, tuple(self.others), self.tried, seconds, tuple(self.notes))
 
     def _through_lanes(self, intended: Sequence[str], began: float) -> tuple[Alarm | None, bool]:
-        lanes = [lane for lane in self.lanes if lane in self.mutant.lanes]
+        lanes = [lane for lane in self.mutant.lanes if lane in self.lanes]
         plan = [(lane, laws) for lane in lanes if (laws := _judged_in(lane, intended))]
         for position, (lane, laws) in enumerate(plan):
             left = len(plan) - position

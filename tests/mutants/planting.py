@@ -89,7 +89,7 @@ class Mutant:
         capabilities: what it claims; all that the reference claims by default.
         needs: words of programs (``tests.mutants.needs``), one of which the fault needs to act. Programs without are
             counted as examples, and not judged.
-        lanes: of the fuzzer, in which it can show. What is interpreted shows no fault of generated code.
+        lanes: of the fuzzer, in which it can show, in this order. What is interpreted shows no fault of generated code.
     """
 
     name: str

@@ -146,9 +146,17 @@ def _counted_twice(original: Any) -> Any:
 
 
 def _fault(
-    name: str, sentence: str, laws: tuple[str, ...], suites: tuple[str, ...], target: str, change: Any, **more: Any
+    name: str,
+    sentence: str,
+    laws: tuple[str, ...],
+    suites: tuple[str, ...],
+    target: str,
+    change: Any,
+    *lanes: str,
+    **more: Any,
 ) -> Mutant:
-    return Mutant(name, sentence, laws, suites, (Patch(target, change, **more),))
+    patches = (Patch(target, change, **more),)
+    return Mutant(name, sentence, laws, suites, patches, lanes=lanes or ("structure", "caches"))
 
 
 STALE = ("annotations_in_key", "caches")
@@ -186,6 +194,7 @@ FAULTS = (
         (ANNOTATIONS,),
         "caching.key:annotations_of",
         _annotations_without_places,
+        "caches",
     ),
     _fault(
         "key_without_state",
@@ -202,6 +211,8 @@ FAULTS = (
         (SHAPES, SETTINGS, HITS),
         DETAILS,
         _details_with(program=""),
+        "caches",
+        "structure",
     ),
     _fault(
         "never_hits",
@@ -251,6 +262,8 @@ FAULTS = (
         (HITS,),
         "caching.program:attribute",
         _constants_lost,
+        "caches",
+        "structure",
     ),
     _fault(
         "stored_numbers_rounded",

@@ -65,15 +65,23 @@ def _uuids_unordered(original: Any) -> Any:
     return plan
 
 
-def _fault(name: str, sentence: str, suites: tuple[str, ...], target: str, change: Any) -> Mutant:
-    return Mutant(name, sentence, ("caches", "warm", "uuid_in_key", "counters"), suites, (Patch(target, change),))
+def _fault(name: str, sentence: str, suites: tuple[str, ...], target: str, change: Any, *lanes: str) -> Mutant:
+    laws = ("caches", "warm", "uuid_in_key", "counters")
+    return Mutant(name, sentence, laws, suites, (Patch(target, change),), lanes=lanes or ("structure", "caches"))
 
 
 PLAN = "dynamo_backend:plan_pre_grad"
 
 FAULTS = (
     _fault("uuid_missing", "uuids of passes are no part of the key", (KEYS,), PLAN, _without_uuids),
-    _fault("uuids_unordered", "a list of passes has the key of the list turned round", (KEYS,), PLAN, _uuids_unordered),
+    _fault(
+        "uuids_unordered",
+        "a list of passes has the key of the list turned round",
+        (KEYS,),
+        PLAN,
+        _uuids_unordered,
+        "caches",
+    ),
     _fault(
         "pass_run_on_hit",
         "a late pass runs on a hit as well",
@@ -82,9 +90,14 @@ FAULTS = (
         _on_hits_too,
     ),
     _fault("pass_run_twice", "passes run twice on each graph", (TABLE, EFFECTS), "pre_grad:PreGradPlan.run", _twice),
-    _fault("first_pass_alone", "of a list of passes the first runs", (KEYS,), PLAN, _first_alone),
+    _fault("first_pass_alone", "of a list of passes the first runs", (KEYS,), PLAN, _first_alone, "caches"),
     _fault(
-        "late_without_uuid", "a pass without a uuid runs on a miss alone", (TABLE, ERRORS), PLAN, _late_without_uuid
+        "late_without_uuid",
+        "a pass without a uuid runs on a miss alone",
+        (TABLE, ERRORS),
+        PLAN,
+        _late_without_uuid,
+        "caches",
     ),
     _fault(
         "pass_run_in_regions",
@@ -92,5 +105,6 @@ FAULTS = (
         (EFFECTS,),
         "dynamo_backend:pre_grad_passes_done",
         lambda original: contextlib.nullcontext,
+        "fast",
     ),
 )

@@ -264,7 +264,7 @@ FAULTS = (
         (SIZES,),
         calls(_first_sizes_kept),
         errors=("*",),
-        needs=("dynamic + region", "input:dynamic + region"),
+        lanes=("caches",),
     ),
     Mutant(
         "input_overwritten",
@@ -373,7 +373,7 @@ FAULTS = (
         ("parity",),
         (BORDERS, NORM, "suites/regions/test_nesting.py"),
         (modules(_wrong_dimension),),
-        needs=("inside:sum", "inside:mean", "inside:amax", "inside:amin"),
+        needs=("inside:sum", "inside:mean", "inside:amax", "inside:amin", "training + region"),
     ),
     Mutant(
         "mean_divided_wrongly",
