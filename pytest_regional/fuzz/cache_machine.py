@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.cache_model import FEW, MANY, Key, canonical
+from pytest_regional.fuzz.cache_model import ASKS_FOR_SIZE, FEW, MANY, Key, canonical
 from pytest_regional.fuzz.cache_programs import PROGRAMS, STATES
 from pytest_regional.fuzz.histories import DAMAGES, Clear, Compile, Damage, Event, NewProcess, Player, Restart
 from pytest_regional.fuzz.oracles import LawBrokenError
@@ -64,9 +64,14 @@ _PASSES: tuple[tuple[str | None, ...], ...] = (
 
 def keys(values: Mapping[str, Sequence[Any]]) -> st.SearchStrategy[Key]:
     """Return a strategy of keys with these values; the simplest is one annotated program and nothing else."""
-    # Most of the time under no special setting: what holds for two settings says little.
-    rare = {"state": ("",) * (2 * len(values["state"])) + tuple(values["state"])}
-    drawn = {name: st.sampled_from(found) for name, found in {**values, **rare}.items()}
+    # Most of the time under no special setting: what holds for two settings says little. Symbols say the most of
+    # a program that asks for its size.
+    weighted = {
+        "state": ("",) * (2 * len(values["state"])) + tuple(values["state"]),
+        "program": (*values["program"], ASKS_FOR_SIZE, ASKS_FOR_SIZE),
+        "dynamic": (*values["dynamic"], *values["dynamic"][1:]),
+    }
+    drawn = {name: st.sampled_from(found) for name, found in {**values, **weighted}.items()}
     return st.builds(Key, **drawn).map(canonical)
 
 
@@ -134,10 +139,10 @@ class _Machine(RuleBasedStateMachine):
         self._compile(replace(self.before, passes=self.before.passes[::-1]))
 
     @precondition(lambda self: self.before.dynamic)
-    @rule()
-    def leave_the_guards(self) -> None:
-        """Compile the same for a size that the guards of the last one may exclude."""
-        self._compile(replace(self.before, size=FEW if self.before.size >= MANY else MANY))
+    @rule(data=st.data())
+    def change_the_size(self, data: st.DataObject) -> None:
+        """Compile the same for another size, which the guards of the last one allow or exclude."""
+        self._compile(replace(self.before, size=data.draw(st.sampled_from(self.values["size"]), label="size")))
 
     @precondition(_has_compiled)
     @rule()

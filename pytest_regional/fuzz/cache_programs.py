@@ -29,10 +29,6 @@ def _shorter_region(scope: Scope) -> tuple[Step, ...]:
     return Step("mul", (0, 0), (), (1,), scope), Step("sin", (1,), (), (2,))
 
 
-def _other_operator(scope: Scope) -> tuple[Step, ...]:
-    return Step("add", (0, 0), (), (1,), scope), Step("sin", (1,), (), (2,), scope)
-
-
 def _constants(scope: Scope) -> tuple[Step, ...]:
     """Return steps with a constant tensor and a number that is none of float16's, both outside of the region."""
     return (
@@ -63,7 +59,6 @@ PROGRAMS: Mapping[str, Callable[[Scope], tuple[Step, ...]]] = MappingProxyType(
     {
         "plain": _plain,
         "shorter region": _shorter_region,
-        "other operator": _other_operator,
         "constants": _constants,
         "product": _product,
         ASKS_FOR_SIZE: _cut_off,

@@ -14,14 +14,14 @@ from pytest_regional.fuzz.program import Program, Region, Step
 from tests.mutants import by_fuzz, table, telling
 from tests.mutants.by_fuzz import Hunt, alarms_of
 from tests.mutants.by_suites import ROOT, told_in
-from tests.mutants.faults import FAULTS, caching, configs, graphs, order, passes, plans, sharing, values
+from tests.mutants.faults import FAULTS, arithmetic, caching, configs, graphs, order, passes, plans, sharing, values
 from tests.mutants.odd import BACKENDS, ODD
 from tests.mutants.planting import Mutant, Patch, PlantingError, spec_of
 from tests.mutants.results import Results
 from tests.mutants.verdict import Alarm, Verdict, verdict_of_tests
 
 EVERY = {**FAULTS, **ODD}
-THEMES = (plans, values, graphs, sharing, configs, order, caching, passes)
+THEMES = (plans, values, arithmetic, graphs, sharing, configs, order, caching, passes)
 #: Claims that are judged by the state machine of caches, or by tests that start threads.
 NOT_OF_ONE_PROGRAM = {"caches", "threads"}
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.mutants.faults import caching, configs, graphs, order, passes, plans, sharing, values
+from tests.mutants.faults import arithmetic, caching, configs, graphs, order, passes, plans, sharing, values
 from tests.mutants.planting import Mutant
 
 FAULTS: dict[str, Mutant] = {
     fault.name: fault
-    for theme in (plans, values, graphs, sharing, configs, order, caching, passes)
+    for theme in (plans, values, arithmetic, graphs, sharing, configs, order, caching, passes)
     for fault in theme.FAULTS
 }
