@@ -22,7 +22,13 @@ MAX_FAILURES = 5
 
 
 def judged_by_suites(
-    mutant: Mutant, backend: str = "", *, suites: Sequence[str] = (), timeout: float = 300.0, stop: bool = True
+    mutant: Mutant,
+    backend: str = "",
+    *,
+    suites: Sequence[str] = (),
+    timeout: float = 300.0,
+    stop: bool = True,
+    first: str = "",
 ) -> Verdict:
     """Run the suites of ``mutant``, or ``suites``, against it, and judge by what failed.
 
@@ -32,7 +38,12 @@ def judged_by_suites(
         suites: files to run, in place of the mutant's own.
         timeout: seconds after which the run is stopped.
         stop: whether to stop after a few failures.
+        first: a test that killed it before, and is asked alone before all others.
     """
+    if first:
+        verdict = judged_by_suites(mutant, backend, suites=(first,), timeout=timeout, stop=stop)
+        if verdict.outcome == "killed":
+            return verdict
     files = list(suites or mutant.suites)
     if not files:
         return Verdict("not asked", notes=("no suite asserts this",))

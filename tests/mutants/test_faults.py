@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -11,12 +12,13 @@ from pytest_regional.backends import registry
 from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.oracles import LAWS, LawBrokenError
 from pytest_regional.fuzz.program import Program, Region, Step
-from tests.mutants import by_fuzz, table, telling
+from tests.mutants import by_fuzz, by_suites, table, telling
 from tests.mutants.by_fuzz import Hunt, alarms_of
 from tests.mutants.by_suites import ROOT, told_in
+from tests.mutants.detection import KILLS
 from tests.mutants.faults import FAULTS, arithmetic, caching, configs, graphs, order, passes, plans, sharing, values
 from tests.mutants.odd import BACKENDS, ODD
-from tests.mutants.planting import Mutant, Patch, PlantingError, spec_of
+from tests.mutants.planting import CALLS_FOLDER, Mutant, Patch, PlantingError, spec_of
 from tests.mutants.results import Results
 from tests.mutants.verdict import Alarm, Verdict, verdict_of_tests
 
@@ -70,6 +72,29 @@ def test_a_fault_says_who_is_meant_to_notice(fault):
     assert set(fault.laws) <= {*LAWS, *NOT_OF_ONE_PROGRAM, "order"}
     for suite in fault.suites:
         assert (ROOT / suite).is_file()
+
+
+@pytest.mark.parametrize(("name", "test"), json.loads(KILLS.read_text()).items())
+def test_who_is_asked_first_is_there_and_meant(name, test):
+    file, _, function = test.partition("::")
+    assert file in FAULTS[name].suites
+    assert f"def {function}(" in (ROOT / file).read_text()
+
+
+def test_who_killed_before_is_asked_first_and_the_others_where_it_does_not(monkeypatch):
+    asked = []
+
+    def run(command, environment, timeout):
+        asked.append([part for part in command if part.startswith("suites/")])
+        line = {"test": f"{SUITE}::test_it", "outcome": "passed" if len(asked) == 2 else "failed", "text": ""}
+        Path(environment[telling.FILE]).write_text(json.dumps({**line, "error": "ParityError"}) + "\n")
+        Path(environment[CALLS_FOLDER], "called").touch()
+        return True, ""
+
+    monkeypatch.setattr(by_suites, "_run", run)
+    for _ in range(2):
+        assert by_suites.judged_by_suites(MEANT, first=f"{SUITE}::test_it").outcome == "killed"
+    assert asked == [[f"{SUITE}::test_it"], [f"{SUITE}::test_it"], [SUITE]]
 
 
 @pytest.mark.parametrize("mutant", ODD.values(), ids=ODD)

@@ -106,9 +106,11 @@ def _never_alike(original: Any) -> Any:
 WRONG = ("parity", "compiles", "borders", "plan")
 
 
-def _fault(name: str, sentence: str, target: str, change: Any, laws: tuple[str, ...] = WRONG) -> Mutant:
-    patches = (Patch(target, change),)
-    return Mutant(f"sharing_{name}", sentence, laws, EVERYWHERE, patches, errors=("*",), needs=("region:twins",))
+def _fault(
+    name: str, sentence: str, target: str, change: Any, laws: tuple[str, ...] = WRONG, lane: str = "structure"
+) -> Mutant:
+    more: Any = {"errors": ("*",), "needs": ("region:twins",), "lanes": (lane,)}
+    return Mutant(f"sharing_{name}", sentence, laws, EVERYWHERE, (Patch(target, change),), **more)
 
 
 FAULTS = (
@@ -124,6 +126,7 @@ FAULTS = (
         "inputs of other strides are taken for the same",
         "fingerprint:_Description._geometry",
         _without_strides,
+        lane="fast",  # what is interpreted takes any
     ),
     _fault(
         "ignores_configs",
@@ -148,7 +151,12 @@ FAULTS = (
         _without_shapes,
     ),
     _fault(
-        "ignores_order", "partitions with other order edges are shared", "share:fingerprint", _without_order, ("order",)
+        "ignores_order",
+        "partitions with other order edges are shared",
+        "share:fingerprint",
+        _without_order,
+        ("order",),
+        "fast",
     ),
     _fault(
         "dropped",
