@@ -64,11 +64,16 @@ def _pairs_to_turn_round(program: Program) -> Iterator[tuple[str | int, str | in
     if any(operator_named(step.operator).writes or draws(step) or step.blocks for step in program.steps):
         return  # they have an order of their own
     for first, second in _ordered_pairs(program):
-        made = {number for step in program.steps if _stands_in(step, first) for number in step.results}
-        behind = [step for step in program.steps if _stands_in(step, second)]
+        ahead, behind = ([step for step in program.steps if _stands_in(step, name)] for name in (first, second))
+        made = {number for step in ahead for number in step.results}
         read = live_values(program.steps, [number for step in behind for number in step.operands])
-        if any(step.results for step in behind) and made and not made & read:
+        if made and not made & read and all(map(_computes, (ahead, behind))):
             yield second, first
+
+
+def _computes(steps: Sequence[Step]) -> bool:
+    """Tell whether it matters when ``steps`` run: a view computes nothing."""
+    return any(step.results and operator_named(step.operator).family != "view" for step in steps)
 
 
 def _stands_in(step: Step, name: str | int) -> bool:

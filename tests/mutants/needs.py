@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 
 from pytest_regional.fuzz.features import features_of
+from pytest_regional.fuzz.liveness import live_values
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.program import Program, Step
 
 
 def words_of(program: Program) -> frozenset[str]:
-    """Return the features of ``program``, and ``inside:...`` for each operator and family that regions hold."""
+    """Return the features of ``program``, and ``inside:...`` for each operator and family that regions hold.
+
+    ``inside:independent`` stands for two steps of one region that could change places.
+    """
     return features_of(program) | {*_inside(program)}
 
 
@@ -24,6 +29,21 @@ def _inside(program: Program) -> Iterator[str]:
     for step in _annotated(program):
         yield f"inside:{step.operator}"
         yield f"inside:family:{operator_named(step.operator).family}"
+
+    if any(_is_free(program, *pair) for pair in itertools.combinations(program.steps, 2)):
+        yield "inside:independent"
+
+
+def _is_free(program: Program, first: Step, second: Step) -> bool:
+    """Return whether two steps of one region compute something, and the second reads nothing of the first."""
+    if first.region is None or first.region != second.region:
+        return False
+    if any(operator_named(step.operator).family not in _COMPUTING for step in (first, second)):
+        return False
+    return not live_values(program.steps, second.operands).intersection(first.results)
+
+
+_COMPUTING = ("pointwise", "reduction", "matmul", "norm", "convolution", "index", "scatter")
 
 
 def _annotated(program: Program) -> Iterator[Step]:

@@ -195,11 +195,10 @@ FAULTS = (
     Mutant(
         "unused_tuples_unknown",
         "an unused dropout breaks the split into forward and backward",
-        ("compiles",),
+        (),  # programs that draw for nothing are not made
         (EFFECTS,),
         (Patch("partitioners:pick_from_unused_tuples", lambda original: lambda graph: 0),),
         errors=("*",),
-        needs=("draws",),
     ),
     Mutant(
         "merged_across_borders",
@@ -215,7 +214,10 @@ FAULTS = (
         ("suites/regions/test_symbolic_sizes.py", "suites/regions/test_values_across_borders.py"),
         (Patch("regional_inductor:pass_missing_symbols", lambda original: lambda gm, regions: None),),
         errors=("*",),
-        needs=("dynamic + region", "input:dynamic + region"),
+        needs=tuple(
+            f"input:dynamic + region + op:{name}" for name in ("cat_itself", "tile", "flatten", "reshape", "view")
+        ),
+        lanes=("fast",),
     ),
     Mutant(
         "unboxed",

@@ -58,7 +58,7 @@ FAULTS = (
         ("order",),
         (EDGES, RANDOM),
         (Patch("extract:_tell_order", _forgotten_in_regions),),
-        needs=("region",),
+        needs=("inside:independent",),
         lanes=("fast",),
     ),
     Mutant(
@@ -67,7 +67,7 @@ FAULTS = (
         ("order",),
         (EDGES, RANDOM),
         (Patch("compile_regions:compile_in_order", _without_edges),),
-        needs=("region",),
+        needs=("inside:independent",),
         lanes=("fast",),
     ),
     Mutant(
@@ -76,7 +76,7 @@ FAULTS = (
         ("order",),
         (RANDOM, EDGES),
         (Patch("compile_regions:compile_in_order", _first_edge_alone),),
-        needs=("region",),
+        needs=("inside:independent",),
         lanes=("fast",),
     ),
     Mutant(
@@ -85,7 +85,7 @@ FAULTS = (
         ("order",),
         (TWINS, RANDOM, "suites/control_deps/test_order.py"),
         (Patch("ordering.add:waitable", lambda original: lambda node: node),),
-        needs=("region",),
+        needs=("inside:independent",),
         lanes=("fast",),
     ),
     Mutant(

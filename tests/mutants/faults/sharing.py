@@ -142,13 +142,18 @@ FAULTS = (
         _without_results,
     ),
     _fault(
-        "ignores_dtypes", "partitions of other dtypes are shared", "fingerprint:_Description.value", _without_dtypes
+        "ignores_dtypes",
+        "partitions of other dtypes are shared",
+        "fingerprint:_Description.value",
+        _without_dtypes,
+        lane="fast",
     ),
     _fault(
         "ignores_shapes",
         "partitions of other shapes are shared",
         "fingerprint:_Description._geometry",
         _without_shapes,
+        lane="fast",
     ),
     _fault(
         "ignores_order",
