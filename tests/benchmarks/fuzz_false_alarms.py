@@ -1,7 +1,8 @@
 """Judge random programs and print every alarm: ``python -m tests.benchmarks.fuzz_false_alarms --backend aot_eager``.
 
-On a backend that is believed right each alarm is a real defect, or a fault of a law or of the generator. With
-``--laws parity`` the laws are named, and each is judged on every program.
+On a backend that is believed right each alarm is a real defect, or a fault of a law or of the generator. Those that
+were looked into, and are PyTorch's, are kept as findings in ``known_alarms``: an alarm with the signature of one of
+them is counted under its name. With ``--laws parity`` the laws are named, and each is judged on every program.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import platform
 import random
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import torch
 
+from pytest_regional.fuzz.features import features_of
+from pytest_regional.fuzz.findings import AnyFinding, Finding, FindingsFolder, signature_of
 from pytest_regional.fuzz.oracles import LAWS, BadProgramError, Judgement, LawBrokenError, judge
 from pytest_regional.fuzz.program import Program
 from pytest_regional.fuzz.random_rows import random_program
@@ -33,24 +37,39 @@ def drawn(examples: int, number: int) -> list[Program]:
     return list(found.values())
 
 
-class Tally:
-    """Counts what became of programs."""
+#: Findings that a campaign made and that somebody looked into; each has a script in ``docs/findings``.
+KNOWN = Path(__file__).with_name("known_alarms")
 
-    def __init__(self) -> None:
+
+class Tally:
+    """Counts what became of programs.
+
+    Args:
+        known: defects of PyTorch that were looked into.
+    """
+
+    def __init__(self, known: Iterable[AnyFinding] = ()) -> None:
+        self.known = [finding for finding in known if isinstance(finding, Finding)]
         self.verdicts: collections.Counter[str] = collections.Counter()
         self.laws: collections.Counter[str] = collections.Counter()
         self.skips: collections.Counter[str] = collections.Counter()
         self.seconds: collections.Counter[str] = collections.Counter()
 
-    def add(self, judgement: Judgement) -> None:
-        """Count one."""
-        shared = judgement.known and all(error.without_backend for error in judgement.known)
-        verdict = "fails with AOTAutograd alone" if shared else "alarm" if judgement.known else "ok"
-        self.verdicts[verdict] += 1
-        self.verdicts.update("  {} ({}): {}".format(*_signature(error)) for error in judgement.known)
+    def add(self, program: Program, judgement: Judgement) -> list[LawBrokenError]:
+        """Count one program; return the alarms that no known defect explains."""
+        names = [self._explained(error, features_of(program)) for error in judgement.known]
+        alarms = [error for error, name in zip(judgement.known, names, strict=True) if name is None]
+        self.verdicts["alarm" if alarms else "known defect of PyTorch" if names else "ok"] += 1
+        self.verdicts.update(f"  known: {name}" for name in names if name)
+        self.verdicts.update("  {} ({}): {}".format(*_signature(error)) for error in alarms)
         self.laws.update(judgement.laws)
         self.skips.update(f"{name}: {reason}"[:150] for name, reason in judgement.skipped.items())
         self.seconds.update(judgement.spent)
+        return alarms
+
+    def _explained(self, error: LawBrokenError, features: frozenset[str]) -> str | None:
+        signature = signature_of(error)
+        return next((known.name for known in self.known if known.signature.covers(signature, features)), None)
 
     def lines(self) -> Iterator[str]:
         """Yield the report."""
@@ -69,7 +88,7 @@ def main() -> None:
     options = _options()
     logging.disable(logging.CRITICAL)  # compilers log what eager refuses as well
     warnings.simplefilter("ignore")
-    tally, shown = Tally(), set[tuple[str, str, str]]()
+    tally, shown = Tally(FindingsFolder(options.known)), set[tuple[str, str, str]]()
     examples = drawn(options.examples, options.seed)
     started = time.perf_counter()
     with regional(options.backend, options.device, expects_regions=False) as harness:
@@ -84,11 +103,10 @@ def main() -> None:
             except BadProgramError as error:
                 tally.verdicts[f"bad program: {str(error).splitlines()[0][:160]}"] += 1
                 continue
-            tally.add(judgement)
-            for error in judgement.known:
-                if _signature(error) not in shown:
-                    shown.add(_signature(error))
-                    print(f"--- example {number}\n{error}\n", flush=True)
+            for alarm in tally.add(program, judgement):
+                if _signature(alarm) not in shown:
+                    shown.add(_signature(alarm))
+                    print(f"--- example {number}\n{alarm}\n", flush=True)
     spent = time.perf_counter() - started
     print(f"torch {torch.__version__}, Python {platform.python_version()}, {options.backend} on {options.device}")
     print(f"lane {options.lane}, seed {options.seed}: {len(examples)} examples, {spent / len(examples):.3f} s each")
@@ -104,6 +122,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop early, and report")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--laws", type=lambda text: list(LAWS) if text == "all" else text.split(","), default=None)
+    parser.add_argument("--known", type=Path, default=KNOWN, help="folder of findings that are looked into")
     return parser.parse_args()
 
 
