@@ -89,9 +89,22 @@ def fakes_checked() -> contextlib.AbstractContextManager[Any]:
     ``torch._subclasses.fake_utils.CrossRefFakeMode`` (2.11 to 2.15); it raises ``AssertionError``, and for strides
     ``MetadataMismatchError``, a ``RuntimeError``, and says which operator.
     """
-    mode: contextlib.AbstractContextManager[Any] = symbol("torch._subclasses.fake_utils", "CrossRefFakeMode")(
-        check_aliasing=False, only_check_ops_with_meta=False
-    )
+
+    class Checking(symbol("torch._subclasses.fake_utils", "CrossRefFakeMode")):  # type: ignore[misc]  # torch's class
+        """Lets Dynamo trace eager loops and conditions, whose frames it would refuse for ever under other modes."""
+
+        supports_higher_order_operators = True
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            return True
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if isinstance(func, symbol("torch._ops", "HigherOrderOperator")):
+                return func(*args, **(kwargs or {}))
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+    mode: contextlib.AbstractContextManager[Any] = Checking(check_aliasing=False, only_check_ops_with_meta=False)
     return mode
 
 

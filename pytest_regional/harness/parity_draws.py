@@ -29,7 +29,21 @@ def _draws(func: Any) -> bool:
     return name in _DRAWING and func._schema.is_mutable == name.endswith("_")
 
 
-class RecordedDraws(TorchDispatchMode):  # type: ignore[misc]
+class _BesideCompilers(TorchDispatchMode):  # type: ignore[misc]
+    """A mode under which eager loops and conditions, which Dynamo traces, go on as without; what they draw is not seen.
+
+    Without the two answers Dynamo would refuse the frames of the program for the rest of the process (2.11 to 2.15).
+    """
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return that a compile under the mode is to be done as without it."""
+        return True
+
+
+class RecordedDraws(_BesideCompilers):
     """Keeps what is drawn while it is active, in ``drawn``."""
 
     def __init__(self) -> None:
@@ -43,7 +57,7 @@ class RecordedDraws(TorchDispatchMode):  # type: ignore[misc]
         return made
 
 
-class RepeatedDraws(TorchDispatchMode):  # type: ignore[misc]
+class RepeatedDraws(_BesideCompilers):
     """Gives ``drawn`` in place of what would be drawn, in float64 where it is of floating point.
 
     What does not fit is drawn anew; ``left`` holds what nobody asked for.

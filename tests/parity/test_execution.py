@@ -225,6 +225,17 @@ def test_the_anchor_draws_what_the_program_draws(program):
     torch.testing.assert_close(eager.grads["grad of input 0"].value, anchor.grads["grad of input 0"].value.half())
 
 
+def test_a_loop_that_dynamo_traces_runs_again_behind_an_anchor_that_draws():
+    def twice(x):
+        start = torch.zeros((), dtype=torch.int64)
+        body = lambda i, y: (i + 1, y.sin())  # noqa: E731
+        return torch._higher_order_ops.while_loop(lambda i, y: i < 2, body, (start, x))[1] * torch.rand_like(x)
+
+    x = torch.randn(3)
+    assert execute(twice, (x,), anchor=True).anchor_unavailable_reason is None
+    assert execute(twice, (x,)).exception is None
+
+
 def test_a_module_is_left_as_it_was_by_an_anchor_that_draws():
     norm = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Dropout())
     before = {name: value.clone() for name, value in norm.state_dict().items()}
