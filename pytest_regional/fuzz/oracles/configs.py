@@ -23,6 +23,7 @@ def check_configs(trial: Trial) -> None:
     for graph in graphs:
         for partition in graph.partitions:
             _check_partition(trial, graph, partition)
+        _check_calls(trial, graph)
 
 
 def _check_partition(trial: Trial, graph: WatchedGraph, partition: WatchedPartition) -> None:
@@ -38,6 +39,25 @@ def _check_partition(trial: Trial, graph: WatchedGraph, partition: WatchedPartit
                 f"a partition of region {region!r} of the {graph.kind} graph was compiled with "
                 f"{name}={partition.seen[name]!r}; {_reason(asked, name)} {expected[name]!r}",
                 origin=f"a setting that the annotation {'names' if name in asked else 'does not name'}",
+                region=region,
+            )
+
+
+def _check_calls(trial: Trial, graph: WatchedGraph) -> None:
+    """Judge whose code the regions of the result call: of several that are equal one may have been compiled for all."""
+    for artifact, region, asked in zip(graph.calls, graph.called, graph.configs, strict=True):
+        partition = trial.cold.watched.artifacts.get(artifact)
+        if asked is None or partition is None:
+            continue
+        expected = {**graph.settings, **asked}
+        wrong = [name for name in partition.seen if partition.seen[name] != expected.get(name)]
+        if wrong:
+            raise trial.broken(
+                "configs",
+                "backward" if graph.kind == "backward" else "compile",
+                f"region {region!r} of the {graph.kind} graph calls what was compiled with "
+                f"{wrong[0]}={partition.seen[wrong[0]]!r}; {_reason(asked, wrong[0])} {expected.get(wrong[0])!r}",
+                origin="a call of code that has other settings",
                 region=region,
             )
 

@@ -27,10 +27,10 @@ def check_determinism(trial: Trial) -> None:
         )
 
 
-def plan_of(run: Run) -> list[tuple[str, list[Any]]]:
-    """Return kind and partitions of each graph as plain data."""
+def plan_of(run: Run) -> list[tuple[str, list[Any], list[str | None]]]:
+    """Return kind and partitions of each graph, and the regions in the order of their calls, as plain data."""
     return [
-        (graph.kind, [(partition.regions, partition.operators) for partition in graph.partitions])
+        (graph.kind, [(partition.regions, partition.operators) for partition in graph.partitions], graph.called)
         for graph in run.watched.graphs
     ]
 

@@ -76,6 +76,7 @@ class WatchedGraph:
         partitions: what of it was handed to Inductor, in order.
         calls: for each call of a compiled region in the result: identity of the artifact.
         called: for each of them: name of the region that the call is annotated with, or None.
+        configs: for each of them: what that annotation asks of Inductor, or None.
         eager: operators in the result that are annotated and are no compiled call.
         outside: operators in the result that are not annotated.
         shows: whether the backend returned a graph module, so that ``calls`` and ``eager`` say something.
@@ -88,6 +89,7 @@ class WatchedGraph:
     partitions: list[WatchedPartition] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
     called: list[str | None] = field(default_factory=list)
+    configs: list[dict[str, Any] | None] = field(default_factory=list)
     eager: list[str] = field(default_factory=list)
     outside: list[str] = field(default_factory=list)
     shows: bool = False
@@ -162,6 +164,7 @@ class Watched(CompileSpy):
                 graph.calls.append(id(artifact))
                 region = annotated.region_of(node)
                 graph.called.append(region[0] if region else None)
+                graph.configs.append(annotated.configs_of(node) if region else None)
                 self._kept.append(artifact)
             elif node.op == "call_function" and annotated.operator_of(node):
                 kind = graph.eager if annotated.region_of(node) else graph.outside

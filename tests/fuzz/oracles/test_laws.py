@@ -125,6 +125,20 @@ def test_configs(broken, monkeypatch):
     assert "max_fusion_size=64; its annotation says 8" in error.detail
 
 
+def test_configs_of_what_is_shared(broken):
+    """Two equal regions, one of which asks for more: both call what was compiled for the first."""
+    two = chain(("sin", A), ("exp", ()), ("sin", (Region("b", (("max_fusion_size", 4),)),)))
+
+    def share(gm):
+        first, *others = [node for node in gm.graph.nodes if artifact_behind(node.target) is not None]
+        for node in others:
+            node.target = first.target
+
+    error = broken(two, "configs", finish=share)
+    assert error.origin == "a call of code that has other settings"
+    assert "its annotation says 4" in error.detail
+
+
 def test_configs_that_stay(broken):
     def leak(gm):
         torch._inductor.config.max_fusion_size = 3
@@ -147,6 +161,19 @@ def test_determinism(broken):
         annotate_as(operator_nodes(gm)[0], inductor_region=f"region {next(count)}")
 
     assert broken(chain(("sin", A)), "determinism", edit=another_region).origin == "another plan"
+
+
+def test_determinism_of_calls(broken):
+    turns = iter(range(100))
+
+    def exchange_calls(gm):
+        first, second = [node for node in gm.graph.nodes if artifact_behind(node.target) is not None]
+        if next(turns) % 2:
+            for node in (second, *second.users):
+                first.prepend(node)
+
+    two = Program(UNORDERED.arguments, UNORDERED.steps[:2], (2, 3), training=False)
+    assert broken(two, "determinism", finish=exchange_calls).origin == "another plan"
 
 
 # Caches: faults of the reference backend's own
