@@ -16,5 +16,7 @@ def unknown_name(what: str, name: object, valid: Iterable[str]) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return ``1 region`` or ``3 regions``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """Return ``1 region`` or ``3 regions``, ``2 histories``."""
+    if count == 1:
+        return f"{count} {noun}"
+    return f"{count} {noun[:-1]}ies" if noun.endswith("ry") else f"{count} {noun}s"

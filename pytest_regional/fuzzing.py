@@ -18,10 +18,11 @@ from pytest_regional.timeout import RegionalTimeoutError, time_limit
 
 if TYPE_CHECKING:
     from pytest_regional.fuzz.campaign import CampaignResult
-    from pytest_regional.fuzz.findings import Finding
+    from pytest_regional.fuzz.findings import AnyFinding
     from pytest_regional.fuzz.oracles import LawBrokenError
     from pytest_regional.fuzz.program import Program
     from pytest_regional.harness.regional import Regional
+    from pytest_regional.report.progress import ProgressNote
     from pytest_regional.session import RegionalSession
 
 #: Seconds that judging one program may take, unless ``--regional-timeout`` says otherwise.
@@ -32,6 +33,10 @@ SHARD_ARGUMENT = "regional_fuzz_shard"
 
 FUZZ: pytest.StashKey[FuzzTest] = pytest.StashKey()
 """The fuzz test that an item is."""
+
+
+#: As many programs as one history takes the time of.
+HISTORY = 5
 
 
 class NewFindingsError(AssertionError):
@@ -60,6 +65,7 @@ class FuzzTest:
         limit: seconds that one program may take.
         result: what came of it, once it ran.
         lane: the lane that it ran in.
+        unit: what it judged: programs or histories.
     """
 
     regional: Regional
@@ -73,6 +79,7 @@ class FuzzTest:
     limit: float = EXAMPLE_SECONDS
     result: CampaignResult | None = None
     lane: str = ""
+    unit: str = "program"
     scripts: dict[str, str] = field(default_factory=dict)
 
     def run(
@@ -94,7 +101,7 @@ class FuzzTest:
                 without the backend is kept as a finding of ``aot_eager``, and is no reason to fail another backend.
         """
         from pytest_regional.fuzz.campaign import CAPTURE, Campaign
-        from pytest_regional.fuzz.findings import FindingsFolder
+        from pytest_regional.fuzz.findings import Finding, FindingsFolder
         from pytest_regional.report.progress import ProgressNote
 
         __tracebackhide__ = True
@@ -109,13 +116,54 @@ class FuzzTest:
             device=self.regional.device_under_test.name,
             lane=lane,
             laws=laws,
-            known=[finding for finding in folder if finding.backend in (self.backend, CAPTURE)],
+            known=[
+                finding
+                for finding in folder
+                if isinstance(finding, Finding) and finding.backend in (self.backend, CAPTURE)
+            ],
             running=self._note("judging"),
             found=lambda finding: self._found(folder, finding),
-            progress=(progress := ProgressNote(self._note("progress"), self.name)),
+            progress=(progress := ProgressNote(self._note("progress"), self.name, self.unit)),
         )
+        return self._through(campaign.run, progress)
+
+    def run_histories(self, lane: str, *, processes: bool = True) -> CampaignResult:
+        """Play histories of caches in ``lane``, against a model of what has to answer, and return the result.
+
+        Args:
+            lane: ``"structure"``, ``"fast"`` or ``"full"``.
+            processes: whether some compiles happen in new processes, which take seconds; not in lane ``structure``.
+
+        Raises:
+            NewFindingsError: with a line for each defect that is not among the known findings.
+        """
+        from pytest_regional.fuzz.cache_campaign import CacheCampaign
+        from pytest_regional.fuzz.findings import FindingsFolder
+        from pytest_regional.fuzz.history_findings import HistoryFinding
+        from pytest_regional.report.progress import ProgressNote
+
+        __tracebackhide__ = True
+        self.lane, self.unit = lane, "history"
+        folder = FindingsFolder(self.folder)
+        campaign = CacheCampaign(
+            self.regional,
+            self.budget.part(HISTORY),
+            self.seed,
+            self.backend,
+            lane,
+            processes=processes,
+            known=[
+                finding for finding in folder if isinstance(finding, HistoryFinding) and finding.backend == self.backend
+            ],
+            found=lambda finding: self._found(folder, finding),
+            progress=(progress := ProgressNote(self._note("progress"), self.name, self.unit)),
+        )
+        return self._through(campaign.run, progress)
+
+    def _through(self, run: Callable[[], CampaignResult], progress: ProgressNote) -> CampaignResult:
+        __tracebackhide__ = True
         with _quiet_logs(), contextlib.closing(progress):
-            self.result = campaign.run()
+            self.result = run()
         self._check(self.result)
         return self.result
 
@@ -136,18 +184,18 @@ class FuzzTest:
         self.scratch.mkdir(parents=True, exist_ok=True)
         return self.scratch / f"{kind}-{self.lane}-{self.shard}-{os.getpid()}.json"
 
-    def _found(self, folder: Any, finding: Finding) -> None:
+    def _found(self, folder: Any, finding: AnyFinding) -> None:
         self.scripts[finding.name] = str(folder.save_shown(finding))
 
     def _check(self, result: CampaignResult) -> None:
         __tracebackhide__ = True
         if not result.examples:
-            raise NewFindingsError("the campaign judged no program: give --regional-fuzz more")
+            raise NewFindingsError(f"the campaign judged no {self.unit}: give --regional-fuzz more")
         own = [finding for finding in result.findings if finding.backend == self.backend]
         if own:
             lines = [f"{finding.title}\n    {self.scripts[finding.name]}" for finding in own]
             raise NewFindingsError(
-                f"{plural(len(lines), 'new finding')} in {plural(result.examples, 'program')} (seed {self.seed}):\n  "
+                f"{plural(len(lines), 'new finding')} in {plural(result.examples, self.unit)} (seed {self.seed}):\n  "
                 + "\n  ".join(lines)
             )
 
@@ -159,6 +207,7 @@ class FuzzTest:
             return None
         return {
             "lane": self.lane,
+            "unit": self.unit,
             "shard": self.shard,
             "seed": self.seed,
             "examples": result.examples,
@@ -170,12 +219,12 @@ class FuzzTest:
             "findings": [self._finding_facts(finding) for finding in result.findings],
         }
 
-    def _finding_facts(self, finding: Finding) -> dict[str, Any]:
+    def _finding_facts(self, finding: AnyFinding) -> dict[str, Any]:
         result = self.result
         return {
             "name": finding.name,
             "title": finding.title,
-            "steps": len(finding.program.steps),
+            "size": finding.size,
             "first_seen": result.first_seen[finding.name] if result else 0,
             "script": self.scripts[finding.name],
         }

@@ -1,12 +1,12 @@
 """A state machine for caches: any history of compiles, restarts, new processes, changes and damaged files.
 
-It draws what :mod:`~pytest_regional.fuzz.histories` performs. Needs the ``hypothesis`` package.
+It draws what :mod:`~pytest_regional.fuzz.histories` plays. Needs the ``hypothesis`` package.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,8 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.cache_model import ASKS_FOR_SIZE, FEW, MANY, Key, canonical
 from pytest_regional.fuzz.cache_programs import PROGRAMS, STATES
-from pytest_regional.fuzz.histories import DAMAGES, Clear, Compile, Damage, Event, NewProcess, Player, Restart
-from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.histories import DAMAGES, Clear, Compile, Damage, Event, NewProcess, Restart, run_history
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
@@ -76,33 +75,24 @@ def keys(values: Mapping[str, Sequence[Any]]) -> st.SearchStrategy[Key]:
 
 
 def _has_compiled(machine: _Machine) -> bool:
-    return not machine.is_over and bool(machine.player.performed)
-
-
-def _has_stored(machine: _Machine) -> bool:
-    return not machine.is_over and bool(machine.player.model.stored)
+    return bool(machine.events)
 
 
 class _Machine(RuleBasedStateMachine):
-    """The rules; :func:`play_histories` gives each run its harness, and what to do where a history breaks the model."""
+    """The rules: they say what happens next; what happened is played when the history is complete.
 
-    regional: Regional
-    values: Mapping[str, Sequence[Any]]
-    processes: bool
-    broke: Callable[[Sequence[Event], LawBrokenError], Any]
-    ended: Callable[[], bool]
-    stopped: ClassVar[bool] = False
+    Hypothesis wants to be told the same twice for the same draws. Histories are therefore drawn without looking at the
+    backend, whose answers may depend on more than them.
+    """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_over = type(self).stopped
+    values: ClassVar[Mapping[str, Sequence[Any]]]
+    processes: ClassVar[bool]
+    drawn: ClassVar[list[tuple[Event, ...]]]
 
     @initialize(data=st.data())
     def begin(self, data: st.DataObject) -> None:
         """Start with empty caches; few things change in one history, so that they meet again."""
-        if self.is_over:
-            return
-        self.player = Player(self.regional)
+        self.events: list[Event] = []
         self.before: Key = data.draw(keys(self.values), label="what there is")
         free = [name for name, values in self.values.items() if len(values) > 1]
         varied = data.draw(st.lists(st.sampled_from(free), min_size=1, max_size=3, unique=True), label="what changes")
@@ -111,8 +101,6 @@ class _Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def compile_and_run(self, data: st.DataObject) -> None:
         """Compile something and run it twice."""
-        if self.is_over:
-            return
         changes = {name: data.draw(st.sampled_from(values), label=name) for name, values in self.varied.items()}
         self._compile(canonical(replace(self.before, **changes)))
 
@@ -121,7 +109,7 @@ class _Machine(RuleBasedStateMachine):
     def compile_again(self, restart: bool) -> None:
         """Compile the same once more, in this process or the next."""
         if restart:
-            self._perform(Restart())
+            self.events.append(Restart())
         self._compile(self.before)
 
     @precondition(_has_compiled)
@@ -132,7 +120,7 @@ class _Machine(RuleBasedStateMachine):
         value = data.draw(st.sampled_from(self.varied[name]), label="to")
         self._compile(canonical(replace(self.before, **{name: value})))
 
-    @precondition(lambda self: not self.is_over and len(self.before.passes) > 1)
+    @precondition(lambda self: len(self.before.passes) > 1)
     @rule()
     def turn_passes_round(self) -> None:
         """Compile the same with its passes in the opposite order."""
@@ -148,73 +136,59 @@ class _Machine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         """Forget what this process holds."""
-        self._perform(Restart())
+        self.events.append(Restart())
 
     @precondition(_has_compiled)
     @rule(number=st.integers(0, 63), damage=st.sampled_from(sorted(DAMAGES)))
     def damage_a_file(self, number: int, damage: str) -> None:
         """Damage a file of the cache."""
-        self._perform(Damage(number, damage))
+        self.events.append(Damage(number, damage))
 
     @precondition(_has_compiled)
     @rule()
     def clear(self) -> None:
         """Delete the cache, and begin a new process."""
-        self._perform(Clear())
+        self.events.append(Clear())
 
-    @precondition(lambda self: self.processes and _has_stored(self))
+    @precondition(lambda self: self.processes and _has_compiled(self))
     @rule(rarely=st.integers(0, 7))
     def compile_in_a_new_process(self, rarely: int) -> None:
         """Compile what was compiled last in another process. It takes seconds, so not always when it is drawn."""
         if rarely == 7:
-            self._perform(NewProcess(self.before))
+            self.events.append(NewProcess(self.before))
 
     def _compile(self, key: Key) -> None:
         self.before = key
-        self._perform(Compile(key))
-
-    def _perform(self, event: Event) -> None:
-        if self.is_over:
-            return
-        try:
-            self.player.perform(event)
-        except LawBrokenError as error:
-            self.is_over = True
-            self.broke(self.player.performed, error)
+        self.events.append(Compile(key))
 
     def teardown(self) -> None:
-        """Ask whether there is to be another history."""
-        if not type(self).stopped:
-            type(self).stopped = self.ended()
+        """Hand the history over."""
+        self.drawn.append(tuple(self.events))
 
 
-def play_histories(
-    regional: Regional,
-    seed: int,
-    number: int,
-    *,
-    processes: bool = True,
-    broke: Callable[[Sequence[Event], LawBrokenError], Any],
-    over: Callable[[], bool] = lambda: False,
-) -> None:
-    """Play up to ``number`` histories against the backend under test.
+def histories(values: Mapping[str, Sequence[Any]], seed: int, *, processes: bool = True) -> Iterator[tuple[Event, ...]]:
+    """Yield histories without end, the same for the same seed.
 
     Args:
-        regional: the harness.
+        values: what the fields of keys may be: see :func:`fields_of_keys`.
         seed: what they are drawn from.
-        number: how many.
         processes: whether some compiles happen in new processes.
-        broke: called where a history breaks the model, with its events so far; the history ends there.
-        over: asked after each history: whether it was the last.
     """
+    for number in itertools.count():
+        drawn: list[tuple[Event, ...]] = []
+        machine = type("CacheMachine", (_Machine,), {"values": values, "processes": processes, "drawn": drawn})
+        run_state_machine_as_test(hypothesis.seed((seed * 1_000_003 + number) % 2**64)(machine), settings=_settings())
+        yield from dict.fromkeys(history for history in drawn if history)
+
+
+def histories_for(regional: Regional, seed: int, *, processes: bool = True) -> Iterator[tuple[Event, ...]]:
+    """Yield histories of what the backend under test has."""
     values = fields_of_keys(
         passes=bool(regional.spec.supports("pre_grad_timing")),
         training=bool(regional.spec.supports("backward")),
         dynamic=bool(regional.spec.supports("dynamic_shapes")),
     )
-    given = {"regional": regional, "values": values, "processes": processes}
-    machine = type("CacheMachine", (_Machine,), {**given, "broke": staticmethod(broke), "ended": staticmethod(over)})
-    run_state_machine_as_test(hypothesis.seed(seed)(machine), settings=_settings(number))
+    return histories(values, seed, processes=processes)
 
 
 def run_cache_machine(
@@ -222,8 +196,8 @@ def run_cache_machine(
     budget: Budget,
     seed: int,
     *,
+    lane: str = "structure",
     processes: bool = True,
-    scope: Callable[[], Any] | None = None,
 ) -> int:
     """Play histories until the budget is spent; return how many.
 
@@ -231,37 +205,23 @@ def run_cache_machine(
         regional: the harness.
         budget: how many histories, or how long.
         seed: what they are drawn from.
+        lane: the lane that they are played in.
         processes: whether some compiles happen in new processes.
-        scope: returns a context that histories run in, such as one that switches a cache on.
 
     Raises:
         LawBrokenError: the first history that breaks the model.
     """
+    drawn = histories_for(regional, seed, processes=processes)
     clock = budget.start()
-    broken: list[LawBrokenError] = []
-
-    def over() -> bool:
-        clock.spent += 1
-        return clock.over or bool(broken)
-
     while not clock.over:
-        with (scope or contextlib.nullcontext)():
-            play_histories(
-                regional,
-                seed + clock.spent,
-                min(budget.examples or _BATCH, _BATCH),
-                processes=processes,
-                broke=lambda history, error: broken.append(error),
-                over=over,
-            )
-        if broken:
-            raise broken[0]
+        run_history(regional, next(drawn), lane=lane)
+        clock.spent += 1
     return clock.spent
 
 
-def _settings(examples: int) -> hypothesis.settings:
+def _settings() -> hypothesis.settings:
     return hypothesis.settings(
-        max_examples=examples,
+        max_examples=_BATCH,
         phases=(hypothesis.Phase.generate,),
         stateful_step_count=LONGEST_HISTORY,
         deadline=None,
@@ -271,4 +231,4 @@ def _settings(examples: int) -> hypothesis.settings:
     )
 
 
-__all__ = ["fields_of_keys", "keys", "play_histories", "run_cache_machine"]
+__all__ = ["fields_of_keys", "histories", "histories_for", "keys", "run_cache_machine"]

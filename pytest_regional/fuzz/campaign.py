@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from pytest_regional.fuzz import files
 from pytest_regional.fuzz.budget import Budget, Clock
 from pytest_regional.fuzz.features import features_of
-from pytest_regional.fuzz.findings import Finding, installed_versions, signature_of
+from pytest_regional.fuzz.findings import AnyFinding, Finding, installed_versions, signature_of
 from pytest_regional.fuzz.oracles import LawBrokenError
 from pytest_regional.fuzz.program import Program
 from pytest_regional.fuzz.reducer import reduce_program
@@ -57,7 +57,7 @@ class CampaignResult:
     bad: int = 0
     seconds: float = 0.0
     reducing: float = 0.0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[AnyFinding] = field(default_factory=list)
     first_seen: dict[str, int] = field(default_factory=dict)
     met: Counter[str] = field(default_factory=Counter)
 
@@ -129,7 +129,7 @@ class Campaign:
     def _is_passed_over(self, program: Program) -> bool:
         features = features_of(program)
         often = [finding for finding in self._known if self._result.met[finding.name] >= MET_OFTEN]
-        if not any(finding.needs <= features for finding in often):
+        if not any(finding.features <= features for finding in often):
             return False
         return self._chance.random() >= JUDGED_ALL_THE_SAME
 

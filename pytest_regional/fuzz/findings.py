@@ -11,14 +11,18 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_regional.fuzz import files
 from pytest_regional.fuzz.features import features_of
+from pytest_regional.fuzz.history_findings import HistoryFinding
 from pytest_regional.fuzz.program import Program
 from pytest_regional.fuzz.script_check import shows
 from pytest_regional.fuzz.scripts import Case, stand_alone, with_harness
 from pytest_regional.fuzz.signature import Signature
+
+if TYPE_CHECKING:
+    from pytest_regional.harness.regional import Regional
 
 #: Raised when the meaning of a finding file changes.
 VERSION = 1
@@ -60,9 +64,14 @@ class Finding:
         return f"{self.backend.rpartition(':')[2]}-{self.signature.name}"
 
     @property
-    def needs(self) -> frozenset[str]:
+    def features(self) -> frozenset[str]:
         """The features that a program has to have to show it, as far as the reduced one tells."""
         return features_of(self.program)
+
+    @property
+    def size(self) -> int:
+        """How many steps the program has."""
+        return len(self.program.steps)
 
     @property
     def title(self) -> str:
@@ -71,24 +80,29 @@ class Finding:
         return f"{self.signature} ({', '.join(self.program.operators)}{blamed})"
 
     @property
-    def case(self) -> Case:
-        """What its script is to show."""
-        return Case(self.program, self.signature.law, self.title, self.backend, self.device, self.lane)
+    def script(self) -> str:
+        """Its script, which needs this package."""
+        return with_harness(self.title, self.program.source, self.backend, self.device)
 
     @property
-    def script(self) -> str:
-        """Its script: with nothing but torch where that can show it."""
-        return stand_alone(self.case) or with_harness(self.case)
+    def script_with_torch_alone(self) -> str | None:
+        """A script that needs nothing but torch; None where the law cannot be shown so."""
+        return stand_alone(Case(self.program, self.signature.law, self.title, self.backend))
+
+    def judge(self, regional: Regional) -> None:
+        """Judge the program again by the law that it broke.
+
+        Raises:
+            LawBrokenError: it still does.
+            BadProgramError: eager refuses the program.
+        """
+        from pytest_regional.fuzz.oracles import judge
+
+        judge(regional, self.program, lane=self.lane, laws=(self.signature.law,))
 
     def to_data(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        signature = self.signature
+        """Return it as plain data, all but version and signature."""
         return {
-            "version": VERSION,
-            "law": signature.law,
-            "stage": signature.stage,
-            "origin": signature.origin,
-            "features": sorted(signature.features),
             "detail": self.detail,
             "region": self.region,
             "backend": self.backend,
@@ -100,31 +114,59 @@ class Finding:
         }
 
     @classmethod
-    def from_data(cls, data: Any) -> Finding:
+    def from_data(cls, signature: Signature, data: Mapping[str, Any]) -> Finding:
         """Return the finding that plain data describes.
 
         Raises:
-            FindingError: it describes none, or one of another version.
+            ProgramFileError: what it holds is no program.
         """
-        version = data.get("version") if isinstance(data, Mapping) else None
-        if version != VERSION:
-            raise FindingError(f"the finding has version {version!r}, this pytest-regional reads version {VERSION}")
-        try:
-            return cls(
-                Signature(data["law"], data["stage"], data["origin"], frozenset(data["features"])),
-                files.from_data(data["program"]),
-                files.from_data(data["found"]),
-                data["detail"],
-                data["region"],
-                data["backend"],
-                data["device"],
-                data["lane"],
-                data["versions"],
-            )
-        except (KeyError, TypeError) as error:
-            raise FindingError(f"no finding: {type(error).__name__}: {error}") from error
-        except files.ProgramFileError as error:
-            raise FindingError(str(error)) from error
+        return cls(
+            signature,
+            files.from_data(data["program"]),
+            files.from_data(data["found"]),
+            data["detail"],
+            data["region"],
+            data["backend"],
+            data["device"],
+            data["lane"],
+            data["versions"],
+        )
+
+
+#: A program that breaks a law, or a history that breaks the model of a cache.
+AnyFinding: TypeAlias = "Finding | HistoryFinding"
+
+
+def to_data(finding: AnyFinding) -> dict[str, Any]:
+    """Return ``finding`` as plain data."""
+    signature = finding.signature
+    return {
+        "version": VERSION,
+        "law": signature.law,
+        "stage": signature.stage,
+        "origin": signature.origin,
+        "features": sorted(signature.features),
+        **finding.to_data(),
+    }
+
+
+def from_data(data: Any) -> AnyFinding:
+    """Return the finding that plain data describes.
+
+    Raises:
+        FindingError: it describes none, or one of another version.
+    """
+    version = data.get("version") if isinstance(data, Mapping) else None
+    if version != VERSION:
+        raise FindingError(f"the finding has version {version!r}, this pytest-regional reads version {VERSION}")
+    kind = HistoryFinding if "history" in data else Finding
+    try:
+        signature = Signature(data["law"], data["stage"], data["origin"], frozenset(data["features"]))
+        return kind.from_data(signature, data)
+    except (KeyError, TypeError) as error:
+        raise FindingError(f"no finding: {type(error).__name__}: {error}") from error
+    except files.ProgramFileError as error:
+        raise FindingError(str(error)) from error
 
 
 def signature_of(broken: Any, program: Program | None = None) -> Signature:
@@ -143,7 +185,7 @@ class FindingsFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def __iter__(self) -> Iterator[Finding]:
+    def __iter__(self) -> Iterator[AnyFinding]:
         for path in self.paths():
             yield self.read(path)
 
@@ -151,30 +193,33 @@ class FindingsFolder:
         """Return the finding files, by name."""
         return sorted(self.path.glob("*.json")) if self.path.is_dir() else []
 
-    def read(self, path: Path) -> Finding:
+    def read(self, path: Path) -> AnyFinding:
         """Read one finding.
 
         Raises:
             FindingError: the file holds none; names the file.
         """
         try:
-            return Finding.from_data(json.loads(path.read_text()))
+            return from_data(json.loads(path.read_text()))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise FindingError(f"{path} is no JSON: {error}") from error
         except FindingError as error:
             raise FindingError(f"{path}: {error}") from error
 
-    def save(self, finding: Finding) -> Path:
-        """Write file and script of ``finding``; return the script's path. A smaller one of the same name stays."""
+    def save(self, finding: AnyFinding) -> Path:
+        """Write file and script of ``finding``; return the script's path. A smaller one of the same name stays.
+
+        The script needs torch and nothing else where that can show the finding.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         data, script = self.path / f"{finding.name}.json", self.path / f"{finding.name}.py"
-        if data.exists() and len(self.read(data).program.steps) <= len(finding.program.steps):
+        if data.exists() and self.read(data).size <= finding.size:
             return script
-        _write(script, finding.script)
-        _write(data, json.dumps(finding.to_data(), indent=1) + "\n")
+        _write(script, finding.script_with_torch_alone or finding.script)
+        _write(data, json.dumps(to_data(finding), indent=1) + "\n")
         return script
 
-    def save_shown(self, finding: Finding) -> Path:
+    def save_shown(self, finding: AnyFinding) -> Path:
         """Save ``finding``, and run its script: where torch alone does not show it, the script judges with a harness.
 
         What shows in code for an emulated GPU need not show in C++ code, which is what the script runs.
@@ -182,8 +227,8 @@ class FindingsFolder:
         script = self.save(finding)
         # What takes too long has no exception, and a script that would be waited for.
         checked = finding.signature.law == "parity" or finding.signature.exception
-        if checked and stand_alone(finding.case) and not shows(script, finding.signature.exception):
-            _write(script, with_harness(finding.case))
+        if checked and finding.script_with_torch_alone and not shows(script, finding.signature.exception):
+            _write(script, finding.script)
         return script
 
 
@@ -206,11 +251,11 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-def merged(findings: Sequence[Finding]) -> list[Finding]:
-    """Return one finding for each name, the smallest program of each: what several shards found together."""
-    smallest: dict[str, Finding] = {}
+def merged(findings: Sequence[AnyFinding]) -> list[AnyFinding]:
+    """Return one finding for each name, the smallest of each: what several shards found together."""
+    smallest: dict[str, AnyFinding] = {}
     for finding in findings:
         known = smallest.get(finding.name)
-        if known is None or len(finding.program.steps) < len(known.program.steps):
+        if known is None or finding.size < known.size:
             smallest[finding.name] = finding
     return list(smallest.values())

@@ -38,6 +38,22 @@ def in_lane(regional: Regional, name: str) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def keeping_whole_results(regional: Regional, name: str) -> Iterator[None]:
+    """Compile in a lane while the context lasts, and have whole results kept.
+
+    PyTorch's regional backend keeps them only where PyTorch is told to; others have a cache of their own.
+
+    Raises:
+        LaneError: as :func:`in_lane`.
+    """
+    from pytest_regional._torch.fuzzing import forced_autograd_cache
+
+    own = regional.spec.supports("outer_cache")
+    with in_lane(regional, name), contextlib.nullcontext() if own else forced_autograd_cache():
+        yield
+
+
 def _check(regional: Regional, name: str) -> None:
     if name not in LANES:
         raise LaneError(f"there is no lane {name!r}; the lanes are {', '.join(LANES)}")

@@ -8,8 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from pytest_regional.fuzz.findings import Finding, FindingError, FindingsFolder
-from pytest_regional.fuzz.program import Program
+from pytest_regional.fuzz.findings import AnyFinding, FindingError, FindingsFolder
 
 
 class Outcome(Enum):
@@ -56,16 +55,16 @@ def _replayed(path: Path, backend: str | None, device: str | None) -> Replay:
     return _judged(path, finding, backend or finding.backend, device or finding.device)
 
 
-def _judged(path: Path, finding: Finding, backend: str, device: str) -> Replay:
+def _judged(path: Path, finding: AnyFinding, backend: str, device: str) -> Replay:
     from pytest_regional.backends.registry import BackendImportError, UnknownBackendError
-    from pytest_regional.fuzz.oracles import LawBrokenError, judge
+    from pytest_regional.fuzz.oracles import LawBrokenError
     from pytest_regional.harness.device import DeviceError
     from pytest_regional.harness.parity import BadProgramError
     from pytest_regional.testing import regional
 
     try:
-        with regional(backend, device) as harness:
-            judge(harness, finding.program, lane=finding.lane, laws=(finding.signature.law,))
+        with regional(backend, device, expects_regions=False) as harness:
+            finding.judge(harness)
     except LawBrokenError as broken:
         other = broken.origin != finding.signature.origin
         note = f" (it was {finding.signature.origin})" if other else ""
@@ -84,7 +83,7 @@ def exit_status(replays: Sequence[Replay]) -> int:
     return max((one.outcome.value for one in replays), default=0)
 
 
-def program_beside(script: Any) -> Program:
-    """Return the program of the finding whose script is ``script``."""
+def finding_beside(script: Any) -> AnyFinding:
+    """Return the finding whose script is ``script``."""
     path = Path(script).with_suffix(".json")
-    return FindingsFolder(path.parent).read(path).program
+    return FindingsFolder(path.parent).read(path)

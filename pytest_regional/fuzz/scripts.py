@@ -116,13 +116,13 @@ print(f"torch {torch.__version__}: mended")
 """
 
 _WITH_HARNESS = """\
-from pytest_regional.fuzz.oracles import LawBrokenError, judge
-from pytest_regional.fuzz.replaying import program_beside
+from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.replaying import finding_beside
 from pytest_regional.testing import regional
 
-with regional({backend!r}, {device!r}) as harness:
+with regional({backend!r}, {device!r}, expects_regions=False) as harness:
     try:
-        judge(harness, program_beside(__file__), lane={lane!r}, laws=({law!r},))
+        finding_beside(__file__).judge(harness)
     except LawBrokenError as broken:
         print(f"torch {{torch.__version__}}: stands: {{broken}}")
         sys.exit(1)
@@ -139,16 +139,12 @@ class Case:
         law: which law it breaks.
         title: one sentence saying what happens.
         backend: the backend, as ``--regional-backend`` takes it.
-        device: the device by name.
-        lane: in which lane it was judged.
     """
 
     program: Program
     law: str
     title: str
     backend: str = "torch"
-    device: str = "cpu"
-    lane: str = "full"
 
 
 def stand_alone(case: Case) -> str | None:
@@ -168,13 +164,19 @@ def stand_alone(case: Case) -> str | None:
     )
 
 
-def with_harness(case: Case) -> str:
-    """Return a script that judges the program file beside it with this package; the program is shown in it."""
+def with_harness(title: str, shown: str, backend: str, device: str) -> str:
+    """Return a script that judges the finding beside it with this package.
+
+    Args:
+        title: one sentence saying what happens.
+        shown: the finding, readable, which the script holds as comments.
+        backend: as ``--regional-backend`` takes it.
+        device: by name.
+    """
     note = "Found by fuzzing, reduced. Needs the package pytest-regional, which observes what torch does."
-    shown = "".join(f"# {line}".rstrip() + "\n" for line in case.program.source.splitlines())
-    judged = _WITH_HARNESS.format(backend=case.backend, device=case.device, lane=case.lane, law=case.law)
-    start = _START.format(title=_sentence(case.title), note=note)
-    return f"{start}import torch\n\n{shown}\n{judged}"
+    comments = "".join(f"# {line}".rstrip() + "\n" for line in shown.splitlines())
+    start = _START.format(title=_sentence(title), note=note)
+    return f"{start}import torch\n\n{comments}\n{_WITH_HARNESS.format(backend=backend, device=device)}"
 
 
 def _sentence(text: str) -> str:

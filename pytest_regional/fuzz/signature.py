@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 #: Laws whose breaches are told apart by what the program computes. Of the others the origin says it all: an exception
 #: and the place that raised it, or the change that the cache overlooked.
-_BY_FEATURES = ("parity", "borders", "inference", "warm", "order")
+_BY_FEATURES = ("parity", "borders", "inference", "warm", "order", "caches")
 
 #: Features that name a defect; the rest says how the program that met it happens to look.
-_TELLING = ("op:", "dtype:", "layout:", "region:", "input:", "output:", "context:", "training", "dynamic")
+_OF_PROGRAMS = ("op:", "dtype:", "layout:", "region:", "input:", "output:", "context:", "training", "dynamic")
+#: The same of histories of caches.
+_OF_HISTORIES = ("event:", "changed:", "key:")
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,11 @@ class Signature:
 
     def with_features(self, features: frozenset[str]) -> Signature:
         """Return the signature of a program with ``features``, those kept that name a defect."""
-        kept = frozenset(f for f in features if f.startswith(_TELLING)) if self.law in _BY_FEATURES else frozenset()
+        kept = (
+            frozenset(f for f in features if f.startswith(_OF_PROGRAMS + _OF_HISTORIES))
+            if self.law in _BY_FEATURES
+            else frozenset()
+        )
         return Signature(self.law, self.stage, self.origin, kept)
 
     def covers(self, other: Signature, features: frozenset[str]) -> bool:

@@ -11,6 +11,9 @@ from pytest_regional._text import plural
 from pytest_regional.fuzz.budget import duration
 from pytest_regional.report.facts import Facts
 
+#: What is counted of the smallest one that shows a finding.
+_PARTS = {"program": "step", "history": "event"}
+
 
 def write(reporter: Any, facts: Sequence[Facts], notes: Path) -> None:
     """Write one line for each backend and lane, one block for each finding; nothing when nothing was fuzzed."""
@@ -39,9 +42,10 @@ def _write_group(reporter: Any, name: str, shards: Sequence[dict[str, Any]]) -> 
     found = {finding["name"] for shard in shards for finding in shard["findings"]}
     met = sum(sum(shard["met"].values()) for shard in shards)
     passed_over = sum(shard["passed_over"] for shard in shards)
+    unit = shards[0]["unit"]
     bad = sum(shard["bad"] for shard in shards)
     reporter.write_line(
-        f"{name}: {plural(examples, 'program')} in {duration(seconds)} ({examples / judging:.3g} a second), "
+        f"{name}: {plural(examples, unit)} in {duration(seconds)} ({examples / judging:.3g} a second), "
         f"{met} failed, {plural(len(found), 'new finding')}"
         + (f", {passed_over} passed over as known" if passed_over else "")
         + (f", {bad} that eager refuses" if bad else ""),
@@ -52,14 +56,17 @@ def _write_group(reporter: Any, name: str, shards: Sequence[dict[str, Any]]) -> 
 def _write_findings(reporter: Any, fuzzed: Sequence[Facts]) -> None:
     met: Counter[str] = Counter()
     smallest: dict[str, dict[str, Any]] = {}
+    units: dict[str, str] = {}
     for shard in (fact["fuzz"] or {} for fact in fuzzed):
         met.update(shard["met"])
         for finding in shard["findings"]:
             known = smallest.get(finding["name"], finding)
-            smallest[finding["name"]] = min(known, finding, key=lambda one: int(one["steps"]))
+            units[finding["name"]] = shard["unit"]
+            smallest[finding["name"]] = min(known, finding, key=lambda one: int(one["size"]))
     for name, finding in sorted(smallest.items()):
         reporter.write_line(f"  {name}: {finding['title']}", red=True)
         reporter.write_line(
-            f"    {plural(finding['steps'], 'step')}, first seen at program {finding['first_seen']}, "
+            f"    {plural(finding['size'], _PARTS[units[name]])}, "
+            f"first seen at {units[name]} {finding['first_seen']}, "
             f"met {met[name]} times: {finding['script']}"
         )

@@ -31,11 +31,13 @@ class ProgressNote:
     Args:
         path: its file.
         name: the test, as the line names it.
+        unit: what it judges: programs or histories.
     """
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str, unit: str = "program") -> None:
         self._path = path
         self._name = name
+        self._unit = unit
         self._noted = 0.0
 
     def __call__(self, result: CampaignResult, clock: Clock) -> None:
@@ -43,13 +45,13 @@ class ProgressNote:
         if time.monotonic() - self._noted < NOTED_EVERY:
             return
         self._noted = time.monotonic()
-        spent, passed = str(result.examples), duration(clock.seconds)
+        spent, passed = plural(result.examples, self._unit), duration(clock.seconds)
         if clock.budget.examples is not None:
-            spent += f" of {clock.budget.examples}"
+            spent = f"{result.examples} of {plural(clock.budget.examples, self._unit)}"
         else:
             passed += f" of {clock.budget}"
         found = plural(len(result.findings), "new finding")
-        text = f"{self._name} {spent} programs in {passed}, {found}"
+        text = f"{self._name} {spent} in {passed}, {found}"
         beside = self._path.with_suffix(".new")
         beside.write_text(json.dumps({"text": text}))
         beside.replace(self._path)

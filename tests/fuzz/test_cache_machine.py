@@ -1,18 +1,18 @@
-import functools
+import itertools
 from dataclasses import replace
 
 import pytest
 
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.cache_machine import run_cache_machine
+from pytest_regional.fuzz.cache_machine import fields_of_keys, histories, run_cache_machine
 from pytest_regional.fuzz.cache_model import FEW, MANY, CacheModel, Key, canonical
 from pytest_regional.fuzz.cache_programs import program_of
-from pytest_regional.fuzz.histories import Clear, Compile, Damage, Restart, disagreement, run_history
-from pytest_regional.fuzz.lanes import in_lane
+from pytest_regional.fuzz.histories import Clear, Compile, Damage, NewProcess, Restart, disagreement, run_history
 from pytest_regional.fuzz.oracles import LawBrokenError
 from pytest_regional.testing import regional
 
 OTHER = Key(region="b")
+VALUES = fields_of_keys(passes=True)
 MANY_ROWS = Key(size=MANY, dynamic=True, program="cut off")
 FEW_ROWS = replace(MANY_ROWS, size=FEW)
 PASSES = {"pre_grad_calls": 0, "region_pre_grad_calls": 0}
@@ -48,6 +48,7 @@ def test_the_model_remembers_what_is_where():
         ("hit", counters(cache_misses=1, region_compiles=1), "a miss where the model says hit"),
         ("hit", counters(cache_hits=1, region_compiles=1), "code was generated although the result was there"),
         ("either", counters(cache_misses=1), ""),
+        ("either", counters(cache_bypasses=1, region_compiles=1), ""),
         ("either", counters(), "no lookup where the model says either"),
         ("memory", counters(), ""),
         ("memory", counters(cache_hits=1), "a hit where the model says memory"),
@@ -105,14 +106,13 @@ def test_keys_of_one_graph_are_one_key():
     assert program_of(Key(program="shorter region", region=None)).regions == ()
 
 
-def histories(backend, number):
+def played(backend, number):
     with regional(backend, "cpu") as harness:
-        lane = functools.partial(in_lane, harness, "structure")
-        return run_cache_machine(harness, Budget(examples=number), 0, processes=False, shrink=False, scope=lane)
+        return run_cache_machine(harness, Budget(examples=number), 0, processes=False)
 
 
 def test_the_reference_backend_agrees_with_the_model():
-    assert histories("reference", 4) == 4
+    assert played("reference", 4) == 4
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def play(request):
 
     def perform(backend, *events):
         with regional(backend, "cpu") as harness:
-            run_history(harness, events, scope=functools.partial(in_lane, harness, "structure"))
+            run_history(harness, events)
 
     return perform
 
@@ -177,4 +177,17 @@ def test_a_damaged_file_is_no_hit(play):
 
 def test_the_machine_finds_a_fault():
     with pytest.raises(LawBrokenError, match="a miss where the model says hit"):
-        histories("tests.mutants.backends:never_hits", 60)
+        played("tests.mutants.backends:never_hits", 60)
+
+
+def test_histories_are_the_same_for_a_seed_and_use_every_event():
+    drawn = [list(itertools.islice(histories(VALUES, seed), 60)) for seed in (3, 3, 4)]
+
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert {type(event) for history in drawn[0] for event in history} == {Compile, NewProcess, Restart, Damage, Clear}
+
+
+def test_without_processes_none_is_started():
+    drawn = itertools.islice(histories(VALUES, 3, processes=False), 60)
+
+    assert not any(isinstance(event, NewProcess) for history in drawn for event in history)

@@ -15,7 +15,7 @@ class Reporter:
 
 
 def finding(name, steps):
-    return {"name": name, "title": f"title of {name}", "steps": steps, "first_seen": 3, "script": f"{name}-{steps}.py"}
+    return {"name": name, "title": f"title of {name}", "size": steps, "first_seen": 3, "script": f"{name}-{steps}.py"}
 
 
 def fact(shard, findings=(), **fuzz):
@@ -24,7 +24,7 @@ def fact(shard, findings=(), **fuzz):
         "backend": "torch",
         "device": "cpu",
         "suite": "fuzz/programs",
-        "fuzz": {"lane": "structure", "shard": shard, "findings": list(findings), **numbers},
+        "fuzz": {"lane": "structure", "unit": "program", "shard": shard, "findings": list(findings), **numbers},
     }
 
 

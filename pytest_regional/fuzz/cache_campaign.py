@@ -1,0 +1,119 @@
+"""A campaign of histories: draw, play, and go on past what is found. Needs the ``hypothesis`` package."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_regional.fuzz.budget import Budget, Clock
+from pytest_regional.fuzz.cache_machine import histories_for
+from pytest_regional.fuzz.campaign import CampaignResult
+from pytest_regional.fuzz.findings import installed_versions, signature_of
+from pytest_regional.fuzz.histories import run_history
+from pytest_regional.fuzz.history_findings import (
+    History,
+    HistoryFinding,
+    features_of_history,
+    reduce_history,
+)
+from pytest_regional.fuzz.oracles import LawBrokenError
+
+if TYPE_CHECKING:
+    from pytest_regional.harness.regional import Regional
+
+
+@dataclass
+class CacheCampaign:
+    """One campaign against the caches of one backend in one lane.
+
+    Attributes:
+        regional: the harness.
+        budget: how many histories, or how long.
+        seed: where the draws start.
+        backend: the backend, as ``--regional-backend`` takes it.
+        lane: the lane that histories are played in.
+        processes: whether some compiles happen in new processes; not in lane ``structure``, whose interpreted regions
+            are of one process.
+        known: findings of earlier campaigns.
+        reduce_seconds: how long one finding may be reduced.
+        found: called with each new finding at once.
+        progress: called after each history with the result so far.
+    """
+
+    regional: Regional
+    budget: Budget
+    seed: int
+    backend: str = "reference"
+    lane: str = "full"
+    processes: bool = True
+    known: Iterable[HistoryFinding] = ()
+    reduce_seconds: float = 60.0
+    found: Callable[[HistoryFinding], Any] | None = None
+    progress: Callable[[CampaignResult, Clock], Any] | None = None
+
+    def run(self) -> CampaignResult:
+        """Draw and play histories until the budget is spent; one that breaks the model ends there."""
+        self._known = list(self.known)
+        self._result = CampaignResult(self.seed)
+        drawn = histories_for(self.regional, self.seed, processes=self.processes)
+        clock = self.budget.start()
+        while not clock.over:
+            clock.spent += 1
+            self._result.examples += 1
+            self._one(next(drawn))
+            self._result.seconds = clock.seconds
+            if self.progress is not None:
+                self.progress(self._result, clock)
+        return self._result
+
+    def _one(self, history: History) -> None:
+        broken = self._broken(history)
+        if broken is None:
+            return
+        signature, features = signature_of(broken), features_of_history(history)
+        finding = next((one for one in self._known if one.signature.covers(signature, features)), None)
+        if finding is None:
+            finding = self._reduced(history, broken)
+        self._result.met[finding.name] += 1
+
+    def _reduced(self, history: History, broken: LawBrokenError) -> HistoryFinding:
+        begin = time.monotonic()
+        wanted = signature_of(broken)
+
+        def still_fails(shorter: History) -> bool:
+            seen = self._broken(shorter)
+            return seen is not None and signature_of(seen) == wanted
+
+        reduced = reduce_history(history, still_fails, seconds=self.reduce_seconds)
+        last = self._broken(reduced) or broken
+        self._result.reducing += time.monotonic() - begin
+        signature = wanted.with_features(features_of_history(reduced))
+        device = self.regional.device_under_test.name
+        return self._noted(
+            HistoryFinding(
+                signature, reduced, history, last.detail, self.backend, device, self.lane, installed_versions()
+            )
+        )
+
+    def _broken(self, history: History) -> LawBrokenError | None:
+        try:
+            run_history(self.regional, history, lane=self.lane)
+        except LawBrokenError as broken:
+            return broken
+        return None
+
+    def _noted(self, finding: HistoryFinding) -> HistoryFinding:
+        known = next((one for one in self._known if one.name == finding.name), None)
+        if known is not None:
+            return known
+        self._known.append(finding)
+        self._result.findings.append(finding)
+        self._result.first_seen[finding.name] = self._result.examples
+        if self.found is not None:
+            self.found(finding)
+        return finding
+
+
+__all__ = ["CacheCampaign"]

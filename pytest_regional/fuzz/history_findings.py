@@ -1,0 +1,207 @@
+"""A finding that is a history of a cache: its signature, its file, its script, and how it becomes short."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_regional.fuzz.cache_model import Key, canonical
+from pytest_regional.fuzz.histories import Clear, Compile, Damage, Event, NewProcess, Restart, run_history
+from pytest_regional.fuzz.scripts import with_harness
+from pytest_regional.fuzz.signature import Signature
+
+if TYPE_CHECKING:
+    from pytest_regional.harness.regional import Regional
+
+History = tuple[Event, ...]
+
+_KINDS: Mapping[str, type] = {
+    "compile": Compile,
+    "new process": NewProcess,
+    "restart": Restart,
+    "damage": Damage,
+    "clear": Clear,
+}
+
+
+@dataclass(frozen=True)
+class HistoryFinding:
+    """One distinct defect of a cache.
+
+    Attributes:
+        signature: what makes another failure the same defect.
+        history: the shortest history known to show it.
+        found: the history that showed it first.
+        detail: what was seen, for people.
+        backend: the backend, as ``--regional-backend`` takes it.
+        device: the device by name.
+        lane: the lane that it was found in.
+        versions: of torch, and of triton where it is installed.
+    """
+
+    signature: Signature
+    history: History
+    found: History
+    detail: str
+    backend: str = "reference"
+    device: str = "cpu"
+    lane: str = "full"
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The stem of its files."""
+        return f"{self.backend.rpartition(':')[2]}-{self.signature.name}"
+
+    @property
+    def size(self) -> int:
+        """How many events the history has."""
+        return len(self.history)
+
+    @property
+    def title(self) -> str:
+        """One line that says what happens."""
+        told = ", ".join(sorted(feature.partition(":")[2] for feature in self.signature.features))
+        return f"{self.signature} ({told})"
+
+    @property
+    def script(self) -> str:
+        """Its script, which needs this package."""
+        return with_harness(self.title, "\n".join(told(self.history)), self.backend, self.device)
+
+    @property
+    def script_with_torch_alone(self) -> None:
+        """None: what a cache answers shows in counters."""
+        return None
+
+    @property
+    def features(self) -> frozenset[str]:
+        """What tells it from others."""
+        return features_of_history(self.history)
+
+    def judge(self, regional: Regional) -> None:
+        """Play the history again.
+
+        Raises:
+            LawBrokenError: it still breaks the model.
+        """
+        run_history(regional, self.history, lane=self.lane)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return it as plain data, all but its version."""
+        return {
+            "history": list(map(_data, self.history)),
+            "found": list(map(_data, self.found)),
+            "detail": self.detail,
+            "backend": self.backend,
+            "device": self.device,
+            "lane": self.lane,
+            "versions": dict(self.versions),
+        }
+
+    @classmethod
+    def from_data(cls, signature: Signature, data: Mapping[str, Any]) -> HistoryFinding:
+        """Return the finding that plain data describes."""
+        return cls(
+            signature,
+            tuple(map(_event, data["history"])),
+            tuple(map(_event, data["found"])),
+            data["detail"],
+            data["backend"],
+            data["device"],
+            data["lane"],
+            data["versions"],
+        )
+
+
+def told(history: Sequence[Event]) -> list[str]:
+    """Return a line for each event."""
+    return list(map(_told, history))
+
+
+def _told(event: Event) -> str:
+    match event:
+        case Compile(key):
+            return f"compile: {key}"
+        case NewProcess(key):
+            return f"compile in a new process: {key}"
+        case Restart():
+            return "restart"
+        case Damage(number, kind):
+            return f"damage file {number}: {kind}"
+        case Clear():
+            return "clear the cache"
+
+
+def features_of_history(history: Sequence[Event]) -> frozenset[str]:
+    """Return what tells histories apart: what happened, and how the last compile differs from the most similar one."""
+    keys = [event.key for event in history if isinstance(event, (Compile, NewProcess))]
+    found = {f"event:{kind}" for kind, cls in _KINDS.items() if any(type(event) is cls for event in history)}
+    found -= {"event:compile"}
+    others = [key for key in keys[:-1] if key.entry != keys[-1].entry]
+    if others:
+        found |= {f"changed:{name}" for name in min((_changed(key, keys[-1]) for key in others), key=len)}
+    elif keys:
+        found |= {f"key:{name}" for name in _changed(Key(), keys[-1])}
+    return frozenset(found)
+
+
+def _changed(one: Key, other: Key) -> list[str]:
+    names = [entry.name for entry in dataclasses.fields(Key)]
+    return [name for name in names if getattr(one, name) != getattr(other, name)]
+
+
+def reduce_history(history: History, still_fails: Callable[[History], bool], *, seconds: float = 60.0) -> History:
+    """Return a shorter history that ``still_fails``: fewer events, then keys with fewer settings."""
+    end = time.monotonic() + seconds
+    shorter = True
+    while shorter:
+        shorter = False
+        for candidate in _smaller(history):
+            if time.monotonic() > end:
+                return history
+            if still_fails(candidate):
+                history, shorter = candidate, True
+                break
+    return history
+
+
+def _smaller(history: History) -> Iterator[History]:
+    """Yield histories with one event less, then with one field of all keys as simple as it gets."""
+    for place in reversed(range(len(history))):
+        yield (*history[:place], *history[place + 1 :])
+    simplest = Key()
+    for entry in dataclasses.fields(Key):
+        changes = {entry.name: getattr(simplest, entry.name)}
+        simpler = tuple(_with_key(event, changes) for event in history)
+        if simpler != history:
+            yield simpler
+
+
+def _with_key(event: Event, changes: Mapping[str, Any]) -> Event:
+    if isinstance(event, (Compile, NewProcess)):
+        return type(event)(canonical(replace(event.key, **changes)))
+    return event
+
+
+def _data(event: Event) -> dict[str, Any]:
+    kind = next(name for name, cls in _KINDS.items() if type(event) is cls)
+    if isinstance(event, (Compile, NewProcess)):
+        changed = {name: getattr(event.key, name) for name in _changed(Key(), event.key)}
+        return {"event": kind, "key": {n: list(v) if isinstance(v, tuple) else v for n, v in changed.items()}}
+    return {"event": kind, **dataclasses.asdict(event)}
+
+
+def _event(data: Mapping[str, Any]) -> Event:
+    cls = _KINDS[data["event"]]
+    if "key" in data:
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in data["key"].items()
+        }
+        made: Event = cls(Key(**fields))
+        return made
+    other: Event = cls(**{name: value for name, value in data.items() if name != "event"})
+    return other

@@ -1,0 +1,111 @@
+"""Campaigns of histories: what they find, how short it becomes, and what is left of it."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from pytest_regional.fuzz import cache_campaign
+from pytest_regional.fuzz.budget import Budget
+from pytest_regional.fuzz.cache_campaign import CacheCampaign
+from pytest_regional.fuzz.cache_model import Key
+from pytest_regional.fuzz.findings import FindingsFolder
+from pytest_regional.fuzz.histories import Clear, Compile, Damage, Event, NewProcess, Restart
+from pytest_regional.fuzz.history_findings import HistoryFinding, features_of_history, reduce_history, told
+from pytest_regional.fuzz.replaying import Outcome, replay
+from pytest_regional.fuzz.signature import Signature
+from pytest_regional.testing import regional
+
+FAULTY = "tests.mutants.backends:key_without_annotations"
+LONG = (
+    Compile(Key(training=True)),
+    Damage(3, "everything lost"),
+    Clear(),
+    Compile(Key()),
+    Restart(),
+    Compile(Key(region="b", state="autocast")),
+    Compile(Key(region="b")),
+)
+
+
+def campaign(monkeypatch: pytest.MonkeyPatch, backend: str, history: Sequence[Event], number: int, **given):
+    monkeypatch.setattr(cache_campaign, "histories_for", lambda *args, **kwargs: iter([tuple(history)] * number))
+    with regional(backend, "cpu", expects_regions=False) as harness:
+        return CacheCampaign(harness, Budget(examples=number), 0, backend, "structure", **given).run()
+
+
+def test_a_history_that_breaks_the_model_becomes_short_and_is_told_once(monkeypatch, tmp_path):
+    folder = FindingsFolder(tmp_path)
+    result = campaign(monkeypatch, FAULTY, LONG, 3, found=folder.save_shown)
+
+    (finding,) = result.findings
+    assert finding.history == (Compile(Key()), Compile(Key(region="b")))
+    assert finding.found == LONG
+    assert finding.title == "caches (restart): a hit where the model says miss (region)"
+    assert result.met == {finding.name: 3}
+    assert (result.examples, result.first_seen) == (3, {finding.name: 1})
+    assert list(folder) == [finding]
+
+
+def test_what_is_known_is_counted_and_not_found_again(monkeypatch):
+    known = finding(FAULTY)
+    again = campaign(monkeypatch, FAULTY, LONG[3:], 2, known=[known])
+
+    assert again.findings == []
+    assert again.met == {known.name: 2}
+
+
+def test_a_backend_that_agrees_has_no_findings(monkeypatch):
+    assert campaign(monkeypatch, "reference", LONG[3:], 1).met == {}
+
+
+def finding(backend, *more):
+    signature = Signature("caches", "restart", "a hit where the model says miss", frozenset({"changed:region"}))
+    history = (Compile(Key(passes=("v1", None), timing="default")), Damage(1, "a flipped bit"), Clear(), *LONG[3:5])
+    history += (*more, Compile(Key(region="b")))
+    return HistoryFinding(signature, history, LONG, "detail", backend, "cpu", "structure", {"torch": "2.13.0"})
+
+
+def test_a_finding_survives_its_file(tmp_path):
+    folder = FindingsFolder(tmp_path)
+    script = folder.save(finding(FAULTY, NewProcess(Key())))
+
+    (kept,) = folder
+    assert kept == finding(FAULTY, NewProcess(Key()))
+    assert "# compile in a new process: plain, region 'a', size 3" in script.read_text()
+
+
+def test_a_finding_is_replayed(tmp_path):
+    FindingsFolder(tmp_path).save(finding(FAULTY))
+
+    outcomes = [next(iter(replay([tmp_path], backend=backend))).outcome for backend in (FAULTY, "reference")]
+
+    assert outcomes == [Outcome.FAILED, Outcome.FIXED]
+
+
+def test_its_script_shows_the_history_and_exits_with_1(tmp_path):
+    script = FindingsFolder(tmp_path).save(finding(FAULTY))
+
+    run = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 1, run.stderr
+    assert "stands: law 'caches' is broken (restart)" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("history", "features"),
+    [
+        ([Compile(Key())], set()),
+        ([Compile(Key(training=True)), Restart(), Compile(Key(training=True))], {"event:restart", "key:training"}),
+        ([Compile(Key(fusion=8, size=7)), Compile(Key(size=7)), Compile(Key())], {"changed:size"}),
+        ([Compile(Key()), Damage(0, "everything lost"), NewProcess(Key())], {"event:damage", "event:new process"}),
+    ],
+)
+def test_features_tell_histories_apart(history, features):
+    assert features_of_history(history) == features
+
+
+def test_reduction_ends_with_its_time():
+    assert reduce_history(LONG, lambda shorter: True, seconds=-1) == LONG
+    assert reduce_history(LONG, lambda shorter: True) == ()
+    assert told([Restart(), Clear()]) == ["restart", "clear the cache"]
