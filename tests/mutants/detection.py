@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help="these backends alone")
     parser.add_argument("--examples", type=int, default=500, help="programs for each faulty backend")
     parser.add_argument("--odd-examples", type=int, default=60, help="programs for each odd backend")
-    parser.add_argument("--seconds", type=float, default=900.0, help="for the programs of one backend")
+    parser.add_argument("--seconds", type=float, default=180.0, help="for the programs of one backend")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for the suites of one backend")
     parser.add_argument(
         "--lanes", nargs="+", default=("structure", "caches", "fast"), help="lanes of the fuzzer, in this order"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pytest_regional.backends import registry
 from pytest_regional.fuzz.arguments import TensorInput
+from pytest_regional.fuzz.features import DECLARED
+from pytest_regional.fuzz.operators.table import families, operators
 from pytest_regional.fuzz.oracles import LAWS, LawBrokenError
 from pytest_regional.fuzz.program import Program, Region, Step
 from tests.mutants import by_fuzz, by_suites, table, telling
@@ -17,6 +20,7 @@ from tests.mutants.by_fuzz import Hunt, alarms_of
 from tests.mutants.by_suites import ROOT, told_in
 from tests.mutants.detection import KILLS
 from tests.mutants.faults import FAULTS, arithmetic, caching, configs, graphs, order, passes, plans, sharing, values
+from tests.mutants.needs import meets
 from tests.mutants.odd import BACKENDS, ODD
 from tests.mutants.planting import CALLS_FOLDER, Mutant, Patch, PlantingError, spec_of
 from tests.mutants.results import Results
@@ -155,6 +159,24 @@ def test_programs_in_which_a_fault_cannot_act_are_counted_and_not_judged(monkeyp
     verdict = hunt(Mutant("x", "", ("parity",), patches=FAULTS["nan_lost"].patches, needs=("input:nonfinite",)))
     assert (verdict.outcome, verdict.tried) == ("survived", 3)
     assert verdict.notes == ("no program has what the fault needs: input:nonfinite",)
+
+
+def test_what_a_fault_needs_of_a_program():
+    assert meets(PROGRAM, ["inside:cos"])
+    assert meets(PROGRAM, ["op:mm", "training + inside:family:pointwise"])
+    assert meets(PROGRAM, ["inside:independent"])
+    assert not meets(PROGRAM, ["inside:sin", "training + inside:mm"])
+    one_each = replace(PROGRAM, steps=PROGRAM.steps[:3], outputs=(4,))
+    assert not meets(one_each, ["inside:independent"])
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_fault_needs_what_there_is_and_shows_somewhere(fault):
+    words = {word for need in fault.needs for word in need.split(" + ")}
+    inside = {word.rpartition(":")[2] for word in words if word.startswith(("inside:", "op:"))}
+    assert inside <= {*operators(), *families(), "independent"}
+    assert {word for word in words if not word.startswith(("inside:", "op:"))} <= {*DECLARED}
+    assert fault.lanes
 
 
 def test_running_out_of_time_kills_nothing(monkeypatch):
