@@ -253,19 +253,6 @@ def is_fuzz_test(item: pytest.Item) -> bool:
     return SHARD_ARGUMENT in getattr(item, "fixturenames", ())
 
 
-def _tests_of(item: pytest.Item, shard: int) -> int:
-    """Return how many fuzz tests of the run share the time of ``shard``: those that collection did not skip."""
-    return sum(
-        is_fuzz_test(other) and _shard_of(other) == shard and other.get_closest_marker("skip") is None
-        for other in item.session.items
-    )
-
-
-def _shard_of(item: pytest.Item) -> int:
-    callspec = getattr(item, "callspec", None)
-    return int(callspec.params.get(SHARD_ARGUMENT, 0)) if callspec is not None else 0
-
-
 def fuzz_test(item: pytest.Item, session: RegionalSession, regional: Regional, shard: int) -> FuzzTest:
     """Return what the fixture gives to ``item``."""
     from pytest_regional.session import TARGET
@@ -273,7 +260,7 @@ def fuzz_test(item: pytest.Item, session: RegionalSession, regional: Regional, s
     settings = session.settings
     test = FuzzTest(
         regional,
-        settings.fuzz.share(shard, shards(item.config), _tests_of(item, shard)),
+        settings.fuzz.share(shard, shards(item.config)),
         session.fuzz_seed * 1009 + shard,
         shard,
         item.stash[TARGET].backend,

@@ -50,8 +50,8 @@ OPTIONS = (
     Option(
         "--regional-fuzz",
         "regional_fuzz",
-        "How much fuzz tests may do: each a number of programs (500), all together a time (30s, 10m, 2h), or a "
-        "profile: ci (a few programs, the same in every run; the default), nightly (half an hour).",
+        "How much each fuzz test may do: a number of programs (500), a time (30s, 10m, 2h), or a profile: ci (a few, "
+        "the same in every run; the default), nightly (half an hour).",
         metavar="BUDGET",
     ),
     Option(

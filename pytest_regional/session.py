@@ -95,10 +95,8 @@ class RegionalSession:
     def _fuzz_header(self) -> list[str]:
         if self.config.getoption("regional_fuzz") is None:
             return []
-        fuzz = self.settings.fuzz
-        whose = "all fuzz tests together" if fuzz.examples is None else "each fuzz test"
         return [
-            f"regional: {whose} {fuzz}, drawn from seed {self.fuzz_seed} "
+            f"regional: each fuzz test {self.settings.fuzz}, drawn from seed {self.fuzz_seed} "
             f"(--regional-seed={self.fuzz_seed} draws the same); findings in {self.settings.findings}"
         ]
 

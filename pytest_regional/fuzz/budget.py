@@ -48,13 +48,10 @@ class Budget:
             return cls(seconds=float(match[1]) * _UNITS[match[2]])
         return cls(examples=int(match[1]))
 
-    def share(self, number: int, shards: int, tests: int = 1) -> Budget:
-        """Return the part of shard ``number`` of ``shards`` that run at the same time, each ``tests`` in a row.
-
-        Each test has the whole number of programs; the time is that of all of them together.
-        """
+    def share(self, number: int, shards: int) -> Budget:
+        """Return the part of shard ``number`` of ``shards`` that run at the same time."""
         if self.examples is None:
-            return Budget(None, (self.seconds or 0.0) / tests, self.fixed)
+            return self
         fewest, more = divmod(self.examples, shards)
         return Budget(fewest + (number < more), None, self.fixed)
 

@@ -27,8 +27,6 @@ def test_what_is_no_budget(text):
 def test_shards_share_programs_and_each_have_the_whole_time():
     assert [Budget(examples=8).share(number, 3).examples for number in range(3)] == [3, 3, 2]
     assert Budget(seconds=60).share(1, 3) == Budget(seconds=60)
-    assert Budget(seconds=60).share(1, 3, tests=4) == Budget(seconds=15)
-    assert Budget(examples=8).share(1, 2, tests=4) == Budget(examples=4)
     assert PROFILES["ci"].share(0, 2).fixed
 
 

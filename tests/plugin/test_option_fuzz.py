@@ -55,25 +55,6 @@ def test_a_number_of_programs(downstream):
     )
 
 
-def test_tests_share_a_time(downstream):
-    source = """
-        @pytest.mark.parametrize("number", [1, 2])
-        @pytest.mark.regional_compile(expects_regions=False)
-        def test_any(regional_fuzz, number):
-            print("test", number, "has", regional_fuzz.budget)
-
-        @pytest.mark.regional_compile(expects_regions=False, requires=("regions",))
-        def test_skipped(regional_fuzz):
-            assert False
-    """
-    result = fuzzed(downstream, source, "--regional-fuzz=7s")
-
-    result.assert_outcomes(passed=2, skipped=1)
-    result.stdout.fnmatch_lines(
-        ["*all fuzz tests together 7 s, drawn from*", "*test 1 has 3.5 s*", "*test 2 has 3.5 s*"]
-    )
-
-
 @pytest.mark.parametrize(
     ("budget", "line"),
     [

@@ -42,7 +42,7 @@ def _of_outer_cache(trial: Trial, counters: Counters) -> Wrong:
         wrong.append(("a hit in an empty cache", f"cache_hits is {hits} though all caches are empty"))
     if not trial.regional.spec.supports("outer_cache") or not trial.cold.watched.graphs:
         return wrong
-    if _may_start_over(trial):
+    if may_start_over(trial):
         return wrong
     if misses + bypasses < 1 or misses > 1:
         wrong.append(("lookups of one graph", f"one Dynamo graph gave {misses} misses and {bypasses} bypasses"))
@@ -51,7 +51,7 @@ def _of_outer_cache(trial: Trial, counters: Counters) -> Wrong:
     return wrong + _of_passes(trial, counters)
 
 
-def _may_start_over(trial: Trial) -> bool:
+def may_start_over(trial: Trial) -> bool:
     """Tell whether Dynamo may hand the graph over twice: each time is a lookup, and a run of the pass."""
     # It finds behind the lookup that a size is not dynamic, or takes a float64 without dimensions for a Python number
     # (TensorifyScalarRestartAnalysis, which AOTAutograd raises through any backend; 2.11 to 2.15).
