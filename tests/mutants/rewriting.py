@@ -156,12 +156,13 @@ def value_of(node: Any) -> Any:
 
 
 def cast(node: torch.fx.Node, dtype: torch.dtype, users: Iterable[torch.fx.Node] | None = None) -> torch.fx.Node:
-    """Insert a cast behind ``node``, for some of its users or all."""
+    """Insert a cast behind ``node``, for all of its users, or for some, whose region it then belongs to."""
     readers = list(node.users if users is None else users)
+    neighbour = node if users is None else readers[0]
     with node.graph.inserting_after(node):
         made = node.graph.call_function(torch.ops.aten._to_copy.default, (node,), {"dtype": dtype})
     value = value_of(node)
-    made.meta = {**inherited(node.meta), **({} if value is None else {"val": value.to(dtype)})}
+    made.meta = {**inherited(neighbour.meta), **({} if value is None else {"val": value.to(dtype)})}
     for user in readers:
         user.replace_input_with(node, made)
     return made
