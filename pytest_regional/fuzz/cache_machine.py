@@ -78,6 +78,10 @@ def _has_compiled(machine: _Machine) -> bool:
     return bool(machine.events)
 
 
+#: Programs that differ in where the border of their region stands.
+BORDERS = {"plain": "shorter region", "shorter region": "plain"}
+
+
 class _Machine(RuleBasedStateMachine):
     """The rules: they say what happens next; what happened is played when the history is complete.
 
@@ -125,6 +129,12 @@ class _Machine(RuleBasedStateMachine):
     def turn_passes_round(self) -> None:
         """Compile the same with its passes in the opposite order."""
         self._compile(replace(self.before, passes=self.before.passes[::-1]))
+
+    @precondition(lambda self: self.before.region is not None and self.before.program in BORDERS)
+    @rule()
+    def move_the_border(self) -> None:
+        """Compile the same with the border of its region elsewhere."""
+        self._compile(replace(self.before, program=BORDERS[self.before.program]))
 
     @precondition(lambda self: self.before.dynamic)
     @rule(data=st.data())
