@@ -3,8 +3,8 @@
 ``auto_functionalized_v2`` notes a written argument as a slice of its base where it can (``try_use_slice`` in
 ``torch/_higher_order_ops/auto_functionalize.py``), and takes for the slice's start the storage offset of the argument,
 divided by the stride: the base's own offset is not taken off. Here ``x`` begins three numbers into its memory, so
-``x[:8]`` is written as ``x[3:11]``. Nothing is said. No region and no Inductor is needed. Where the shifted slice ends behind the base,
-the compiled call fails instead ("doesn't match the broadcast shape"). Found by fuzzing, law ``parity``.
+``x[:8]`` is written as ``x[3:11]``. Nothing is said. No region and no Inductor is needed. Where the shifted slice ends
+behind the base, the compiled call fails instead ("doesn't match the broadcast shape"). Found by fuzzing.
 
 Expected: the compiled program writes what eager writes.
 """
