@@ -347,6 +347,11 @@ def dense(value: Value, *before: Value) -> bool:
     return bool(value.tensor.is_contiguous())
 
 
+def as_made(value: Value, *before: Value) -> bool:
+    """Want the strides of a new tensor, also in dimensions of one element, where any stride is as good."""
+    return bool(value.tensor.stride() == value.tensor.new_empty(value.tensor.shape).stride())
+
+
 def apart(value: Value, *before: Value) -> bool:
     """Want a tensor that shares no memory with the operands before."""
     memory = value.tensor.untyped_storage()._cdata

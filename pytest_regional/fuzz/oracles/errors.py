@@ -113,7 +113,11 @@ def _subject(where: str) -> str:
     second = "second call" if where.startswith("second call") else ""
     plain = where.partition(": ")[2] if second else where
     subject = next(
-        (word for word in ("grad", "output", "input", "buffer", "backward", "forward") if plain.startswith(word)),
+        (
+            word
+            for word in ("grad", "output", "input", "buffer", "backward", "forward", "random state")
+            if plain.startswith(word)
+        ),
         "rest",
     )
     return f"{subject} ({second})" if second else subject

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+
+import torch
 
 from pytest_regional.fuzz.oracles.errors import LawBrokenError, frames_of, kinds_of, origin_of, root_of
 from pytest_regional.fuzz.oracles.law import Law, NoClaim
@@ -54,8 +57,6 @@ def _shortened(text: str, limit: int = 600) -> str:
 
 def goes_wrong_without_backend(trial: Trial, error: LawBrokenError) -> bool:
     """Return whether AOTAutograd alone, which compiles nothing, breaks the same law with the same origin."""
-    import torch
-
     program = trial.program
     with Unobserved(trial.regional):
         trial.regional.restart()
@@ -101,7 +102,20 @@ def mismatches_of(trial: Trial, run: Run) -> list[Mismatch]:
             Mismatch(f"second call: {m.where}", m.kind, m.detail, m.evidence)
             for m in trial.report(call, run).mismatches
         ]
-    return found
+    return found or [
+        mismatch
+        for case, execution in zip(trial.cases, run.executions, strict=False)
+        for mismatch in _draws(case.eager, execution)
+    ]
+
+
+def _draws(eager: Execution, execution: Execution) -> Iterator[Mismatch]:
+    """Yield the random generators that eager left in another state: what is drawn next is other than eager's."""
+    for name, state in eager.rng_after.items():
+        left = execution.rng_after.get(name)
+        if left is not None and not torch.equal(left, state):
+            drew = "drew" if name in eager.rng_consumed else "did not draw"
+            yield Mismatch("random state", "draws", f"the generator of {name} is elsewhere; eager {drew} from it", None)
 
 
 def _blame(trial: Trial) -> str:

@@ -44,6 +44,18 @@ def test_higher_order_operators_print_and_build(name):
     assert f"{name}(" in program.source or "repeated(block" in program.source
 
 
+def test_a_loop_goes_on_with_the_strides_of_what_it_begins_with():
+    """``while_loop`` wants the same strides of both, of a dimension of one element as well."""
+    block = Block((0,), (Step("sin", (0,), (), (1,)),), 1)
+    loop = operator_named("while_loop")
+    fits = []
+    for argument in (TensorInput((1,)), TensorInput((1,), layout="strided")):
+        builder = Builder((argument,), (block,))
+        fits.append(builder.choose(loop, (0, 0, 0, 0), (0, 0, 0), ()) is not None)
+
+    assert fits == [True, False]
+
+
 def test_most_operators_take_other_dtypes():
     missing = [name for name in operators() if program_with(name, dtype="bfloat16", training=False) is None]
     # view_bits is of float32, and literals too are compared with what is float32.

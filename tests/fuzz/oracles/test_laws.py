@@ -74,6 +74,16 @@ def test_a_constant_of_the_first_call_shows_in_the_second(broken):
     assert error.origin == "value of output (second call)"
 
 
+def test_a_draw_too_many_shows_in_the_state_that_it_leaves(broken):
+    def drawing(result):
+        torch.rand(())
+        return result
+
+    error = broken(chain(("sin", A)), "parity", finish=around_calls(drawing))
+    assert error.origin == "draws of random state"
+    assert "eager did not draw from it" in error.detail
+
+
 def test_compiles(broken):
     def refuse(gm):
         raise KeyError("a fault")
