@@ -13,6 +13,7 @@ from pytest_regional.fuzz.operators.operator import (
     Value,
     Wanted,
     also,
+    as_made,
     exact,
     floating,
     nonempty,

@@ -109,6 +109,9 @@ def kinds_of(mismatches: Iterable[Mismatch]) -> str:
     return ", ".join(sorted(found))
 
 
+_SUBJECTS = ("grad", "output", "input", "buffer", "backward", "forward", "random state")
+
+
 def _subject(where: str) -> str:
     second = "second call" if where.startswith("second call") else ""
     plain = where.partition(": ")[2] if second else where
