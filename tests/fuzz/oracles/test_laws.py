@@ -355,6 +355,14 @@ def test_region_order(broken, judged):
     assert broken(program, "region_order", finish=last_first).origin == "a region runs too early"
 
 
+def test_a_region_of_a_view_has_no_place_in_time(judged):
+    after = (Region("c", after=("b",)),)
+    view = Step("unsqueeze", (0,), (("dim", 0),), (4,), after)
+    program = Program(UNORDERED.arguments, (*UNORDERED.steps[:2], view), (2, 3, 4), training=False)
+
+    assert "that run anything" in judged(program, "region_order").skipped["region_order"]
+
+
 def test_threads_hold_and_break(monkeypatch):
     program = chain(("sin", A), ("cos", B), training=True)
     with regional("reference", "cpu", expects_regions=False) as harness:
