@@ -116,7 +116,7 @@ class FuzzTest:
             device=self.regional.device_under_test.name,
             lane=lane,
             laws=laws,
-            known=[
+            known=lambda: [
                 finding
                 for finding in folder
                 if isinstance(finding, Finding) and finding.backend in (self.backend, CAPTURE)
@@ -152,7 +152,7 @@ class FuzzTest:
             self.backend,
             lane,
             processes=processes,
-            known=[
+            known=lambda: [
                 finding for finding in folder if isinstance(finding, HistoryFinding) and finding.backend == self.backend
             ],
             found=lambda finding: self._found(folder, finding),

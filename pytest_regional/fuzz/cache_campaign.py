@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,8 @@ class CacheCampaign:
         lane: the lane that histories are played in.
         processes: whether some compiles happen in new processes; not in lane ``structure``, whose interpreted regions
             are of one process.
-        known: findings of earlier campaigns.
+        known: gives the findings of earlier campaigns, and of other shards of this one; asked again before a failure is
+            taken for new.
         reduce_seconds: how long one finding may be reduced.
         found: called with each new finding at once.
         progress: called after each history with the result so far.
@@ -48,14 +49,14 @@ class CacheCampaign:
     backend: str = "reference"
     lane: str = "full"
     processes: bool = True
-    known: Iterable[HistoryFinding] = ()
+    known: Callable[[], Iterable[HistoryFinding]] = tuple
     reduce_seconds: float = 60.0
     found: Callable[[HistoryFinding], Any] | None = None
     progress: Callable[[CampaignResult, Clock], Any] | None = None
 
     def run(self) -> CampaignResult:
         """Draw and play histories until the budget is spent; one that breaks the model ends there."""
-        self._known = list(self.known)
+        self._known = list(self.known())
         self._result = CampaignResult(self.seed)
         drawn = histories_for(self.regional, self.seed, processes=self.processes)
         clock = self.budget.start()
@@ -73,10 +74,17 @@ class CacheCampaign:
         if broken is None:
             return
         signature, features = signature_of(broken), features_of_history(history)
-        finding = next((one for one in self._known if one.signature.covers(signature, features)), None)
+        finding = next((one for one in self._all_known() if one.signature.covers(signature, features)), None)
         if finding is None:
             finding = self._reduced(history, broken)
         self._result.met[finding.name] += 1
+
+    def _all_known(self) -> Iterator[HistoryFinding]:
+        yield from self._known
+        names = {finding.name for finding in self._known}
+        new = [finding for finding in self.known() if finding.name not in names]
+        self._known += new
+        yield from new
 
     def _reduced(self, history: History, broken: LawBrokenError) -> HistoryFinding:
         begin = time.monotonic()

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -84,7 +85,8 @@ class Campaign:
         device: the device by name.
         lane: the lane that ``judge`` judges in.
         laws: names of the laws to judge by; all by default.
-        known: findings of earlier campaigns.
+        known: gives the findings of earlier campaigns, and of other shards of this one; asked again before a failure is
+            taken for new.
         reduce_seconds: how long one finding may be reduced.
         running: a file that holds the program while it is judged; what a crash leaves there is what crashed.
         found: called with each new finding at once.
@@ -99,7 +101,7 @@ class Campaign:
     device: str = "cpu"
     lane: str = "full"
     laws: Collection[str] | None = None
-    known: Iterable[Finding] = ()
+    known: Callable[[], Iterable[Finding]] = tuple
     reduce_seconds: float = 60.0
     running: Path | None = None
     found: Callable[[Finding], Any] | None = None
@@ -107,7 +109,7 @@ class Campaign:
 
     def run(self) -> CampaignResult:
         """Draw and judge until the budget is spent."""
-        self._known = list(self.known)
+        self._known = list(self.known())
         self._chance = random.Random(self.seed)
         self._result = CampaignResult(self.seed)
         clock = self.budget.start()
@@ -179,7 +181,17 @@ class Campaign:
             self.running.unlink(missing_ok=True)
 
     def _explained(self, signature: Signature, features: frozenset[str]) -> Finding | None:
-        return next((one for one in self._known if one.signature.covers(signature, features)), None)
+        for finding in chain(self._known, self._of_others()):
+            if finding.signature.covers(signature, features):
+                return finding
+        return None
+
+    def _of_others(self) -> Iterator[Finding]:
+        """Yield what other shards found since; only asked where nothing else explains a failure."""
+        names = {finding.name for finding in self._known}
+        new = [finding for finding in self.known() if finding.name not in names]
+        self._known += new
+        yield from new
 
     def _reduced(self, program: Program, broken: LawBrokenError) -> Finding:
         begin = time.monotonic()

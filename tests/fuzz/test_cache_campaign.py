@@ -50,10 +50,20 @@ def test_a_history_that_breaks_the_model_becomes_short_and_is_told_once(monkeypa
 
 def test_what_is_known_is_counted_and_not_found_again(monkeypatch):
     known = finding(FAULTY)
-    again = campaign(monkeypatch, FAULTY, LONG[3:], 2, known=[known])
+    again = campaign(monkeypatch, FAULTY, LONG[3:], 2, known=lambda: [known])
 
     assert again.findings == []
     assert again.met == {known.name: 2}
+
+
+def test_what_another_shard_found_meanwhile_is_known(monkeypatch):
+    asked = []
+
+    def known():
+        asked.append(True)
+        return [finding(FAULTY)] if len(asked) > 1 else []
+
+    assert campaign(monkeypatch, FAULTY, LONG[3:], 1, known=known).findings == []
 
 
 def test_a_backend_that_agrees_has_no_findings(monkeypatch):

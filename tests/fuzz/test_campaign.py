@@ -120,10 +120,25 @@ def test_known_findings_are_met_and_not_found():
     first = campaign(faulty("neg"), chain("neg")).run()
     known = first.findings[0]
 
-    again = campaign(faulty("neg"), chain("neg", "add"), known=[known], budget=2).run()
+    again = campaign(faulty("neg"), chain("neg", "add"), known=lambda: [known], budget=2).run()
 
     assert again.findings == []
     assert again.met == {known.name: 2}
+
+
+def test_what_another_shard_found_meanwhile_is_known():
+    (other,) = campaign(faulty("neg"), chain("neg", "add"), budget=1).run().findings
+    asked = []
+
+    def known():
+        asked.append(True)
+        return [other] if len(asked) > 1 else []
+
+    result = campaign(faulty("neg"), chain("neg", "add"), known=known, budget=2).run()
+
+    assert result.findings == []
+    assert result.met == {other.name: 2}
+    assert len(asked) == 2  # once at the start, and not again for what is explained
 
 
 def test_programs_that_only_show_what_is_known_are_mostly_passed_over():
