@@ -83,9 +83,12 @@ def regional_fuzz_shard(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
-def regional_fuzz(request: pytest.FixtureRequest, regional: Regional, regional_fuzz_shard: int) -> FuzzTest:
+def regional_fuzz(request: pytest.FixtureRequest, regional: Regional, regional_fuzz_shard: int) -> Iterator[FuzzTest]:
     """Draw programs, judge them and keep what is found, as long as --regional-fuzz says; see .run(lane)."""
     from pytest_regional.fuzzing import fuzz_test
     from pytest_regional.plugin import SESSION
 
-    return fuzz_test(request.node, request.config.stash[SESSION], regional, regional_fuzz_shard)
+    test = fuzz_test(request.node, request.config.stash[SESSION], regional, regional_fuzz_shard)
+    yield test
+    if test.interrupted:
+        request.session.shouldstop = "a campaign was ended before its time"

@@ -14,10 +14,12 @@ import pytest
 
 from pytest_regional._text import plural
 from pytest_regional.fuzz.budget import Budget
+from pytest_regional.interrupts import Interrupts
 from pytest_regional.timeout import RegionalTimeoutError, time_limit
 
 if TYPE_CHECKING:
-    from pytest_regional.fuzz.campaign import CampaignResult
+    from pytest_regional.fuzz.cache_campaign import CacheCampaign
+    from pytest_regional.fuzz.campaign import Campaign, CampaignResult
     from pytest_regional.fuzz.findings import AnyFinding
     from pytest_regional.fuzz.oracles import LawBrokenError
     from pytest_regional.fuzz.program import Program
@@ -125,7 +127,7 @@ class FuzzTest:
             found=lambda finding: self._found(folder, finding),
             progress=(progress := ProgressNote(self._note("progress"), self.name, self.unit)),
         )
-        return self._through(campaign.run, progress)
+        return self._through(campaign, progress)
 
     def run_histories(self, lane: str, *, processes: bool = True) -> CampaignResult:
         """Play histories of caches in ``lane``, against a model of what has to answer, and return the result.
@@ -158,14 +160,20 @@ class FuzzTest:
             found=lambda finding: self._found(folder, finding),
             progress=(progress := ProgressNote(self._note("progress"), self.name, self.unit)),
         )
-        return self._through(campaign.run, progress)
+        return self._through(campaign, progress)
 
-    def _through(self, run: Callable[[], CampaignResult], progress: ProgressNote) -> CampaignResult:
+    def _through(self, campaign: Campaign | CacheCampaign, progress: ProgressNote) -> CampaignResult:
         __tracebackhide__ = True
-        with _quiet_logs(), contextlib.closing(progress):
-            self.result = run()
+        with _quiet_logs(), contextlib.closing(progress), Interrupts() as interrupts:
+            campaign.stopped = lambda: interrupts.came
+            self.result = campaign.run()
         self._check(self.result)
         return self.result
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody ended the campaign before its time."""
+        return self.result is not None and self.result.interrupted
 
     def _judge(
         self, program: Program, *, laws: Collection[str] | None, blame: bool, known: Callable[[LawBrokenError], bool]
@@ -189,7 +197,7 @@ class FuzzTest:
 
     def _check(self, result: CampaignResult) -> None:
         __tracebackhide__ = True
-        if not result.examples:
+        if not result.examples and not result.interrupted:
             raise NewFindingsError(f"the campaign judged no {self.unit}: give --regional-fuzz more")
         own = [finding for finding in result.findings if finding.backend == self.backend]
         if own:
@@ -213,6 +221,7 @@ class FuzzTest:
             "examples": result.examples,
             "passed_over": result.passed_over,
             "bad": result.bad,
+            "interrupted": result.interrupted,
             "seconds": result.seconds,
             "reducing": result.reducing,
             "met": dict(result.met),

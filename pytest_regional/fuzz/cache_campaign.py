@@ -41,6 +41,7 @@ class CacheCampaign:
         reduce_seconds: how long one finding may be reduced.
         found: called with each new finding at once.
         progress: called after each history with the result so far.
+        stopped: asked before each history: whether to end here. A ``KeyboardInterrupt`` ends the campaign as well.
     """
 
     regional: Regional
@@ -53,21 +54,31 @@ class CacheCampaign:
     reduce_seconds: float = 60.0
     found: Callable[[HistoryFinding], Any] | None = None
     progress: Callable[[CampaignResult, Clock], Any] | None = None
+    stopped: Callable[[], bool] = bool
 
     def run(self) -> CampaignResult:
         """Draw and play histories until the budget is spent; one that breaks the model ends there."""
         self._known = list(self.known())
         self._result = CampaignResult(self.seed)
-        drawn = histories_for(self.regional, self.seed, processes=self.processes)
         clock = self.budget.start()
+        try:
+            self._spend(clock)
+        except KeyboardInterrupt:
+            self._result.interrupted = True
+        self._result.seconds = clock.seconds
+        return self._result
+
+    def _spend(self, clock: Clock) -> None:
+        drawn = histories_for(self.regional, self.seed, processes=self.processes)
         while not clock.over:
+            if self.stopped():
+                raise KeyboardInterrupt
             clock.spent += 1
             self._result.examples += 1
             self._one(next(drawn))
             self._result.seconds = clock.seconds
             if self.progress is not None:
                 self.progress(self._result, clock)
-        return self._result
 
     def _one(self, history: History) -> None:
         broken = self._broken(history)
@@ -91,18 +102,25 @@ class CacheCampaign:
         wanted = signature_of(broken)
 
         def still_fails(shorter: History) -> bool:
+            if self.stopped():
+                raise KeyboardInterrupt
             seen = self._broken(shorter)
             return seen is not None and signature_of(seen) == wanted
 
-        reduced = reduce_history(history, still_fails, seconds=self.reduce_seconds)
+        try:
+            reduced = reduce_history(history, still_fails, seconds=self.reduce_seconds)
+        except KeyboardInterrupt:
+            self._noted(self._finding(history, history, broken))  # as it is, rather than not at all
+            raise
         last = self._broken(reduced) or broken
         self._result.reducing += time.monotonic() - begin
-        signature = wanted.with_features(features_of_history(reduced))
+        return self._noted(self._finding(reduced, history, last))
+
+    def _finding(self, reduced: History, found: History, broken: LawBrokenError) -> HistoryFinding:
+        signature = signature_of(broken).with_features(features_of_history(reduced))
         device = self.regional.device_under_test.name
-        return self._noted(
-            HistoryFinding(
-                signature, reduced, history, last.detail, self.backend, device, self.lane, installed_versions()
-            )
+        return HistoryFinding(
+            signature, reduced, found, broken.detail, self.backend, device, self.lane, installed_versions()
         )
 
     def _broken(self, history: History) -> LawBrokenError | None:

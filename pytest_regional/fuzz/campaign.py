@@ -50,9 +50,11 @@ class CampaignResult:
         first_seen: by a finding's name, the number of the program that showed it first.
         met: by a finding's name, how many programs failed so, known findings included.
         seed: what the programs were drawn from.
+        interrupted: whether somebody ended it before its time.
     """
 
     seed: int
+    interrupted: bool = False
     examples: int = 0
     passed_over: int = 0
     bad: int = 0
@@ -91,6 +93,7 @@ class Campaign:
         running: a file that holds the program while it is judged; what a crash leaves there is what crashed.
         found: called with each new finding at once.
         progress: called after each program with the result so far.
+        stopped: asked before each program: whether to end here. A ``KeyboardInterrupt`` ends the campaign as well.
     """
 
     judge: Judge
@@ -106,15 +109,26 @@ class Campaign:
     running: Path | None = None
     found: Callable[[Finding], Any] | None = None
     progress: Callable[[CampaignResult, Clock], Any] | None = None
+    stopped: Callable[[], bool] = bool
 
     def run(self) -> CampaignResult:
-        """Draw and judge until the budget is spent."""
+        """Draw and judge until the budget is spent, or somebody interrupts."""
         self._known = list(self.known())
         self._chance = random.Random(self.seed)
         self._result = CampaignResult(self.seed)
         clock = self.budget.start()
+        try:
+            self._spend(clock)
+        except KeyboardInterrupt:
+            self._result.interrupted = True
+        self._result.seconds = clock.seconds
+        return self._result
+
+    def _spend(self, clock: Clock) -> None:
         programs = self.draw(self.seed)
         while not clock.over:
+            if self.stopped():
+                raise KeyboardInterrupt
             program = next(programs)
             if self._is_passed_over(program):
                 self._result.passed_over += 1
@@ -125,8 +139,6 @@ class Campaign:
             self._result.seconds = clock.seconds
             if self.progress is not None:
                 self.progress(self._result, clock)
-        self._result.seconds = clock.seconds
-        return self._result
 
     def _is_passed_over(self, program: Program) -> bool:
         features = features_of(program)
@@ -198,12 +210,18 @@ class Campaign:
         wanted = signature_of(broken)
 
         def still_fails(smaller: Program) -> bool:
+            if self.stopped():
+                raise KeyboardInterrupt
             seen = self._broken(smaller, laws=(wanted.law,))
             if seen is None or signature_of(seen) != wanted:
                 return False
             return seen.without_backend == broken.without_backend
 
-        reduced = reduce_program(program, still_fails, seconds=self.reduce_seconds)
+        try:
+            reduced = reduce_program(program, still_fails, seconds=self.reduce_seconds)
+        except KeyboardInterrupt:
+            self._noted_as(self._finding(program, program, broken))  # as it is, rather than not at all
+            raise
         # Once more, now with the question which region is to blame.
         last = self._broken(reduced, laws=(wanted.law,), blame=True)
         self._result.reducing += time.monotonic() - begin

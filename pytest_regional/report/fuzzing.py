@@ -48,7 +48,8 @@ def _write_group(reporter: Any, name: str, shards: Sequence[dict[str, Any]]) -> 
         f"{name}: {plural(examples, unit)} in {duration(seconds)} ({examples / judging:.3g} a second), "
         f"{met} failed, {plural(len(found), 'new finding')}"
         + (f", {passed_over} passed over as known" if passed_over else "")
-        + (f", {bad} that eager refuses" if bad else ""),
+        + (f", {bad} that eager refuses" if bad else "")
+        + (", interrupted" if any(shard["interrupted"] for shard in shards) else ""),
         **({"red": True} if found else {}),
     )
 

@@ -126,6 +126,28 @@ def test_known_findings_are_met_and_not_found():
     assert again.met == {known.name: 2}
 
 
+def test_an_interrupt_ends_the_campaign_and_loses_nothing():
+    calls = []
+
+    def check(program):
+        calls.append(program)
+        if len(calls) > 1:
+            raise KeyboardInterrupt  # while what was found is made smaller
+        faulty("neg")(program)
+
+    result = campaign(check, chain("neg", "add")).run()
+
+    assert (result.interrupted, result.examples) == (True, 1)
+    assert [finding.program for finding in result.findings] == [chain("neg", "add")]
+
+
+def test_an_interrupt_that_was_lost_ends_it_before_the_next_program():
+    ended = iter((False, False, True))
+    result = campaign(faulty("sin"), chain("neg"), stopped=lambda: next(ended)).run()
+
+    assert (result.interrupted, result.examples) == (True, 2)
+
+
 def test_what_another_shard_found_meanwhile_is_known():
     (other,) = campaign(faulty("neg"), chain("neg", "add"), budget=1).run().findings
     asked = []

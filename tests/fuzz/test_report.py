@@ -19,7 +19,16 @@ def finding(name, steps):
 
 
 def fact(shard, findings=(), **fuzz):
-    numbers = {"examples": 10, "passed_over": 0, "bad": 0, "seconds": 5.0, "reducing": 0.0, "met": {}, **fuzz}
+    numbers = {
+        "examples": 10,
+        "passed_over": 0,
+        "bad": 0,
+        "interrupted": False,
+        "seconds": 5.0,
+        "reducing": 0.0,
+        "met": {},
+        **fuzz,
+    }
     return {
         "backend": "torch",
         "device": "cpu",

@@ -84,6 +84,41 @@ def test_a_campaign_says_how_far_it_is(downstream, budget, line):
     result.stdout.fnmatch_lines([line, "*= regional fuzzing =*"])
 
 
+def test_an_interrupt_ends_a_campaign_and_the_run_and_the_summary_is_written(downstream):
+    source = """
+        import os, signal
+        from pytest_regional.fuzz.arguments import TensorInput
+        from pytest_regional.fuzz.program import Program, Step
+
+        def programs(seed):
+            for _ in range(2):
+                yield Program((TensorInput((4,)),), (Step("neg", (0,), (), (1,)),), (1,), training=False)
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                pass  # as Python does in a callback of the garbage collector
+            while True:
+                yield Program((TensorInput((4,)),), (Step("neg", (0,), (), (1,)),), (1,), training=False)
+
+        @pytest.mark.regional_compile(expects_regions=False)
+        def test_any(regional_fuzz):
+            regional_fuzz.run("full", draw=programs, laws=("compiles", "parity"))
+
+        def test_other():
+            pass
+    """
+    result = fuzzed(downstream, source, "--regional-fuzz=90")
+
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "aot_eager (cpu), it, lane full: 3 programs in *, 0 failed, 0 new findings, interrupted",
+            "*Interrupted: a campaign was ended before its time*",
+        ]
+    )
+
+
 def test_what_is_found_is_kept_and_known_from_then_on(downstream, pytester):
     arguments = ("--regional-fuzz=4", "--regional-seed=1", "--regional-findings=found")
     first = fuzzed(downstream, BREAKS, *arguments, backend="test_it:faulty")
