@@ -1,7 +1,7 @@
 """Ctrl-C that is not lost.
 
-What Python raises while a weak reference is cleaned up, or in a callback of the garbage collector, is ignored; compilers
-have many of both.
+What Python raises while a weak reference is cleaned up, or in a callback of the garbage collector, is ignored; and
+compilers have many of both.
 """
 
 from __future__ import annotations
