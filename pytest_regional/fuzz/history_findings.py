@@ -138,6 +138,9 @@ def _told(event: Event) -> str:
 
 def features_of_history(history: Sequence[Event]) -> frozenset[str]:
     """Return what tells histories apart: what happened, and how the last compile differs from the most similar one."""
+    if any(isinstance(event, Damage) for event in history):
+        # Which file was hit decides, and that is drawn from names that differ from run to run.
+        return frozenset({"event:damage"})
     keys = [event.key for event in history if isinstance(event, (Compile, NewProcess))]
     found = {f"event:{kind}" for kind, cls in _KINDS.items() if any(type(event) is cls for event in history)}
     found -= {"event:compile"}

@@ -108,7 +108,8 @@ def test_its_script_shows_the_history_and_exits_with_1(tmp_path):
         ([Compile(Key())], set()),
         ([Compile(Key(training=True)), Restart(), Compile(Key(training=True))], {"event:restart", "key:training"}),
         ([Compile(Key(fusion=8, size=7)), Compile(Key(size=7)), Compile(Key())], {"changed:size"}),
-        ([Compile(Key()), Damage(0, "everything lost"), NewProcess(Key())], {"event:damage", "event:new process"}),
+        ([Compile(Key()), NewProcess(Key())], {"event:new process"}),
+        ([Compile(Key()), Damage(0, "everything lost"), Restart(), Compile(Key(size=7))], {"event:damage"}),
     ],
 )
 def test_features_tell_histories_apart(history, features):
