@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,13 +15,14 @@ import pytest
 
 from pytest_regional._text import plural
 from pytest_regional.fuzz.budget import Budget
+from pytest_regional.fuzz.judging_notes import note_for
 from pytest_regional.interrupts import Interrupts
 from pytest_regional.timeout import RegionalTimeoutError, time_limit
 
 if TYPE_CHECKING:
     from pytest_regional.fuzz.cache_campaign import CacheCampaign
     from pytest_regional.fuzz.campaign import Campaign, CampaignResult
-    from pytest_regional.fuzz.findings import AnyFinding
+    from pytest_regional.fuzz.findings import AnyFinding, FindingError
     from pytest_regional.fuzz.oracles import LawBrokenError
     from pytest_regional.fuzz.program import Program
     from pytest_regional.harness.regional import Regional
@@ -41,6 +43,10 @@ FUZZ: pytest.StashKey[FuzzTest] = pytest.StashKey()
 HISTORY = 5
 
 
+class FindingsWarning(pytest.PytestWarning):
+    """A file in the folder of findings that holds none; what it told is not known to a campaign."""
+
+
 class NewFindingsError(AssertionError):
     """A campaign met defects that no finding in the folder of findings explains."""
 
@@ -58,7 +64,7 @@ class FuzzTest:
     Attributes:
         regional: the harness of this test.
         budget: this shard's share.
-        seed: what this shard draws from.
+        run_seed: what all fuzz tests of the run draw from, as ``--regional-seed`` takes it.
         shard: its number, from 0.
         backend: the backend as the command line names it.
         folder: the folder of findings.
@@ -72,7 +78,7 @@ class FuzzTest:
 
     regional: Regional
     budget: Budget
-    seed: int
+    run_seed: int
     shard: int
     backend: str
     folder: Path
@@ -108,7 +114,7 @@ class FuzzTest:
 
         __tracebackhide__ = True
         self.lane = lane
-        folder = FindingsFolder(self.folder)
+        folder = FindingsFolder(self._made_folder())
         campaign = Campaign(
             judge=self._judge,
             draw=draw or _programs,
@@ -120,10 +126,10 @@ class FuzzTest:
             laws=laws,
             known=lambda: [
                 finding
-                for finding in folder
+                for finding in folder.readable(_warn)
                 if isinstance(finding, Finding) and finding.backend in (self.backend, CAPTURE)
             ],
-            running=self._note("judging"),
+            running=note_for(self.folder, f"{lane}-{self.shard}"),
             found=lambda finding: self._found(folder, finding),
             progress=(progress := ProgressNote(self._note("progress"), self.name, self.unit)),
         )
@@ -146,7 +152,7 @@ class FuzzTest:
 
         __tracebackhide__ = True
         self.lane, self.unit = lane, "history"
-        folder = FindingsFolder(self.folder)
+        folder = FindingsFolder(self._made_folder())
         campaign = CacheCampaign(
             self.regional,
             self.budget.part(HISTORY),
@@ -155,7 +161,9 @@ class FuzzTest:
             lane,
             processes=processes,
             known=lambda: [
-                finding for finding in folder if isinstance(finding, HistoryFinding) and finding.backend == self.backend
+                finding
+                for finding in folder.readable(_warn)
+                if isinstance(finding, HistoryFinding) and finding.backend == self.backend
             ],
             found=lambda finding: self._found(folder, finding),
             progress=(progress := ProgressNote(self._note("progress"), self.name, self.unit)),
@@ -171,9 +179,22 @@ class FuzzTest:
         return self.result
 
     @property
+    def seed(self) -> int:
+        """What this shard draws from."""
+        return self.run_seed * 1009 + self.shard
+
+    @property
     def interrupted(self) -> bool:
         """Whether somebody ended the campaign before its time."""
         return self.result is not None and self.result.interrupted
+
+    def _made_folder(self) -> Path:
+        """Make the folder of findings now: the first finding comes late, and is not to be lost."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            pytest.fail(f"--regional-findings: {error}", pytrace=False)
+        return self.folder
 
     def _judge(
         self, program: Program, *, laws: Collection[str] | None, blame: bool, known: Callable[[LawBrokenError], bool]
@@ -203,8 +224,8 @@ class FuzzTest:
         if own:
             lines = [f"{finding.title}\n    {self.scripts[finding.name]}" for finding in own]
             raise NewFindingsError(
-                f"{plural(len(lines), 'new finding')} in {plural(result.examples, self.unit)} (seed {self.seed}):\n  "
-                + "\n  ".join(lines)
+                f"{plural(len(lines), 'new finding')} in {plural(result.examples, self.unit)} "
+                f"(--regional-seed={self.run_seed}):\n  " + "\n  ".join(lines)
             )
 
     @property
@@ -239,6 +260,10 @@ class FuzzTest:
         }
 
 
+def _warn(error: FindingError) -> None:
+    warnings.warn(FindingsWarning(str(error)), stacklevel=2)
+
+
 @contextlib.contextmanager
 def _quiet_logs() -> Iterator[None]:
     """Keep out of pytest's captured log what compilers say about programs that fail: megabytes in a campaign."""
@@ -270,7 +295,7 @@ def fuzz_test(item: pytest.Item, session: RegionalSession, regional: Regional, s
     test = FuzzTest(
         regional,
         settings.fuzz.share(shard, shards(item.config)),
-        session.fuzz_seed * 1009 + shard,
+        session.fuzz_seed,
         shard,
         item.stash[TARGET].backend,
         settings.findings,

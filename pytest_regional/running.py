@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import unittest
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_regional import hypothesis_support
-from pytest_regional.fuzzing import is_fuzz_test
+from pytest_regional.fuzzing import FUZZ, is_fuzz_test
 from pytest_regional.report import facts, fuzzing, terminal
 from pytest_regional.timeout import time_limit
 
@@ -26,6 +27,7 @@ class RunHooks:
         self._session = session
         self._facts: dict[str, facts.Facts] = {}
         self._lost_workers = 0
+        self._began = time.time()
 
     @pytest.fixture(autouse=True)
     def _regional_isolation(self, request: pytest.FixtureRequest) -> Iterator[Any]:
@@ -53,12 +55,12 @@ class RunHooks:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, Any, Any]:
         """Show how far campaigns are, those of xdist workers too, in the process that has the terminal."""
-        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is None or session.config.getoption("regional_fuzz") is None:
+        terminal = session.config.pluginmanager.has_plugin("terminalreporter")
+        if not terminal or session.config.getoption("regional_fuzz") is None:
             return (yield)
         from pytest_regional.report import progress
 
-        with progress.ProgressLines(reporter, self._session.folder_of_notes, progress.EVERY):
+        with progress.ProgressLines(self._session.folder_of_notes, progress.EVERY):
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
@@ -90,6 +92,7 @@ class RunHooks:
             time_limit(None if is_fuzz_test(item) else self._session.settings.timeout),
         ):
             result = yield
+        _check_fuzzed(item)
         _check_end(regional, vacuity=target.mark.expects_regions and not _failed_inside_unittest(item))
         return result
 
@@ -112,7 +115,7 @@ class RunHooks:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Write the conformance table."""
         terminal.write(terminalreporter, list(self._facts.values()), self._lost_workers)
-        fuzzing.write(terminalreporter, list(self._facts.values()), self._session.folder_of_notes)
+        fuzzing.write(terminalreporter, list(self._facts.values()), self._session.settings.findings, self._began)
 
 
 def _skip(reason: str) -> None:
@@ -132,6 +135,13 @@ def _located_skips() -> Iterator[None]:
         reason = str(skip)
     if reason is not None:
         _skip(reason)
+
+
+def _check_fuzzed(item: pytest.Item) -> None:
+    """Fail a fuzz test that drew nothing: it would pass for ever."""
+    __tracebackhide__ = True
+    if FUZZ in item.stash and item.stash[FUZZ].result is None:
+        pytest.fail("the test asks for regional_fuzz and runs no campaign: call regional_fuzz.run(lane)", pytrace=False)
 
 
 def _check_end(regional: Regional, *, vacuity: bool) -> None:

@@ -74,7 +74,7 @@ def resolve(config: pytest.Config) -> Settings:
         seed=_seed(seed, DEFAULT_SEED),
         fuzz=fuzz,
         fuzz_seed=_seed(seed, DEFAULT_SEED) if seed or fuzz.fixed or os.environ.get("CI") else None,
-        findings=config.rootpath / (_value(config, "regional_findings") or DEFAULT_FINDINGS),
+        findings=_findings(config.rootpath / (_value(config, "regional_findings") or DEFAULT_FINDINGS)),
         examples=_examples(_value(config, "regional_examples"), config),
         known_failures=(config.rootpath / known) if known else None,
         audit=bool(_value(config, "regional_audit")),
@@ -102,6 +102,10 @@ def _require_torch() -> None:
 
 def _value(config: pytest.Config, name: str) -> Any:
     option = config.getoption(name)
+    if option == "":
+        # Most often a variable that a script forgot to set.
+        flag = "--" + name.replace("_", "-")
+        raise pytest.UsageError(f"{flag}= has no value: give one, or leave the option out")
     return config.getini(name) if option is None else option
 
 
@@ -187,6 +191,14 @@ def _examples(value: Any, config: pytest.Config) -> str | None:
     except ExamplesError as error:
         raise pytest.UsageError(f"--regional-examples: {error}") from error
     return str(value)
+
+
+def _findings(path: Path) -> Path:
+    """Check that findings can be written: the first one comes late."""
+    existing = next(one for one in (path, *path.parents) if one.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise pytest.UsageError(f"--regional-findings: {path} cannot be written: {existing} is no folder for that")
+    return path
 
 
 def _fuzz(value: Any) -> Budget:

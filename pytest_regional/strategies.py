@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
+from pytest_regional._text import unknown_name
 from pytest_regional.fuzz.arguments import FLOATS
 from pytest_regional.fuzz.fresh import fresh_arguments, fresh_program_inputs
 from pytest_regional.fuzz.graphs import PASSES, AnnotatedGraph, NodeRow, graph_of
@@ -31,7 +32,7 @@ def programs(
     *,
     max_steps: int = 12,
     max_arguments: int = 5,
-    families: Collection[str] | None = None,
+    families: Collection[str] | str | None = None,
     training: bool | None = None,
     regions: bool = True,
     dtypes: Sequence[str] = FLOATS,
@@ -47,7 +48,8 @@ def programs(
     Args:
         max_steps: no program is made of more rows. A row is a step; the twin of a region comes on top.
         max_arguments: nor more inputs.
-        families: families of operators, such as ``"pointwise"``; all by default. ``docs/fuzzing-programs.md`` has them.
+        families: families of operators, such as ``"pointwise"``, or one of them; all by default.
+            ``docs/fuzzing-programs.md`` has them.
         training: whether programs are backpropagated through: all, none, or (None) some.
         regions: whether there are region annotations.
         dtypes: floating dtypes of inputs; shrinks to the first.
@@ -57,16 +59,36 @@ def programs(
             (``capture_scalar_outputs``, ``capture_dynamic_output_shape_ops``).
 
     Raises:
-        ValueError: a family is not known.
+        ValueError: there are no such families, dtypes, or numbers of steps or arguments.
     """
-    unknown = sorted(set(families or ()) - set(all_families()))
-    if unknown:
-        raise ValueError(f"no family of operators is called {unknown[0]!r}; there are {', '.join(all_families())}")
+    _check_programs(max_steps, max_arguments, families, dtypes)
     # Custom operators import Dynamo when they are first called; Hypothesis would blame the example that does.
     torch.compiler.disable(lambda: None)
-    wanted = None if families is None else frozenset(families)
+    wanted = None if families is None else frozenset(_names(families))
     options = Options(wanted, training, regions, tuple(dtypes), dynamic, nonfinite, data_dependent)
     return _rows(max_steps, max_arguments, options).map(lambda rows: program_of(rows, options))
+
+
+def _names(families: Collection[str] | str) -> Collection[str]:
+    return (families,) if isinstance(families, str) else families
+
+
+def _check_programs(
+    max_steps: int, max_arguments: int, families: Collection[str] | str | None, dtypes: Sequence[str]
+) -> None:
+    for name, number in (("max_steps", max_steps), ("max_arguments", max_arguments)):
+        if number < 1:
+            raise ValueError(f"programs({name}={number}): expected at least 1")
+    for family in _names(families) if families is not None else ():
+        if family not in all_families():
+            raise ValueError(unknown_name("family of operators", family, all_families()))
+    if families is not None and not families:
+        raise ValueError("programs(families=()): there is nothing to draw; leave it out for all families")
+    for dtype in dtypes:
+        if dtype not in FLOATS:
+            raise ValueError(unknown_name("floating dtype", dtype, FLOATS))
+    if not dtypes:
+        raise ValueError(f"programs(dtypes=()): expected some of {', '.join(FLOATS)}")
 
 
 def _rows(max_steps: int, max_arguments: int, options: Options) -> st.SearchStrategy[ProgramRows]:
@@ -107,14 +129,14 @@ def graphs(*, max_nodes: int = 30, max_regions: int = 3, max_edges: int = 4) -> 
 def pass_pipelines(passes: Sequence[Any] | None = None, *, max_size: int = 4) -> st.SearchStrategy[list[Any]]:
     """Return a strategy of lists of graph passes in any order, some of them several times.
 
-    ``regional.run_pass`` takes such a list; a compile with it has to give the same values as without. They shrink to no
-    pass at all.
+    ``regional.run_pass`` takes such a list; a compile with it has to give the same values as without. They shrink to
+    the first pass alone.
 
     Args:
         passes: what to choose from, the simplest first; by default passes that change graphs and no value.
         max_size: no list is longer.
     """
-    return st.lists(st.sampled_from(tuple(PASSES if passes is None else passes)), max_size=max_size)
+    return st.lists(st.sampled_from(tuple(PASSES if passes is None else passes)), min_size=1, max_size=max_size)
 
 
 def inputs_for(

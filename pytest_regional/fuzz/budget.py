@@ -73,6 +73,10 @@ class Budget:
 PROFILES = {"ci": Budget(examples=25, fixed=True), "nightly": Budget(seconds=1800.0)}
 
 
+#: What comes last in a budget of time may still take so long: a finding that is not made small is hard to read.
+LEAST_SECONDS = 10.0
+
+
 @dataclass
 class Clock:
     """A budget that is being spent."""
@@ -85,6 +89,12 @@ class Clock:
     def seconds(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self.begun
+
+    def time_for(self, seconds: float) -> float:
+        """Return how long something that would like ``seconds`` may take: what is left, and a little in any case."""
+        if self.budget.seconds is None:
+            return seconds
+        return min(seconds, max(self.budget.seconds - self.seconds, LEAST_SECONDS))
 
     @property
     def over(self) -> bool:

@@ -60,7 +60,7 @@ class CacheCampaign:
         """Draw and play histories until the budget is spent; one that breaks the model ends there."""
         self._known = list(self.known())
         self._result = CampaignResult(self.seed)
-        clock = self.budget.start()
+        self._clock = clock = self.budget.start()
         try:
             self._spend(clock)
         except KeyboardInterrupt:
@@ -108,7 +108,7 @@ class CacheCampaign:
             return seen is not None and signature_of(seen) == wanted
 
         try:
-            reduced = reduce_history(history, still_fails, seconds=self.reduce_seconds)
+            reduced = reduce_history(history, still_fails, seconds=self._clock.time_for(self.reduce_seconds))
         except KeyboardInterrupt:
             self._noted(self._finding(history, history, broken))  # as it is, rather than not at all
             raise

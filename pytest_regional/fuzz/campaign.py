@@ -116,7 +116,7 @@ class Campaign:
         self._known = list(self.known())
         self._chance = random.Random(self.seed)
         self._result = CampaignResult(self.seed)
-        clock = self.budget.start()
+        self._clock = clock = self.budget.start()
         try:
             self._spend(clock)
         except KeyboardInterrupt:
@@ -218,7 +218,7 @@ class Campaign:
             return seen.without_backend == broken.without_backend
 
         try:
-            reduced = reduce_program(program, still_fails, seconds=self.reduce_seconds)
+            reduced = reduce_program(program, still_fails, seconds=self._clock.time_for(self.reduce_seconds))
         except KeyboardInterrupt:
             self._noted_as(self._finding(program, program, broken))  # as it is, rather than not at all
             raise

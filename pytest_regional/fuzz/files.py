@@ -65,7 +65,7 @@ def from_data(data: Any) -> Program:
             dynamic=data["dynamic"],
         )
         check(program)
-    except (KeyError, TypeError, IndexError, ValueError) as error:
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         raise ProgramFileError(f"the data describes no program: {type(error).__name__}: {error}") from error
     return program
 

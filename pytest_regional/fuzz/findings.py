@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pytest_regional.fuzz import files
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.history_findings import HistoryFinding
+from pytest_regional.fuzz.lanes import nearest_lane
 from pytest_regional.fuzz.program import Program
 from pytest_regional.fuzz.script_check import shows
 from pytest_regional.fuzz.scripts import Case, stand_alone, with_harness
@@ -90,7 +91,7 @@ class Finding:
         return stand_alone(Case(self.program, self.signature.law, self.title, self.backend))
 
     def judge(self, regional: Regional) -> None:
-        """Judge the program again by the law that it broke.
+        """Judge the program again by the law that it broke, in its lane, or in the one that this harness can take.
 
         Raises:
             LawBrokenError: it still does.
@@ -98,7 +99,7 @@ class Finding:
         """
         from pytest_regional.fuzz.oracles import judge
 
-        judge(regional, self.program, lane=self.lane, laws=(self.signature.law,))
+        judge(regional, self.program, lane=nearest_lane(regional, self.lane), laws=(self.signature.law,))
 
     def to_data(self) -> dict[str, Any]:
         """Return it as plain data, all but version and signature."""
@@ -189,6 +190,14 @@ class FindingsFolder:
         for path in self.paths():
             yield self.read(path)
 
+    def readable(self, unreadable: Callable[[FindingError], Any]) -> Iterator[AnyFinding]:
+        """Yield the findings; files that hold none are told to ``unreadable``."""
+        for path in self.paths():
+            try:
+                yield self.read(path)
+            except FindingError as error:
+                unreadable(error)
+
     def paths(self) -> list[Path]:
         """Return the finding files, by name."""
         return sorted(self.path.glob("*.json")) if self.path.is_dir() else []
@@ -213,11 +222,18 @@ class FindingsFolder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         data, script = self.path / f"{finding.name}.json", self.path / f"{finding.name}.py"
-        if data.exists() and self.read(data).size <= finding.size:
+        if self._size_of(data) <= finding.size:
             return script
         _write(script, finding.script_with_torch_alone or finding.script)
         _write(data, json.dumps(to_data(finding), indent=1) + "\n")
         return script
+
+    def _size_of(self, path: Path) -> float:
+        """Return the size of the finding in ``path``; without end where there is none, or what cannot be read."""
+        try:
+            return self.read(path).size
+        except (FindingError, FileNotFoundError):
+            return float("inf")
 
     def save_shown(self, finding: AnyFinding) -> Path:
         """Save ``finding``, and run its script: where torch alone does not show it, the script judges with a harness.

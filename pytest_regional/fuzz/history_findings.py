@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional.fuzz.cache_model import Key, canonical
 from pytest_regional.fuzz.histories import Clear, Compile, Damage, Event, NewProcess, Restart, run_history
+from pytest_regional.fuzz.lanes import nearest_lane
 from pytest_regional.fuzz.scripts import with_harness
 from pytest_regional.fuzz.signature import Signature
 
@@ -83,12 +84,12 @@ class HistoryFinding:
         return features_of_history(self.history)
 
     def judge(self, regional: Regional) -> None:
-        """Play the history again.
+        """Play the history again, in its lane, or in the one that this harness can take.
 
         Raises:
             LawBrokenError: it still breaks the model.
         """
-        run_history(regional, self.history, lane=self.lane)
+        run_history(regional, self.history, lane=nearest_lane(regional, self.lane))
 
     def to_data(self) -> dict[str, Any]:
         """Return it as plain data, all but its version."""

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pytest_regional._text import unknown_name
+
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
@@ -21,6 +23,21 @@ class LaneError(ValueError):
 def lane_of(device: str) -> str:
     """Return the lane that a device under test takes unless told otherwise."""
     return "fast" if device.startswith("cuda-emulated") else "full"
+
+
+def nearest_lane(regional: Regional, name: str) -> str:
+    """Return the lane ``name``, or where device or backend cannot take it, the one of the device.
+
+    Raises:
+        LaneError: there is no such lane.
+    """
+    try:
+        _check(regional, name)
+    except LaneError:
+        if name not in LANES:
+            raise
+        return lane_of(regional.device_under_test.name)
+    return name
 
 
 @contextlib.contextmanager
@@ -56,7 +73,7 @@ def keeping_whole_results(regional: Regional, name: str) -> Iterator[None]:
 
 def _check(regional: Regional, name: str) -> None:
     if name not in LANES:
-        raise LaneError(f"there is no lane {name!r}; the lanes are {', '.join(LANES)}")
+        raise LaneError(unknown_name("lane", name, LANES))
     device = regional.device_under_test.name
     if name != "structure" and name != lane_of(device):
         raise LaneError(f"lane {name!r} does not run on device {device!r}, whose lane is {lane_of(device)!r}")

@@ -47,6 +47,18 @@ _BACKENDS = {
     "reference": 'backend = "regional"  # of the package pytest-regional\n',
 }
 
+#: A backend of somebody's own: importable, or in the folder that the script is run from, as pytest is.
+_IMPORTED = """\
+sys.path.append(os.getcwd())
+try:
+    from {module} import {attribute}
+except ImportError as error:
+    print(f"the backend cannot be imported: {{error}}")
+    sys.exit(2)
+
+backend = {attribute}.factory() if hasattr({attribute}, "factory") else {attribute}
+"""
+
 _RUN = """\
 def run(function, seed):
     \"\"\"Return what a call leaves: outputs, gradients, inputs afterwards.\"\"\"
@@ -188,10 +200,7 @@ def _imported(backend: str) -> str:
     module, _, attribute = backend.partition(":")
     if not attribute:
         return f"backend = {backend!r}\n"
-    return (
-        f"from {module} import {attribute}\n\n"
-        f"backend = {attribute}.factory() if hasattr({attribute}, 'factory') else {attribute}\n"
-    )
+    return _IMPORTED.format(module=module, attribute=attribute)
 
 
 def _program_with(program: Program, backend: str) -> str:

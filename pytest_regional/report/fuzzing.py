@@ -9,24 +9,42 @@ from typing import Any
 
 from pytest_regional._text import plural
 from pytest_regional.fuzz.budget import duration
+from pytest_regional.fuzz.judging_notes import notes_of_the_dead
 from pytest_regional.report.facts import Facts
 
 #: What is counted of the smallest one that shows a finding.
 _PARTS = {"program": "step", "history": "event"}
 
 
-def write(reporter: Any, facts: Sequence[Facts], notes: Path) -> None:
-    """Write one line for each backend and lane, one block for each finding; nothing when nothing was fuzzed."""
+def write(reporter: Any, facts: Sequence[Facts], findings: Path, since: float) -> None:
+    """Write one line for each backend and lane, one block for each finding; nothing when nothing was fuzzed.
+
+    Args:
+        reporter: pytest's terminal reporter.
+        facts: of all tests.
+        findings: the folder of findings.
+        since: when the run began, in seconds since the epoch.
+    """
     fuzzed = [fact for fact in facts if fact["fuzz"]]
-    crashed = sorted(notes.glob("judging-*.json")) if notes.is_dir() else []
-    if not fuzzed and not crashed:
+    died = notes_of_the_dead(findings, 0.0 if fuzzed else since)
+    if not fuzzed and not died:
         return
     reporter.section("regional fuzzing", sep="=")
     for name in sorted({_group(fact) for fact in fuzzed}):
         _write_group(reporter, name, [fact["fuzz"] or {} for fact in fuzzed if _group(fact) == name])
     _write_findings(reporter, fuzzed)
-    for note in crashed:
-        reporter.write_line(f"the process died while it judged this program:\n{note.read_text()}", red=True)
+    for note in died:
+        reporter.write_line(f"a process died while it judged the program in {note}:", red=True)
+        reporter.write_line(_shown(note))
+
+
+def _shown(note: Path) -> str:
+    from pytest_regional.fuzz import files
+
+    try:
+        return files.load(note).source
+    except files.ProgramFileError as error:
+        return str(error)
 
 
 def _group(fact: Facts) -> str:
@@ -43,9 +61,11 @@ def _write_group(reporter: Any, name: str, shards: Sequence[dict[str, Any]]) -> 
     met = sum(sum(shard["met"].values()) for shard in shards)
     passed_over = sum(shard["passed_over"] for shard in shards)
     unit = shards[0]["unit"]
+    reducing = sum(shard["reducing"] for shard in shards) / len(shards)
+    beside = f" beside {duration(reducing)} of reducing" if reducing >= 1 else ""
     bad = sum(shard["bad"] for shard in shards)
     reporter.write_line(
-        f"{name}: {plural(examples, unit)} in {duration(seconds)} ({examples / judging:.3g} a second), "
+        f"{name}: {plural(examples, unit)} in {duration(seconds)} ({examples / judging:.3g} a second{beside}), "
         f"{met} failed, {plural(len(found), 'new finding')}"
         + (f", {passed_over} passed over as known" if passed_over else "")
         + (f", {bad} that eager refuses" if bad else "")

@@ -6,10 +6,12 @@ Notes are files, so that campaigns of xdist workers show as well; a worker that 
 from __future__ import annotations
 
 import json
+import os
+import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TextIO
 
 from pytest_regional._text import plural
 from pytest_regional.fuzz.budget import duration
@@ -64,14 +66,15 @@ class ProgressNote:
 class ProgressLines:
     """Writes a line to the terminal now and then, as long as campaigns run.
 
+    While a test runs, what is written to standard output is captured: made before the first test, this object keeps the
+    terminal for itself.
+
     Args:
-        reporter: pytest's terminal reporter.
         notes: the folder of notes.
         every: seconds between two lines.
     """
 
-    def __init__(self, reporter: Any, notes: Path, every: float) -> None:
-        self._reporter = reporter
+    def __init__(self, notes: Path, every: float) -> None:
         self._notes = notes
         self._every = every
         self._over = threading.Event()
@@ -79,6 +82,7 @@ class ProgressLines:
 
     def __enter__(self) -> ProgressLines:
         """Begin."""
+        self._terminal = _standard_output()
         self._thread.start()
         return self
 
@@ -86,15 +90,26 @@ class ProgressLines:
         """Write no more."""
         self._over.set()
         self._thread.join()
+        if self._terminal is not sys.stdout:
+            self._terminal.close()
 
     def _write(self) -> None:
         before = ""
         while not self._over.wait(self._every):
             line = progress_line(self._notes)
             if line and line != before:
-                self._reporter.ensure_newline()
-                self._reporter.write_line(line)
+                # pytest stands behind the dots of its tests, most of the time.
+                self._terminal.write(f"\n{line}\n")
+                self._terminal.flush()
             before = line
+
+
+def _standard_output() -> TextIO:
+    """Return standard output as it is now, whatever is done to its file descriptor later."""
+    try:
+        return os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    except (OSError, ValueError):
+        return sys.stdout  # none that has a file: a test of pytest in pytest
 
 
 def progress_line(notes: Path) -> str:

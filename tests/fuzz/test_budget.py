@@ -51,5 +51,16 @@ def test_a_clock_is_over_when_its_time_is_spent():
     assert clock.over
 
 
+def test_what_comes_last_gets_what_is_left_and_a_little_in_any_case():
+    clock = Budget(seconds=100).start()
+    asked = []
+    for begun in (0, 70, 99):
+        clock.begun -= begun
+        asked.append(round(clock.time_for(60)))
+        clock.begun += begun
+    assert asked == [60, 30, 10]
+    assert Budget(examples=1).start().time_for(60) == 60
+
+
 def test_durations_as_people_write_them():
     assert [duration(0.25), duration(59), duration(60), duration(95)] == ["0.25 s", "59 s", "1 min", "1 min 35 s"]

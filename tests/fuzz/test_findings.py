@@ -167,6 +167,51 @@ def test_replay_on_another_backend_and_deletion_of_what_is_fixed(tmp_path, capsy
     assert "1 FIXED" in capsys.readouterr().out
 
 
+def edited(tmp_path, **changes):
+    path = FindingsFolder(tmp_path).save(finding(program=HARMLESS, law="parity", backend="aot_eager"))
+    data = json.loads(path.with_suffix(".json").read_text())
+    path.with_suffix(".json").write_text(json.dumps({**data, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"law": "colour"}, "UnknownLawError: unknown law 'colour'"),
+        ({"lane": "slow"}, "LaneError: unknown lane 'slow'"),
+        (
+            {"program": {"version": 1, "arguments": [{"shape": [2], "dtype": "float3"}]}},
+            "the data describes no program",
+        ),
+    ],
+)
+def test_replay_of_nonsense_is_an_error_and_goes_on(tmp_path, capsys, changes, problem):
+    edited(tmp_path, **changes)
+    FindingsFolder(tmp_path).save(finding(program=HARMLESS, law="compiles", backend="aot_eager"))
+
+    assert main(["replay", str(tmp_path)]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("FIXED  aot_eager-compiles")
+    assert lines[1].startswith("ERROR  aot_eager-parity")
+    assert problem in lines[1]
+
+
+def test_replay_elsewhere_takes_the_lane_that_is_there(tmp_path, capsys):
+    FindingsFolder(tmp_path).save(finding(lane="structure", backend="reference"))
+
+    assert main(["replay", str(tmp_path), "--backend", "aot_eager"]) == 0
+
+
+def test_a_script_finds_a_backend_where_it_is_run(tmp_path):
+    (tmp_path / "own_backend.py").write_text("from torch._dynamo.backends.debugging import aot_eager as own\n")
+    script = FindingsFolder(tmp_path / "found").save(finding(program=HARMLESS, backend="own_backend:own"))
+
+    codes = [
+        subprocess.run([sys.executable, script], cwd=folder, timeout=120, capture_output=True, check=False).returncode
+        for folder in (tmp_path, tmp_path / "found")
+    ]
+    assert codes == [0, 2]
+
+
 @pytest.mark.parametrize(("name", "problem"), [("nowhere", "is not there"), ("", "holds no findings")])
 def test_replay_of_nothing_is_a_usage_error(tmp_path, capsys, name, problem):
     assert main(["replay", str(tmp_path / name)]) == 2

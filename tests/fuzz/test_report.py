@@ -1,5 +1,13 @@
 """What the summary says of several shards."""
 
+import subprocess
+import sys
+import time
+
+from pytest_regional.fuzz import files
+from pytest_regional.fuzz.arguments import TensorInput
+from pytest_regional.fuzz.judging_notes import note_for
+from pytest_regional.fuzz.program import Program, Step
 from pytest_regional.report import fuzzing
 
 
@@ -39,7 +47,7 @@ def fact(shard, findings=(), **fuzz):
 
 def written(*facts, notes):
     reporter = Reporter()
-    fuzzing.write(reporter, facts, notes)
+    fuzzing.write(reporter, facts, notes, since=0.0)
     return reporter.lines
 
 
@@ -52,8 +60,8 @@ def test_what_several_shards_found_is_told_once_with_the_smallest_program(tmp_pa
 
     assert lines == [
         "regional fuzzing",
-        "torch (cpu), fuzz/programs, lane structure: 20 programs in 5 s (5.71 a second), 5 failed, 2 new findings, "
-        "7 passed over as known, 1 that eager refuses",
+        "torch (cpu), fuzz/programs, lane structure: 20 programs in 5 s (5.71 a second beside 1 s of reducing), "
+        "5 failed, 2 new findings, 7 passed over as known, 1 that eager refuses",
         "  one: title of one",
         "    2 steps, first seen at program 3, met 3 times: one-2.py",
         "  two: title of two",
@@ -65,10 +73,30 @@ def test_nothing_is_said_where_nothing_was_fuzzed(tmp_path):
     assert written({**fact(0), "fuzz": None}, notes=tmp_path / "nowhere") == []
 
 
-def test_a_note_that_was_left_is_a_crash(tmp_path):
-    (tmp_path / "judging-full-0-1.json").write_text("the program")
+PROGRAM = Program((TensorInput((4,)),), (Step("neg", (0,), (), (1,)),), (1,), training=False)
 
-    assert written(notes=tmp_path) == [
-        "regional fuzzing",
-        "the process died while it judged this program:\nthe program",
-    ]
+
+def test_the_program_that_a_process_died_of_is_shown(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    note = note_for(tmp_path, "full-0")
+    assert written(notes=tmp_path) == []  # nothing is there
+    files.save(PROGRAM, note)
+    assert written(notes=tmp_path) == []  # this process lives
+
+    note = note.rename(note.with_name(f"full-0-{ended.pid}.json"))
+    title, sentence, source = written(notes=tmp_path)
+    assert (title, sentence) == ("regional fuzzing", f"a process died while it judged the program in {note}:")
+    assert "torch.neg(x0)" in source
+
+
+def test_what_died_in_an_earlier_run_is_told_where_somebody_fuzzes(tmp_path):
+    note = note_for(tmp_path, "full-0")
+    note = note.with_name("full-0-broken.json")
+    note.write_text("{}")
+    reporters = Reporter(), Reporter()
+    for reporter, facts in zip(reporters, ([], [fact(0)]), strict=True):
+        fuzzing.write(reporter, facts, tmp_path, since=time.time() + 9)
+
+    assert reporters[0].lines == []
+    assert "version None" in reporters[1].lines[-1]

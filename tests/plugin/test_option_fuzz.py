@@ -78,7 +78,7 @@ def test_a_campaign_says_how_far_it_is(downstream, budget, line):
         def test_any(regional_fuzz):
             regional_fuzz.run("full", draw=programs, laws=("compiles", "parity"))
     """
-    result = fuzzed(downstream, source, f"--regional-fuzz={budget}")
+    result = downstream(source, "--regional-backend=aot_eager", "--regional-device=cpu", f"--regional-fuzz={budget}")
 
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines([line, "*= regional fuzzing =*"])
@@ -126,7 +126,7 @@ def test_what_is_found_is_kept_and_known_from_then_on(downstream, pytester):
     first.assert_outcomes(failed=1)
     first.stdout.fnmatch_lines(
         [
-            "*NewFindingsError: 1 new finding in 4 programs (seed 1009):*",
+            "*NewFindingsError: 1 new finding in 4 programs (--regional-seed=1):*",
             "faulty (cpu), it, lane full: 4 programs in *, 2 failed, 1 new finding",
             "  faulty-parity-*: parity (*): value of output* (sin)",
             "    1 step, first seen at program 2, met 2 times: *found/faulty-parity-*.py",
@@ -141,6 +141,46 @@ def test_what_is_found_is_kept_and_known_from_then_on(downstream, pytester):
     second = fuzzed(downstream, BREAKS, *arguments, backend="test_it:faulty")
     second.assert_outcomes(passed=1)
     second.stdout.fnmatch_lines(["faulty (cpu), it, lane full: 4 programs in *, 2 failed, 0 new findings"])
+
+
+def test_a_file_that_holds_no_finding_is_told_and_stops_nothing(downstream, pytester):
+    found = pytester.mkdir("found")
+    (found / "odd.json").write_text("nonsense")
+
+    result = fuzzed(downstream, HOLDS, "--regional-fuzz=2", "--regional-seed=7", "--regional-findings=found")
+
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*FindingsWarning: *odd.json is no JSON*"])
+
+
+@pytest.mark.parametrize("place", ["test_it.py", "test_it.py/below"])
+def test_findings_that_cannot_be_written_are_a_usage_error(downstream, place):
+    result = fuzzed(downstream, HOLDS, "--regional-fuzz=2", f"--regional-findings={place}")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*--regional-findings: *{place} cannot be written: *"])
+
+
+def test_a_folder_that_cannot_be_made_is_told_at_once(downstream, monkeypatch):
+    """Where the permissions of the folder above promise too much, as those of some file systems do."""
+    result = fuzzed(downstream, HOLDS, "--regional-fuzz=2", "--regional-findings=/proc/findings")
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["--regional-findings: *'/proc/findings'"])
+
+
+def test_a_fuzz_test_that_runs_no_campaign_fails(downstream):
+    result = fuzzed(
+        downstream,
+        """
+        @pytest.mark.regional_compile(expects_regions=False)
+        def test_any(regional_fuzz):
+            assert regional_fuzz.shard == 0
+        """,
+    )
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*asks for regional_fuzz and runs no campaign: call regional_fuzz.run(lane)*"])
 
 
 def test_one_process_has_one_shard(downstream):
@@ -183,6 +223,8 @@ def test_the_limit_is_for_each_program(downstream):
     [
         ("--regional-fuzz=many", "*--regional-fuzz: 'many' is no budget: give a number of programs (500), a time*"),
         ("--regional-fuzz=0", "*--regional-fuzz: '0' is no budget*"),
+        ("--regional-fuzz=", "*--regional-fuzz= has no value: give one, or leave the option out*"),
+        ("--regional-seed=", "*--regional-seed= has no value*"),
     ],
 )
 @pytest.mark.parametrize("backend", [["--regional-backend=aot_eager"], []], ids=["on", "off"])

@@ -14,6 +14,7 @@ _DISPATCHERS = (
     "torch._ops",
     "torch.fx.interpreter",
     "torch.fx.graph_module",
+    "torch.fx._lazy_graph_module",
     "torch.nn.modules.module",
     "torch.utils._",
     "torch._dynamo.eval_frame",

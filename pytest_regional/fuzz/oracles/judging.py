@@ -48,7 +48,7 @@ def judge(
     program: Program,
     *,
     lane: str = "full",
-    laws: Collection[str] | None = None,
+    laws: Collection[str] | str | None = None,
     blame: bool = True,
     known: Known | None = None,
 ) -> Judgement:
@@ -58,8 +58,8 @@ def judge(
         regional: the harness, inside of its context; use it for nothing else meanwhile.
         program: what to judge.
         lane: how much of a compile really happens; see :mod:`pytest_regional.fuzz.lanes`.
-        laws: names of the laws to judge by. By default all, those that compile once more on some programs only, which
-            the program's source decides: the same program is always judged alike.
+        laws: names of the laws to judge by, or one name. By default all, those that compile once more on some programs
+            only, which the program's source decides: the same program is always judged alike.
         blame: whether a difference from eager is followed up to a region, which compiles several times.
         known: says whether a broken law is known to the caller; such an error is returned, and the other laws are
             judged as well. A program that does not compile is judged by no other law.
@@ -67,7 +67,7 @@ def judge(
     Raises:
         LawBrokenError: the program breaks a law; the first one in the order of ``LAWS``.
         BadProgramError: the program fails in eager.
-        UnknownLawError: a name in ``laws`` that is none.
+        UnknownLawError: a name in ``laws`` that is none, or no name at all.
         LaneError: the backend or the device cannot take that lane.
     """
     judging = _Judging(regional, program, lane, _chosen(laws), blame, known or (lambda error: False))
@@ -137,7 +137,10 @@ class _Judging:
             self.spent[name] = time.perf_counter() - started
 
 
-def _chosen(names: Collection[str] | None) -> list[Law]:
+def _chosen(names: Collection[str] | str | None) -> list[Law]:
+    names = (names,) if isinstance(names, str) else names
+    if names is not None and not names:
+        raise UnknownLawError("no law to judge by: leave laws out for all of them")
     for name in names or ():
         if name not in LAWS:
             raise UnknownLawError(unknown_name("law", name, LAWS))

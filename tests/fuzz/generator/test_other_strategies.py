@@ -1,5 +1,7 @@
 """Strategies of graphs, pass pipelines, and fresh inputs."""
 
+import re
+
 import pytest
 import torch
 from hypothesis import Phase, find, given, settings
@@ -7,8 +9,9 @@ from hypothesis import Phase, find, given, settings
 from pytest_regional.fuzz import Program, Step
 from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.graphs import PASSES, NodeRow, graph_of, region_of
+from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.reference.partition import plan_partitions
-from pytest_regional.strategies import graphs, inputs_for, pass_pipelines
+from pytest_regional.strategies import graphs, inputs_for, pass_pipelines, programs
 
 QUICK = settings(max_examples=25, database=None, deadline=None, derandomize=True)
 SHRINKING = settings(max_examples=300, database=None, deadline=None, derandomize=True)
@@ -55,7 +58,7 @@ def test_pipelines_change_no_value(drawn, passes):
 
 
 def test_pipelines_shrink_and_choose():
-    assert find(pass_pipelines(), lambda passes: True, settings=SHRINKING) == []
+    assert find(pass_pipelines(), lambda passes: True, settings=SHRINKING) == [PASSES[0]]
     longest = find(pass_pipelines(), lambda passes: len(passes) == 4, settings=SHRINKING)
     assert longest == [PASSES[0]] * 4
     assert find(pass_pipelines(("own",)), lambda passes: passes, settings=SHRINKING) == ["own"]
@@ -121,3 +124,28 @@ def test_inputs_for_wants_examples_or_a_program():
         inputs_for(torch.sin)
     with pytest.raises(TypeError, match="example inputs"):
         inputs_for(PROGRAM, torch.rand(3))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"families": ("matmull",)}, "unknown family of operators 'matmull'. Did you mean 'matmul'?"),
+        ({"families": ()}, "there is nothing to draw"),
+        ({"dtypes": ("float31",)}, "unknown floating dtype 'float31'"),
+        ({"dtypes": ()}, "expected some of"),
+        ({"max_steps": 0}, "max_steps=0"),
+        ({"max_arguments": 0}, "max_arguments=0"),
+    ],
+)
+def test_programs_of_nothing_are_an_error(options, problem):
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        programs(**options)
+
+
+def test_one_family_needs_no_tuple():
+    families = [operators()[name].family for name in find(programs(families="matmul"), _multiplies).operators]
+    assert set(families) == {"matmul"}
+
+
+def _multiplies(program):
+    return any(operators()[name].family == "matmul" for name in program.operators)

@@ -295,6 +295,13 @@ def test_an_unknown_law(judged):
         judged(TWO_REGIONS, "party")
 
 
+def test_no_law_is_no_judgement():
+    with regional("aot_eager", "cpu", expects_regions=False) as harness:
+        with pytest.raises(UnknownLawError, match="no law to judge by"):
+            judge(harness, chain(("sin", A)), laws=())
+        assert judge(harness, chain(("sin", A)), laws="compiles").laws == ("compiles",)
+
+
 def test_what_a_backend_disclaims_is_not_demanded():
     with regional("aot_eager", "cpu", expects_regions=False) as harness:
         judgement = judge(harness, TWO_REGIONS)
