@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pytest_regional.fuzz.arguments import FLOATS, LAYOUTS, Content, Layout, TensorInput
 from pytest_regional.fuzz.building import Builder
 from pytest_regional.fuzz.liveness import draws, live_values
+from pytest_regional.fuzz.motifs import add_motif
 from pytest_regional.fuzz.operators.operator import Operator
 from pytest_regional.fuzz.operators.table import families, operators
 from pytest_regional.fuzz.program import Block, Context, Program, Region, Scope, Step
@@ -290,6 +291,8 @@ def program_of(rows: ProgramRows, options: Options | None = None) -> Program:
         builder.add(Step("add", (0, 0), scope=scope))
     if options.regions and plan.twin % 4 == 3:
         add_twins(builder, plan.twin // 4)
+    if options.regions and plan.twin % 4 == 1:
+        add_motif(builder, plan.twin // 4, options.families)
     outputs = _outputs(builder, rows.arguments, asked)
     training = is_trained(plan, options)
     builder, outputs = repaired(builder, outputs, training=training)

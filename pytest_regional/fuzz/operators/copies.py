@@ -72,7 +72,7 @@ OPERATORS = (
     _copy("tile", "{a}.repeat({repeats})", ranked(0, 3), choose=_repeats, repeats=True),
     _copy("repeat_interleave", "{a}.repeat_interleave(2, {dim})", ranked(1, 3), choose=_dimension, repeats=True),
     _joined("cat", "torch.cat([{a}, {b}], {dim})", ranked(1), choose=_dimension),
-    _joined("stack", "torch.stack([{a}, {b}], {dim})", ranked(0, 3), choose=_new_dimension),
+    _joined("stack", "torch.stack([{a}, {b}], {dim})", ranked(0, 4), choose=_new_dimension),
     Operator("cat_itself", "copy", "torch.cat([{a}, {a}])", (also(anything, ranked(1)),), lambda a: a.facts.repeated()),
     Operator("tril", "copy", "torch.tril({a}, {diagonal})", (also(anything, ranked(2)),), _with_zero, _diagonal),
     Operator("triu", "copy", "torch.triu({a}, {diagonal})", (also(anything, ranked(2)),), _with_zero, _diagonal),
