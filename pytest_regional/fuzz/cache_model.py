@@ -110,9 +110,10 @@ class CacheModel:
         return "hit" if key.entry in self.stored else "miss"
 
     def ran(self, key: Key) -> None:
-        """Note a compile in this process."""
-        self.live.add(key.held)
-        self.ran_elsewhere(key)
+        """Note a compile in this process; one that was compiled already touches no file."""
+        if key.held not in self.live:
+            self.live.add(key.held)
+            self.ran_elsewhere(key)
 
     def ran_elsewhere(self, key: Key) -> None:
         """Note a compile in another process, which stores what it did not find."""

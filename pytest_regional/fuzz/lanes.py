@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 LANES = ("structure", "fast", "full")
 
 
+#: The backend for which PyTorch's caches are as much PyTorch's as the backend itself.
+PYTORCHS_OWN = "torch"
+
+
 class LaneError(ValueError):
     """A lane that does not exist, or that the device or the backend at hand cannot take."""
 

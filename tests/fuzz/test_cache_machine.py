@@ -1,5 +1,6 @@
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -7,7 +8,16 @@ from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.cache_machine import fields_of_keys, histories, run_cache_machine
 from pytest_regional.fuzz.cache_model import FEW, MANY, CacheModel, Key, canonical
 from pytest_regional.fuzz.cache_programs import program_of
-from pytest_regional.fuzz.histories import Clear, Compile, Damage, NewProcess, Restart, disagreement, run_history
+from pytest_regional.fuzz.histories import (
+    Clear,
+    Compile,
+    Damage,
+    NewProcess,
+    Player,
+    Restart,
+    disagreement,
+    run_history,
+)
 from pytest_regional.fuzz.oracles import LawBrokenError
 from pytest_regional.testing import regional
 
@@ -37,6 +47,14 @@ def test_the_model_remembers_what_is_where():
     answers.append(model.answer(Key()))
 
     assert answers == ["miss", "memory", "hit", "miss", "hit", "either", "miss", "hit", "miss"]
+
+
+def test_what_is_compiled_already_mends_no_file():
+    model = CacheModel()
+    model.ran(Key())
+    model.damaged()
+    model.ran(Key())
+    assert (model.answer(Key()), model.answer_elsewhere(Key())) == ("memory", "either")
 
 
 @pytest.mark.parametrize(
@@ -191,3 +209,16 @@ def test_without_processes_none_is_started():
     drawn = itertools.islice(histories(VALUES, 3, processes=False), 60)
 
     assert not any(isinstance(event, NewProcess) for history in drawn for event in history)
+
+
+@pytest.mark.parametrize(("backend", "harmed"), [("torch", {"code.py", "entry"}), ("own", {"entry"})])
+def test_code_that_pytorch_generates_is_damaged_under_its_own_backend_alone(tmp_path, backend, harmed):
+    for name in ("code.py", "entry"):
+        (tmp_path / name).write_text("contents")
+    harness = SimpleNamespace(folder=tmp_path, spec=SimpleNamespace(name=backend), reset=lambda: None)
+
+    player = Player(harness, "fast")
+    for number in range(2):
+        player.perform(Damage(number, "everything lost"))
+
+    assert {path.name for path in tmp_path.iterdir() if not path.read_text()} == harmed

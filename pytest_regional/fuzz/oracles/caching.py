@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pytest_regional._torch import fuzzing
+from pytest_regional.fuzz.lanes import PYTORCHS_OWN
 from pytest_regional.fuzz.oracles.counters import may_start_over
 from pytest_regional.fuzz.oracles.errors import kinds_of
 from pytest_regional.fuzz.oracles.law import Law, NoClaim
@@ -71,9 +72,6 @@ def _counters(run: Run) -> Counters:
 
 
 # Keys
-
-#: The backend for which PyTorch's cache of whole results is as much PyTorch's as the backend itself.
-PYTORCHS_OWN = "torch"
 
 
 def check_annotations_in_key(trial: Trial) -> None:
