@@ -88,8 +88,13 @@ def origin_of(error: BaseException, home: str = "") -> str:
     return f"{type(root).__name__} at {where}"
 
 
+#: Where Inductor's code is loaded (2.11 to 2.15): below it each module is named by what it holds.
+_GENERATED = "torch._inductor.runtime.compile_tasks"
+
+
 def _name_of(frame: FrameType) -> str:
-    return f"{frame.f_globals.get('__name__', '')}:{frame.f_code.co_name}"
+    module = frame.f_globals.get("__name__", "")
+    return f"{_GENERATED if module.startswith(f'{_GENERATED}.') else module}:{frame.f_code.co_name}"
 
 
 def _is_in(name: str, packages: Iterable[str]) -> bool:

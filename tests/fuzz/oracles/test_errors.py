@@ -1,0 +1,38 @@
+"""What makes two failures the same defect: the innermost frame that says something."""
+
+import types
+
+from pytest_regional.fuzz.oracles.errors import origin_of
+
+
+def raised_in(*modules):
+    """Return an error that passed a function ``call`` of each module, the last one raising it."""
+    call = None
+    for name in reversed(modules):
+        module = types.ModuleType(name)
+        module.inner = call
+        exec("def call():\n    if inner:\n        inner()\n    raise ValueError", module.__dict__)
+        call = module.call
+    try:
+        call()
+    except ValueError as error:
+        return error
+
+
+def test_generated_modules_have_one_name():
+    origins = {
+        origin_of(raised_in("torch._dynamo.x", f"torch._inductor.runtime.compile_tasks.{name}"))
+        for name in ("cabc", "cxyz")
+    }
+    assert origins == {"ValueError at torch._inductor.runtime.compile_tasks:call"}
+
+
+def test_a_module_that_only_passes_calls_on_is_no_origin():
+    error = raised_in("torch._functorch.partitioners", "torch.fx._lazy_graph_module")
+    assert origin_of(error) == "ValueError at torch._functorch.partitioners:call"
+
+
+def test_the_module_of_the_backend_under_test_is_one():
+    error = raised_in("torch._dynamo.x", "somebodys.backend")
+    assert origin_of(error) == "ValueError at torch._dynamo.x:call"
+    assert origin_of(error, "somebodys.backend") == "ValueError at somebodys.backend:call"
