@@ -77,7 +77,8 @@ class Finding:
     @property
     def title(self) -> str:
         """One line that says what happens."""
-        blamed = f", {self.region}" if self.region and self.region.startswith("region") else ""
+        # Of several regions none is to blame: they fail together.
+        blamed = f", {self.region}" if self.region and self.region.startswith("region '") else ""
         return f"{self.signature} ({', '.join(self.program.operators)}{blamed})"
 
     @property
