@@ -143,7 +143,9 @@ def test_programs_of_nothing_are_an_error(options, problem):
 
 
 def test_one_family_needs_no_tuple():
-    families = [operators()[name].family for name in find(programs(families="matmul"), _multiplies).operators]
+    families = [
+        operators()[name].family for name in find(programs(families="matmul"), _multiplies, settings=FINDING).operators
+    ]
     assert set(families) == {"matmul"}
 
 
