@@ -128,14 +128,14 @@ def changed_program(trial: Trial) -> tuple[str, Program]:
 
 
 def _live_steps(program: Program) -> list[Step]:
-    """Return the steps that an output depends on, or that write."""
+    """Return the steps that an output depends on, or that write; no calls, whose blocks may say for themselves."""
     wanted = set(program.outputs)
     live = []
     for step in reversed(program.steps):
         if not step.results or wanted.intersection(step.results):
             wanted.update(step.operands)
             live.append(step)
-    return live[::-1]
+    return [step for step in live[::-1] if not step.blocks]
 
 
 def _name_of(region: Region) -> str:

@@ -19,7 +19,7 @@ from pytest_regional.fuzz.oracles import (
     judge,
     threads,
 )
-from pytest_regional.fuzz.program import Program, Region, Step
+from pytest_regional.fuzz.program import Block, Program, Region, Step
 from pytest_regional.reference import compile_regions
 from pytest_regional.reference.caching import outer
 from pytest_regional.testing import regional
@@ -293,6 +293,15 @@ def test_what_aotautograd_alone_cannot_do_is_told_from_the_backend(judged, broke
 def test_an_unknown_law(judged):
     with pytest.raises(UnknownLawError, match="parity"):
         judged(TWO_REGIONS, "party")
+
+
+def test_the_annotation_of_a_call_may_say_nothing(judged):
+    """The block that is called annotates its operators itself, so another region id around it is the same graph."""
+    block = Block((0,), (Step("sin", (0,), (), (1,), A),), 1)
+    call = Step("call", (0,), (), (1,), A, (0,))
+    program = Program((TensorInput((4,)),), (call,), (1,), (block,), training=False)
+
+    assert "no operator" in judged(program, "annotations_in_key").skipped["annotations_in_key"]
 
 
 def test_no_law_is_no_judgement():
