@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from pytest_regional.fuzz.history_findings import (
     features_of_history,
     reduce_history,
 )
+from pytest_regional.fuzz.ledger import Ledger
 from pytest_regional.fuzz.oracles import LawBrokenError
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ class CacheCampaign:
 
     def run(self) -> CampaignResult:
         """Draw and play histories until the budget is spent; one that breaks the model ends there."""
-        self._known = list(self.known())
         self._result = CampaignResult(self.seed)
+        self._ledger = Ledger(self.known, self._result, self.found)
         self._clock = clock = self.budget.start()
         try:
             self._spend(clock)
@@ -85,17 +86,10 @@ class CacheCampaign:
         if broken is None:
             return
         signature, features = signature_of(broken), features_of_history(history)
-        finding = next((one for one in self._all_known() if one.signature.covers(signature, features)), None)
+        finding = self._ledger.explanation(signature, features)
         if finding is None:
             finding = self._reduced(history, broken)
         self._result.met[finding.name] += 1
-
-    def _all_known(self) -> Iterator[HistoryFinding]:
-        yield from self._known
-        names = {finding.name for finding in self._known}
-        new = [finding for finding in self.known() if finding.name not in names]
-        self._known += new
-        yield from new
 
     def _reduced(self, history: History, broken: LawBrokenError) -> HistoryFinding:
         begin = time.monotonic()
@@ -110,11 +104,11 @@ class CacheCampaign:
         try:
             reduced = reduce_history(history, still_fails, seconds=self._clock.time_for(self.reduce_seconds))
         except KeyboardInterrupt:
-            self._noted(self._finding(history, history, broken))  # as it is, rather than not at all
+            self._ledger.enter(self._finding(history, history, broken))  # as it is, rather than not at all
             raise
         last = self._broken(reduced) or broken
         self._result.reducing += time.monotonic() - begin
-        return self._noted(self._finding(reduced, history, last))
+        return self._ledger.enter(self._finding(reduced, history, last))
 
     def _finding(self, reduced: History, found: History, broken: LawBrokenError) -> HistoryFinding:
         signature = signature_of(broken).with_features(features_of_history(reduced))
@@ -129,17 +123,6 @@ class CacheCampaign:
         except LawBrokenError as broken:
             return broken
         return None
-
-    def _noted(self, finding: HistoryFinding) -> HistoryFinding:
-        known = next((one for one in self._known if one.name == finding.name), None)
-        if known is not None:
-            return known
-        self._known.append(finding)
-        self._result.findings.append(finding)
-        self._result.first_seen[finding.name] = self._result.examples
-        if self.found is not None:
-            self.found(finding)
-        return finding
 
 
 __all__ = ["CacheCampaign"]

@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,10 +20,10 @@ from pytest_regional.fuzz import files
 from pytest_regional.fuzz.budget import Budget, Clock
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import AnyFinding, Finding, installed_versions, signature_of
+from pytest_regional.fuzz.ledger import Ledger
 from pytest_regional.fuzz.oracles import LawBrokenError
 from pytest_regional.fuzz.program import Program
 from pytest_regional.fuzz.reducer import reduce_program
-from pytest_regional.fuzz.signature import Signature
 
 #: Of the programs that have all features of a known finding, the share that is judged all the same.
 JUDGED_ALL_THE_SAME = 0.1
@@ -113,9 +112,9 @@ class Campaign:
 
     def run(self) -> CampaignResult:
         """Draw and judge until the budget is spent, or somebody interrupts."""
-        self._known = list(self.known())
         self._chance = random.Random(self.seed)
         self._result = CampaignResult(self.seed)
+        self._ledger = Ledger(self.known, self._result, self.found)
         self._clock = clock = self.budget.start()
         try:
             self._spend(clock)
@@ -142,7 +141,7 @@ class Campaign:
 
     def _is_passed_over(self, program: Program) -> bool:
         features = features_of(program)
-        often = [finding for finding in self._known if self._result.met[finding.name] >= MET_OFTEN]
+        often = [finding for finding in self._ledger.known if self._result.met[finding.name] >= MET_OFTEN]
         if not any(finding.features <= features for finding in often):
             return False
         return self._chance.random() >= JUDGED_ALL_THE_SAME
@@ -151,7 +150,7 @@ class Campaign:
         features = features_of(program)
 
         def known(broken: LawBrokenError) -> bool:
-            explained = self._explained(signature_of(broken), features)
+            explained = self._ledger.explanation(signature_of(broken), features)
             if explained is not None:
                 self._result.met[explained.name] += 1
             return explained is not None
@@ -192,19 +191,6 @@ class Campaign:
         finally:
             self.running.unlink(missing_ok=True)
 
-    def _explained(self, signature: Signature, features: frozenset[str]) -> Finding | None:
-        for finding in chain(self._known, self._of_others()):
-            if finding.signature.covers(signature, features):
-                return finding
-        return None
-
-    def _of_others(self) -> Iterator[Finding]:
-        """Yield what other shards found since; only asked where nothing else explains a failure."""
-        names = {finding.name for finding in self._known}
-        new = [finding for finding in self.known() if finding.name not in names]
-        self._known += new
-        yield from new
-
     def _reduced(self, program: Program, broken: LawBrokenError) -> Finding:
         begin = time.monotonic()
         wanted = signature_of(broken)
@@ -220,29 +206,18 @@ class Campaign:
         try:
             reduced = reduce_program(program, still_fails, seconds=self._clock.time_for(self.reduce_seconds))
         except KeyboardInterrupt:
-            self._noted_as(self._finding(program, program, broken))  # as it is, rather than not at all
+            self._ledger.enter(self._finding(program, program, broken))  # as it is, rather than not at all
             raise
         # Once more, now with the question which region is to blame.
         last = self._broken(reduced, laws=(wanted.law,), blame=True)
         self._result.reducing += time.monotonic() - begin
-        return self._noted_as(self._finding(reduced, program, last or broken))
+        return self._ledger.enter(self._finding(reduced, program, last or broken))
 
     def _finding(self, reduced: Program, found: Program, broken: LawBrokenError) -> Finding:
         # What AOTAutograd breaks without the backend is kept, and judged again, as AOTAutograd's.
         where = (CAPTURE, "cpu", "full") if broken.without_backend else (self.backend, self.device, self.lane)
         signature = signature_of(broken, reduced)
         return Finding(signature, reduced, found, broken.detail, broken.region, *where, installed_versions())
-
-    def _noted_as(self, finding: Finding) -> Finding:
-        known = next((one for one in self._known if one.name == finding.name), None)
-        if known is not None:
-            return known
-        self._known.append(finding)
-        self._result.findings.append(finding)
-        self._result.first_seen[finding.name] = self._result.examples
-        if self.found is not None:
-            self.found(finding)
-        return finding
 
 
 __all__ = ["CAPTURE", "Campaign", "CampaignResult", "Judge"]

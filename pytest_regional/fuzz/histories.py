@@ -15,6 +15,7 @@ from pytest_regional.fuzz.cache_model import Answer, CacheModel, Key
 from pytest_regional.fuzz.cache_programs import STATES, program_of
 from pytest_regional.fuzz.lanes import PYTORCHS_OWN, keeping_whole_results
 from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.oracles.errors import message_of
 from pytest_regional.fuzz.program import Program
 
 if TYPE_CHECKING:
@@ -197,7 +198,9 @@ def _compare(key: Key, compiled: Any, seed: int) -> None:
     except LawBrokenError:
         raise
     except Exception as error:
-        raise LawBrokenError("caches", "run", f"eager runs {key}: {error}", origin=type(error).__name__) from error
+        raise LawBrokenError(
+            "caches", "run", f"eager runs {key}: {message_of(error)}", origin=type(error).__name__
+        ) from error
     for one, other in zip(found, expected, strict=True):
         tolerance = 1e-5 if other.dtype == torch.float32 else 2e-2
         if one.dtype != other.dtype or one.shape != other.shape or not torch.allclose(one, other, tolerance, tolerance):

@@ -70,6 +70,12 @@ def root_of(error: BaseException) -> BaseException:
         error = inner
 
 
+def message_of(error: BaseException, limit: int = 600) -> str:
+    """Return what ``error`` says, without the stack that Dynamo adds: it names places of this machine only."""
+    text = str(error).partition("\n\nfrom user code:")[0].partition("\n\nSet TORCHDYNAMO_VERBOSE")[0].strip()
+    return text if len(text) <= limit else f"{text[:limit]} ..."
+
+
 def origin_of(error: BaseException, home: str = "") -> str:
     """Return the type of an exception's root and the innermost frame of a compiler that it passed.
 

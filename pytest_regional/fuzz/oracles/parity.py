@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from pytest_regional.fuzz.oracles.errors import LawBrokenError, frames_of, kinds_of, origin_of, root_of
+from pytest_regional.fuzz.oracles.errors import LawBrokenError, frames_of, kinds_of, message_of, origin_of, root_of
 from pytest_regional.fuzz.oracles.law import Law, NoClaim
 from pytest_regional.fuzz.oracles.trial import Run, Trial
 from pytest_regional.harness.check import ParityCheck, Unobserved
@@ -36,7 +36,7 @@ def raise_failure(trial: Trial, run: Run, law: str = "compiles", stage: str = ""
             raise trial.broken(
                 law,
                 stage or stage_of(execution),
-                f"eager runs the program, the backend raises {type(root).__name__}: {_shortened(str(root))}",
+                f"eager runs the program, the backend raises {type(root).__name__}: {message_of(root)}",
                 origin=origin_of(error, getattr(trial.regional.spec.factory, "__module__", "")),
             ) from error
 
@@ -48,11 +48,6 @@ def stage_of(execution: Execution) -> str:
     error = execution.exception
     compiling = error is not None and any(name.startswith(_COMPILING) for name in frames_of(error))
     return "compile" if compiling else "run"
-
-
-def _shortened(text: str, limit: int = 600) -> str:
-    text = text.strip()
-    return text if len(text) <= limit else f"{text[:limit]} ..."
 
 
 def goes_wrong_without_backend(trial: Trial, error: LawBrokenError) -> bool:

@@ -2,7 +2,7 @@
 
 import types
 
-from pytest_regional.fuzz.oracles.errors import origin_of
+from pytest_regional.fuzz.oracles.errors import message_of, origin_of
 
 
 def raised_in(*modules):
@@ -36,3 +36,9 @@ def test_the_module_of_the_backend_under_test_is_one():
     error = raised_in("torch._dynamo.x", "somebodys.backend")
     assert origin_of(error) == "ValueError at torch._dynamo.x:call"
     assert origin_of(error, "somebodys.backend") == "ValueError at somebodys.backend:call"
+
+
+def test_a_message_names_no_place_of_this_machine():
+    for more in ('\n\nfrom user code:\n   File "/home/somebody/x.py"', "\n\nSet TORCHDYNAMO_VERBOSE=1"):
+        assert message_of(ValueError(f"the cause{more}")) == "the cause"
+    assert len(message_of(ValueError("x" * 900))) == 604
