@@ -1,6 +1,7 @@
-"""What people ask at a terminal: ``python -m pytest_regional explain module:factory``, or ``replay DIR``.
+"""What people ask at a terminal: ``python -m pytest_regional explain module:factory``, for example.
 
-``targets`` imports what a name says, ``passes`` makes passes of names, ``explain`` and ``replay`` are the commands.
+``targets`` imports what a name says, ``passes`` makes passes of names, ``finding_paths`` names findings; ``explain``,
+``findings`` and ``replay`` are the commands.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pytest_regional.command_line import explain, replay
+from pytest_regional.command_line import explain, findings, replay
 from pytest_regional.command_line.targets import UsageError
 
 
@@ -20,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     explain.add_command(commands)
+    findings.add_command(commands)
     replay.add_command(commands)
     asked = parser.parse_args(arguments)
     try:

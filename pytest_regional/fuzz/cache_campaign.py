@@ -111,10 +111,15 @@ class CacheCampaign:
         return self._ledger.enter(self._finding(reduced, history, last))
 
     def _finding(self, reduced: History, found: History, broken: LawBrokenError) -> HistoryFinding:
-        signature = signature_of(broken).with_features(features_of_history(reduced))
-        device = self.regional.device_under_test.name
         return HistoryFinding(
-            signature, reduced, found, broken.detail, self.backend, device, self.lane, installed_versions()
+            signature_of(broken).with_features(features_of_history(reduced)),
+            reduced,
+            found,
+            broken.detail,
+            backend=self.backend,
+            device=self.regional.device_under_test.name,
+            lane=self.lane,
+            versions=installed_versions(),
         )
 
     def _broken(self, history: History) -> LawBrokenError | None:

@@ -216,8 +216,18 @@ class Campaign:
     def _finding(self, reduced: Program, found: Program, broken: LawBrokenError) -> Finding:
         # What AOTAutograd breaks without the backend is kept, and judged again, as AOTAutograd's.
         where = (CAPTURE, "cpu", "full") if broken.without_backend else (self.backend, self.device, self.lane)
-        signature = signature_of(broken, reduced)
-        return Finding(signature, reduced, found, broken.detail, broken.region, *where, installed_versions())
+        backend, device, lane = where
+        return Finding(
+            signature_of(broken, reduced),
+            reduced,
+            found,
+            broken.detail,
+            broken.region,
+            backend=backend,
+            device=device,
+            lane=lane,
+            versions=installed_versions(),
+        )
 
 
 __all__ = ["CAPTURE", "Campaign", "CampaignResult", "Judge"]

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from pytest_regional.fuzz import files
+from pytest_regional.fuzz.circumstances import Circumstances, circumstances_of
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.history_findings import HistoryFinding
 from pytest_regional.fuzz.lanes import nearest_lane
@@ -34,7 +35,7 @@ class FindingError(ValueError):
 
 
 @dataclass(frozen=True)
-class Finding:
+class Finding(Circumstances):
     """One distinct defect.
 
     Attributes:
@@ -43,21 +44,15 @@ class Finding:
         found: the program that showed it first.
         detail: what was seen, for people.
         region: what is to blame, where that was looked for.
-        backend: the backend, as ``--regional-backend`` takes it.
-        device: the device by name.
-        lane: the lane that it was found in.
-        versions: of torch, and of triton where it is installed.
     """
+
+    unit: ClassVar[str] = "step"
 
     signature: Signature
     program: Program
     found: Program
     detail: str
     region: str | None = None
-    backend: str = "reference"
-    device: str = "cpu"
-    lane: str = "full"
-    versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -82,9 +77,14 @@ class Finding:
         return f"{self.signature} ({', '.join(self.program.operators)}{blamed})"
 
     @property
+    def text(self) -> str:
+        """The program, as Python."""
+        return self.program.source
+
+    @property
     def script(self) -> str:
         """Its script, which needs this package."""
-        return with_harness(self.title, self.program.source, self.backend, self.device)
+        return with_harness(self.title, self.text, self.backend, self.device)
 
     @property
     def script_with_torch_alone(self) -> str | None:
@@ -107,10 +107,7 @@ class Finding:
         return {
             "detail": self.detail,
             "region": self.region,
-            "backend": self.backend,
-            "device": self.device,
-            "lane": self.lane,
-            "versions": dict(self.versions),
+            **self.circumstances(),
             "program": files.to_data(self.program),
             "found": files.to_data(self.found),
         }
@@ -128,10 +125,7 @@ class Finding:
             files.from_data(data["found"]),
             data["detail"],
             data["region"],
-            data["backend"],
-            data["device"],
-            data["lane"],
-            data["versions"],
+            **circumstances_of(data),
         )
 
 

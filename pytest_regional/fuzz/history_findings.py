@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_regional.fuzz.cache_model import Key, canonical
+from pytest_regional.fuzz.circumstances import Circumstances, circumstances_of
 from pytest_regional.fuzz.histories import Clear, Compile, Damage, Event, NewProcess, Restart, run_history
 from pytest_regional.fuzz.lanes import nearest_lane
 from pytest_regional.fuzz.scripts import with_harness
@@ -29,7 +30,7 @@ _KINDS: Mapping[str, type] = {
 
 
 @dataclass(frozen=True)
-class HistoryFinding:
+class HistoryFinding(Circumstances):
     """One distinct defect of a cache.
 
     Attributes:
@@ -37,20 +38,14 @@ class HistoryFinding:
         history: the shortest history known to show it.
         found: the history that showed it first.
         detail: what was seen, for people.
-        backend: the backend, as ``--regional-backend`` takes it.
-        device: the device by name.
-        lane: the lane that it was found in.
-        versions: of torch, and of triton where it is installed.
     """
+
+    unit: ClassVar[str] = "event"
 
     signature: Signature
     history: History
     found: History
     detail: str
-    backend: str = "reference"
-    device: str = "cpu"
-    lane: str = "full"
-    versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -69,9 +64,14 @@ class HistoryFinding:
         return f"{self.signature} ({told})"
 
     @property
+    def text(self) -> str:
+        """The history, a line for each event."""
+        return "\n".join(told(self.history))
+
+    @property
     def script(self) -> str:
         """Its script, which needs this package."""
-        return with_harness(self.title, "\n".join(told(self.history)), self.backend, self.device)
+        return with_harness(self.title, self.text, self.backend, self.device)
 
     @property
     def script_with_torch_alone(self) -> None:
@@ -97,10 +97,7 @@ class HistoryFinding:
             "history": list(map(_data, self.history)),
             "found": list(map(_data, self.found)),
             "detail": self.detail,
-            "backend": self.backend,
-            "device": self.device,
-            "lane": self.lane,
-            "versions": dict(self.versions),
+            **self.circumstances(),
         }
 
     @classmethod
@@ -111,10 +108,7 @@ class HistoryFinding:
             tuple(map(_event, data["history"])),
             tuple(map(_event, data["found"])),
             data["detail"],
-            data["backend"],
-            data["device"],
-            data["lane"],
-            data["versions"],
+            **circumstances_of(data),
         )
 
 

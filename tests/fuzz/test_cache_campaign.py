@@ -71,7 +71,9 @@ def finding(backend, *more):
         Restart(),
     )
     history += (*more, Compile(Key(region="b")))
-    return HistoryFinding(signature, history, LONG, "detail", backend, "cpu", "structure", {"torch": "2.13.0"})
+    return HistoryFinding(
+        signature, history, LONG, "detail", backend=backend, lane="structure", versions={"torch": "2.13.0"}
+    )
 
 
 def test_a_finding_survives_its_file(tmp_path):

@@ -1,0 +1,61 @@
+"""``findings``: what folders of findings hold."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from pytest_regional._text import plural
+from pytest_regional.command_line.finding_paths import add_paths, checked
+
+if TYPE_CHECKING:
+    from pytest_regional.fuzz.findings import AnyFinding
+
+_HELP = "list findings: what was seen, where, and how small it became"
+
+
+def add_command(commands: Any) -> None:
+    """Add ``findings`` to the commands of a parser."""
+    parser = commands.add_parser(
+        "findings",
+        help=_HELP,
+        description=f"{_HELP.capitalize()}. A finding's own file is shown in full, with its program or history. "
+        "Exit status 2: a file cannot be read.",
+    )
+    add_paths(parser)
+    parser.set_defaults(run=run)
+
+
+def run(asked: argparse.Namespace) -> int:
+    """List what was asked for; return the exit status.
+
+    Raises:
+        UsageError: a path that is not there, or a folder without findings.
+    """
+    from pytest_regional.fuzz.findings import FindingError, FindingsFolder
+
+    listed = unreadable = 0
+    for path in checked(asked.paths):
+        for file in FindingsFolder(path).paths() if path.is_dir() else [path]:
+            try:
+                finding = FindingsFolder(file.parent).read(file)
+            except FindingError as error:
+                unreadable += 1
+                print(error, file=sys.stderr)
+                continue
+            listed += 1
+            _print(file.stem, finding, in_full=not path.is_dir())
+    failed = f", {plural(unreadable, 'file')} that cannot be read" if unreadable else ""
+    print(f"{plural(listed, 'finding')}{failed}")
+    return 2 if unreadable else 0
+
+
+def _print(name: str, finding: AnyFinding, *, in_full: bool) -> None:
+    versions = ", ".join(f"{package} {version}" for package, version in finding.versions.items())
+    size = plural(finding.size, finding.unit)
+    print(f"{name} ({finding.backend}, {finding.device}, lane {finding.lane}, {versions or 'no versions'}, {size})")
+    detail = finding.detail if in_full else next(iter(finding.detail.splitlines()), "")
+    parts = [finding.title, detail, *([finding.text] if in_full else [])]
+    print(textwrap.indent("\n".join(part for part in parts if part), "    "))

@@ -1,0 +1,76 @@
+"""``python -m pytest_regional findings DIR``: what a folder of findings holds, without judging it again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_regional.command_line import main
+from pytest_regional.fuzz.arguments import TensorInput
+from pytest_regional.fuzz.cache_model import Key
+from pytest_regional.fuzz.findings import Finding, FindingsFolder
+from pytest_regional.fuzz.histories import Compile, Restart
+from pytest_regional.fuzz.history_findings import HistoryFinding
+from pytest_regional.fuzz.program import Program, Region, Step
+from pytest_regional.fuzz.signature import Signature
+
+NEGATED = Program((TensorInput((4,)),), (Step("neg", (0,), (), (1,), (Region("a"),)),), (1,), training=False)
+HISTORY = (Compile(Key()), Restart(), Compile(Key(training=True)))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    of_program = Signature("compiles", "compile", "AssertionError at torch.fx.passes")
+    of_history = Signature("caches", "restart", "a hit where a miss is due", frozenset({"event:restart"}))
+    folder = FindingsFolder(tmp_path / "findings")
+    about = {"backend": "torch", "lane": "structure", "versions": {"torch": "2.13.0"}}
+    folder.save(Finding(of_program, NEGATED, NEGATED, "cannot be\nput in order", **about))
+    folder.save(HistoryFinding(of_history, HISTORY, HISTORY, "1 hit, 0 due", **about))
+    return folder
+
+
+def test_each_finding_has_its_lines(folder, capsys):
+    assert main(["findings", str(folder.path)]) == 0
+
+    history, program = folder.paths()
+    assert capsys.readouterr().out.splitlines() == [
+        f"{history.stem} (torch, cpu, lane structure, torch 2.13.0, 3 events)",
+        "    caches (restart): a hit where a miss is due (restart)",
+        "    1 hit, 0 due",
+        f"{program.stem} (torch, cpu, lane structure, torch 2.13.0, 1 step)",
+        "    compiles (compile): AssertionError at torch.fx.passes (neg)",
+        "    cannot be",
+        "2 findings",
+    ]
+
+
+def test_one_finding_in_full(folder, capsys):
+    assert main(["findings", str(folder.paths()[1])]) == 0
+
+    said = capsys.readouterr().out
+    assert "    put in order" in said
+    assert "    def program(" in said
+    assert said.endswith("1 finding\n")
+
+
+def test_a_history_in_full(folder, capsys):
+    assert main(["findings", str(folder.paths()[0])]) == 0
+
+    assert "    restart\n" in capsys.readouterr().out
+
+
+def test_what_cannot_be_read_is_said_and_the_rest_is_listed(folder, capsys):
+    (folder.path / "another.json").write_text(json.dumps({"version": 99}))
+
+    assert main(["findings", str(folder.path)]) == 2
+    said = capsys.readouterr()
+    assert said.out.endswith("2 findings, 1 file that cannot be read\n")
+    assert "another.json" in said.err
+    assert "version 99" in said.err
+
+
+@pytest.mark.parametrize(("name", "problem"), [("nowhere", "is not there"), ("", "holds no findings")])
+def test_nothing_to_list_is_a_usage_error(tmp_path, capsys, name, problem):
+    assert main(["findings", str(tmp_path / name)]) == 2
+    assert problem in capsys.readouterr().err
