@@ -16,6 +16,7 @@ from pytest_regional.fuzz.history_findings import (
     History,
     HistoryFinding,
     features_of_history,
+    possible_features,
     reduce_history,
 )
 from pytest_regional.fuzz.ledger import Ledger
@@ -82,16 +83,23 @@ class CacheCampaign:
                 self.progress(self._result, clock)
 
     def _one(self, history: History) -> None:
-        broken = self._broken(history)
-        if broken is None:
+        seen = self._broken(history)
+        if seen is None:
             return
-        signature, features = signature_of(broken), features_of_history(history)
-        finding = self._ledger.explanation(signature, features)
-        if finding is None:
-            finding = self._reduced(history, broken)
+        broken, performed = seen
+        finding = self._known(performed, broken) or self._reduced(performed, history, broken)
         self._result.met[finding.name] += 1
 
-    def _reduced(self, history: History, broken: LawBrokenError) -> HistoryFinding:
+    def _known(self, performed: History, broken: LawBrokenError) -> HistoryFinding | None:
+        """Return the finding that ``broken`` may be again; a defect may show between the last compile and any other."""
+        signature = signature_of(broken)
+        for features in possible_features(performed):
+            finding = self._ledger.explanation(signature, features)
+            if finding is not None:
+                return finding
+        return None
+
+    def _reduced(self, history: History, found: History, broken: LawBrokenError) -> HistoryFinding:
         begin = time.monotonic()
         wanted = signature_of(broken)
 
@@ -99,16 +107,16 @@ class CacheCampaign:
             if self.stopped():
                 raise KeyboardInterrupt
             seen = self._broken(shorter)
-            return seen is not None and signature_of(seen) == wanted
+            return seen is not None and signature_of(seen[0]) == wanted
 
         try:
             reduced = reduce_history(history, still_fails, seconds=self._clock.time_for(self.reduce_seconds))
         except KeyboardInterrupt:
-            self._ledger.enter(self._finding(history, history, broken))  # as it is, rather than not at all
+            self._ledger.enter(self._finding(history, found, broken))  # as it is, rather than not at all
             raise
-        last = self._broken(reduced) or broken
+        last = self._broken(reduced)
         self._result.reducing += time.monotonic() - begin
-        return self._ledger.enter(self._finding(reduced, history, last))
+        return self._ledger.enter(self._finding(reduced, found, last[0] if last else broken))
 
     def _finding(self, reduced: History, found: History, broken: LawBrokenError) -> HistoryFinding:
         return HistoryFinding(
@@ -122,11 +130,13 @@ class CacheCampaign:
             versions=installed_versions(),
         )
 
-    def _broken(self, history: History) -> LawBrokenError | None:
+    def _broken(self, history: History) -> tuple[LawBrokenError, History] | None:
+        """Play ``history``; return what broke the model and the events up to that, None where nothing did."""
+        events = iter(history)
         try:
-            run_history(self.regional, history, lane=self.lane)
+            run_history(self.regional, events, lane=self.lane)
         except LawBrokenError as broken:
-            return broken
+            return broken, history[: len(history) - len(list(events))]
         return None
 
 

@@ -136,15 +136,18 @@ def features_of_history(history: Sequence[Event]) -> frozenset[str]:
     if any(isinstance(event, Damage) for event in history):
         # Which file was hit decides, and that is drawn from names that differ from run to run.
         return frozenset({"event:damage"})
+    return min(possible_features(history), key=len)
+
+
+def possible_features(history: Sequence[Event]) -> list[frozenset[str]]:
+    """Return what may tell a history apart: the last compile may be taken for any before it."""
     keys = [event.key for event in history if isinstance(event, (Compile, NewProcess))]
-    found = {f"event:{kind}" for kind, cls in _KINDS.items() if any(type(event) is cls for event in history)}
-    found -= {"event:compile"}
+    happened = {f"event:{kind}" for kind, cls in _KINDS.items() if any(type(event) is cls for event in history)}
+    happened -= {"event:compile"}
     others = [key for key in keys[:-1] if key.entry != keys[-1].entry]
     if others:
-        found |= {f"changed:{name}" for name in min((_changed(key, keys[-1]) for key in others), key=len)}
-    elif keys:
-        found |= {f"key:{name}" for name in _changed(Key(), keys[-1])}
-    return frozenset(found)
+        return [frozenset(happened | {f"changed:{name}" for name in _changed(key, keys[-1])}) for key in others]
+    return [frozenset(happened | {f"key:{name}" for name in (_changed(Key(), keys[-1]) if keys else ())})]
 
 
 def _changed(one: Key, other: Key) -> list[str]:

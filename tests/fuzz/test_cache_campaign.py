@@ -2,6 +2,7 @@
 
 import runpy
 from collections.abc import Sequence
+from operator import length_hint
 
 import pytest
 
@@ -45,6 +46,43 @@ def test_what_is_known_is_counted_and_not_found_again(monkeypatch):
 
     assert again.findings == []
     assert again.met == {known.name: 2}
+
+
+def played(monkeypatch):
+    """Return a list that grows by each history that is played, as a number of events."""
+    lengths = []
+    play = cache_campaign.run_history
+
+    def counted(regional, events, **given):
+        lengths.append(length_hint(events))
+        return play(regional, events, **given)
+
+    monkeypatch.setattr(cache_campaign, "run_history", counted)
+    return lengths
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        (Damage(1, "a flipped bit"), Compile(Key())),
+        (Compile(Key(region="c", fusion=8)), Compile(Key(training=True)), Clear(), Compile(Key(fusion=8))),
+    ],
+    ids=["damage before", "others in between"],
+)
+def test_what_a_known_finding_may_be_the_cause_of_is_not_reduced(monkeypatch, before):
+    lengths = played(monkeypatch)
+    again = campaign(monkeypatch, FAULTY, (*before, Compile(Key(region="b"))), 1, known=lambda: [finding(FAULTY)])
+
+    assert (again.findings, len(again.met)) == ([], 1)
+    assert len(lengths) == 1
+
+
+def test_what_did_not_happen_any_more_is_dropped_without_playing_it(monkeypatch):
+    lengths = played(monkeypatch)
+    campaign(monkeypatch, FAULTY, (Compile(Key()), Compile(Key(region="b")), *[Restart()] * 5), 1)
+
+    assert lengths[0] == 7
+    assert max(lengths[1:]) == 2
 
 
 def test_what_another_shard_found_meanwhile_is_known(monkeypatch):
