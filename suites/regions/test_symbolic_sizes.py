@@ -121,6 +121,17 @@ def test_training(regional, program):
     regional.assert_parity(program, regional.randn(6, 8, requires_grad=True), regional.randn(8, 8, requires_grad=True))
 
 
+@pytest.mark.parametrize("program", INFERENCE, ids=lambda program: program.__name__)
+def test_later_calls_of_other_sizes(regional, program):
+    """What a region is told of sizes is told at each call."""
+    compiled, w = regional.compile(program), regional.randn(8, 8)
+    compiled(regional.randn(6, 8), w)
+    with regional.expect(recompiles=0, region_compiles=0):
+        for rows in (16, 9):
+            x = regional.randn(rows, 8)
+            torch.testing.assert_close(compiled(x, w), program(x, w))
+
+
 def test_a_failed_check_in_a_region_is_raised(regional):
     compiled = regional.compile(item_in_region)
     w = regional.randn(8, 8)

@@ -1,0 +1,45 @@
+"""The findings of campaigns that are kept in ``docs/findings/campaigns``: each can be read, and its cause is told."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_regional.fuzz.findings import FindingsFolder
+
+FINDINGS = Path(__file__).parents[2] / "docs" / "findings"
+CAMPAIGNS = FINDINGS / "campaigns"
+PAGE = CAMPAIGNS / "README.md"
+FOLDERS = sorted(path for path in CAMPAIGNS.iterdir() if path.is_dir())
+
+
+def rows(version: str) -> dict[str, str]:
+    """Return cause by finding, as the table of ``version`` says."""
+    section = PAGE.read_text().partition(f"## {version}\n")[2].partition("\n## ")[0]
+    return dict(re.findall(r"^\| `([^`]+)` \|.*\| ([^|]+) \|$", section, re.MULTILINE))
+
+
+def test_there_are_campaigns():
+    assert {"torch-2.13.0", "torch-2.15.0"} <= {folder.name for folder in FOLDERS}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_each_finding_can_be_read_and_has_its_script(folder):
+    kept = list(FindingsFolder(folder))
+
+    assert kept
+    assert {path.stem for path in folder.glob("*.py")} == {finding.name for finding in kept}
+    version = folder.name.removeprefix("torch-")
+    assert {finding.versions["torch"].partition("+")[0] for finding in kept} == {version}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_table_names_each_finding_and_a_cause_that_is_there(folder):
+    causes = rows(folder.name)
+
+    assert set(causes) == {path.stem for path in FindingsFolder(folder).paths()}
+    scripts = {name for cause in causes.values() for name in re.findall(r"`(\w+\.py)`", cause)}
+    assert scripts
+    assert {name for name in scripts if not (FINDINGS / name).exists()} == set()
