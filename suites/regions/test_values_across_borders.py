@@ -162,6 +162,31 @@ def test_autocast(regional):
     regional.assert_parity(program, regional.randn(4, 8), regional.randn(8, 8))
 
 
+@torch.library.custom_op("pytest_regional_suites::same_memory", mutates_args=())
+def same_memory(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return 1 where both begin at one address, 0 elsewhere."""
+    return torch.full((), float(one.data_ptr() == other.data_ptr()), device=one.device)
+
+
+@same_memory.register_fake
+def _(one, other):
+    return one.new_empty(())
+
+
+@pytest.mark.regional_compile(requires=("custom_ops",))
+def test_a_view_of_an_input_is_no_copy(regional):
+    """A region that returns a view of what it was given neither copies nor keeps a second tensor alive."""
+
+    def program(x, w):
+        h = x.sin()
+        with in_region("r"):
+            flat = h.view(-1)
+            g = h @ w
+        return same_memory(h, flat), g.cos(), flat + 1
+
+    regional.assert_parity(program, regional.randn(4, 8), regional.randn(8, 8))
+
+
 def test_inference_mode(regional):
     def program(x, w):
         with in_region("r"):
