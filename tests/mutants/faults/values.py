@@ -23,6 +23,7 @@ EFFECTS = "suites/regions/test_effects.py"
 STRIDES = "suites/regions/test_strides.py"
 BORDERS = "suites/regions/test_values_across_borders.py"
 SIZES = "suites/regions/test_symbolic_sizes.py"
+VALUES = "suites/regions/test_values.py"
 NORM = "suites/models/test_norm_residual_silu.py"
 MOE = "suites/models/test_moe.py"
 LLAMA = "suites/models/test_llama.py"
@@ -233,14 +234,14 @@ FAULTS = (
         "tail_of_loop_wrong",
         "the last element is off by one per cent where the number of elements is no multiple of four",
         ("parity",),
-        (INTERLEAVED, SIZES, BORDERS),
+        (VALUES,),
         results(_tail_off),
     ),
     Mutant(
         "nan_lost",
         "a region returns zero where it should return NaN",
         ("parity",),
-        (BORDERS,),
+        (VALUES,),
         results(_nan_lost),
         needs=("input:nonfinite",),
     ),

@@ -1,0 +1,64 @@
+"""What generated loops get wrong: sizes that no vector divides, NaN, infinities, negative zeros."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from .annotations import in_region
+
+pytestmark = pytest.mark.regional_compile
+
+#: Elements in all: 1, 5, 21, 2 * 33 (one more than a vector of any width) and 7 * 19.
+SHAPES = [(1, 1), (5, 1), (3, 7), (2, 33), (7, 19)]
+
+NONFINITE = (math.nan, math.inf, -math.inf, -0.0, 0.0, 1.0, -2.5)
+
+
+def loops(x):
+    """Pointwise, and reductions of rows, of columns and of everything."""
+    with in_region("r"):
+        h = torch.sin(x) * 2 + x
+        rows, columns, total = h.sum(1), h.mean(0), (h * h).sum()
+    return h.cos(), rows + 1, columns + 1, total + 1
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sizes_that_no_vector_divides(regional, shape):
+    regional.assert_parity(loops, regional.randn(*shape, requires_grad=True))
+
+
+def arithmetic(x, y):
+    with in_region("r"):
+        return x + y, x * y, x - x, x / y
+
+
+def comparisons(x, y):
+    with in_region("r"):
+        return torch.where(x > y, x, y), x == x, x.isnan(), x.isinf(), x.signbit()
+
+
+def extremes(x, y):
+    with in_region("r"):
+        return torch.maximum(x, y), torch.minimum(x, y), x.clamp(-1, 1), x.amax(), x.amin(), x.argmax()
+
+
+def rectified(x, y):
+    with in_region("r"):
+        return x.relu(), torch.sigmoid(y), torch.tanh(x), x.abs(), x.sign()
+
+
+def sums(x, y):
+    with in_region("r"):
+        return x.sum(), x.cumsum(0), y.softmax(0), torch.nan_to_num(x).sum()
+
+
+PROGRAMS = [arithmetic, comparisons, extremes, rectified, sums]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_nan_infinities_and_negative_zeros(regional, program):
+    x = torch.tensor(NONFINITE * 3, device=regional.device)
+    regional.assert_parity(program, x, x.roll(3).clone())
