@@ -1,4 +1,4 @@
-"""What generated loops get wrong: sizes that no vector divides, NaN, infinities, negative zeros."""
+"""What generated loops get wrong: odd sizes, NaN, infinities, negative zeros, casts, several values for one place."""
 
 from __future__ import annotations
 
@@ -28,6 +28,10 @@ def loops(x):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_sizes_that_no_vector_divides(regional, shape):
     regional.assert_parity(loops, regional.randn(*shape, requires_grad=True))
+
+
+def test_rows_of_a_square_are_not_its_columns(regional):
+    regional.assert_parity(loops, regional.randn(6, 6, requires_grad=True))
 
 
 def arithmetic(x, y):
@@ -62,3 +66,43 @@ PROGRAMS = [arithmetic, comparisons, extremes, rectified, sums]
 def test_nan_infinities_and_negative_zeros(regional, program):
     x = torch.tensor(NONFINITE * 3, device=regional.device)
     regional.assert_parity(program, x, x.roll(3).clone())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.bool], ids=str)
+def test_casts(regional, dtype):
+    """There and back: what a narrow type drops is dropped, and no more."""
+
+    def program(x):
+        with in_region("r"):
+            there = (x * 3).to(dtype)
+            back = there.to(torch.float32)
+        return there, back.sin()
+
+    regional.assert_parity(program, regional.randn(3, 7))
+
+
+def scattered(x, where):
+    with in_region("r"):
+        return x.new_zeros(4).scatter_add(0, where, x)
+
+
+def added(x, where):
+    with in_region("r"):
+        return x.new_ones(4).index_add(0, where, x)
+
+
+def put(x, where):
+    with in_region("r"):
+        return x.new_ones(4).index_put((where,), x, accumulate=True)
+
+
+def gathered(x, where):
+    with in_region("r"):
+        return x[where] * 2
+
+
+@pytest.mark.parametrize("program", [scattered, added, put, gathered], ids=lambda program: program.__name__)
+def test_several_values_for_one_place(regional, program):
+    """``gathered`` is one in its backward."""
+    where = torch.tensor([0, 3, 0, 1, 3, 0], device=regional.device)
+    regional.assert_parity(program, regional.randn(6, requires_grad=True), where)
