@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from . import capabilities as c
@@ -16,6 +17,9 @@ def reference() -> BackendSpec:
         from pytest_regional.reference.dynamo_backend import regional
 
         return regional
+
+    def variant(option: str, value: str) -> Any:
+        return functools.partial(factory(), **{option: value})
 
     def forget() -> None:
         from pytest_regional.reference.process import forget
@@ -34,6 +38,7 @@ def reference() -> BackendSpec:
         graph_pass=graph_pass,
         forget=forget,
         compile_options=frozenset({"pre_grad_pass_timing"}),
+        variants={option: functools.partial(variant, option) for option in ("partitioner", "on_region_error")},
     )
 
 
@@ -119,7 +124,18 @@ def torch_regional() -> BackendSpec:
 
         return regional_inductor_pass()
 
-    return BackendSpec("torch", factory, TorchRegionalCapabilities(), graph_pass=graph_pass)
+    def with_partitioner(partitioner: str) -> Any:
+        from pytest_regional._torch.backends import regional_inductor_backend
+
+        return regional_inductor_backend(partitioner)
+
+    return BackendSpec(
+        "torch",
+        factory,
+        TorchRegionalCapabilities(),
+        graph_pass=graph_pass,
+        variants={"partitioner": with_partitioner},
+    )
 
 
 class WholeGraphCapabilities(Capabilities):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,10 @@ from pytest_regional._text import unknown_name
 from .capabilities import Capabilities, Support, unsupported
 
 COMPILE_OPTIONS = frozenset({"pre_grad_pass_timing"})
+
+#: Options that suites ask for. ``partitioner``: ``"default"`` or ``"min_cut"``, as AOTAutograd's are called;
+#: ``on_region_error``: ``"raise"``, or ``"eager"`` for a region that runs eager where it does not compile.
+VARIANTS = frozenset({"partitioner", "on_region_error"})
 
 DynamoBackend = Callable[..., Any]
 """``backend(gm, example_inputs) -> callable``, as ``torch.compile(..., backend=...)`` takes it."""
@@ -33,6 +37,9 @@ class BackendSpec:
             then lacks the capability ``full_graph``.
         compile_options: which ``torch.compile(..., options={...})`` the backend takes where torch has no such setting:
             ``pre_grad_pass_timing`` is the only one there is, and torch 2.11 the only torch without the setting.
+        variants: by the name of an option of its own, a function of the option's value that returns the Dynamo backend
+            with it: ``{"partitioner": lambda value: mine(partitioner=value)}``. What a suite asks for and is not
+            there is a skip. Options that are asked for are ``partitioner`` and ``on_region_error``.
         origin: the name that the registry resolved to this specification; another process finds it by that name.
     """
 
@@ -43,6 +50,7 @@ class BackendSpec:
     forget: Callable[[], None] | None = None
     compile_options: frozenset[str] = frozenset()
     graph_pass: Callable[[], Any] | None = None
+    variants: Mapping[str, Callable[[str], DynamoBackend]] = field(default_factory=dict)
     origin: str = ""
 
     def __post_init__(self) -> None:
@@ -60,6 +68,13 @@ class BackendSpec:
             raise TypeError(f"backend {self.name!r}: graph_pass must be callable and return the pass")
         for option in self.compile_options - COMPILE_OPTIONS:
             raise ValueError(f"backend {self.name!r}: {unknown_name('compile option', option, COMPILE_OPTIONS)}")
+        for option, variant in self.variants.items():
+            if option not in VARIANTS:
+                raise ValueError(f"backend {self.name!r}: {unknown_name('variant', option, VARIANTS)}")
+            if not callable(variant):
+                raise TypeError(
+                    f"backend {self.name!r}: the variant {option!r} must be a function of the option's value"
+                )
 
     def supports(self, capability: str) -> Support:
         """Return whether a capability is there: as claimed, and with what it needs.

@@ -42,7 +42,7 @@ def in_two_regions(x, w):
 
 def observed(regional, program, partitioner):
     x, w = regional.randn(4, 8, requires_grad=True), regional.randn(8, 8, requires_grad=True)
-    compiled = torch.compile(program, backend=variant(regional, partitioner=partitioner), fullgraph=True)
+    compiled = torch.compile(program, backend=variant(regional, "partitioner", partitioner), fullgraph=True)
     record = regional.observe(compiled, x, w)
     torch.testing.assert_close(record.output, program(x, w))
     return record

@@ -37,7 +37,7 @@ def test_by_default_the_error_reaches_the_caller(regional):
 
 
 def test_on_demand_the_region_runs_eager_and_is_counted(regional):
-    compiled = torch.compile(program, backend=variant(regional, on_region_error="eager"), fullgraph=True)
+    compiled = torch.compile(program, backend=variant(regional, "on_region_error", "eager"), fullgraph=True)
     x, w = regional.randn(4, 8, requires_grad=True), regional.randn(8, 8, requires_grad=True)
 
     def train():

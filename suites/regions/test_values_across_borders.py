@@ -102,6 +102,19 @@ def part_of_a_result_by_strides(x, w):
     return h.sin(), h
 
 
+def read_twice_inside(x, w):
+    with in_region("r"):
+        h = x @ w
+        return h.sin() * h + h.cos()
+
+
+def read_inside_and_outside(x, w):
+    h = x @ w
+    with in_region("r"):
+        g = h.sin() @ w
+    return g * h
+
+
 def no_elements(x, w):
     with in_region("r"):
         h = x[:0] @ w
@@ -121,6 +134,8 @@ PROGRAMS = [
     gradient_switched_off_inside,
     one_value_entering_twice,
     part_of_a_result_by_strides,
+    read_twice_inside,
+    read_inside_and_outside,
     no_elements,
 ]
 

@@ -55,13 +55,15 @@ def judged_by_suites(
         environment[telling.ENOUGH] = ",".join(mutant.errors) if stop else ""
         command = _command(files, backend or f"tests.mutants.backends:{mutant.name}", stop=stop)
         in_time, output = _run(command, environment, timeout)
-        alarms, passed = told_in(told)
+        alarms, passed, skipped = told_in(told)
         called = bool(backend) or not _counts(mutant) or any(calls.iterdir())
     if not in_time:
         alarms.append(Alarm("the whole run", "TimeoutExpired"))
     verdict = verdict_of_tests(
         mutant, alarms, called=called, tried=passed + len(alarms), seconds=time.monotonic() - began
     )
+    if not passed and not alarms and skipped:
+        return Verdict("survived", notes=(f"all {skipped} tests were skipped",), seconds=round(verdict.seconds, 1))
     if not passed and not alarms:
         raise RuntimeError(f"no test ran against {mutant.name}:\n{output[-3000:]}")
     return verdict
@@ -87,8 +89,9 @@ def _run(command: Sequence[str], environment: dict[str, str], timeout: float) ->
     return True, done.stdout + done.stderr
 
 
-def told_in(file: Path) -> tuple[list[Alarm], int]:
-    """Return what failed and how many tests passed, as the plugin told it."""
+def told_in(file: Path) -> tuple[list[Alarm], int, int]:
+    """Return what failed, how many tests passed, and how many were skipped, as the plugin told it."""
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     alarms = [Alarm(line["test"], line["error"], line["text"]) for line in lines if line["outcome"] == "failed"]
-    return alarms, len(lines) - len(alarms)
+    outcomes = [line["outcome"] for line in lines]
+    return alarms, outcomes.count("passed"), outcomes.count("skipped")

@@ -177,6 +177,10 @@ class Planted:
 
         return Patch("dynamo_backend:_seen_by_pytorch_cache", replace, counted=False)
 
+    def variant(self, option: str, value: str) -> Callable[..., Any]:
+        """Return the Dynamo backend with an option."""
+        return functools.partial(self.backend(), **{option: value})
+
     def backend(self) -> Callable[..., Any]:
         """Return the Dynamo backend."""
         from pytest_regional.reference.dynamo_backend import regional
@@ -213,5 +217,6 @@ def spec_of(mutant: Mutant) -> BackendSpec:
         forget=reference.forget,
         graph_pass=mutant.planted.graph_pass,
         compile_options=reference.compile_options,
+        variants={option: functools.partial(mutant.planted.variant, option) for option in reference.variants},
         origin=f"tests.mutants.backends:{mutant.name}",
     )

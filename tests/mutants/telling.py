@@ -20,9 +20,9 @@ ENOUGH = "PYTEST_REGIONAL_MUTANT_ENOUGH"
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: Any, call: Any) -> Generator[None, Any, Any]:
-    """Tell of every phase that failed, and of every test that passed."""
+    """Tell of every phase that failed or was skipped, and of every test that passed."""
     report = yield
-    if report.failed or (report.when == "call" and report.passed):
+    if report.failed or report.skipped or (report.when == "call" and report.passed):
         failed = call.excinfo if report.failed else None
         line = {
             "test": item.nodeid.partition("[")[0] + _parameters(item.nodeid, item.config),

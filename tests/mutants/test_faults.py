@@ -101,6 +101,17 @@ def test_who_killed_before_is_asked_first_and_the_others_where_it_does_not(monke
     assert asked == [[f"{SUITE}::test_it"], [f"{SUITE}::test_it"], [SUITE]]
 
 
+def test_a_fault_whose_tests_are_all_skipped_survives(monkeypatch):
+    def run(command, environment, timeout):
+        line = {"test": f"{SUITE}::test_it", "outcome": "skipped", "error": "", "text": ""}
+        Path(environment[telling.FILE]).write_text(json.dumps(line) + "\n")
+        return True, ""
+
+    monkeypatch.setattr(by_suites, "_run", run)
+    verdict = by_suites.judged_by_suites(MEANT)
+    assert (verdict.outcome, verdict.notes) == ("survived", ("all 1 tests were skipped",))
+
+
 @pytest.mark.parametrize("mutant", ODD.values(), ids=ODD)
 def test_what_is_odd_has_no_laws_to_break(mutant):
     assert not mutant.laws
@@ -258,6 +269,9 @@ def test_the_plugin_tells_of_a_failed_test_and_stops_where_it_is_enough(pytester
         def test_right():
             pass
 
+        def test_not_for_this_backend():
+            pytest.skip("no")
+
         @pytest.mark.parametrize("error", [KeyError("k"), TimeoutError(), AssertionError("seen"), ValueError()])
         def test_wrong(error):
             raise error
@@ -267,12 +281,13 @@ def test_the_plugin_tells_of_a_failed_test_and_stops_where_it_is_enough(pytester
     lines = [json.loads(line) for line in told.read_text().splitlines()]
     assert [(line["outcome"], line["error"]) for line in lines] == [
         ("passed", ""),
+        ("skipped", ""),
         ("failed", "KeyError"),
         ("failed", "TimeoutError"),
         ("failed", "AssertionError"),
     ]
-    alarms, passed = told_in(told)
-    assert passed == 1
+    alarms, passed, skipped = told_in(told)
+    assert (passed, skipped) == (1, 1)
     assert alarms[-1] == Alarm("test_it.py::test_wrong[error2]", "AssertionError", "seen")
 
 

@@ -171,7 +171,7 @@ FAULTS = (
         "sum_of_gradients_lost",
         "where two gradients meet in a region the second is dropped",
         ("parity",),
-        (NORM, LLAMA, INTERLEAVED, MOE),
+        (BORDERS, LLAMA),
         (modules(_sum_of_gradients_lost, backward_only=True),),
     ),
 )

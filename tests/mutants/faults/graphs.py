@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -69,6 +69,17 @@ def _draws_unordered(original: Any) -> Any:
     return chains
 
 
+def _writes_hoisted(original: Any) -> Any:
+    def plan(graph: torch.fx.Graph, *arguments: Any, **options: Any) -> Any:
+        for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+            value = node.args[1]
+            if isinstance(value, torch.fx.Node) and value.op != "placeholder":
+                value.append(node)
+        return original(graph, *arguments, **options)
+
+    return plan
+
+
 def _without_unused_draws(original: Any) -> Any:
     """Eliminate as dead code what draws and is not used."""
 
@@ -121,10 +132,6 @@ class _NoLock:
         """Let nobody in."""
 
 
-def _nothing(*arguments: Any) -> Sequence[Any]:
-    return []
-
-
 FAULTS = (
     Mutant(
         "mutation_lost",
@@ -166,14 +173,10 @@ FAULTS = (
     ),
     Mutant(
         "writes_unordered",
-        "reads and writes of one memory change places",
+        "an input is written as soon as its new value is there, before others have read the old one",
         ("parity", "plan"),
         (EFFECTS,),
-        (
-            Patch("partition:order_edges", lambda original: original),
-            Patch("effects:_storage_order", lambda o: _nothing),
-        ),
-        errors=("*",),
+        (Patch("regional_inductor:plan_in_order", _writes_hoisted),),
         needs=("writes", "family:custom"),
     ),
     Mutant(
