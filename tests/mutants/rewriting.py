@@ -139,9 +139,10 @@ def exchanged(values: Sequence[Any]) -> list[Any]:
     return changed
 
 
-def ops(module: torch.fx.GraphModule, *names: str) -> list[torch.fx.Node]:
+def ops(module: torch.fx.GraphModule | torch.fx.Graph, *names: str) -> list[torch.fx.Node]:
     """Return the calls of ATen operators, by the names of their packets."""
-    return [node for node in module.graph.nodes if node.op == "call_function" and op_name(node) in names]
+    graph = module if isinstance(module, torch.fx.Graph) else module.graph
+    return [node for node in graph.nodes if node.op == "call_function" and op_name(node) in names]
 
 
 def op_name(node: torch.fx.Node) -> str:

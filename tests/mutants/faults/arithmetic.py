@@ -8,7 +8,7 @@ import torch
 import torch.fx
 
 from tests.mutants.planting import Mutant
-from tests.mutants.rewriting import alike, cast, is_float, modules, ops, value_of
+from tests.mutants.rewriting import cast, is_float, modules, ops, value_of
 
 INTERLEAVED = "suites/regions/test_interleaved.py"
 BORDERS = "suites/regions/test_values_across_borders.py"
@@ -69,15 +69,6 @@ def _scaled(module: torch.fx.GraphModule) -> None:
         larger = module.graph.call_function(aten.mul.Scalar, (made[number], 1.01))
     larger.meta = dict(made[number].meta)
     output.args = (tuple(larger if i == number else node for i, node in enumerate(made)),)
-
-
-def _sum_of_gradients_lost(module: torch.fx.GraphModule) -> None:
-    for node in ops(module, "add"):
-        first, second = node.args[:2]
-        one, other, whole = value_of(first), value_of(second), value_of(node)
-        if alike(one, other) and alike(one, whole) and first is not second:
-            node.replace_all_uses_with(first)
-            module.graph.erase_node(node)
 
 
 def _sigmoid_rounded(module: torch.fx.GraphModule) -> None:
@@ -166,12 +157,5 @@ FAULTS = (
         ("parity",),
         (INTERLEAVED, NORM, LLAMA),
         (modules(_scaled, backward_only=True),),
-    ),
-    Mutant(
-        "sum_of_gradients_lost",
-        "where two gradients meet in a region the second is dropped",
-        ("parity",),
-        (BORDERS, LLAMA),
-        (modules(_sum_of_gradients_lost, backward_only=True),),
     ),
 )

@@ -11,9 +11,10 @@ import torch.fx
 from pytest_regional.reference.effects import RANDOM
 from pytest_regional.reference.regions import freeze
 from tests.mutants.planting import Mutant, Patch
-from tests.mutants.rewriting import is_float
+from tests.mutants.rewriting import alike, is_backward, is_float, ops, value_of
 
 EFFECTS = "suites/regions/test_effects.py"
+BORDERS = "suites/regions/test_values_across_borders.py"
 HITS = "suites/caching/test_hits.py"
 Compiled = Callable[..., Any]
 
@@ -69,13 +70,26 @@ def _draws_unordered(original: Any) -> Any:
     return chains
 
 
-def _writes_hoisted(original: Any) -> Any:
-    def plan(graph: torch.fx.Graph, *arguments: Any, **options: Any) -> Any:
-        for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
-            value = node.args[1]
-            if isinstance(value, torch.fx.Node) and value.op != "placeholder":
-                value.append(node)
-        return original(graph, *arguments, **options)
+def _view_writes_lost(original: Any) -> Any:
+    def plan(graph: torch.fx.Graph) -> Any:
+        for node in ops(graph, "slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+        return original(graph)
+
+    return plan
+
+
+def _sum_of_gradients_lost(original: Any) -> Any:
+    """Drop what autograd added: such an addition has no annotation, and stands between the regions of a backward."""
+
+    def plan(graph: torch.fx.Graph) -> Any:
+        for node in ops(graph, "add") if is_backward(graph.nodes) else ():
+            first, second = node.args[:2]
+            if alike(value_of(first), value_of(second)) and alike(value_of(first), value_of(node)):
+                node.replace_all_uses_with(first)
+                graph.erase_node(node)
+        return original(graph)
 
     return plan
 
@@ -172,12 +186,20 @@ FAULTS = (
         needs=("draws",),
     ),
     Mutant(
-        "writes_unordered",
-        "an input is written as soon as its new value is there, before others have read the old one",
-        ("parity", "plan"),
+        "view_writes_lost",
+        "what is written through a view does not reach the tensor that it is a view of",
+        ("parity",),
         (EFFECTS,),
-        (Patch("regional_inductor:plan_in_order", _writes_hoisted),),
-        needs=("writes", "family:custom"),
+        (Patch("regional_inductor:plan_in_order", _view_writes_lost),),
+        needs=("writes",),
+    ),
+    Mutant(
+        "sum_of_gradients_lost",
+        "where two gradients meet the second is dropped",
+        ("parity",),
+        (BORDERS,),
+        (Patch("regional_inductor:plan_in_order", _sum_of_gradients_lost),),
+        needs=("training + region",),
     ),
     Mutant(
         "draws_repeated_in_backward",
