@@ -139,7 +139,7 @@ def ordered_regions(regional: Any, adding: AddEdges) -> Callable[..., Any]:
             if isinstance(part, torch.fx.GraphModule):
                 adding(part.graph)
                 part.recompile()
-        return compile_regions(module, *inputs)
+        return compile_regions(module, inputs)
 
     def backend(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         with preserve_node_meta():
@@ -149,13 +149,7 @@ def ordered_regions(regional: Any, adding: AddEdges) -> Callable[..., Any]:
 
 
 def _region_compiler(regional: Any) -> Callable[..., Any]:
-    if regional.backend == "reference":
-        from pytest_regional.reference.regional_inductor import regional_inductor
-
-        return regional_inductor
-    if regional.backend == "torch":
-        from torch.fx.passes.regional_inductor import regional_inductor as pytorchs
-
-        compiler: Callable[..., Any] = pytorchs
-        return compiler
-    pytest.skip(f"backend {regional.backend!r} has no known way to run a graph pass in front of its region compiler")
+    if regional.spec.graph_pass is None:
+        pytest.skip(f"the BackendSpec of {regional.backend!r} gives no graph_pass to run behind another")
+    compiler: Callable[..., Any] = regional.spec.graph_pass()
+    return compiler

@@ -30,6 +30,25 @@ def test_an_edge_inside_a_region(regional):
     record.code.assert_order("aten.add", "aten.mm", "aten.mul")
 
 
+def twins(x, w):
+    with region("a"):
+        h = x + 1
+        first = w @ w, h * 2
+    y = first[1].exp()
+    with region("b"):
+        g = y + 1
+        return *first, w @ w, g * 2
+
+
+@pytest.mark.regional_compile(requires=("regions", "region_edges"))
+def test_a_region_with_an_edge_is_not_shared_with_one_without(regional):
+    inputs = regional.randn(8, 8), regional.randn(8, 8)
+    record = run_ordered_regions(regional, twins, *inputs, edges=(("add#2", "mm#2"), ("mm#2", "mul#2")))
+
+    assert record.counters["region_compiles"] == 2
+    record.code.assert_order("aten.add#2", "aten.mm#2", "aten.mul#2")
+
+
 def two_regions(x, w):
     with region("a"):
         first = passing(x, "a")

@@ -11,9 +11,9 @@ from tests.mutants.planting import Mutant, Patch
 
 COUNTS = "suites/regions/test_partition_counts.py"
 CONFIGS = "suites/regions/test_configs.py"
-INTERLEAVED = "suites/regions/test_interleaved.py"
-BORDERS = "suites/regions/test_values_across_borders.py"
-EVERYWHERE = (COUNTS, INTERLEAVED, CONFIGS, BORDERS, "suites/regions/test_nesting.py", "suites/regions/test_strides.py")
+ALMOST = "suites/regions/test_almost_identical.py"
+EDGES = "suites/control_deps/test_region_edges.py"
+SUITES = (ALMOST, CONFIGS, COUNTS, EDGES)
 
 
 def _numbers_alike(original: Any) -> Any:
@@ -110,7 +110,7 @@ def _fault(
     name: str, sentence: str, target: str, change: Any, laws: tuple[str, ...] = WRONG, lane: str = "structure"
 ) -> Mutant:
     more: Any = {"errors": ("*",), "needs": ("region:twins",), "lanes": (lane,)}
-    return Mutant(f"sharing_{name}", sentence, laws, EVERYWHERE, (Patch(target, change),), **more)
+    return Mutant(f"sharing_{name}", sentence, laws, SUITES, (Patch(target, change),), **more)
 
 
 FAULTS = (
