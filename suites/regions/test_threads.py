@@ -51,8 +51,8 @@ def compile_and_differentiate(program):
     return work
 
 
-def compile_in_threads(regional):
-    with ThreadPoolExecutor(len(PROGRAMS)) as pool:
+def compile_in_threads(regional, caches):
+    with torch.compiler.config.patch(force_disable_caches=not caches), ThreadPoolExecutor(len(PROGRAMS)) as pool:
         jobs = [pool.submit(compile_and_differentiate(program), regional) for program in PROGRAMS]
         return [[tensor.tolist() for tensor in job.result()] for job in jobs]
 
@@ -63,9 +63,11 @@ def compile_in_threads(regional):
     torch=">=2.11",
 )
 @pytest.mark.regional_compile(requires=("backward",), expects_regions=False)
-def test_forward_and_backward_compile_in_several_threads(regional):
+@pytest.mark.parametrize("caches", [True, False], ids=["caches", "no caches"])
+def test_forward_and_backward_compile_in_several_threads(regional, caches):
+    """Without caches a backward waits for its first call to compile; with one it may be compiled ahead, to be kept."""
     # In a process of its own: where this fails it leaves PyTorch's tracing state broken for whoever comes next.
-    result = regional.in_new_process(compile_in_threads, timeout=120)
+    result = regional.in_new_process(compile_in_threads, caches, timeout=120)
 
     for found, program in zip(result.value, PROGRAMS, strict=True):
         x, w = torch.ones(4, 8, requires_grad=True), torch.full((8, 8), 0.125, requires_grad=True)

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from fenced import ROOT, Block, DocsError
 
+from pytest_regional.harness.emulating import SELF_TESTED
+
 TOOLS = ("pytest", "pytest_regional", "make", "pip", "python")
 EXECUTED = ("pytest", "pytest_regional")
 SCRIPT_OPTIONS = "--regional-backend=aot_eager"
@@ -27,7 +29,8 @@ def run_pytest(arguments: Sequence[str], folder: Path) -> subprocess.CompletedPr
 
 def run_module(module: str, arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """Run ``python -m module`` in ``folder``, free of what the outer pytest put into the environment."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "TORCHINDUCTOR_", "TRITON_"))}
+    inner = ("PYTEST_", "TORCHINDUCTOR_", "TRITON_")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(inner) or k == SELF_TESTED}
     command = [sys.executable, "-m", module, *arguments]
     environment["COLUMNS"] = "200"
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

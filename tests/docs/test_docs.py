@@ -9,6 +9,8 @@ import pytest
 from docs_runner import Batch, check_command, check_console, is_run_by_pytest, run_pytest
 from fenced import PAGES, Block, all_blocks, blocks_of
 
+from pytest_regional.harness.device import device_under_test
+from pytest_regional.harness.emulating import check_emulation
 from pytest_regional.settings import OPTIONS
 
 BLOCKS = all_blocks()
@@ -16,6 +18,12 @@ BLOCKS = all_blocks()
 
 def _chosen(condition):
     return [pytest.param(block, id=block.where) for block in BLOCKS if condition(block)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _self_tested():
+    """Test the emulated GPU once: the processes of the examples are told so."""
+    check_emulation(device_under_test("cuda-emulated"))
 
 
 @pytest.fixture(scope="module")

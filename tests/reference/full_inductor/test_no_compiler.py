@@ -66,11 +66,19 @@ def environment(tmp_path):
 
 def in_a_new_process(what, environment, tmp_path):
     """Return what the process computes, and the runs of the compiler in it, but those that ask for its version."""
+    start(what, environment, tmp_path).check_returncode()
+    return torch.load(tmp_path / "results"), runs_in(tmp_path)
+
+
+def start(what, environment, tmp_path):
     command = [sys.executable, "-W", "ignore", "-c", LOADED, str(what), str(tmp_path / "results")]
-    subprocess.run(command, env=environment, check=True, timeout=240)
+    return subprocess.run(command, env=environment, check=False, timeout=240)
+
+
+def runs_in(tmp_path):
     runs = tmp_path / "runs"
     lines = runs.read_text().splitlines() if runs.exists() else []
-    return torch.load(tmp_path / "results"), [line for line in lines if line not in ("--version", "-v")]
+    return [line for line in lines if line not in ("--version", "-v")]
 
 
 def check(found, expected):
@@ -101,9 +109,11 @@ def test_an_entry_of_the_outer_cache(environment, tmp_path):
 
 
 def test_the_noting_compiler_notes(environment, tmp_path):
-    """Without an entry to load, the same process compiles."""
-    _, runs = in_a_new_process("cache", environment, tmp_path)
-    assert runs
+    """Without an entry to load, the same process compiles; here with a compiler that notes it, and fails."""
+    compiler = tmp_path / "bin" / "g++"
+    compiler.write_text(compiler.read_text().replace("exec ", "case $1 in -*v*) ;; *) exit 1 ;; esac\nexec "))
+    start("cache", environment, tmp_path)
+    assert runs_in(tmp_path)
 
 
 def test_libraries_at_hand_nest():

@@ -1,0 +1,30 @@
+"""caches (restart): a hit where the model says miss (clear, region, restart).
+
+Found by fuzzing, reduced. Needs the package pytest-regional, which observes what torch does.
+"""
+
+import os
+import sys
+import tempfile
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+
+import torch
+
+# compile: plain, region None, size 8, dynamic, training
+# restart
+# clear the cache
+# compile: plain, region 'a', size 8, dynamic, training
+# compile: plain, region 'b', size 8, dynamic, training
+
+from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.replaying import finding_beside
+from pytest_regional.testing import regional
+
+with regional('torch', 'cuda-emulated', expects_regions=False) as harness:
+    try:
+        finding_beside(__file__).judge(harness)
+    except LawBrokenError as broken:
+        print(f"torch {torch.__version__}: stands: {broken}")
+        sys.exit(1)
+print(f"torch {torch.__version__}: mended")

@@ -1,0 +1,27 @@
+"""caches (restart): a hit where the model says miss (program).
+
+Found by fuzzing, reduced. Needs the package pytest-regional, which observes what torch does.
+"""
+
+import os
+import sys
+import tempfile
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+
+import torch
+
+# compile: plain, region 'a', size 3
+# compile: shorter region, region 'a', size 3
+
+from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.replaying import finding_beside
+from pytest_regional.testing import regional
+
+with regional('torch', 'cpu', expects_regions=False) as harness:
+    try:
+        finding_beside(__file__).judge(harness)
+    except LawBrokenError as broken:
+        print(f"torch {torch.__version__}: stands: {broken}")
+        sys.exit(1)
+print(f"torch {torch.__version__}: mended")

@@ -1,0 +1,75 @@
+"""compiles (run): AttributeError at torch._higher_order_ops.cond:cond_op_dense (cond, nan_to_num).
+
+Found by fuzzing, reduced.
+"""
+
+import os
+import sys
+import tempfile
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+
+import torch
+from torch.fx.traceback import annotate
+import torch._inductor.config
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx.passes.regional_inductor import regional_inductor
+from torch.fx.traceback import preserve_node_meta
+
+
+def backend(gm, example_inputs):
+    with preserve_node_meta():
+        return aot_autograd(fw_compiler=regional_inductor, bw_compiler=regional_inductor)(gm, example_inputs)
+
+
+
+def block0(x0):
+    with annotate({"compile_with_inductor": {}}):
+        v1 = torch.nan_to_num(x0, 0.0, 1.5, -1.5)
+    return v1
+
+def program(x0):
+    v1 = torch.cond(x0.flatten()[0] > 0, block0, block0, (x0,))
+    return v1,
+
+def inputs(device="cpu", seed=0):
+    g = torch.Generator().manual_seed(seed)
+
+    def signed(*shape):
+        return (torch.rand(shape, generator=g) * 1.75 + 0.25) * (torch.randint(0, 2, shape, generator=g) * 2 - 1)
+
+    x0 = signed(1).to(device, torch.float32)
+    return (x0,)
+
+SEEDS = (0, 1)
+TRAINING = False
+DYNAMIC = None
+
+
+def run(function, seed):
+    """Return what a call leaves: outputs, gradients, inputs afterwards."""
+    arguments = inputs("cpu", seed)
+    torch.manual_seed(seed)
+    outputs = function(*arguments)
+    differentiable = [value for value in outputs if value.requires_grad]
+    if TRAINING and differentiable:
+        g = torch.Generator().manual_seed(seed)
+        cotangents = [torch.rand(value.shape, generator=g).to(value) for value in differentiable]
+        torch.autograd.backward(differentiable, cotangents)
+    named = [(f"output {index}", value) for index, value in enumerate(outputs)]
+    named += [(f"input {index} afterwards", value) for index, value in enumerate(arguments)]
+    named += [(f"gradient of input {index}", value.grad) for index, value in enumerate(arguments)]
+    return [(name, value.detach()) for name, value in named if value is not None]
+
+
+torch._inductor.config.fallback_random = True  # the same random numbers as eager
+compiled = torch.compile(program, backend=backend, fullgraph=True, dynamic=DYNAMIC)
+for seed in SEEDS:
+    run(program, seed)
+    try:
+        run(compiled, seed)
+    except Exception as error:
+        text = " ".join(str(error).split())[:160]
+        print(f"torch {torch.__version__}: stands: {type(error).__name__}: {text}")
+        sys.exit(1)
+print(f"torch {torch.__version__}: mended")

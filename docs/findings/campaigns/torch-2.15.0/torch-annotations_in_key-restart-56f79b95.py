@@ -1,0 +1,42 @@
+"""annotations_in_key (restart): stale hit: another region id (sin).
+
+Found by fuzzing, reduced. Needs the package pytest-regional, which observes what torch does.
+"""
+
+import os
+import sys
+import tempfile
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+
+import torch
+
+# import torch
+# from torch.fx.traceback import annotate
+#
+# def program(x0, x1):
+#     with annotate({"compile_with_inductor": {"inductor_region": "b"}}):
+#         v2 = torch.sin(x0)
+#     return v2,
+#
+# def inputs(device="cpu", seed=0):
+#     g = torch.Generator().manual_seed(seed)
+#
+#     def signed(*shape):
+#         return (torch.rand(shape, generator=g) * 1.75 + 0.25) * (torch.randint(0, 2, shape, generator=g) * 2 - 1)
+#
+#     x0 = signed().to(device, torch.float32)
+#     x1 = signed().to(device, torch.float32)
+#     return (x0, x1,)
+
+from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.replaying import finding_beside
+from pytest_regional.testing import regional
+
+with regional('torch', 'cpu', expects_regions=False) as harness:
+    try:
+        finding_beside(__file__).judge(harness)
+    except LawBrokenError as broken:
+        print(f"torch {torch.__version__}: stands: {broken}")
+        sys.exit(1)
+print(f"torch {torch.__version__}: mended")

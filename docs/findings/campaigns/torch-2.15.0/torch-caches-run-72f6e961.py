@@ -1,0 +1,30 @@
+"""caches (run): InductorError (damage).
+
+Found by fuzzing, reduced. Needs the package pytest-regional, which observes what torch does.
+"""
+
+import os
+import sys
+import tempfile
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+
+import torch
+
+# compile: plain, region 'a', size 3, training
+# damage file 34: everything lost
+# damage file 4: everything lost
+# restart
+# compile: plain, region 'a', size 3, training
+
+from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.replaying import finding_beside
+from pytest_regional.testing import regional
+
+with regional('torch', 'cuda-emulated', expects_regions=False) as harness:
+    try:
+        finding_beside(__file__).judge(harness)
+    except LawBrokenError as broken:
+        print(f"torch {torch.__version__}: stands: {broken}")
+        sys.exit(1)
+print(f"torch {torch.__version__}: mended")

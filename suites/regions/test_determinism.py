@@ -1,0 +1,57 @@
+"""The same program is planned and compiled in the same way each time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .annotations import in_region
+
+pytestmark = pytest.mark.regional_compile(requires=("region_ids", "custom_ops"))
+
+#: What :func:`told` saw since the list was last cleared.
+TOLD: list[str] = []
+
+
+@torch.library.custom_op("pytest_regional_suites::told", mutates_args=())
+def told(x: torch.Tensor, name: str) -> torch.Tensor:
+    """Note that it ran, which no compiler knows: it may run whenever its input is there."""
+    TOLD.append(name)
+    return x.clone()
+
+
+@told.register_fake
+def _(x, name):
+    return torch.empty_like(x)
+
+
+def independent(x):
+    with in_region("one"):
+        one = told(x, "one")
+    two = told(x + 1, "two")
+    with in_region("three"):
+        three = told(x, "three")
+    with in_region("one"):
+        four = told(x, "four")
+    return one + two + three + four
+
+
+def test_independent_regions_run_in_the_same_order_each_time(regional):
+    x, orders = regional.randn(4, 8), set()
+    for _ in range(8):
+        regional.reset(keep_code=True)
+        TOLD.clear()
+        regional.run(independent, x)
+        orders.add(tuple(TOLD))
+
+    assert len(orders) == 1
+
+
+def test_each_compile_has_the_same_partitions(regional):
+    x, seen = regional.randn(4, 8), []
+    for _ in range(2):
+        regional.reset(keep_code=True)
+        record = regional.run(independent, x)
+        seen.append([(region.name, region.graph, region.ops, region.partitions) for region in record.regions])
+
+    assert seen[0] == seen[1]
