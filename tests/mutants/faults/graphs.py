@@ -138,14 +138,6 @@ def _plain_arguments(gm: torch.fx.GraphModule) -> None:
     gm.recompile()
 
 
-class _NoLock:
-    def __enter__(self) -> None:
-        """Wait for nobody."""
-
-    def __exit__(self, *exception: object) -> None:
-        """Let nobody in."""
-
-
 FAULTS = (
     Mutant(
         "mutation_lost",
@@ -250,14 +242,6 @@ FAULTS = (
         (),
         ("suites/regions/test_lifetimes.py", "suites/regions/test_nesting.py"),
         (Patch("regional_inductor:use_boxed_codegen", lambda original: _plain_arguments),),
-        errors=("*",),
-    ),
-    Mutant(
-        "lock_dropped",
-        "a backward compiles while another thread traces",
-        ("threads",),
-        ("suites/regions/test_threads.py",),
-        (Patch("regional_inductor:compile_lock", lambda original: _NoLock),),
         errors=("*",),
     ),
 )

@@ -247,7 +247,7 @@ FAULTS = (
         "order_changes_each_time",
         "independent ops and partitions run now in one order, now in another",
         ("determinism",),
-        (),
+        ("suites/regions/test_determinism.py",),
         (Patch("partition:_topological", _another_order_each_time),),
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -151,7 +152,27 @@ def _one_draw_more(right: Call) -> Call:
     return call
 
 
+_waiting: list[tuple[Any, ...]] = []
+
+
+def _arguments_in_one_place(right: Call) -> Call:
+    def call(*arguments: Any) -> Sequence[Any]:
+        _waiting[:] = [arguments]
+        time.sleep(0.001)
+        return right(*_waiting[0])
+
+    return call
+
+
 FAULTS = (
+    Mutant(
+        "threads_mixed",
+        "the arguments of a region's call wait in one place for all threads",
+        ("threads",),
+        ("suites/regions/test_threads.py",),
+        calls(_arguments_in_one_place),
+        errors=("*",),
+    ),
     Mutant(
         "results_exchanged",
         "the first two results of a region that look alike are exchanged",
