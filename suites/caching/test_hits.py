@@ -110,6 +110,32 @@ def test_a_constant_in_a_region(regional):
     cold_and_warm(regional, with_constant, pair(regional, n=2))
 
 
+def test_a_constant_and_a_number_outside_of_regions(regional):
+    """What the eager part of a graph holds comes back to the last bit: 0.1 is no number of float16."""
+
+    def program(x, w):
+        with region("r"):
+            h = x @ w
+        return h @ torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=x.device) * 0.1 + 1e-5
+
+    cold_and_warm(regional, program, pair(regional, n=2))
+
+
+@pytest.mark.parametrize("training", [False, pytest.param(True, marks=trains)], ids=["inference", "training"])
+@pytest.mark.regional_compile(requires=(*NEEDS, "region_ids"), dynamic=False)
+def test_two_regions_of_one_shape(regional, training):
+    """Each is called for what it computes, and none for the other."""
+
+    def program(x, w):
+        with region("one"):
+            h = x @ w
+        g = h.tanh()
+        with region("two"):
+            return (g @ w.t()) @ w
+
+    cold_and_warm(regional, program, pair(regional, training=training), training=training)
+
+
 def test_another_value_of_a_constant_misses(regional):
     def scaled(factor, table):
         def program(x, w):

@@ -97,6 +97,23 @@ def test_a_size_outside_the_guards_misses_and_both_entries_live(regional):
         check(regional, "hit", guarded, pair(regional, n))
 
 
+def first_five(x, w):
+    """One graph, whatever the size is; what it means depends on whether there are more than five rows."""
+    with region("r"):
+        h = x @ w
+    g = h[:5]
+    with region("s"):
+        return g.reshape(-1) @ g.reshape(-1)
+
+
+@symbolic
+def test_two_entries_of_one_graph_are_told_apart_by_their_guards(regional):
+    for n in (4, 8):
+        check(regional, "miss", first_five, pair(regional, n))
+    for n in (3, 9, 4, 8):
+        check(regional, "hit", first_five, pair(regional, n))
+
+
 @symbolic
 def test_the_guards_of_a_hit_hold_for_later_calls(regional):
     """What was loaded for one size is not called for a size that its guards exclude."""

@@ -7,7 +7,7 @@ import pytest
 from pytest_regional import region
 from pytest_regional.harness.codegen import CodeAssertionError
 
-from .edges import AddEdges, run_ordered
+from .edges import AddEdges, run_ordered, run_ordered_regions
 from .programs import BACK, BRANCH_FORTH, FORTH, in_branches, independent, many_kinds
 
 pytestmark = pytest.mark.regional_compile(requires=("compiles_regions",), dynamic=False)
@@ -57,4 +57,12 @@ def test_a_value_that_others_compute_for_themselves_is_waited_for(regional):
     """``exp`` takes ``cos`` into its own kernel; who waits for ``cos`` waits for a kernel all the same."""
     edges = (("cos", "mm"), ("mm", "add"))
     record = run_ordered(regional, inlined, regional.randn(8, 8), regional.randn(8, 8), edges=edges)
+    record.code.assert_order("aten.cos", "aten.mm", "aten.add")
+
+
+@pytest.mark.regional_compile(requires=("region_edges",), dynamic=False)
+def test_such_a_value_of_a_region_is_waited_for(regional):
+    """The same with edges that are there before the region is compiled."""
+    edges = (("cos", "mm"), ("mm", "add"))
+    record = run_ordered_regions(regional, inlined, regional.randn(8, 8), regional.randn(8, 8), edges=edges)
     record.code.assert_order("aten.cos", "aten.mm", "aten.add")

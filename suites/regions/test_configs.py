@@ -57,6 +57,28 @@ def test_two_regions_each_see_their_own_configs_in_both_directions(regional, see
     assert sorted(seen[2:]) == [False, True]
 
 
+def test_all_configs_of_a_region_hold(regional, monkeypatch):
+    import torch._inductor
+
+    original, noted = torch._inductor.standalone_compile, []
+
+    def spy(gm, *arguments, **keywords):
+        config = torch._inductor.config
+        noted.append((config.epilogue_fusion, config.max_fusion_size, config.cpp.min_chunk_size))
+        return original(gm, *arguments, **keywords)
+
+    monkeypatch.setattr(torch._inductor, "standalone_compile", spy)
+    settings = {"epilogue_fusion": False, "max_fusion_size": 7, "cpp.min_chunk_size": 64}
+
+    def program(x, w):
+        with in_region("tuned", **settings):
+            h = x @ w
+        return h.sin()
+
+    regional.run(program, *pair(regional))
+    assert noted == [(False, 7, 64)]
+
+
 def test_a_region_without_configs_is_compiled_with_the_defaults(regional, seen):
     def program(x, w):
         with in_region("plain"):

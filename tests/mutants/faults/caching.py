@@ -15,6 +15,7 @@ from pytest_regional._torch.annotations import ANNOTATION
 from tests.mutants.planting import Mutant, Patch
 
 ANNOTATIONS = "suites/caching/test_annotations.py"
+DAMAGE = "suites/caching/test_damage.py"
 HITS = "suites/caching/test_hits.py"
 SHAPES = "suites/caching/test_shapes.py"
 SETTINGS = "suites/caching/test_settings.py"
@@ -285,7 +286,7 @@ FAULTS = (
         "damage_believed",
         "the checksum of an entry is not looked at",
         ("caches",),
-        (),
+        (DAMAGE,),
         "caching.local:unseal",
         _believed,
     ),

@@ -5,13 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch.fx
+
 from pytest_regional.reference.partition import plan_partitions
 from tests.mutants.planting import Mutant, Patch
+from tests.mutants.rewriting import modules
 
 EDGES = "suites/control_deps/test_region_edges.py"
 RANDOM = "suites/control_deps/test_random_orders.py"
 WHOLE = "suites/control_deps/test_whole_regions.py"
 TWINS = "suites/control_deps/test_twins.py"
+
+
+def _buffers_forgotten(module: torch.fx.GraphModule) -> None:
+    """Forget which values get a buffer, so that somebody can wait for them."""
+    for node in module.graph.nodes:
+        node.meta.pop("inductor_realize_to_strides", None)
 
 
 def _forgotten_by_plan(original: Any) -> Any:
@@ -84,7 +93,7 @@ FAULTS = (
         "a value that others wait for is computed again inside its users, so nobody waits",
         ("order",),
         (TWINS, RANDOM, "suites/control_deps/test_order.py"),
-        (Patch("ordering.add:waitable", lambda original: lambda node: node),),
+        (modules(_buffers_forgotten),),
         needs=("inside:independent",),
         lanes=("fast",),
     ),
