@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 import warnings
 
 import pytest
 import torch
+
+from pytest_regional import region
 
 from .lookups import NEEDS, run
 from .programs import mlp, pair
@@ -29,10 +32,17 @@ def emptied(data):
     return b""
 
 
-@pytest.mark.parametrize("damage", [flipped, halved, emptied])
+CODE_IS_BELIEVED = pytest.mark.regional_known_failure(
+    "inductor",
+    reason="a code file is believed whatever is in it: docs/findings/emptied_code_file.py",
+    torch=">=2.11",
+)
+
+
+@pytest.mark.parametrize("damage", [pytest.param(flipped, marks=CODE_IS_BELIEVED), halved, emptied])
 def test_every_file_is_damaged(regional, regional_cache_dir, damage):
     inputs = pair(regional)
-    regional.compile(mlp)(*inputs)
+    run(regional.compile(mlp), inputs)
     regional.restart()
     files = [path for path in regional_cache_dir.rglob("*") if path.is_file()]
     for path in files:
@@ -49,7 +59,7 @@ def test_every_file_is_damaged(regional, regional_cache_dir, damage):
 
 def test_a_cache_works_again_after_the_damage(regional, regional_cache_dir):
     inputs = pair(regional)
-    regional.compile(mlp)(*inputs)
+    run(regional.compile(mlp), inputs)
     for path in [path for path in regional_cache_dir.rglob("*") if path.is_file()]:
         path.write_bytes(halved(path.read_bytes()))
     regional.restart()
@@ -61,3 +71,38 @@ def test_a_cache_works_again_after_the_damage(regional, regional_cache_dir):
     with regional.expect(cache_hits=1, cache_misses=0, region_compiles=0):
         values = run(regional.compile(mlp), inputs)
     torch.testing.assert_close(values, run(mlp, inputs))
+
+
+def with_table(x, w):
+    """A program most of whose entry is numbers, a bit of which may be flipped without anything being unreadable."""
+    with region("r"):
+        h = x @ w
+    return h @ torch.tensor(TABLE, device=x.device)
+
+
+TABLE = [[float(row * 64 + column) for column in range(64)] for row in range(8)]
+
+
+@pytest.mark.regional_known_failure(
+    "inductor",
+    reason="an entry is believed whatever is in it: docs/findings/damaged_entry_stays.py",
+    torch=">=2.11",
+)
+def test_one_bit_of_a_number_is_noticed(regional, regional_cache_dir):
+    """Nothing but a checksum can tell."""
+    inputs = pair(regional)
+    run(regional.compile(with_table), inputs)
+    entry = max(
+        (path for path in regional_cache_dir.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size
+    )
+    data = entry.read_bytes()
+    number = struct.pack("<f", TABLE[5][7])
+    assert number in data, f"{entry.name} does not hold the table"
+    entry.write_bytes(data.replace(number, struct.pack("<f", -TABLE[5][7])))
+
+    regional.restart()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        values = run(regional.compile(with_table), inputs)
+
+    torch.testing.assert_close(values, run(with_table, inputs))

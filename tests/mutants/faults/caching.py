@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from pytest_regional._torch.annotations import ANNOTATION
 from tests.mutants.planting import Mutant, Patch
@@ -95,7 +96,8 @@ def _regions_exchanged(original: Any) -> Any:
 def _constants_lost(original: Any) -> Any:
     def attribute(owner: Any, path: str) -> Any:
         value = original(owner, path)
-        return torch.zeros_like(value) if isinstance(value, torch.Tensor) else value
+        with unset_fake_temporarily():
+            return torch.zeros_like(value) if isinstance(value, torch.Tensor) else value
 
     return attribute
 
@@ -274,13 +276,18 @@ FAULTS = (
         "caching.program:_describe",
         _numbers_rounded,
     ),
-    _fault(
+    Mutant(
         "guards_ignored",
         "an entry is used for sizes that its guards exclude",
         ("caches",),
         (SHAPES,),
-        "pytest_regional._torch.autograd_cache:GraphLookup.guards_hold",
-        lambda original: lambda self, guards: True,
+        (
+            Patch(
+                "pytest_regional._torch.autograd_cache:GraphLookup.guards_hold",
+                lambda original: lambda self, guards: True,
+            ),
+        ),
+        errors=("*",),  # PyTorch asserts the guards of what it revives
     ),
     _fault(
         "damage_believed",
