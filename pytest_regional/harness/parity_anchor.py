@@ -7,12 +7,14 @@ tight. Under :func:`float64_everywhere` such casts go to float64. Autocast needs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from pytest_regional.harness.parity_state import LOW_PRECISION_TO_ANCHOR
 
@@ -22,16 +24,70 @@ _CASTS = {
     torch.Tensor.bfloat16: torch.Tensor.double,
     torch.Tensor.cfloat: torch.Tensor.cdouble,
 }
+_NAMED = {
+    torch.Tensor.float: torch.float32,
+    torch.Tensor.half: torch.float16,
+    torch.Tensor.bfloat16: torch.bfloat16,
+    torch.Tensor.cfloat: torch.complex64,
+    torch.Tensor.double: torch.float64,
+    torch.Tensor.cdouble: torch.complex128,
+}
+#: What a wide tensor of unknown origin is taken to be in the program's own precision.
+_USUAL = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 
 
 class _WideCasts(TorchFunctionMode):  # type: ignore[misc]
-    """Replaces every low-precision dtype among a torch function's arguments by float64 or complex128."""
+    """Replaces every low-precision dtype among a torch function's arguments by float64 or complex128.
+
+    A cast that changes the dtype makes a copy, which may be written to. In float64 it changes nothing and would return
+    its argument: so the dtype that each value has in the program's own precision is kept beside it, and where that
+    changes, the argument is copied. An input of float64 is taken for one of float32.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._own = WeakTensorKeyDictionary()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        named = kwargs or {}
         wide_args = [_wide(argument) for argument in args]
-        return _CASTS.get(func, func)(*wide_args, **{name: _wide(value) for name, value in (kwargs or {}).items()})
+        result = _CASTS.get(func, func)(*wide_args, **{name: _wide(value) for name, value in named.items()})
+        given = [value for value in [*args, *named.values()] if isinstance(value, torch.Tensor)]
+        asked = self._asked(func, args, named)
+        if asked is None:
+            own = functools.reduce(torch.promote_types, map(self._own_dtype, given)) if given else None
+        else:
+            own = asked
+            if result is args[0] and self._own_dtype(result) != asked:
+                result = result.clone()
+        self._note(result, own, given)
+        return result
+
+    def _asked(self, func: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> torch.dtype | None:
+        """Return the dtype that a cast asks for; None for all that is no cast."""
+        if func in _NAMED:
+            return _NAMED[func]
+        if func not in (torch.Tensor.to, torch.Tensor.type, torch.Tensor.type_as):
+            return None
+        for value in [*args[1:], *named.values()]:
+            if isinstance(value, torch.dtype):
+                return value
+            if isinstance(value, torch.Tensor):
+                return self._own_dtype(value)
+        return None
+
+    def _own_dtype(self, tensor: torch.Tensor) -> torch.dtype:
+        own: torch.dtype = self._own.get(tensor) or _USUAL.get(tensor.dtype, tensor.dtype)
+        return own
+
+    def _note(self, result: Any, own: torch.dtype | None, given: Sequence[torch.Tensor]) -> None:
+        for value in result if isinstance(result, (tuple, list)) else (result,):
+            # What is written in place keeps the dtype that it has.
+            known = not isinstance(value, torch.Tensor) or any(value is one for one in given)
+            if own is not None and not known and value.dtype in _USUAL:
+                self._own[value] = own
 
 
 def _wide(argument: Any) -> Any:

@@ -95,6 +95,36 @@ def test_inputs_are_not_touched_and_mutation_is_seen():
     assert execute(lambda t: t + 1, (x,)).mutated == frozenset()
 
 
+def narrowed_and_written(x):
+    narrow = x.to(torch.bfloat16)
+    narrow[..., 0] = 1.5
+    return narrow, x * 2
+
+
+def widened_and_written(x):
+    narrow = (x * 2).bfloat16().sin()
+    wide = narrow.float()
+    wide.add_(1)
+    return narrow, wide
+
+
+def same_and_written(x):
+    same = (x * 2).to(torch.float32)
+    again = same.float()
+    again.add_(1)
+    return same, again
+
+
+@pytest.mark.parametrize("program", [narrowed_and_written, widened_and_written, same_and_written])
+def test_a_cast_copies_in_float64_where_it_copies_in_eager(program):
+    x = torch.linspace(-2, 2, 8, requires_grad=True)
+    run, anchor = execute(program, (x,)), execute(program, (x,), anchor=True)
+
+    assert anchor.anchor_unavailable_reason is None
+    for (_, found), (_, wide) in zip(run.outputs, anchor.outputs, strict=True):
+        torch.testing.assert_close(found.value.double(), wide.value, rtol=2e-2, atol=2e-2)
+
+
 def test_a_non_leaf_input_may_be_mutated_and_has_its_gradient():
     leaf = torch.randn(3, requires_grad=True)
     run = execute(lambda t: t.mul_(2), (leaf * 1,))
