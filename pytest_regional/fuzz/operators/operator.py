@@ -358,6 +358,16 @@ def apart(value: Value, *before: Value) -> bool:
     return all(one.tensor.untyped_storage()._cdata != memory for one in before)
 
 
+def same_or_apart(value: Value, *before: Value) -> bool:
+    """Want the first operand itself, seen alike, or a tensor that shares no memory with it.
+
+    What is read while its own elements are written has no defined value; eager refuses that, but not of all strides.
+    """
+    written, read = before[0].tensor, value.tensor
+    alike = (written.data_ptr(), written.shape, written.stride()) == (read.data_ptr(), read.shape, read.stride())
+    return alike or apart(value, before[0])
+
+
 def another(value: Value, *before: Value) -> bool:
     """Want a value that is none of the operands before."""
     return all(value.number != one.number for one in before)

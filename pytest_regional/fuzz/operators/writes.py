@@ -24,6 +24,7 @@ from pytest_regional.fuzz.operators.operator import (
     ranked,
     real,
     same_dtype,
+    same_or_apart,
     same_shape,
     unkinked_at,
     without_gradient,
@@ -71,7 +72,7 @@ def _tail(value: Value, a: Value) -> bool:
 
 _TARGET = also(floating, writable)
 _ROWS = also(_TARGET, ranked(1), nonempty)
-_OTHER = also(floating, same_dtype, fits_into)
+_OTHER = also(floating, same_dtype, fits_into, same_or_apart)
 
 
 def _into(name: str, template: str, facts: Any, *operands: Wanted) -> Operator:
@@ -94,7 +95,13 @@ OPERATORS = (
     _inplace("add_", "{a}.add_({b})", lambda a, b: total(a.facts, b.facts), _TARGET, _OTHER),
     _inplace("mul_", "{a}.mul_({b})", lambda a, b: product(a.facts, b.facts), _TARGET, _OTHER),
     _inplace("sub_", "{a}.sub_({b}, alpha=0.5)", lambda a, b: total(a.facts, b.facts.scaled(-0.5)), _TARGET, _OTHER),
-    _inplace("copy_", "{a}.copy_({b})", lambda a, b: b.facts.repeated(), also(real, writable), also(real, fits_into)),
+    _inplace(
+        "copy_",
+        "{a}.copy_({b})",
+        lambda a, b: b.facts.repeated(),
+        also(real, writable),
+        also(real, fits_into, same_or_apart),
+    ),
     _inplace(
         "add_number_", "{a}.add_({value})", lambda a, value: total(a.facts, _constant(value)), _TARGET, choose=_number
     ),
@@ -131,7 +138,7 @@ OPERATORS = (
         "{a}.lerp_({b}, 0.25)",
         lambda a, b: between(min(a.facts.low, b.facts.low), max(a.facts.high, b.facts.high), a.facts, b.facts),
         _TARGET,
-        also(floating, same_dtype, same_shape),
+        also(_OTHER, same_shape),
     ),
     _inplace(
         "addcmul_",
@@ -139,10 +146,10 @@ OPERATORS = (
         lambda a, b, c: total(a.facts, product(b.facts, c.facts)),
         _TARGET,
         _OTHER,
-        also(floating, same_dtype, fits_into),
+        _OTHER,
     ),
     # Assignments to parts
-    _inplace("set_column", "{a}[..., {index}] = {b}", _mixed, _ROWS, _column, choose=_place),
+    _inplace("set_column", "{a}[..., {index}] = {b}", _mixed, _ROWS, also(_column, apart), choose=_place),
     _inplace(
         "set_column_number",
         "{a}[..., {index}] = 1.5",
@@ -157,13 +164,13 @@ OPERATORS = (
         _ROWS,
         choose=_start,
     ),
-    _inplace("set_last_row", "{a}[-1:] = {b}", _mixed, _ROWS, _tail),
+    _inplace("set_last_row", "{a}[-1:] = {b}", _mixed, _ROWS, also(_tail, apart)),
     _inplace(
         "add_to_column",
         "{a}[..., {index}] += {b}",
         lambda a, b, index: a.facts.join(total(a.facts, b.facts)),
         _ROWS,
-        _column,
+        also(_column, apart),
         choose=_place,
     ),
     _inplace(

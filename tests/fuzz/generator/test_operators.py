@@ -161,3 +161,14 @@ def test_statement_without_region_is_refused():
     with pytest.raises(Refused, match="nothing"):
         builder.add(Step("nothing"))
     builder.add(Step("nothing", scope=(Region("a"),)))
+
+
+@pytest.mark.parametrize("name", ["add_", "sub_", "mul_", "copy_"])
+def test_what_is_written_to_is_not_read_through_another_view(name):
+    """As in ``x.add_(x[:, 1:2])``, whose value depends on which element is first: eager refuses that of dense ones."""
+    builder = Builder([TensorInput((2, 4), layout="strided")])
+    column = builder.add(Step("narrow", (0,), (("dim", 1), ("start", 1), ("length", 1)))).results[0]
+    suitable = [value.number for value in builder.suitable(operator_named(name), [builder.values[0]])]
+
+    assert column not in suitable
+    assert 0 in suitable
