@@ -1,0 +1,25 @@
+"""With eager's random numbers asked for, Inductor's bernoulli draws other ones than eager: it compares uniform numbers."""
+
+import os
+import sys
+import tempfile
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+
+import torch
+
+
+def program(x):
+    return torch.bernoulli(x)
+
+
+x = torch.full((3, 3), 0.5, dtype=torch.float64)
+with torch._inductor.config.patch(fallback_random=True):
+    torch.manual_seed(0)
+    eager = program(x)
+    torch.manual_seed(0)
+    compiled = torch.compile(program)(x)
+print(f"eager:    {eager.flatten().tolist()}\ncompiled: {compiled.flatten().tolist()}")
+stands = not torch.equal(eager, compiled)
+print(f"torch {torch.__version__}: {'stands: other draws, with fallback_random' if stands else 'mended'}")
+sys.exit(stands)
