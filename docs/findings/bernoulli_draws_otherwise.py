@@ -1,4 +1,4 @@
-"""With eager's random numbers asked for, Inductor's bernoulli draws other ones than eager: it compares uniform numbers."""
+"""With eager's random numbers asked for, the bernoulli of Inductor draws others: it compares uniform numbers."""
 
 import os
 import sys
