@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch._inductor
 
 from .annotations import in_region
 
 pytestmark = pytest.mark.regional_compile(requires=("region_configs",))
 
 
-@pytest.fixture
-def seen(monkeypatch):
-    """Note which setting each region's compile saw, at the seam that every regional backend calls."""
-    import torch._inductor
+def noting(monkeypatch, read):
+    """Return a list of what ``read`` says of Inductor's settings when a region compiles.
 
+    Noted at the seam that every regional backend calls.
+    """
     original, noted = torch._inductor.standalone_compile, []
 
     def spy(gm, *arguments, **keywords):
-        noted.append(torch._inductor.config.epilogue_fusion)
+        noted.append(read(torch._inductor.config))
         return original(gm, *arguments, **keywords)
 
     monkeypatch.setattr(torch._inductor, "standalone_compile", spy)
     return noted
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Note which setting each region's compile saw."""
+    return noting(monkeypatch, lambda config: config.epilogue_fusion)
 
 
 def pair(regional, **options):
@@ -58,16 +65,9 @@ def test_two_regions_each_see_their_own_configs_in_both_directions(regional, see
 
 
 def test_all_configs_of_a_region_hold(regional, monkeypatch):
-    import torch._inductor
-
-    original, noted = torch._inductor.standalone_compile, []
-
-    def spy(gm, *arguments, **keywords):
-        config = torch._inductor.config
-        noted.append((config.epilogue_fusion, config.max_fusion_size, config.cpp.min_chunk_size))
-        return original(gm, *arguments, **keywords)
-
-    monkeypatch.setattr(torch._inductor, "standalone_compile", spy)
+    noted = noting(
+        monkeypatch, lambda config: (config.epilogue_fusion, config.max_fusion_size, config.cpp.min_chunk_size)
+    )
     settings = {"epilogue_fusion": False, "max_fusion_size": 7, "cpp.min_chunk_size": 64}
 
     def program(x, w):

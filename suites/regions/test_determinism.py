@@ -45,13 +45,3 @@ def test_independent_regions_run_in_the_same_order_each_time(regional):
         orders.add(tuple(TOLD))
 
     assert len(orders) == 1
-
-
-def test_each_compile_has_the_same_partitions(regional):
-    x, seen = regional.randn(4, 8), []
-    for _ in range(2):
-        regional.reset(keep_code=True)
-        record = regional.run(independent, x)
-        seen.append([(region.name, region.graph, region.ops, region.partitions) for region in record.regions])
-
-    assert seen[0] == seen[1]

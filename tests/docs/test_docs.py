@@ -20,14 +20,14 @@ def _chosen(condition):
     return [pytest.param(block, id=block.where) for block in BLOCKS if condition(block)]
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def _self_tested():
     """Test the emulated GPU once: the processes of the examples are told so."""
     check_emulation(device_under_test("cuda-emulated"))
 
 
 @pytest.fixture(scope="module")
-def batch(tmp_path_factory):
+def batch(tmp_path_factory, _self_tested):
     return Batch(BLOCKS, tmp_path_factory.mktemp("docs") / "project")
 
 
@@ -42,6 +42,7 @@ def test_python_block_does_what_the_page_says(block: Block, batch):
 
 
 @pytest.mark.parametrize("block", _chosen(lambda b: b.language == "console" and "run" in b.directives))
+@pytest.mark.usefixtures("_self_tested")
 def test_console_block_prints_what_the_page_shows(block: Block, tmp_path):
     check_console(block, BLOCKS, tmp_path / "project")
 
