@@ -83,6 +83,14 @@ def guards_not_timed() -> Iterator[None]:
         module.profile_guard_manager = original
 
 
+def recompiles_allowed(number: int) -> contextlib.AbstractContextManager[Any]:
+    """Have Dynamo compile one function ``number`` times before it gives up (``recompile_limit``, 2.11 to 2.15)."""
+    manager: contextlib.AbstractContextManager[Any] = private_module("torch._dynamo.config").patch(
+        recompile_limit=number
+    )
+    return manager
+
+
 def fakes_checked() -> contextlib.AbstractContextManager[Any]:
     """Have every operator that runs raise where its fake twin makes other sizes or strides.
 

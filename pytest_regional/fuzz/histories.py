@@ -151,7 +151,10 @@ def run_history(regional: Regional, events: Iterable[Event], *, lane: str = "str
     Raises:
         LawBrokenError: the first event that breaks the model.
     """
-    with keeping_whole_results(regional, lane):
+    from pytest_regional._torch.fuzzing import recompiles_allowed
+
+    # One function may be compiled at each event, with other passes or under other settings.
+    with keeping_whole_results(regional, lane), recompiles_allowed(1000):
         player = Player(regional, lane)
         for event in events:
             player.perform(event)

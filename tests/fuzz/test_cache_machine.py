@@ -3,6 +3,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.cache_machine import fields_of_keys, histories, run_cache_machine
@@ -131,6 +132,16 @@ def played(backend, number):
 
 def test_the_reference_backend_agrees_with_the_model():
     assert played("reference", 4) == 4
+
+
+def test_one_program_may_be_compiled_more_often_than_dynamo_likes():
+    states, lists = ("", "one thread more", "deterministic"), ((), ("v1",), ("v2",))
+    ways = [Compile(Key(passes=passes, state=state)) for passes in lists for state in states]
+
+    with regional("reference", "cpu") as harness:
+        run_history(harness, ways)
+
+    assert len(ways) > torch._dynamo.config.recompile_limit
 
 
 @pytest.fixture
