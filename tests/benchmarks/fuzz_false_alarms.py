@@ -2,7 +2,8 @@
 
 On a backend that is believed right each alarm is a real defect, or a fault of a law or of the generator. Those that
 were looked into, and are PyTorch's, are kept as findings in ``known_alarms``: an alarm with the signature of one of
-them is counted under its name. With ``--laws parity`` the laws are named, and each is judged on every program.
+them is counted under its name. With ``--laws parity`` the laws are named, and each is judged on every program. With
+``--keep`` each new alarm is reduced and written as a finding, and is known from then on.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from pathlib import Path
 
 import torch
 
+from pytest_regional.fuzz.campaign import CAPTURE
 from pytest_regional.fuzz.features import features_of
-from pytest_regional.fuzz.findings import AnyFinding, Finding, FindingsFolder, signature_of
+from pytest_regional.fuzz.findings import AnyFinding, Finding, FindingsFolder, installed_versions, signature_of
 from pytest_regional.fuzz.oracles import LAWS, BadProgramError, Judgement, LawBrokenError, judge
 from pytest_regional.fuzz.program import Program
 from pytest_regional.fuzz.random_rows import random_program
+from pytest_regional.fuzz.reducer import reduce_program
+from pytest_regional.harness.regional import Regional
 from pytest_regional.testing import regional
 
 
@@ -79,6 +83,34 @@ class Tally:
         yield "seconds by law: " + ", ".join(f"{name} {spent:.1f}" for name, spent in self.seconds.most_common())
 
 
+def reduced(harness: Regional, program: Program, alarm: LawBrokenError, options: argparse.Namespace) -> Finding:
+    """Return ``alarm`` as a finding with a smaller program."""
+    wanted = signature_of(alarm)
+
+    def still_fails(smaller: Program) -> bool:
+        try:
+            judge(harness, smaller, lane=options.lane, laws=[wanted.law], blame=False)
+        except LawBrokenError as broken:
+            return signature_of(broken) == wanted and broken.without_backend == alarm.without_backend
+        except BadProgramError:
+            pass
+        return False
+
+    small = reduce_program(program, still_fails)
+    backend = CAPTURE if alarm.without_backend else options.backend
+    return Finding(
+        signature_of(alarm, small),
+        small,
+        program,
+        alarm.detail,
+        None,
+        backend=backend,
+        device=options.device,
+        lane=options.lane,
+        versions=installed_versions(),
+    )
+
+
 def _signature(error: LawBrokenError) -> tuple[str, str, str]:
     return error.law, error.stage, error.origin
 
@@ -107,6 +139,10 @@ def main() -> None:
                 if _signature(alarm) not in shown:
                     shown.add(_signature(alarm))
                     print(f"--- example {number}\n{alarm}\n", flush=True)
+                if options.keep is not None:
+                    finding = reduced(harness, program, alarm, options)
+                    FindingsFolder(options.keep).save(finding)
+                    tally.known.append(finding)
     spent = time.perf_counter() - started
     print(f"torch {torch.__version__}, Python {platform.python_version()}, {options.backend} on {options.device}")
     print(f"lane {options.lane}, seed {options.seed}: {len(examples)} examples, {spent / len(examples):.3f} s each")
@@ -123,6 +159,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--laws", type=lambda text: list(LAWS) if text == "all" else text.split(","), default=None)
     parser.add_argument("--known", type=Path, default=KNOWN, help="folder of findings that are looked into")
+    parser.add_argument("--keep", type=Path, help="folder that new alarms are written to, reduced")
     return parser.parse_args()
 
 

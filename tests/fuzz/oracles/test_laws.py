@@ -224,6 +224,21 @@ def test_a_float64_without_dimensions_is_looked_up_twice_and_that_is_right(judge
     assert raised.value.origin == "lookups of one graph"
 
 
+def test_inductor_does_not_save_what_has_a_backward_without_operators(monkeypatch):
+    number = Program(
+        (TensorInput((2,), requires_grad=True),),
+        (Step("add_number", (0,), (("value", 0.5),), (1,)),),
+        (1,),
+        training=True,
+    )
+    with regional("inductor", "cpu", expects_regions=False) as harness:
+        assert judge(harness, number, lane="full", laws=["counters"]).laws == ("counters",)
+        monkeypatch.setattr(counters, "is_never_saved", lambda trial: False)
+        with pytest.raises(LawBrokenError) as raised:
+            judge(harness, number, lane="full", laws=["counters"])
+    assert raised.value.origin == "saves of one graph"
+
+
 @pytest.mark.parametrize("argument", [TensorInput((), "float32"), TensorInput((1,), "float64")])
 def test_no_other_number_is_looked_up_twice(monkeypatch, argument):
     error = judged_with(monkeypatch, counted_twice, "counters", exponential_of(argument))

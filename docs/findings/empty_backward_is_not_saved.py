@@ -1,0 +1,25 @@
+"""What has a backward without operators is compiled anew by every process: Inductor gives that graph no cache key."""
+
+import os
+import sys
+import tempfile
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+
+import torch
+from torch._dynamo.utils import counters
+
+
+def program(x):
+    return x + 1
+
+
+for _ in range(2):
+    torch._dynamo.reset()
+    torch.compile(program)(torch.ones(3, requires_grad=True)).sum().backward()
+counted = counters["aot_autograd"]
+names = ("miss", "saved", "hit", "bypass")
+print(", ".join(f"{counted[f'autograd_cache_{name}']} {name}" for name in names))
+stands = counted["autograd_cache_hit"] == 0
+print(f"torch {torch.__version__}: {'stands: no hit, and nothing says why' if stands else 'mended'}")
+sys.exit(stands)

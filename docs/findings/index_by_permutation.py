@@ -1,0 +1,23 @@
+"""``x[torch.randperm(n)]`` does not compile with Inductor on CPU."""
+
+import os
+import sys
+import tempfile
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+
+import torch
+
+
+def program(x):
+    return x[torch.randperm(3)]
+
+
+try:
+    torch.compile(program)(torch.ones(3))
+    stands = False
+except RuntimeError as error:
+    print(f"{type(error).__name__}: {str(error).splitlines()[1][:120]}")
+    stands = True
+print(f"torch {torch.__version__}: {'stands: does not compile' if stands else 'mended'}")
+sys.exit(stands)

@@ -1,0 +1,24 @@
+"""The backward of ``index_select`` with an index that is expanded from one number does not compile on CPU."""
+
+import os
+import sys
+import tempfile
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+
+import torch
+
+
+def program(x, index):
+    return torch.index_select(x, 1, index)
+
+
+x, index = torch.ones(2, 4, requires_grad=True), torch.tensor([1]).expand(4)
+try:
+    torch.compile(program)(x, index).sum().backward()
+    stands = False
+except torch._inductor.exc.InductorError as error:
+    print(f"{type(error).__name__}: {error}")
+    stands = True
+print(f"torch {torch.__version__}: {'stands: does not compile' if stands else 'mended'}")
+sys.exit(stands)

@@ -1,0 +1,20 @@
+"""``masked_fill_`` of a transposed tensor: compiled, by any backend behind AOTAutograd, the result is contiguous."""
+
+import sys
+
+import torch
+
+
+def program(x, mask):
+    y = torch.sin(x)
+    y.masked_fill_(mask, 0.5)
+    return y
+
+
+x, mask = torch.arange(16.0).reshape(4, 4).t(), torch.tensor([True, False, True, False])
+eager = program(x, mask)
+compiled = torch.compile(program, backend="aot_eager")(x, mask)
+print(f"strides: eager {eager.stride()}, compiled {compiled.stride()}")
+stands = eager.stride() != compiled.stride()
+print(f"torch {torch.__version__}: {'stands: other strides' if stands else 'mended'}")
+sys.exit(stands)

@@ -1,0 +1,22 @@
+"""A value and a view of all of it are two tensors; Inductor, without gradients, gives the caller one tensor twice."""
+
+import os
+import sys
+import tempfile
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+
+import torch
+
+
+def program(x):
+    y = torch.sin(x)
+    return y, y[...]
+
+
+first, second = torch.compile(program)(torch.ones(2, 3))
+second.unsqueeze_(0)
+print(f"sizes after the second result was given a dimension: {tuple(first.shape)}, {tuple(second.shape)}")
+stands = first is second
+print(f"torch {torch.__version__}: {'stands: two results are one tensor' if stands else 'mended'}")
+sys.exit(stands)
