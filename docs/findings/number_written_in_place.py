@@ -1,0 +1,24 @@
+"""A write to an input of float64 without dimensions, which is read as well, is lost once compiled, in silence."""
+
+import sys
+
+import torch
+
+
+def program(x):
+    y = torch.sin(x)
+    x.mul_(2.0)
+    return y
+
+
+def left(function):
+    x = torch.tensor(1.5, dtype=torch.float64)
+    function(x)
+    return x.item()
+
+
+eager, compiled = left(program), left(torch.compile(program, backend="aot_eager"))
+print(f"the input afterwards: eager {eager}, compiled {compiled}")
+stands = eager != compiled
+print(f"torch {torch.__version__}: {'stands: the write is lost' if stands else 'mended'}")
+sys.exit(stands)
