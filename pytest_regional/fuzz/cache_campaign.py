@@ -87,17 +87,10 @@ class CacheCampaign:
         if seen is None:
             return
         broken, performed = seen
-        finding = self._known(performed, broken) or self._reduced(performed, history, broken)
+        # A defect may show between the last compile and any other.
+        known = self._ledger.explanation(signature_of(broken), *possible_features(performed))
+        finding = known or self._reduced(performed, history, broken)
         self._result.met[finding.name] += 1
-
-    def _known(self, performed: History, broken: LawBrokenError) -> HistoryFinding | None:
-        """Return the finding that ``broken`` may be again; a defect may show between the last compile and any other."""
-        signature = signature_of(broken)
-        for features in possible_features(performed):
-            finding = self._ledger.explanation(signature, features)
-            if finding is not None:
-                return finding
-        return None
 
     def _reduced(self, history: History, found: History, broken: LawBrokenError) -> HistoryFinding:
         begin = time.monotonic()

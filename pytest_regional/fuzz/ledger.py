@@ -29,10 +29,10 @@ class Ledger(Generic[F]):
         self._elsewhere, self._result, self._found = elsewhere, result, found
         self.known = list(elsewhere())
 
-    def explanation(self, signature: Signature, features: frozenset[str]) -> F | None:
-        """Return the finding that a failure with ``signature`` of what has ``features`` may be again."""
+    def explanation(self, signature: Signature, *possible: frozenset[str]) -> F | None:
+        """Return the finding that a failure with ``signature`` of what has one of the ``possible`` features may be."""
         for finding in chain(self.known, self._of_others()):
-            if finding.signature.covers(signature, features):
+            if any(finding.signature.covers(signature, features) for features in possible):
                 return finding
         return None
 
