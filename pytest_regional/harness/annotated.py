@@ -58,6 +58,14 @@ def configs_of(node: Node) -> dict[str, Any]:
     return dict(configs) if isinstance(configs, dict) else {}
 
 
+def other_annotations_of(node: Node) -> dict[Any, Any]:
+    """Return what the node is annotated with for others than regional compilation."""
+    custom = node.meta.get("custom")
+    if node.op in ("placeholder", "output") or not isinstance(custom, dict):
+        return {}
+    return {key: value for key, value in custom.items() if key != ANNOTATION}
+
+
 def operator_of(node: Node) -> str | None:
     """Return the node's operator such as ``aten.mul.Tensor``, or ``None`` for plumbing (getitem, get_attr, ...)."""
     if node.op == "call_module":

@@ -216,7 +216,10 @@ def _has_effect(node: Any) -> bool:
 
 
 def shape_of(gm: Any, inputs: Sequence[Any]) -> str | None:
-    """Return operators, arguments and inputs of a subgraph as text, without names; None for what text cannot tell."""
+    """Return operators, arguments, annotations of others, and inputs of a subgraph as text, without names.
+
+    None for what text cannot tell.
+    """
     import torch
 
     numbers: dict[Any, str] = {}
@@ -226,7 +229,8 @@ def shape_of(gm: Any, inputs: Sequence[Any]) -> str | None:
         if node.op in ("get_attr", "call_module") or annotated.configs_of(node):
             return None
         arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda used: _Named(numbers[used]))
-        lines.append(f"{node.op} {node.target if node.op == 'call_function' else ''} {arguments}")
+        others = annotated.other_annotations_of(node)
+        lines.append(f"{node.op} {node.target if node.op == 'call_function' else ''} {arguments} {others or ''}")
     described = [_described(value) for value in inputs]
     return None if None in described else "\n".join([*lines, *map(str, described)])
 

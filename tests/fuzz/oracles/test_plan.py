@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from pytest_regional.fuzz.oracles import judge
+from pytest_regional.fuzz.program import Context
 from pytest_regional.testing import regional
 
 from .backends import annotate_as, faulty, operator_nodes
@@ -73,3 +74,10 @@ def test_plan_sees_partitions_too_many(broken):
 def test_plan_sees_equal_partitions_compiled_twice(broken):
     twice = chain(("sin", A), ("exp", ()), ("sin", A))
     assert broken(twice, "plan", share_identical=False).origin == "equal partitions are compiled twice"
+
+
+def test_partitions_that_differ_in_an_annotation_of_somebody_else_are_not_equal():
+    tagged = (Context("tag"), *A)
+    with regional("reference", "cpu", expects_regions=False) as harness:
+        twice = chain(("sin", A), ("exp", ()), ("sin", tagged))
+        assert judge(harness, twice, lane="structure", laws=["plan"]).laws == ("plan",)

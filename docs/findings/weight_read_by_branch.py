@@ -1,0 +1,24 @@
+"""A convolution's weight that a branch of ``torch.cond`` reads as well: Inductor hands the branch another layout."""
+
+import os
+import sys
+import tempfile
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+
+import torch
+
+
+def program(x, weight):
+    y = torch.nn.functional.conv2d(x, weight, stride=2)
+    return y, torch.cond(x.sum() > 0, torch.tanh, torch.sin, (weight,))
+
+
+try:
+    torch.compile(program)(torch.ones(1, 2, 4, 4), torch.ones(1, 2, 4, 4, requires_grad=True))
+    stands = False
+except AssertionError as error:
+    print(f"AssertionError: {str(error).splitlines()[0]}")
+    stands = True
+print(f"torch {torch.__version__}: {'stands: the call fails' if stands else 'mended'}")
+sys.exit(stands)
