@@ -1,4 +1,4 @@
-"""A write to an input of float64 without dimensions, which is read as well, is lost once compiled, in silence."""
+"""A write to an input of float64 without dimensions, as ``zero_`` or ``mul_``, is lost once compiled, in silence."""
 
 import sys
 

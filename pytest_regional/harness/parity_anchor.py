@@ -54,6 +54,10 @@ class _WideCasts(TorchFunctionMode):  # type: ignore[misc]
         named = kwargs or {}
         wide_args = [_wide(argument) for argument in args]
         result = _CASTS.get(func, func)(*wide_args, **{name: _wide(value) for name, value in named.items()})
+        if torch.compiler.is_dynamo_compiling():
+            # Eager loops and conditions are traced, this function with them, but no dictionary of tensors can be.
+            # Their bodies write to nothing.
+            return result
         given = [value for value in [*args, *named.values()] if isinstance(value, torch.Tensor)]
         asked = self._asked(func, args, named)
         if asked is None:

@@ -267,6 +267,16 @@ def test_a_loop_that_dynamo_traces_runs_again_behind_an_anchor_that_draws():
     assert execute(twice, (x,)).exception is None
 
 
+def test_a_condition_in_float16_has_an_anchor():
+    def program(x):
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+    x = torch.rand(3).half()
+    anchor = execute(program, (x,), anchor=True)
+    assert anchor.anchor_unavailable_reason is None
+    assert torch.equal(anchor.outputs[0][1].value, torch.sin(x.double()))
+
+
 def test_a_module_is_left_as_it_was_by_an_anchor_that_draws():
     norm = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Dropout())
     before = {name: value.clone() for name, value in norm.state_dict().items()}
