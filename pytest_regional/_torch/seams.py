@@ -74,9 +74,20 @@ def listening(advices: Mapping[str, Advice]) -> Iterator[None]:
     Raises:
         MissingTorchSymbolError: when a seam does not exist in the installed torch.
     """
+    with wrapping(SEAMS, advices):
+        yield
+
+
+@contextlib.contextmanager
+def wrapping(among: Mapping[str, Seam], advices: Mapping[str, Advice]) -> Iterator[None]:
+    """Wrap the functions that ``among`` names with ``advices`` while the context lasts.
+
+    Raises:
+        MissingTorchSymbolError: when one of them does not exist in the installed torch.
+    """
     with contextlib.ExitStack() as stack:
         for name, advice in advices.items():
-            stack.enter_context(_wrapped(SEAMS[name], advice))
+            stack.enter_context(_wrapped(among[name], advice))
         yield
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import platform
 import random
 
 import numpy
 import pytest
 import torch
+from torch._inductor import codecache, cpu_vec_isa
+from torch._inductor.cpp_builder import CppBuilder
 
 from pytest_regional._torch import state
-from pytest_regional.harness.isolation import Snapshot, clear_folder
+from pytest_regional.harness.isolation import Snapshot, cache_folder, clear_folder
 from pytest_regional.testing import regional
 
 from .programs import pair, product
@@ -42,6 +45,25 @@ def test_caches_stay_in_the_folder(tmp_path):
         assert any(path.is_file() for path in folder.rglob("*"))
     assert dict(os.environ) == before
     assert folder.is_dir(), "a folder that the harness did not create is never deleted"
+
+
+def test_the_processor_is_checked_once_for_all_folders(tmp_path, monkeypatch):
+    monkeypatch.setattr(codecache, "_HEADER_DIR", str(tmp_path / "shared" / "headers"))
+    built, build = [], CppBuilder.build
+    monkeypatch.setattr(CppBuilder, "build", lambda builder: (built.append(builder), build(builder)))
+    isa = cpu_vec_isa.VecAVX2() if platform.machine() == "x86_64" else cpu_vec_isa.VecNEON()
+
+    def check(folder):
+        with cache_folder(tmp_path / folder):
+            return isa.check_build('extern "C" int one() { return 1; }')
+
+    with regional("aot_eager"):
+        assert check("first")
+        assert check("second")
+    assert len(built) == 1
+    assert not [path for path in tmp_path.rglob("*.so") if "shared" not in path.parts]
+    assert check("third")
+    assert len(built) == 2, "outside of the harness it is as it was"
 
 
 def test_a_folder_of_our_own_is_deleted():
