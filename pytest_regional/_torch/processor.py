@@ -24,8 +24,8 @@ _SEAMS = {
 def processor_checked_once() -> Iterator[None]:
     """Have Inductor keep what it builds to check the processor beside its precompiled headers.
 
-    It keeps it in the cache folder (2.11 to 2.15), so every process that begins with an empty one builds it again, which
-    takes as long as four kernels. Its name holds a digest of compiler, flags and version of torch. What is generated
+    It keeps it in the cache folder (2.11 to 2.15), so every process that begins with an empty one builds it again: as
+    long as four kernels take. Its name holds a digest of compiler, flags and version of torch. What is generated
     later, and all that caches look up, stays where it was.
     """
     checking = threading.local()
