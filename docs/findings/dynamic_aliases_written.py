@@ -1,0 +1,20 @@
+"""An input is added in place to another one that shares its memory: with dynamic sizes it does not compile."""
+
+import sys
+
+import torch
+
+
+def program(x, y):
+    y.add_(x)
+    return x
+
+
+x = torch.ones(2)
+try:
+    torch.compile(program, backend="aot_eager", fullgraph=True, dynamic=True)(x, x.detach())
+except Exception as error:
+    print(f"{type(error).__name__}: {str(error).splitlines()[1][:110]}")
+    print(f"torch {torch.__version__}: stands: does not compile")
+    sys.exit(1)
+print(f"torch {torch.__version__}: mended")

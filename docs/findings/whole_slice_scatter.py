@@ -1,0 +1,22 @@
+"""Two ``slice_scatter`` that replace all of a tensor: two tensors in eager, one and the same from Inductor."""
+
+import os
+import sys
+import tempfile
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+
+import torch
+
+
+def program(x):
+    y = x + 1
+    return torch.slice_scatter(y, y), torch.slice_scatter(y, y)
+
+
+first, second = torch.compile(program)(torch.zeros(2, 2))
+second.mul_(2)
+print(f"the first result after the second was doubled: {first.tolist()}")
+stands = first is second
+print(f"torch {torch.__version__}: {'stands: two results are one tensor' if stands else 'mended'}")
+sys.exit(stands)
