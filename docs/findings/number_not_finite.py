@@ -1,0 +1,26 @@
+"""A program with a float64 input without dimensions is compiled again when a value comes that is not finite."""
+
+import sys
+
+import torch
+
+
+def program(x):
+    return torch.sin(x)
+
+
+compiles = []
+
+
+def backend(gm, inputs):
+    compiles.append(gm)
+    return gm.forward
+
+
+compiled = torch.compile(program, backend=backend)
+for number in (1.0, 2.0, float("nan"), float("nan"), float("inf"), -float("inf")):
+    compiled(torch.tensor(number, dtype=torch.float64))
+    print(f"after {number}: {len(compiles)} compiles")
+stands = len(compiles) > 1
+print(f"torch {torch.__version__}: {'stands: compiled again for a value' if stands else 'mended'}")
+sys.exit(stands)
