@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ from .counters import CounterLog
 from .frames import Frame, ObservedGraph
 from .own_cache import OUTCOMES, OwnCache, moved
 from .passes import COUNTS_ITSELF, is_body
-from .record import GeneratedCode, GeneratedSource, GraphRecord
+from .record import CompileTime, GeneratedCode, GeneratedSource, GraphRecord
 from .spies import CompileSpy, spying_graph, spying_region
 
 
@@ -43,6 +44,7 @@ class Observer:
         self._log = CounterLog()
         self.graphs: list[ObservedGraph] = []
         self.sources: list[GeneratedSource] = []
+        self.compile_times: list[CompileTime] = []
         self.called_compiled_region = False
         self.spies: list[CompileSpy] = []
         self._scope = scope
@@ -305,8 +307,10 @@ class Observer:
             self._log.count("region_cache_misses", f"AOTAutograd cache, {frame}")
         if frame.kind == "graph" and frame.graph:
             frame.graph.add_partition(tuple(annotated.regions_in(gm)) or frame.regions)
+        began = time.perf_counter()
         with recording_launches() as launches:
             compiled = original(gm, *args, **kwargs)
+        self.compile_times.append(CompileTime(time.perf_counter() - began, str(frame)))
         self._log.count("region_compiles", f"code generation for {frame}")
         self._add_source(compiled, loaded=False, launches=launches)
         return compiled

@@ -49,6 +49,19 @@ class GraphRecord:
 
 
 @dataclass(frozen=True)
+class CompileTime:
+    """How long one Inductor code generation took, with the compilers that it called.
+
+    Attributes:
+        seconds: wall time.
+        what: the region or graph, in words.
+    """
+
+    seconds: float
+    what: str
+
+
+@dataclass(frozen=True)
 class GeneratedSource:
     """The Python wrapper that Inductor generated (or loaded) for one subgraph.
 

@@ -1,12 +1,16 @@
 """The facts of one marked test: plain data that rides on its report, through xdist too.
 
-Documented shape: a dictionary with ``version`` 1, ``suite``, ``backend``, ``device``, and, once the test ran,
-``counters`` (name to count) and ``worst_parity`` (largest error over allowed error, or ``None``). A fuzz test also has
-``fuzz``: see :attr:`pytest_regional.fuzzing.FuzzTest.facts`.
+Documented shape: a dictionary with ``version`` 1, ``test`` (node id), ``suite``, ``backend``, ``device``, and, once the
+test ran, ``counters`` (name to count), ``worst_parity`` (largest error over allowed error, or ``None``),
+``slowest_compiles`` (the slowest first, each ``seconds`` and ``what``) and ``causes`` (of the counters in
+:data:`EXPLAINED`: how often what moved them). A fuzz test also has ``fuzz``: see
+:attr:`pytest_regional.fuzzing.FuzzTest.facts`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
@@ -15,22 +19,32 @@ from pytest_regional.fuzzing import FUZZ
 if TYPE_CHECKING:
     import pytest
 
+    from pytest_regional.harness.counters import Event
     from pytest_regional.harness.regional import Regional
     from pytest_regional.session import Target
 
 ATTRIBUTE = "regional_facts"
+
+#: Counters of what is slow or undone, in order of interest; a reader wants to know why they moved.
+EXPLAINED = ("fallbacks", "recompiles", "cache_bypasses", "region_cache_bypasses")
+
+#: Of one test, what of its compiles, and of the causes of one counter, is kept.
+_KEPT = 5
 
 
 class Facts(TypedDict):
     """See the module's docstring."""
 
     version: int
+    test: str
     suite: str
     backend: str
     device: str
     outcome: str
     counters: dict[str, int]
     worst_parity: float | None
+    slowest_compiles: list[dict[str, Any]]
+    causes: dict[str, dict[str, int]]
     fuzz: dict[str, Any] | None
 
 
@@ -40,13 +54,29 @@ def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str
     ratios = [report.worst_ratio for report in reports if report.worst_ratio is not None]
     return {
         "version": 1,
+        "test": item.nodeid,
         "suite": suite_of(item.nodeid),
         "backend": target.spec.name,
         "device": regional.device_under_test.name if regional else _device_name(target.device),
         "counters": dict(regional.counters) if regional else {},
         "worst_parity": max(ratios, default=None),
+        "slowest_compiles": _slowest_compiles(regional) if regional else [],
+        "causes": _causes(regional.observer.log.since()) if regional else {},
         "fuzz": item.stash[FUZZ].facts if FUZZ in item.stash else None,
     }
+
+
+def _slowest_compiles(regional: Regional) -> list[dict[str, Any]]:
+    slowest = sorted(regional.observer.compile_times, key=lambda compiled: -compiled.seconds)[:_KEPT]
+    return [{"seconds": round(compiled.seconds, 3), "what": compiled.what} for compiled in slowest]
+
+
+def _causes(events: Iterable[Event]) -> dict[str, dict[str, int]]:
+    found: dict[str, Counter[str]] = {}
+    for event in events:
+        if event.counter in EXPLAINED:
+            found.setdefault(event.counter, Counter())[event.cause.strip().partition("\n")[0][:200]] += 1
+    return {name: dict(causes.most_common(_KEPT)) for name, causes in found.items()}
 
 
 def _device_name(name: str) -> str:

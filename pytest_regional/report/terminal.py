@@ -6,9 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from .facts import Facts
+from .facts import EXPLAINED, Facts
 
 _ORDER = ("passed", "failed", "error", "unexpected pass", "known failure", "skipped")
+
+#: Compiles, and causes of one counter, that are shown.
+_SHOWN = 3
+
 _BAD = frozenset({"failed", "error", "unexpected pass"})
 
 
@@ -26,6 +30,8 @@ def write(reporter: Any, facts: Sequence[Facts], lost_workers: int) -> None:
     total = ("all", [_cell([f for f in facts if _column(f) == c]) for c in columns])
     _write_rows(reporter, columns, [*rows, total])
     _write_totals(reporter, facts)
+    _write_slowest(reporter, facts)
+    _write_causes(reporter, facts)
     if lost_workers:
         reporter.write_line(f"{lost_workers} workers were lost: the totals are incomplete", red=True)
 
@@ -69,3 +75,22 @@ def _write_totals(reporter: Any, facts: Sequence[Facts]) -> None:
         f"{totals['cache_hits']} cache hits, {totals['cache_misses']} misses, {totals['cache_bypasses']} bypasses, "
         f"{totals['recompiles']} recompiles{worst}"
     )
+
+
+def _write_slowest(reporter: Any, facts: Sequence[Facts]) -> None:
+    compiles = [(one["seconds"], one["what"], fact["test"]) for fact in facts for one in fact["slowest_compiles"]]
+    if compiles:
+        reporter.write_line("slowest compiles:")
+    for seconds, what, test in sorted(compiles, reverse=True)[:_SHOWN]:
+        reporter.write_line(f"  {seconds:6.2f} s  {what}, {test}")
+
+
+def _write_causes(reporter: Any, facts: Sequence[Facts]) -> None:
+    for name in EXPLAINED:
+        causes: Counter[str] = Counter()
+        for fact in facts:
+            causes.update(fact["causes"].get(name, {}))
+        if causes:
+            reporter.write_line(f"{name.replace('_', ' ')}, mostly because of:")
+        for cause, count in causes.most_common(_SHOWN):
+            reporter.write_line(f"  {count:4}  {cause}")

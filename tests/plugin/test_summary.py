@@ -1,0 +1,48 @@
+"""The section at the end of a run: what was compiled, what took long, and why anything was compiled again."""
+
+from __future__ import annotations
+
+import re
+
+SOURCE = """
+    @pytest.mark.regional_compile
+    def test_sizes(regional):
+        compiled = regional.compile(block, dynamic=False)
+        for size in (2, 3, 4):
+            compiled(*pair(regional, size))
+
+    @pytest.mark.regional_compile
+    def test_bypass(regional):
+        regional.run(block, *pair(regional, 2))
+"""
+
+
+def test_slow_compiles_and_causes_of_recompiles(downstream):
+    result = downstream(SOURCE, "--regional-backend=torch", "--regional-device=cpu")
+
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*regional conformance*",
+            "slowest compiles:",
+            "* s  region * of the inference graph, test_it.py::test_*",
+            "recompiles, mostly because of:",
+            "     1  *size mismatch*",
+        ]
+    )
+    seconds = [float(found) for found in re.findall(r"^ +([\d.]+) s  region", result.stdout.str(), re.MULTILINE)]
+    assert len(seconds) == 3
+    assert seconds == sorted(seconds, reverse=True)
+
+
+def test_nothing_is_said_of_what_did_not_happen(downstream):
+    source = """
+        @pytest.mark.regional_compile(expects_regions=False)
+        def test_nothing(regional):
+            pass
+    """
+    result = downstream(source, "--regional-backend=aot_eager")
+
+    result.stdout.fnmatch_lines(["*regional conformance*"])
+    result.stdout.no_fnmatch_line("slowest compiles:")
+    result.stdout.no_fnmatch_line("*mostly because of:")
