@@ -12,7 +12,8 @@ import pytest
 
 from pytest_regional import hypothesis_support
 from pytest_regional.fuzzing import FUZZ, is_fuzz_test
-from pytest_regional.report import facts, fuzzing, terminal
+from pytest_regional.report import fuzzing, junit, terminal
+from pytest_regional.report.collected import CollectedFacts
 from pytest_regional.timeout import time_limit
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class RunHooks:
 
     def __init__(self, session: RegionalSession) -> None:
         self._session = session
-        self._facts: dict[str, facts.Facts] = {}
+        self._collected = CollectedFacts()
         self._lost_workers = 0
         self._began = time.time()
 
@@ -98,9 +99,7 @@ class RunHooks:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect facts on the process that writes the summary."""
-        fact = facts.read(report)
-        if fact is not None and (report.when == "call" or report.outcome != "passed"):
-            self._facts[report.nodeid] = fact
+        self._collected.note(report)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -112,10 +111,16 @@ class RunHooks:
         """Count xdist workers that died: their last test's facts are missing from the totals."""
         self._lost_workers += error is not None
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Add totals to the JUnit file before it is written, in the process that has the facts of all workers."""
+        junit.add_to_run(session.config, self._collected.facts)
+
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Write the conformance table."""
-        terminal.write(terminalreporter, list(self._facts.values()), self._lost_workers)
-        fuzzing.write(terminalreporter, list(self._facts.values()), self._session.settings.findings, self._began)
+        facts = self._collected.facts
+        terminal.write(terminalreporter, facts, self._lost_workers)
+        fuzzing.write(terminalreporter, facts, self._session.settings.findings, self._began)
 
 
 def _skip(reason: str) -> None:

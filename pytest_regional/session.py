@@ -20,7 +20,7 @@ from pytest_regional.collection import CHOICE
 from pytest_regional.harness.device import DEVICES
 from pytest_regional.known_failures import KnownFailures
 from pytest_regional.marks import CompileMark, KnownFailure
-from pytest_regional.report import facts
+from pytest_regional.report import facts, junit
 from pytest_regional.settings import Settings
 
 if TYPE_CHECKING:
@@ -202,8 +202,13 @@ class RegionalSession:
     def attach_facts(self, item: pytest.Item, report: Any) -> None:
         """Put what is known of a marked test on its report, as plain data that crosses processes."""
         target = item.stash.get(TARGET, None)
-        if target is not None:
-            setattr(report, facts.ATTRIBUTE, facts.of(item, target, item.stash.get(HARNESS, None)))
+        if target is None:
+            return
+        known = facts.of(item, target, item.stash.get(HARNESS, None))
+        setattr(report, facts.ATTRIBUTE, known)
+        if report.when == "call":
+            # The JUnit file takes them from the report of the teardown, which comes next.
+            item.user_properties.extend(junit.properties_of_test(known["counters"], known["worst_parity"]))
 
 
 def _fuzz_seed(config: pytest.Config, settings: Settings) -> int:

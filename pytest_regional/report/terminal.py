@@ -8,12 +8,12 @@ from typing import Any
 
 from .facts import EXPLAINED, Facts
 
-_ORDER = ("passed", "failed", "error", "unexpected pass", "known failure", "skipped")
+_ORDER = ("passed", "failed", "error", "crashed", "not finished", "unexpected pass", "known failure", "skipped")
 
 #: Compiles, and causes of one counter, that are shown.
 _SHOWN = 3
 
-_BAD = frozenset({"failed", "error", "unexpected pass"})
+_BAD = frozenset({"failed", "error", "crashed", "not finished", "unexpected pass"})
 
 
 def write(reporter: Any, facts: Sequence[Facts], lost_workers: int) -> None:

@@ -1,0 +1,51 @@
+"""What CI systems show of a run: properties of tests and of the whole run in pytest's JUnit file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_regional.report.facts import Facts
+
+if TYPE_CHECKING:
+    import pytest
+
+#: Counters that a test's properties hold.
+_OF_TESTS = ("region_compiles", "cache_hits", "cache_misses", "cache_bypasses", "recompiles", "fallbacks")
+
+
+def properties_of_test(counters: dict[str, int], worst_parity: float | None) -> Iterator[tuple[str, object]]:
+    """Yield names and values for one test; the backend stands there already."""
+    for name in _OF_TESTS:
+        yield f"regional_{name}", counters.get(name, 0)
+    if worst_parity is not None:
+        yield "regional_worst_parity", f"{worst_parity:.3g}"
+
+
+def properties_of_run(facts: Sequence[Facts]) -> Iterator[tuple[str, object]]:
+    """Yield names and values for a run: how tests ended on each backend and device, and the sums of all counters."""
+    ended = Counter((fact["backend"], fact["device"], fact["outcome"]) for fact in facts)
+    for (backend, device, outcome), count in sorted(ended.items()):
+        yield f"regional.{backend}.{device}.{outcome.replace(' ', '_')}", count
+    totals: Counter[str] = Counter()
+    for fact in facts:
+        totals.update(fact["counters"])
+    for name, count in sorted(totals.items()):
+        yield f"regional.{name}", count
+
+
+def add_to_run(config: pytest.Config, facts: Sequence[Facts]) -> None:
+    """Add the properties of the run to the JUnit file, where one is written.
+
+    pytest's ``record_testsuite_property`` is a fixture, and lost on workers of pytest-xdist; this is what it calls.
+    """
+    from _pytest.junitxml import xml_key
+
+    xml = config.stash.get(xml_key, None)
+    if xml is not None:
+        for name, value in properties_of_run(facts):
+            xml.add_global_property(name, value)
+
+
+__all__ = ["add_to_run", "properties_of_run", "properties_of_test"]
