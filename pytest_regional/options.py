@@ -81,6 +81,12 @@ OPTIONS = (
         metavar="FILE",
     ),
     Option(
+        "--regional-report",
+        "regional_report",
+        "File that the results are written to (FILE.json); 'python -m pytest_regional compare' and 'merge' read it.",
+        metavar="FILE",
+    ),
+    Option(
         "--regional-audit",
         "regional_audit",
         "Also run what the backend disclaims: a test that passes although its capability is disclaimed fails.",

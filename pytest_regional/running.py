@@ -14,6 +14,7 @@ from pytest_regional import hypothesis_support
 from pytest_regional.fuzzing import FUZZ, is_fuzz_test
 from pytest_regional.report import fuzzing, junit, terminal
 from pytest_regional.report.collected import CollectedFacts
+from pytest_regional.report.this_run import report_of
 from pytest_regional.timeout import time_limit
 
 if TYPE_CHECKING:
@@ -113,8 +114,11 @@ class RunHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Add totals to the JUnit file before it is written, in the process that has the facts of all workers."""
+        """Write the report, and totals to the JUnit file, in the process that has the facts of all workers."""
         junit.add_to_run(session.config, self._collected.facts)
+        path = self._session.settings.report
+        if path is not None and not hasattr(session.config, "workerinput"):
+            report_of(self._session.settings, self._collected.facts, self._lost_workers).write(path)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Write the conformance table."""

@@ -36,6 +36,7 @@ class Settings:
         findings: the folder of what fuzzing found.
         examples: where property tests keep failing examples, or ``None`` for what Hypothesis is set to.
         known_failures: the adopter's file, or ``None``.
+        report: the file that results are written to, or ``None``.
         audit: also run what is disclaimed.
     """
 
@@ -48,6 +49,7 @@ class Settings:
     findings: Path
     examples: str | None
     known_failures: Path | None
+    report: Path | None
     audit: bool
 
     @property
@@ -77,6 +79,7 @@ def resolve(config: pytest.Config) -> Settings:
         findings=_findings(config.rootpath / (_value(config, "regional_findings") or DEFAULT_FINDINGS)),
         examples=_examples(_value(config, "regional_examples"), config),
         known_failures=(config.rootpath / known) if known else None,
+        report=_report(_value(config, "regional_report"), config),
         audit=bool(_value(config, "regional_audit")),
     )
 
@@ -195,10 +198,27 @@ def _examples(value: Any, config: pytest.Config) -> str | None:
 
 def _findings(path: Path) -> Path:
     """Check that findings can be written: the first one comes late."""
-    existing = next(one for one in (path, *path.parents) if one.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise pytest.UsageError(f"--regional-findings: {path} cannot be written: {existing} is no folder for that")
+    _check_folder("--regional-findings", path, path)
     return path
+
+
+def _report(value: Any, config: pytest.Config) -> Path | None:
+    """Check that the report can be written, before hours are spent on it."""
+    if value in (None, ""):
+        return None
+    path = config.rootpath / str(value)
+    if path.suffix != ".json":
+        raise pytest.UsageError(f"--regional-report={value}: expected a name that ends in .json")
+    if path.is_dir():
+        raise pytest.UsageError(f"--regional-report={value}: that is a folder")
+    _check_folder("--regional-report", path, path.parent)
+    return path
+
+
+def _check_folder(flag: str, path: Path, folder: Path) -> None:
+    existing = next(one for one in (folder, *folder.parents) if one.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise pytest.UsageError(f"{flag}: {path} cannot be written: {existing} is no folder for that")
 
 
 def _fuzz(value: Any) -> Budget:

@@ -1,7 +1,7 @@
 """What people ask at a terminal: ``python -m pytest_regional explain module:factory``, for example.
 
 ``targets`` imports what a name says, ``passes`` makes passes of names, ``finding_paths`` names findings; ``explain``,
-``findings`` and ``replay`` are the commands.
+``findings``, ``replay`` and, of ``reports``, ``compare`` and ``merge`` are the commands.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pytest_regional.command_line import explain, findings, replay
+from pytest_regional.command_line import explain, findings, replay, reports
 from pytest_regional.command_line.targets import UsageError
 
 
@@ -23,6 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     explain.add_command(commands)
     findings.add_command(commands)
     replay.add_command(commands)
+    reports.add_compare(commands)
+    reports.add_merge(commands)
     asked = parser.parse_args(arguments)
     try:
         return int(asked.run(asked) or 0)

@@ -1,10 +1,10 @@
 """The facts of one marked test: plain data that rides on its report, through xdist too.
 
 Documented shape: a dictionary with ``version`` 1, ``test`` (node id), ``suite``, ``backend``, ``device``, and, once the
-test ran, ``counters`` (name to count), ``worst_parity`` (largest error over allowed error, or ``None``),
-``slowest_compiles`` (the slowest first, each ``seconds`` and ``what``) and ``causes`` (of the counters in
-:data:`EXPLAINED`: how often what moved them). A fuzz test also has ``fuzz``: see
-:attr:`pytest_regional.fuzzing.FuzzTest.facts`.
+test ran, ``counters`` (name to count), ``worst_parity`` (largest error over allowed error, at most 1e300, or ``None``),
+``compile_seconds`` (of all code generations together), ``slowest_compiles`` (the slowest first, each ``seconds`` and
+``what``) and ``causes`` (of the counters in :data:`EXPLAINED`: how often what moved them). A fuzz test also has
+``fuzz``: see :attr:`pytest_regional.fuzzing.FuzzTest.facts`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Facts(TypedDict):
     outcome: str
     counters: dict[str, int]
     worst_parity: float | None
+    compile_seconds: float
     slowest_compiles: list[dict[str, Any]]
     causes: dict[str, dict[str, int]]
     fuzz: dict[str, Any] | None
@@ -51,7 +52,8 @@ class Facts(TypedDict):
 def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str, Any]:
     """Return the facts of ``item``."""
     reports = regional.parity_reports if regional else []
-    ratios = [report.worst_ratio for report in reports if report.worst_ratio is not None]
+    # JSON has no infinity, which is how far off a NaN is.
+    ratios = [min(report.worst_ratio, 1e300) for report in reports]
     return {
         "version": 1,
         "test": item.nodeid,
@@ -60,6 +62,7 @@ def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str
         "device": regional.device_under_test.name if regional else _device_name(target.device),
         "counters": dict(regional.counters) if regional else {},
         "worst_parity": max(ratios, default=None),
+        "compile_seconds": round(sum(one.seconds for one in regional.observer.compile_times), 3) if regional else 0.0,
         "slowest_compiles": _slowest_compiles(regional) if regional else [],
         "causes": _causes(regional.observer.log.since()) if regional else {},
         "fuzz": item.stash[FUZZ].facts if FUZZ in item.stash else None,

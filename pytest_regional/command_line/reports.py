@@ -1,0 +1,71 @@
+"""``compare`` and ``merge``: what became of reports that ``--regional-report=FILE.json`` wrote."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_regional._text import plural
+from pytest_regional.command_line.targets import UsageError
+from pytest_regional.report.document import ReportError, RunReport, compared, merged
+
+_COMPARE = "say what changed from one run to the next: new failures, counters, slower compiles"
+_MERGE = "make one report of those of several machines or shards"
+
+
+def add_compare(commands: Any) -> None:
+    """Add ``compare`` to the commands of a parser."""
+    parser = commands.add_parser(
+        "compare",
+        help=_COMPARE,
+        description=f"{_COMPARE.capitalize()}. Exit status 1: a test ends badly that did not; 2: an unreadable file.",
+    )
+    parser.add_argument("old", metavar="OLD.json", type=Path, help="report of the earlier run")
+    parser.add_argument("new", metavar="NEW.json", type=Path, help="report of the later run")
+    parser.add_argument(
+        "--slower", metavar="RATIO", type=float, default=1.5, help="tell compiles that take this often as long (1.5)"
+    )
+    parser.set_defaults(run=_compare)
+
+
+def add_merge(commands: Any) -> None:
+    """Add ``merge`` to the commands of a parser."""
+    parser = commands.add_parser(
+        "merge",
+        help=_MERGE,
+        description=f"{_MERGE.capitalize()}. Of a test that is in several, the worst ending is kept.",
+    )
+    parser.add_argument("reports", metavar="FILE.json", nargs="+", type=Path, help="report of a run")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="where to write the result")
+    parser.set_defaults(run=_merge)
+
+
+def _compare(asked: argparse.Namespace) -> int:
+    if not asked.slower > 1:
+        raise UsageError(f"--slower={asked.slower:g}: expected a number above 1, such as 1.5 or 2.")
+    old, new = _read([asked.old, asked.new])
+    found = compared(old, new, ratio=asked.slower)
+    lines = list(found.lines())
+    print("\n".join(lines) if lines else f"no difference in {plural(len(new.tests), 'test')}")
+    return 1 if found.new_failures else 0
+
+
+def _merge(asked: argparse.Namespace) -> int:
+    if asked.output.suffix != ".json":
+        raise UsageError(f"--output={asked.output}: expected a name that ends in .json.")
+    reports = _read(asked.reports)
+    whole = merged(reports)
+    whole.write(asked.output)
+    doubled = sum(len(report.tests) for report in reports) - len(whole.tests)
+    note = f"; {plural(doubled, 'test')} stood in several, and the worst ending was kept" if doubled else ""
+    print(f"{asked.output}: {plural(len(whole.tests), 'test')} of {plural(len(reports), 'report')}{note}")
+    return 0
+
+
+def _read(paths: Sequence[Path]) -> list[RunReport]:
+    try:
+        return [RunReport.read(path) for path in paths]
+    except ReportError as error:
+        raise UsageError(f"{error}.") from error

@@ -1,0 +1,47 @@
+"""The report of the run that ends: its facts, and where and with what it ran."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from pytest_regional.report.document import RunReport
+from pytest_regional.report.facts import Facts
+
+if TYPE_CHECKING:
+    from pytest_regional.settings import Settings
+
+_PACKAGES = ("pytest-regional", "torch", "triton", "pytest", "pytest-xdist", "hypothesis")
+
+
+def report_of(settings: Settings, facts: Sequence[Facts], lost_workers: int) -> RunReport:
+    """Return the report of this run."""
+    return RunReport(
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        versions=dict(_versions()),
+        machine={"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()},
+        options={
+            "backends": list(settings.backends),
+            "devices": list(settings.devices),
+            "seed": settings.seed,
+            "audit": settings.audit,
+        },
+        tests=facts,
+        lost_workers=lost_workers,
+    )
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    yield "python", platform.python_version()
+    for package in _PACKAGES:
+        try:
+            yield package, importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+
+
+__all__ = ["report_of"]

@@ -1,0 +1,122 @@
+"""Reports of runs are written, read, merged and compared."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_regional.report.document import OUTCOMES, ReportError, RunReport, compared, merged
+from pytest_regional.report.terminal import _ORDER
+
+
+def fact(test, outcome="passed", *, backend="reference", device="cpu", seconds=0.0, **counters):
+    return {
+        "version": 1,
+        "test": test,
+        "suite": "it",
+        "backend": backend,
+        "device": device,
+        "outcome": outcome,
+        "counters": counters,
+        "worst_parity": None,
+        "compile_seconds": seconds,
+        "slowest_compiles": [],
+        "causes": {},
+        "fuzz": None,
+    }
+
+
+def report(*tests, torch="2.13.0", created="2026-01-01T00:00:00+00:00", **about):
+    return RunReport(created, {"torch": torch}, {"cores": 2}, {"seed": 1}, list(tests), **about)
+
+
+def test_what_is_written_is_read(tmp_path):
+    written = report(fact("a", region_compiles=2), fact("b", "failed"), lost_workers=1)
+    path = tmp_path / "new" / "report.json"
+    written.write(path)
+    assert RunReport.read(path) == written
+    assert json.loads(path.read_text())["version"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot be read: No such file"),
+        ("{", "is not JSON"),
+        ("[]", "is no report"),
+        ('{"version": 1}', "is no report"),
+        ('{"version": 2, "tests": []}', "a format that this version does not know"),
+        ('{"version": 1, "tests": [], "other": 1}', "is no report"),
+    ],
+)
+def test_what_is_no_report_is_said(tmp_path, text, said):
+    path = tmp_path / "report.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ReportError, match=said) as raised:
+        RunReport.read(path)
+    assert str(path) in str(raised.value)
+
+
+def test_every_outcome_that_the_table_shows_has_its_rank():
+    assert set(OUTCOMES) == set(_ORDER)
+
+
+def test_shards_make_one_report():
+    one = report(fact("a"), created="2026-01-01T00:00:00+00:00", lost_workers=1)
+    other = report(fact("b"), created="2026-01-02T00:00:00+00:00", torch="2.15.0")
+    whole = merged([one, other])
+    assert [test["test"] for test in whole.tests] == ["a", "b"]
+    assert (whole.created, whole.lost_workers, whole.merged_from) == ("2026-01-02T00:00:00+00:00", 1, 2)
+    assert whole.versions == {"torch": "2.13.0, 2.15.0"}
+    assert whole.options == {"seed": 1}
+
+
+def test_of_one_test_in_several_reports_the_worst_ending_is_kept():
+    whole = merged([report(fact("a", "skipped"), fact("b", "crashed")), report(fact("a"), fact("b")), report()])
+    assert {test["test"]: test["outcome"] for test in whole.tests} == {"a": "passed", "b": "crashed"}
+
+
+def test_one_test_on_two_backends_is_two():
+    assert len(merged([report(fact("a")), report(fact("a", backend="torch"))]).tests) == 2
+
+
+NAME = "a on reference (cpu)"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "line"),
+    [
+        (fact("a"), fact("a", "failed"), "new_failures", f"{NAME}: failed, passed before"),
+        (None, fact("a", "crashed"), "new_failures", f"{NAME}: crashed, not there before"),
+        (fact("a", "known failure"), fact("a", "unexpected pass"), "new_failures", None),
+        (fact("a", "error"), fact("a"), "mended", f"{NAME}: passed, error before"),
+        (fact("a"), fact("a", "skipped"), "otherwise", f"{NAME}: skipped, passed before"),
+        (fact("a"), None, "gone", f"{NAME}: passed before"),
+        (None, fact("a"), "added", f"{NAME}: passed"),
+        (fact("a", recompiles=1), fact("a", recompiles=2), "counts", f"{NAME}: recompiles 2, 1 before"),
+        (fact("a", cache_hits=1), fact("a"), "counts", f"{NAME}: cache_hits 0, 1 before"),
+        (fact("a", seconds=1.0), fact("a", seconds=2.0), "slower", f"{NAME}: 2.00 s, 1.00 s before"),
+    ],
+)
+def test_each_change_is_told_once(old, new, kind, line):
+    found = compared(report(*[old] if old else []), report(*[new] if new else []))
+    told = {name: lines for name, lines in vars(found).items() if lines}
+    assert list(told) == [kind]
+    assert line is None or told[kind] == [line]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (fact("a"), fact("a")),
+        (fact("a", "failed"), fact("a", "error")),
+        (fact("a", "failed", cache_hits=1), fact("a", "failed")),
+        (fact("a", seconds=0.1), fact("a", seconds=0.4)),
+        (fact("a", seconds=10.0), fact("a", seconds=14.0)),
+        (fact("a", seconds=2.0), fact("a", seconds=1.0)),
+    ],
+)
+def test_no_difference_worth_telling(old, new):
+    assert list(compared(report(old), report(new)).lines()) == []
