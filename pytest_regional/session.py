@@ -21,6 +21,7 @@ from pytest_regional.harness.device import DEVICES
 from pytest_regional.known_failures import KnownFailures
 from pytest_regional.marks import CompileMark, KnownFailure
 from pytest_regional.report import facts, junit
+from pytest_regional.report.plan import plan_of
 from pytest_regional.settings import Settings
 
 if TYPE_CHECKING:
@@ -204,11 +205,15 @@ class RegionalSession:
         target = item.stash.get(TARGET, None)
         if target is None:
             return
-        known = facts.of(item, target, item.stash.get(HARNESS, None))
+        regional = item.stash.get(HARNESS, None)
+        known = facts.of(item, target, regional)
         setattr(report, facts.ATTRIBUTE, known)
         if report.when == "call":
             # The JUnit file takes them from the report of the teardown, which comes next.
             item.user_properties.extend(junit.properties_of_test(known["counters"], known["worst_parity"]))
+        if report.failed and regional is not None and self.config.get_verbosity() > 0:
+            plan = plan_of(regional.observer.graph_records())
+            report.sections.append(("regional: what was compiled", plan or "no graph was compiled"))
 
 
 def _fuzz_seed(config: pytest.Config, settings: Settings) -> int:

@@ -46,3 +46,40 @@ def test_nothing_is_said_of_what_did_not_happen(downstream):
     result.stdout.fnmatch_lines(["*regional conformance*"])
     result.stdout.no_fnmatch_line("slowest compiles:")
     result.stdout.no_fnmatch_line("*mostly because of:")
+
+
+FAILING = """
+    @pytest.mark.regional_compile
+    def test_fails(regional):
+        regional.run(block, *pair(regional, 2))
+        assert False
+
+    @pytest.mark.regional_compile
+    def test_compiles_nothing(regional):
+        pass
+
+    @pytest.mark.regional_compile
+    def test_passes(regional):
+        regional.run(block, *pair(regional, 3))
+"""
+
+
+def test_the_plan_of_a_failing_test_is_shown_when_asked_for(downstream):
+    result = downstream(FAILING, "--regional-backend=torch", "-v")
+
+    result.stdout.fnmatch_lines(
+        [
+            "*regional: what was compiled*",
+            "inference graph of 2 ops",
+            "  region mlp: 1 partition of 1 op (aten.mm.default)",
+            "*regional: what was compiled*",
+            "no graph was compiled",
+        ]
+    )
+    assert result.stdout.str().count("regional: what was compiled") == 2
+
+
+def test_it_is_not_shown_otherwise(downstream):
+    result = downstream(FAILING, "--regional-backend=torch")
+
+    result.stdout.no_fnmatch_line("*regional: what was compiled*")
