@@ -1,0 +1,17 @@
+"""``x.mT`` twice are two tensors; Dynamo, whatever the backend, gives the caller one tensor twice."""
+
+import sys
+
+import torch
+
+
+def program(x):
+    return x.mT, x.mT
+
+
+first, second = torch.compile(program, backend="eager", fullgraph=True)(torch.ones(2, 3))
+second.unsqueeze_(0)
+print(f"sizes after the second result was given a dimension: {tuple(first.shape)}, {tuple(second.shape)}")
+stands = first is second
+print(f"torch {torch.__version__}: {'stands: two results are one tensor' if stands else 'mended'}")
+sys.exit(stands)
