@@ -1,0 +1,17 @@
+"""``torch.ones_like(x) * x``, and ``x + torch.zeros_like(x)``, is the input itself once Inductor compiled it."""
+
+import os
+import sys
+import tempfile
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+
+import torch
+
+compiled = torch.compile(lambda x: torch.ones_like(x) * x)
+x = torch.tensor([2.0, 3.0])
+compiled(x).zero_()
+print(f"the input after the result was set to zero: {x.tolist()}")
+stands = x.tolist() != [2.0, 3.0]
+print(f"torch {torch.__version__}: {'stands: the result is the input' if stands else 'mended'}")
+sys.exit(stands)
