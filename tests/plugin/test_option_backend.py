@@ -141,8 +141,3 @@ def test_help_marks_and_fixtures_tell_everything(pytester):
     fixtures = pytester.runpytest_inprocess("--fixtures").stdout.str()
     for name in ("regional", "pre_grad_pass", "regional_backend", "regional_device", "regional_cache_dir", "fake_pg"):
         assert f"\n{name} -- " in fixtures
-
-
-def test_options_of_later_work_are_not_registered(pytester):
-    help_text = pytester.runpytest_inprocess("--help").stdout.str()
-    assert "--regional-report" not in help_text

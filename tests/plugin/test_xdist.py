@@ -81,7 +81,7 @@ def test_a_crashing_worker_does_not_lose_the_others_facts(downstream):
     result.stdout.fnmatch_lines(
         [
             "*worker 'gw*' crashed*",
-            "it *2 passed, 1 crashed*",
+            "it *2 passed, 1 failed, 1 crashed*",
             "*1 workers were lost: the totals are incomplete*",
             "aot_eager (cpu), it, lane full: 5 programs in *, 0 failed, 0 new findings",
             "a process died while it judged the program in */regional-findings/judging/full-1-*.json:",
