@@ -13,7 +13,7 @@ def program(x, y):
 x = torch.ones(8)
 try:
     torch.compile(program, backend="aot_eager", fullgraph=True, dynamic=True)(x, x.detach())
-except Exception as error:
+except RuntimeError as error:
     print(f"torch {torch.__version__}: stands: {type(error).__name__}: {str(error).splitlines()[1]}")
     sys.exit(1)
 print(f"torch {torch.__version__}: mended")

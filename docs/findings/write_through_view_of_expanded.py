@@ -13,7 +13,7 @@ def program(x):
 
 try:
     torch.compile(program, backend="aot_eager", fullgraph=True)(torch.ones(1, 1).expand(2, 1))
-except Exception as error:
+except RuntimeError as error:
     print(f"{type(error).__name__}: {str(error).splitlines()[1][:110]}")
     print(f"torch {torch.__version__}: stands: does not compile")
     sys.exit(1)

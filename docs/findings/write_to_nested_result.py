@@ -19,7 +19,7 @@ def program(x):
 
 try:
     torch.compile(program, backend="aot_eager", fullgraph=True)(torch.ones(3, requires_grad=True))
-except Exception as error:
+except RuntimeError as error:
     print(f"{type(error).__name__}: {str(error).splitlines()[1].strip()[:160]}")
     print(f"torch {torch.__version__}: stands: does not compile")
     sys.exit(1)

@@ -9,7 +9,8 @@ from typing import Any
 
 from pytest_regional._text import plural
 from pytest_regional.command_line.targets import UsageError
-from pytest_regional.report.document import ReportError, RunReport, compared, merged
+from pytest_regional.report.comparison import compared
+from pytest_regional.report.document import ReportError, RunReport, merged
 
 _COMPARE = "say what changed from one run to the next: new failures, counters, slower compiles"
 _MERGE = "make one report of those of several machines or shards"
@@ -57,7 +58,10 @@ def _merge(asked: argparse.Namespace) -> int:
         raise UsageError(f"--output={asked.output}: expected a name that ends in .json.")
     reports = _read(asked.reports)
     whole = merged(reports)
-    whole.write(asked.output)
+    try:
+        whole.write(asked.output)
+    except OSError as error:
+        raise UsageError(f"{asked.output} cannot be written: {error.strerror}.") from error
     doubled = sum(len(report.tests) for report in reports) - len(whole.tests)
     note = f"; {plural(doubled, 'test')} stood in several, and the worst ending was kept" if doubled else ""
     print(f"{asked.output}: {plural(len(whole.tests), 'test')} of {plural(len(reports), 'report')}{note}")

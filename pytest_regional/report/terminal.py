@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from .document import BAD
 from .facts import EXPLAINED, Facts
 
 _ORDER = ("passed", "failed", "error", "crashed", "not finished", "unexpected pass", "known failure", "skipped")
 
 #: Compiles, and causes of one counter, that are shown.
 _SHOWN = 3
-
-_BAD = frozenset({"failed", "error", "crashed", "not finished", "unexpected pass"})
 
 
 def write(reporter: Any, facts: Sequence[Facts], lost_workers: int) -> None:
@@ -58,7 +57,7 @@ def _write_rows(reporter: Any, columns: Sequence[str], rows: Sequence[tuple[str,
 def _write_row(reporter: Any, name: str, cells: Sequence[str]) -> None:
     reporter.write(name)
     for cell in cells:
-        bad = any(word in cell for word in _BAD)
+        bad = any(word in cell for word in BAD)
         reporter.write("  ")
         reporter.write(cell, **({"red": True} if bad else {}))
     reporter.write_line("")

@@ -21,6 +21,13 @@ def rows(version: str) -> dict[str, str]:
     return dict(re.findall(r"^\| `([^`]+)` \|.*\| ([^|]+) \|$", section, re.MULTILINE))
 
 
+def test_known_alarms_can_be_read_and_name_no_place_of_a_machine():
+    kept = FindingsFolder(Path(__file__).parents[1] / "benchmarks" / "known_alarms")
+
+    assert len(list(kept)) == len(kept.paths()) > 50
+    assert [path.name for path in kept.paths() if "site-packages" in path.read_text()] == []
+
+
 def test_there_are_campaigns():
     assert {"torch-2.13.0", "torch-2.15.0"} <= {folder.name for folder in FOLDERS}
 

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from pytest_regional.report.document import OUTCOMES, ReportError, RunReport, compared, merged
+from pytest_regional.report.comparison import compared
+from pytest_regional.report.document import OUTCOMES, ReportError, RunReport, merged
 from pytest_regional.report.terminal import _ORDER
 
 
@@ -48,6 +49,9 @@ def test_what_is_written_is_read(tmp_path):
         ('{"version": 1}', "is no report"),
         ('{"version": 2, "tests": []}', "a format that this version does not know"),
         ('{"version": 1, "tests": [], "other": 1}', "is no report"),
+        ('{"version": 1, "tests": [1]}', "a test is 1"),
+        ('{"version": 1, "tests": [{}]}', "a test lacks backend, causes, "),
+        (json.dumps({"version": 1, "tests": [fact("a", "well")]}), "a test ended 'well'"),
     ],
 )
 def test_what_is_no_report_is_said(tmp_path, text, said):

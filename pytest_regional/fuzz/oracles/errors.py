@@ -28,6 +28,10 @@ _DISPATCHERS = (
 _COMPILERS = ("torch", "pytest_regional.reference", "triton")
 
 
+#: What Dynamo and the C++ core write in front of a stack (2.11 to 2.15).
+_STACKS = ("\n\nfrom user code:", "\n\nSet TORCHDYNAMO_VERBOSE", "\nException raised from ")
+
+
 class LawBrokenError(AssertionError):
     """A program breaks a law on a backend.
 
@@ -71,8 +75,11 @@ def root_of(error: BaseException) -> BaseException:
 
 
 def message_of(error: BaseException, limit: int = 600) -> str:
-    """Return what ``error`` says, without the stack that Dynamo adds: it names places of this machine only."""
-    text = str(error).partition("\n\nfrom user code:")[0].partition("\n\nSet TORCHDYNAMO_VERBOSE")[0].strip()
+    """Return what ``error`` says, without the stacks that are added to it: they name places of this machine only."""
+    text = str(error)
+    for stack in _STACKS:
+        text = text.partition(stack)[0]
+    text = text.strip()
     return text if len(text) <= limit else f"{text[:limit]} ..."
 
 

@@ -39,6 +39,7 @@ def test_the_module_of_the_backend_under_test_is_one():
 
 
 def test_a_message_names_no_place_of_this_machine():
-    for more in ('\n\nfrom user code:\n   File "/home/somebody/x.py"', "\n\nSet TORCHDYNAMO_VERBOSE=1"):
+    native = "\nException raised from fail at x.cpp:1\nframe #0: fail in /home/somebody/x.so"
+    for more in ('\n\nfrom user code:\n   File "/home/somebody/x.py"', "\n\nSet TORCHDYNAMO_VERBOSE=1", native):
         assert message_of(ValueError(f"the cause{more}")) == "the cause"
     assert len(message_of(ValueError("x" * 900))) == 604
