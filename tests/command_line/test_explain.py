@@ -1,14 +1,14 @@
 """``python -m pytest_regional explain``: what it prints, and what it says of what it cannot do."""
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
 
 import pytest_regional.testing
 from pytest_regional.command_line import main
+from tests.warm_process import run_module
 
 HERE = "tests.command_line.factories"
 
@@ -118,8 +118,8 @@ def test_as_a_command_with_a_file(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import torch\nfrom helper import function\n\ndef make():\n    return function, (torch.randn(3),)\n"
     )
-    command = [sys.executable, "-m", "pytest_regional", "explain", str(tmp_path / "mine.py") + ":make", "--dry-run"]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
+    arguments = ["explain", str(tmp_path / "mine.py") + ":make", "--dry-run"]
+    found = run_module("pytest_regional", arguments, Path(__file__).parents[2], os.environ)
     assert found.returncode == 0, found.stderr
     assert found.stdout.startswith("function: 0 parameters, 0 buffers;")
 

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ import pytest
 from fenced import ROOT, Block, DocsError
 
 from pytest_regional.harness.emulating import SELF_TESTED
+from tests import warm_process
 
 TOOLS = ("pytest", "pytest_regional", "make", "pip", "python")
 EXECUTED = ("pytest", "pytest_regional")
@@ -31,9 +31,8 @@ def run_module(module: str, arguments: Sequence[str], folder: Path) -> subproces
     """Run ``python -m module`` in ``folder``, free of what the outer pytest put into the environment."""
     inner = ("PYTEST_", "TORCHINDUCTOR_", "TRITON_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(inner) or k == SELF_TESTED}
-    command = [sys.executable, "-m", module, *arguments]
     environment["COLUMNS"] = "200"
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return warm_process.run_module(module, arguments, folder, environment)
 
 
 def write_project(blocks: Sequence[Block], folder: Path, replace: str = "") -> Path:

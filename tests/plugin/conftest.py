@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
+import time
 from types import ModuleType
 
 import pytest
+
+from tests.warm_process import run_module
 
 PROGRAM = """
 import torch
@@ -24,6 +28,8 @@ def plain(x, w):
 def pair(regional, n=4):
     return regional.randn(n, 8), regional.randn(8, 8)
 """
+
+HEADER = "import pytest, torch\nfrom program import block, plain, pair\n"
 
 
 class KeepInstalledModules:
@@ -43,6 +49,16 @@ class KeepInstalledModules:
             sys.modules.setdefault(name, module)
 
 
+def in_a_process(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
+    """Run pytest as ``pytester.runpytest_subprocess`` does, where torch is imported already."""
+    begin = time.perf_counter()
+    done = run_module("pytest", [f"--basetemp={pytester.mkdir('basetemp')}", *options], pytester.path, os.environ)
+    sys.stdout.write(done.stdout)
+    sys.stderr.write(done.stderr)
+    seconds = time.perf_counter() - begin
+    return pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), seconds)
+
+
 @pytest.fixture
 def downstream(pytester):
     """Return a function that writes ``test_it.py`` beside ``program.py`` and runs pytest in this process."""
@@ -50,11 +66,10 @@ def downstream(pytester):
     pytester.syspathinsert()
 
     def run(source: str, *arguments: str, subprocess: bool = False):
-        header = "import pytest, torch\nfrom program import block, plain, pair\n"
-        pytester.makepyfile(test_it=header + textwrap.dedent(source))
+        pytester.makepyfile(test_it=HEADER + textwrap.dedent(source))
         options = ("-p", "no:randomly", "-p", "no:cacheprovider", "-rsxfE", *arguments)
         if subprocess:
-            return pytester.runpytest_subprocess(*options)
+            return in_a_process(pytester, *options)
         keep = KeepInstalledModules()
         result = pytester.runpytest_inprocess(*options, plugins=[keep])
         keep.put_back()

@@ -1,10 +1,19 @@
-"""Under pytest-xdist: the same results, folders of their own, nothing left behind."""
+"""Under pytest-xdist: the same results and reports, folders of their own, nothing left behind."""
 
 from __future__ import annotations
 
-import tempfile
+import json
+import os
+import textwrap
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+
+from tests.warm_process import run_module
+
+from .conftest import HEADER, PROGRAM
 
 SOURCE = """
     import os
@@ -15,7 +24,7 @@ SOURCE = """
         worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
         assert f"/{worker}/tests/" in os.environ["TORCHINDUCTOR_CACHE_DIR"]
         with regional.expect(region_compiles=1, region_cache_hits=0):
-            regional.compile(block)(*pair(regional, n))
+            regional.assert_parity(block, *pair(regional, n))
 
     @pytest.mark.regional_compile
     def test_vacuous(regional):
@@ -24,21 +33,69 @@ SOURCE = """
     @pytest.mark.regional_compile(requires=("share_identical",))
     def test_skipped(regional):
         pass
+
+    def test_of_somebody_else():
+        pass
 """
 
 
-@pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["serial", "n2"])
-def test_the_same_results_and_nothing_left_behind(downstream, pytester, workers, tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    result = downstream(SOURCE, "--regional-backend=torch", *workers, subprocess=True)
-    result.assert_outcomes(passed=4, failed=1, skipped=1)
-    result.stdout.fnmatch_lines(["it *4 passed, 1 failed, 1 skipped*", "4 region compiles, *"])
-    left = [path.name for path in tmp_path.iterdir() if path.name.startswith("pytest-regional")]
-    assert left == []
-    # What pytester itself writes beside the tests: the folders and the output of its run.
-    own = ("__pycache__", "runpytest", "stdout", "stderr")
-    assert sorted(p.name for p in pytester.path.iterdir() if not p.name.startswith(own)) == ["program.py", "test_it.py"]
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended: its folder, the folder of temporary files, and what it printed."""
+
+    folder: Path
+    temporary: Path
+    lines: pytest.LineMatcher
+
+
+@pytest.fixture(scope="module", params=[(), ("-n2",)], ids=["serial", "n2"])
+def run(request, tmp_path_factory):
+    """One run that writes all it can write, for all who read it."""
+    folder, temporary = tmp_path_factory.mktemp("run"), tmp_path_factory.mktemp("temporary")
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "program.py").write_text(PROGRAM)
+    (folder / "test_it.py").write_text(HEADER + textwrap.dedent(SOURCE))
+    options = ("--regional-backend=torch", "--regional-device=cpu", "-p", "no:randomly", "-p", "no:cacheprovider")
+    reports = ("--junitxml=result.xml", "--regional-report=out/report.json")
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    done = run_module("pytest", [*options, *reports, *request.param], folder, environment)
+    return Run(folder, temporary, pytest.LineMatcher(done.stdout.splitlines()))
+
+
+def test_the_same_results(run):
+    run.lines.fnmatch_lines(["it *4 passed, 1 failed, 1 skipped*", "4 region compiles, *"])
+    run.lines.fnmatch_lines(["*= 1 failed, 5 passed, 1 skipped*"])
+
+
+def test_nothing_is_left_behind(run):
+    assert [path.name for path in run.temporary.iterdir() if path.name.startswith("pytest-regional")] == []
+    written = {path.name for path in run.folder.iterdir() if path.name != "__pycache__"}
+    assert written == {"pytest.ini", "program.py", "test_it.py", "result.xml", "out"}
+
+
+def test_junit_properties_of_tests_and_of_the_run(run):
+    suite = ElementTree.parse(run.folder / "result.xml").getroot().find("testsuite")
+    properties = {found.get("name"): found.get("value") for found in suite.findall("properties/property")}
+    assert properties["regional.torch.cpu.passed"] == "4"
+    assert properties["regional.torch.cpu.failed"] == "1"
+    assert properties["regional.region_compiles"] == "4"
+    case = next(case for case in suite.iter("testcase") if "test_parity" in case.get("name"))
+    of_test = {found.get("name"): found.get("value") for found in case.iter("property")}
+    assert (of_test["regional_backend"], of_test["regional_region_compiles"]) == ("torch", "1")
+    assert float(of_test["regional_worst_parity"]) <= 1
+
+
+def test_the_report_of_all_workers(run):
+    report = json.loads((run.folder / "out" / "report.json").read_text())
+    assert (report["version"], report["lost_workers"], report["merged_from"]) == (1, 0, 1)
+    assert report["options"]["backends"] == ["torch"]
+    assert report["versions"]["torch"].startswith("2.")
+    ended = {test["test"].partition("::")[2].partition("[")[0]: test["outcome"] for test in report["tests"]}
+    assert ended == {"test_parity": "passed", "test_vacuous": "failed", "test_skipped": "skipped"}
+    assert len(report["tests"]) == 6
+    parity = next(test for test in report["tests"] if "parity" in test["test"])
+    assert (parity["backend"], parity["device"], parity["counters"]["graphs"]) == ("torch", "cpu", 1)
+    assert parity["worst_parity"] <= 1
 
 
 def test_a_crashing_worker_does_not_lose_the_others_facts(downstream):
@@ -98,7 +155,7 @@ def test_a_wrong_mark_is_readable(downstream):
             pass
         """,
         "--regional-backend=torch",
-        "-n2",
+        "-n1",
         subprocess=True,
     )
     assert result.ret != 0

@@ -1,19 +1,20 @@
 """A damaged file in a cache folder costs a compile and a warning, never a wrong result."""
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
+
+from tests.warm_process import run_module
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def trials():
-    command = [sys.executable, "-m", "tests.reference.corruption", "--json", "--kinds"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = run_module("tests.reference.corruption", ["--json", "--kinds"], ROOT, os.environ)
+    assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 

@@ -1,0 +1,103 @@
+"""Processes that are forked are new in all that a test looks at."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.warm_process import run_module
+
+TELL = """
+    import json, os, sys
+    project = ("pytest", "hypothesis", "pytest_regional", "tests", "cold")
+    print(json.dumps({
+        "number": os.getpid(),
+        "arguments": sys.argv[1:],
+        "folder": os.getcwd(),
+        "first": sys.path[:2],
+        "environment": dict(os.environ),
+        "imported": sorted({name.partition(".")[0] for name in sys.modules} & set(project)),
+        "torch": "torch" in sys.modules,
+        "random": __import__("random").random(),
+    }))
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run(source, *arguments, timeout=None, **environment):
+        (tmp_path / "cold.py").write_text(textwrap.dedent(source))
+        return run_module("cold", arguments, tmp_path, {**os.environ, "PYTHONPATH": "", **environment}, timeout)
+
+    return run
+
+
+def test_what_a_process_finds(run, tmp_path):
+    one = json.loads(run(TELL, "--first", "2", PYTEST_MINE="yes", PYTHONPATH="/nowhere").stdout)
+    assert one["torch"]
+    assert one["arguments"] == ["--first", "2"]
+    assert one["folder"] == str(tmp_path)
+    assert one["first"] == [str(tmp_path), "/nowhere"]
+    assert one["environment"] == {**os.environ, "PYTEST_MINE": "yes", "PYTHONPATH": "/nowhere"}
+    assert one["imported"] == []
+
+
+def test_each_is_another(run):
+    told = [json.loads(run(TELL).stdout) for _ in range(3)]
+    assert len({one["number"] for one in told} | {os.getpid()}) == 4
+    assert len({one["random"] for one in told}) == 3
+    assert "PYTEST_MINE" not in told[0]["environment"]
+
+
+def test_what_one_compiled_the_next_has_not(run):
+    source = """
+        import torch
+        before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        torch.compile(torch.sin, backend="aot_eager")(torch.ones(2))
+        print(before, torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    """
+    assert [run(source).stdout for _ in range(2)] == ["0 1\n", "0 1\n"]
+
+
+def test_status_output_and_complaints(run):
+    done = run("import sys; print('said'); sys.exit(5)")
+    assert (done.returncode, done.stdout, done.stderr) == (5, "said\n", "")
+    done = run("import atexit; atexit.register(print, 'at the end'); 1 / 0")
+    assert (done.returncode, done.stdout) == (1, "at the end\n")
+    assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
+    assert run("import os; os.kill(os.getpid(), 9)").returncode == -9
+    assert run("print('and the server lives')").stdout == "and the server lives\n"
+
+
+def test_one_that_hangs_is_killed(run):
+    with pytest.raises(subprocess.TimeoutExpired) as caught:
+        run("import time; print('begun', flush=True); time.sleep(60)", timeout=2)
+    assert "begun" in str(caught.value.stdout)
+    assert run("print('the next')").stdout == "the next\n"
+
+
+def test_what_torch_reads_on_import_needs_an_interpreter(run):
+    assert not json.loads(run(TELL, TORCH_LOGS="dynamo").stdout)["torch"]
+    assert json.loads(run(TELL, TORCHINDUCTOR_CACHE_DIR="/nowhere").stdout)["torch"]
+    assert not json.loads(run(TELL, UNHEARD_OF="3").stdout)["torch"]
+
+
+def test_it_is_as_python_runs_a_module(run, tmp_path):
+    """The same program told by a new interpreter, but for what differs between any two processes."""
+    forked = json.loads(run(TELL).stdout)
+    new = subprocess.run(
+        [sys.executable, "-m", "cold"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    fresh = json.loads(new.stdout)
+    for differs in ("number", "random", "torch", "first"):
+        del forked[differs], fresh[differs]
+    assert forked == fresh

@@ -1,0 +1,105 @@
+"""Processes for tests that start many: ``python -m MODULE``, forked where torch and its compilers are imported already.
+
+A new interpreter spends eight seconds of CPU on imports before it compiles anything. The processes here are as new as
+any other in all that tests look at: nothing was compiled in them, no module of this project or of the test's is
+imported, folder, environment, search path and output are the request's. What torch reads from the environment while it
+is imported cannot be theirs, so a request that sets such a variable gets a new interpreter.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+SERVER = Path(__file__).parent / "warm_server.py"
+#: Variables that may be another in the process: what begins so is read by pytest and by this project only, or at each
+#: use. Everything else may be read by the interpreter or by torch's modules when they are imported.
+READ_LATER = ("PYTEST_", "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "HOME", "USERPROFILE", "TMPDIR")
+READ_LATER += ("COLUMNS", "LINES", "PY_COLORS", "NO_COLOR")
+
+
+def run_module(
+    module: str, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], timeout: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m module arguments`` in ``folder``; return its exit status and what it printed.
+
+    Raises:
+        subprocess.TimeoutExpired: it did not end in ``timeout`` seconds, and was killed.
+    """
+    command = [sys.executable, "-m", module, *arguments]
+    server = _server()
+    if _fixed(server.environment) != _fixed(environment):
+        return subprocess.run(
+            command, cwd=folder, env=dict(environment), capture_output=True, text=True, check=False, timeout=timeout
+        )
+    with tempfile.TemporaryDirectory(prefix="warm-") as scratch:
+        printed, complained = Path(scratch, "stdout"), Path(scratch, "stderr")
+        printed.touch()
+        complained.touch()
+        request = {
+            "module": module,
+            "arguments": list(arguments),
+            "folder": str(folder),
+            "environment": dict(environment),
+            "stdout": str(printed),
+            "stderr": str(complained),
+        }
+        try:
+            status = server.run(request, timeout)
+        except TimeoutError:
+            raise subprocess.TimeoutExpired(
+                command, timeout or 0, printed.read_text(), complained.read_text()
+            ) from None
+        return subprocess.CompletedProcess(command, status, printed.read_text(), complained.read_text())
+
+
+def _fixed(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if not name.startswith(READ_LATER)}
+
+
+class _Server:
+    """The process that forks; it ends with this one, when its standard input is closed."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, str(SERVER)]
+        self.environment = dict(os.environ)
+        without_path = {name: value for name, value in self.environment.items() if name != "PYTHONPATH"}
+        self._process = subprocess.Popen(command, env=without_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._answer(None) == "ready"
+
+    def run(self, request: Mapping[str, object], timeout: float | None) -> int:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._process.stdin.flush()
+        number = int(self._answer(None))
+        try:
+            return int(self._answer(timeout))
+        except TimeoutError:
+            os.kill(number, signal.SIGKILL)
+            self._answer(None)
+            raise
+
+    def _answer(self, timeout: float | None) -> str:
+        assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], timeout)[0]:
+            raise TimeoutError
+        line = b""
+        while not line.endswith(b"\n"):  # unbuffered, so that select sees what was not read yet
+            read = os.read(self._process.stdout.fileno(), 1)
+            if not read:
+                raise RuntimeError(f"the server of processes ended: {self._process.wait()}")
+            line += read
+        return line.decode().strip()
+
+
+@functools.cache
+def _server() -> _Server:
+    return _Server()
