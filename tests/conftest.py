@@ -4,10 +4,12 @@ And a Redis server for the tests that need one.
 """
 
 import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import warm_process
 from tests.redis_server import RunningRedis, free_port
 
 settings.register_profile(
@@ -27,3 +29,19 @@ def redis_port(tmp_path_factory):
     folder = tmp_path_factory.mktemp("redis")
     with RunningRedis(port, folder):
         yield port
+
+
+def _forked(module, arguments, environment, timeout):
+    return warm_process.run_module(module, arguments, Path.cwd(), environment, timeout, together=True)
+
+
+@pytest.fixture(autouse=True)
+def _in_new_process_forks(request, monkeypatch):
+    """Save ``in_new_process`` the imports of its interpreter, but where a test asks for the ``real_interpreter``."""
+    if "real_interpreter" not in request.fixturenames:
+        monkeypatch.setattr("pytest_regional.harness.process.run_interpreter", _forked)
+
+
+@pytest.fixture
+def real_interpreter():
+    """Have ``in_new_process`` start interpreters, as it does for users."""

@@ -27,9 +27,17 @@ READ_LATER += ("COLUMNS", "LINES", "PY_COLORS", "NO_COLOR")
 
 
 def run_module(
-    module: str, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], timeout: float | None = None
+    module: str,
+    arguments: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    timeout: float | None = None,
+    *,
+    together: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python -m module arguments`` in ``folder``; return its exit status and what it printed.
+
+    With ``together`` its ``stdout`` is all it printed, as it came.
 
     Raises:
         subprocess.TimeoutExpired: it did not end in ``timeout`` seconds, and was killed.
@@ -38,7 +46,14 @@ def run_module(
     server = _server()
     if _fixed(server.environment) != _fixed(environment):
         return subprocess.run(
-            command, cwd=folder, env=dict(environment), capture_output=True, text=True, check=False, timeout=timeout
+            command,
+            cwd=folder,
+            env=dict(environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if together else subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=timeout,
         )
     with tempfile.TemporaryDirectory(prefix="warm-") as scratch:
         printed, complained = Path(scratch, "stdout"), Path(scratch, "stderr")
@@ -50,7 +65,7 @@ def run_module(
             "folder": str(folder),
             "environment": dict(environment),
             "stdout": str(printed),
-            "stderr": str(complained),
+            "stderr": str(printed if together else complained),
         }
         try:
             status = server.run(request, timeout)

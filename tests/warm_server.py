@@ -73,8 +73,8 @@ def run(request: dict[str, object], search_path: list[str]) -> None:
     """Be ``python -m MODULE ARGUMENTS`` in its folder, environment and files, from here to the end."""
     for number, name, mode in (
         (0, os.devnull, os.O_RDONLY),
-        (1, request["stdout"], os.O_WRONLY),
-        (2, request["stderr"], os.O_WRONLY),
+        (1, request["stdout"], os.O_WRONLY | os.O_APPEND),
+        (2, request["stderr"], os.O_WRONLY | os.O_APPEND),
     ):
         opened = os.open(str(name), mode)
         os.dup2(opened, number)

@@ -7,7 +7,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,23 +87,33 @@ def _run_child(request: Path, answer: Path, timeout: float | None) -> str:
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER")}
     package_parent = str(Path(__file__).resolve().parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_parent, environment.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "pytest_regional.harness._child", str(request), str(answer)]
     try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        done = run_interpreter("pytest_regional.harness._child", [str(request), str(answer)], environment, timeout)
     except subprocess.TimeoutExpired as error:
         printed = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
         raise NewProcessError(
             f"the new process did not answer within {timeout:g} s and was killed\n{printed}"
         ) from None
     return f"exit status {done.returncode}; it printed:\n{done.stdout}"
+
+
+def run_interpreter(
+    module: str, arguments: Sequence[str], environment: Mapping[str, str], timeout: float | None
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m module`` to its end; what it prints anywhere is its ``stdout``.
+
+    Raises:
+        subprocess.TimeoutExpired: the time was up; the process was killed.
+    """
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
 
 
 def _unpack(answer: dict[str, Any], output: str) -> ProcessResult:

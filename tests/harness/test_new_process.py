@@ -47,6 +47,7 @@ def quiet():
     return regional("aot_eager", expects_regions=False)
 
 
+@pytest.mark.usefixtures("real_interpreter")
 def test_cold_then_warm():
     with regional("torch", expects_regions=False) as r:
         cold = r.in_new_process(compile_product, 4)
@@ -76,11 +77,13 @@ def test_a_skip_there_is_a_skip_here():
         r.in_new_process(skip)
 
 
+@pytest.mark.usefixtures("real_interpreter")
 def test_a_hang_is_killed():
     with quiet() as r, pytest.raises(NewProcessError, match="did not answer within"):
         r.in_new_process(sleep, timeout=4)
 
 
+@pytest.mark.usefixtures("real_interpreter")
 def test_a_death_is_reported():
     with quiet() as r, pytest.raises(NewProcessError, match="without an answer\nexit status 7"):
         r.in_new_process(die)
