@@ -20,7 +20,7 @@ test: $(VENV)/installed  ## Run the project's own tests.
 gpu:  ## Run the suites on the GPU of this machine with the Python that is there (PYTHON=...); installs nothing.
 	$(PYTHON) tools/gpu --backend=$(BACKEND) --record=docs/gpu.md $(PYTEST_ARGS)
 
-services:  ## Install what the tests of the shared cache talk to (redis-server; needs root).
+services:  ## Install what tests of the shared cache and of reports talk to (redis-server, chromium; needs root).
 	tools/services
 
 lint: $(VENV)/installed  ## Check formatting and lint.

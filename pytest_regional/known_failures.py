@@ -13,10 +13,14 @@ import fnmatch
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_regional._text import unknown_name
+
+if TYPE_CHECKING:
+    from pytest_regional.backends.project_file import ProjectFile
 
 
 @dataclass(frozen=True)
@@ -61,13 +65,14 @@ class KnownFailures:
     _matched: set[Line] = field(default_factory=set)
 
     @staticmethod
-    def read(files: Iterable[Path], backends: set[str]) -> KnownFailures:
-        """Read ``files``; lines of backends that are not under test are checked and set aside.
+    def read(files: Iterable[Path], backends: set[str], project: ProjectFile | None = None) -> KnownFailures:
+        """Read ``files``, and what ``project`` says; lines of backends that are not under test are set aside.
 
         Raises:
             pytest.UsageError: an unreadable file or a line that is not four fields, naming file and line number.
         """
         lines = [line for file in files for line in _lines_of(file)]
+        lines += _lines_of_project(project) if project else []
         return KnownFailures(tuple(line for line in lines if line.backend in backends))
 
     def matching(self, nodeid: str, backend: str, requires: Sequence[str]) -> list[Line]:
@@ -109,15 +114,30 @@ def _lines_of(file: Path) -> list[Line]:
     return [_parse(line, f"{file}:{number}") for number, line in numbered if line and not line.startswith("#")]
 
 
-def _parse(text: str, source: str) -> Line:
-    from pytest_regional.backends.capabilities import Capabilities
+def _lines_of_project(project: ProjectFile) -> list[Line]:
+    lines = [
+        Line(backend, *failure, f"{project.path}: {backend}, known failure {number}")
+        for backend, failures in project.failures.items()
+        for number, failure in enumerate(failures, 1)
+    ]
+    for line in lines:
+        _check_capability(line)
+    return lines
 
+
+def _parse(text: str, source: str) -> Line:
     parts = [part.strip() for part in text.split("|")]
     if len(parts) != 4 or not all(parts):
         raise pytest.UsageError(
             f"{source}: expected 'backend | test or capability:NAME | reason | link', all four, got {text!r}"
         )
     line = Line(parts[0], parts[1], parts[2], parts[3], source)
-    if line.capability is not None and line.capability not in Capabilities.names():
-        raise pytest.UsageError(f"{source}: {unknown_name('capability', line.capability, Capabilities.names())}")
+    _check_capability(line)
     return line
+
+
+def _check_capability(line: Line) -> None:
+    from pytest_regional.backends.capabilities import Capabilities
+
+    if line.capability is not None and line.capability not in Capabilities.names():
+        raise pytest.UsageError(f"{line.source}: {unknown_name('capability', line.capability, Capabilities.names())}")

@@ -83,8 +83,9 @@ OPTIONS = (
     Option(
         "--regional-report",
         "regional_report",
-        "File that the results are written to (FILE.json); 'python -m pytest_regional compare' and 'merge' read it.",
-        metavar="FILE",
+        "Files that the results are written to, with commas between: FILE.html to look at, FILE.json for "
+        "'python -m pytest_regional compare' and 'merge'.",
+        metavar="FILES",
     ),
     Option(
         "--regional-audit",
@@ -108,10 +109,20 @@ def add_options(parser: pytest.Parser) -> None:
         else:
             group.addoption(option.flag, metavar=option.metavar, help=option.help)
         parser.addini(option.ini, option.help, type=_ini_type(option), default=None)
+    group.addoption(
+        "--regional-list-backends",
+        action="store_true",
+        help="Print the backends that can be tested, where each comes from and what it disclaims; run nothing.",
+    )
 
 
 def _ini_type(option: Option) -> Literal["bool", "string"]:
     return "bool" if option.switch else "string"
+
+
+def list_backends_is_asked(config: pytest.Config) -> bool:
+    """Say whether the run is asked for the names of backends alone."""
+    return bool(config.option.regional_list_backends)
 
 
 def give_bare_option_its_value(arguments: list[str]) -> bool:

@@ -58,6 +58,23 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.check_values(config)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Print the names of backends where that is asked for; nothing is collected then."""
+    if not options.list_backends_is_asked(config):
+        return None
+    from pytest_regional.backends.project_file import ProjectFileError
+    from pytest_regional.listing import lines
+
+    named = (config.getoption("regional_backend") or "").split(",")
+    try:
+        for line in lines([name.strip() for name in named if name.strip()], config.rootpath):
+            print(line)
+    except ProjectFileError as error:
+        raise pytest.UsageError(str(error)) from error
+    return 0
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check every mark; skip marked tests when the plugin is off."""
     if any(item.get_closest_marker("regional_compile") for item in items):

@@ -14,6 +14,7 @@ from pytest_regional import hypothesis_support
 from pytest_regional.fuzzing import FUZZ, is_fuzz_test
 from pytest_regional.report import fuzzing, junit, terminal
 from pytest_regional.report.collected import CollectedFacts
+from pytest_regional.report.files import write_report
 from pytest_regional.report.this_run import report_of
 from pytest_regional.timeout import time_limit
 
@@ -116,9 +117,11 @@ class RunHooks:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the report, and totals to the JUnit file, in the process that has the facts of all workers."""
         junit.add_to_run(session.config, self._collected.facts)
-        path = self._session.settings.report
-        if path is not None and not hasattr(session.config, "workerinput"):
-            report_of(self._session.settings, self._collected.facts, self._lost_workers).write(path)
+        paths = self._session.settings.reports
+        if paths and not hasattr(session.config, "workerinput"):
+            report = report_of(self._session.settings, self._collected.facts, self._lost_workers)
+            for path in paths:
+                write_report(report, path)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Write the conformance table."""

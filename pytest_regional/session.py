@@ -16,16 +16,18 @@ import pytest
 from pytest_regional import environment, marks
 from pytest_regional._text import plural
 from pytest_regional.backends import registry
+from pytest_regional.backends.project_file import ProjectFile, ProjectFileError
 from pytest_regional.collection import CHOICE
 from pytest_regional.harness.device import DEVICES
 from pytest_regional.known_failures import KnownFailures
 from pytest_regional.marks import CompileMark, KnownFailure
-from pytest_regional.report import facts, junit
+from pytest_regional.report import details, facts, junit
 from pytest_regional.report.plan import plan_of
 from pytest_regional.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_regional.backends.spec import BackendSpec
+    from pytest_regional.harness.drawing import GraphDrawer
     from pytest_regional.harness.regional import Regional
 
 
@@ -45,6 +47,7 @@ class Target:
 
 TARGET: pytest.StashKey[Target] = pytest.StashKey()
 HARNESS: pytest.StashKey[Regional] = pytest.StashKey()
+DRAWER: pytest.StashKey[GraphDrawer] = pytest.StashKey()
 
 
 class RegionalSession:
@@ -54,13 +57,15 @@ class RegionalSession:
         self.config = config
         self.settings = settings
         self._specs: dict[str, BackendSpec] = {}
+        self._project = _project_file(config)
         #: What fuzz tests draw from: the same on every xdist worker.
         self.fuzz_seed = _fuzz_seed(config, settings)
         # torch's own imports raise it 14 times in every process that compiles; it would bury warnings of tests.
         config.addinivalue_line("filterwarnings", "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
         files = [settings.known_failures] if settings.known_failures else []
         files += [spec.known_failures for spec in map(self.spec, settings.backends) if spec.known_failures]
-        self.known_failures = KnownFailures.read(files, {self.spec(name).name for name in settings.backends})
+        names = {self.spec(name).name for name in settings.backends}
+        self.known_failures = KnownFailures.read(files, names, self._project)
 
     def hooks(self) -> object:
         """Return the plugin object with the hooks of an active run."""
@@ -76,7 +81,11 @@ class RegionalSession:
     def spec(self, name: str) -> BackendSpec:
         """Return the backend called ``name`` on the command line, loaded once."""
         if name not in self._specs:
-            self._specs[name] = registry.resolve(name)
+            spec = registry.resolve(name)
+            try:
+                self._specs[name] = self._project.applied_to(spec)
+            except ProjectFileError as error:
+                raise pytest.UsageError(str(error)) from error
         return self._specs[name]
 
     def short_name(self, name: str) -> str:
@@ -190,6 +199,9 @@ class RegionalSession:
             isolate=mark.isolate,
         ) as regional:
             item.stash[HARNESS] = regional
+            if self.settings.reports:
+                item.stash[DRAWER] = details.drawer()
+                regional.observer.spies.append(item.stash[DRAWER])
             yield regional
         if regional.leaks:
             warnings.warn(RegionalLeakWarning(_leak_text(item, regional)), stacklevel=1)
@@ -207,6 +219,8 @@ class RegionalSession:
             return
         regional = item.stash.get(HARNESS, None)
         known = facts.of(item, target, regional)
+        if DRAWER in item.stash and regional is not None and (report.when == "call" or report.failed):
+            known["details"] = details.details_of(regional, item.stash[DRAWER])
         setattr(report, facts.ATTRIBUTE, known)
         if report.when == "call":
             # The JUnit file takes them from the report of the teardown, which comes next.
@@ -214,6 +228,13 @@ class RegionalSession:
         if report.failed and regional is not None and self.config.get_verbosity() > 0:
             plan = plan_of(regional.observer.graph_records())
             report.sections.append(("regional: what was compiled", plan or "no graph was compiled"))
+
+
+def _project_file(config: pytest.Config) -> ProjectFile:
+    try:
+        return ProjectFile.read(config.rootpath)
+    except ProjectFileError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def _fuzz_seed(config: pytest.Config, settings: Settings) -> int:

@@ -36,7 +36,7 @@ class Settings:
         findings: the folder of what fuzzing found.
         examples: where property tests keep failing examples, or ``None`` for what Hypothesis is set to.
         known_failures: the adopter's file, or ``None``.
-        report: the file that results are written to, or ``None``.
+        reports: the files that results are written to.
         audit: also run what is disclaimed.
     """
 
@@ -49,7 +49,7 @@ class Settings:
     findings: Path
     examples: str | None
     known_failures: Path | None
-    report: Path | None
+    reports: tuple[Path, ...]
     audit: bool
 
     @property
@@ -79,7 +79,7 @@ def resolve(config: pytest.Config) -> Settings:
         findings=_findings(config.rootpath / (_value(config, "regional_findings") or DEFAULT_FINDINGS)),
         examples=_examples(_value(config, "regional_examples"), config),
         known_failures=(config.rootpath / known) if known else None,
-        report=_report(_value(config, "regional_report"), config),
+        reports=_reports(_value(config, "regional_report"), config),
         audit=bool(_value(config, "regional_audit")),
     )
 
@@ -202,17 +202,18 @@ def _findings(path: Path) -> Path:
     return path
 
 
-def _report(value: Any, config: pytest.Config) -> Path | None:
-    """Check that the report can be written, before hours are spent on it."""
-    if value in (None, ""):
-        return None
-    path = config.rootpath / str(value)
-    if path.suffix != ".json":
-        raise pytest.UsageError(f"--regional-report={value}: expected a name that ends in .json")
-    if path.is_dir():
-        raise pytest.UsageError(f"--regional-report={value}: that is a folder")
-    _check_folder("--regional-report", path, path.parent)
-    return path
+def _reports(value: Any, config: pytest.Config) -> tuple[Path, ...]:
+    """Check that the reports can be written, before hours are spent on them."""
+    from pytest_regional.report.files import wrong_name
+
+    paths = tuple(config.rootpath / name.strip() for name in str(value or "").split(",") if name.strip())
+    for path in paths:
+        if wrong := wrong_name(path):
+            raise pytest.UsageError(f"--regional-report={value}: {wrong}")
+        if path.is_dir():
+            raise pytest.UsageError(f"--regional-report={value}: that is a folder")
+        _check_folder("--regional-report", path, path.parent)
+    return paths
 
 
 def _check_folder(flag: str, path: Path, folder: Path) -> None:

@@ -43,6 +43,17 @@ def names() -> tuple[str, ...]:
     return (*_built_in(), *sorted(set(_entry_points()) - set(_built_in())))
 
 
+def origin(name: str) -> str:
+    """Say where backend ``name`` comes from."""
+    if name in _built_in():
+        return "built in"
+    entry = _entry_points().get(name)
+    if entry is None:
+        return "named on the command line"
+    package = entry.dist.name if entry.dist else "an unknown package"
+    return f"{entry.value}, of {package}"
+
+
 def resolve(name: str) -> BackendSpec:
     """Return the specification of backend ``name``.
 

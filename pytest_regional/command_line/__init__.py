@@ -1,7 +1,7 @@
 """What people ask at a terminal: ``python -m pytest_regional explain module:factory``, for example.
 
 ``targets`` imports what a name says, ``passes`` makes passes of names, ``finding_paths`` names findings; ``explain``,
-``findings``, ``replay`` and, of ``reports``, ``compare`` and ``merge`` are the commands.
+``findings``, ``replay``, ``new_backend`` and, of ``reports``, ``compare`` and ``merge`` are the commands.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pytest_regional.command_line import explain, findings, replay, reports
+from pytest_regional.command_line import explain, findings, new_backend, replay, reports
 from pytest_regional.command_line.targets import UsageError
 
 
@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     replay.add_command(commands)
     reports.add_compare(commands)
     reports.add_merge(commands)
+    new_backend.add_command(commands)
     asked = parser.parse_args(arguments)
     try:
         return int(asked.run(asked) or 0)

@@ -11,6 +11,7 @@ from pytest_regional._text import plural
 from pytest_regional.command_line.targets import UsageError
 from pytest_regional.report.comparison import compared
 from pytest_regional.report.document import ReportError, RunReport, merged
+from pytest_regional.report.files import write_report, wrong_name
 
 _COMPARE = "say what changed from one run to the next: new failures, counters, slower compiles"
 _MERGE = "make one report of those of several machines or shards"
@@ -39,7 +40,14 @@ def add_merge(commands: Any) -> None:
         description=f"{_MERGE.capitalize()}. Of a test that is in several, the worst ending is kept.",
     )
     parser.add_argument("reports", metavar="FILE.json", nargs="+", type=Path, help="report of a run")
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="where to write the result")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        required=True,
+        help="where to write the result: FILE.json or FILE.html",
+    )
     parser.set_defaults(run=_merge)
 
 
@@ -54,12 +62,12 @@ def _compare(asked: argparse.Namespace) -> int:
 
 
 def _merge(asked: argparse.Namespace) -> int:
-    if asked.output.suffix != ".json":
-        raise UsageError(f"--output={asked.output}: expected a name that ends in .json.")
+    if wrong := wrong_name(asked.output):
+        raise UsageError(f"--output={asked.output}: {wrong}.")
     reports = _read(asked.reports)
     whole = merged(reports)
     try:
-        whole.write(asked.output)
+        write_report(whole, asked.output)
     except OSError as error:
         raise UsageError(f"{asked.output} cannot be written: {error.strerror}.") from error
     doubled = sum(len(report.tests) for report in reports) - len(whole.tests)

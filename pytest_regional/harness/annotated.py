@@ -7,6 +7,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._torch import seams
+from pytest_regional._torch.annotations import REGION_AFTER
 
 from .record import DEFAULT_REGION
 
@@ -56,6 +57,13 @@ def configs_of(node: Node) -> dict[str, Any]:
     value = annotation_of(node)
     configs = value.get("inductor_configs") if isinstance(value, dict) else None
     return dict(configs) if isinstance(configs, dict) else {}
+
+
+def regions_before(node: Node) -> list[Any]:
+    """Return the ids of regions that the node's annotation wants to have run before."""
+    value = annotation_of(node)
+    before = value.get(REGION_AFTER) if isinstance(value, dict) else None
+    return list(before) if isinstance(before, (list, tuple)) else []
 
 
 def other_annotations_of(node: Node) -> dict[Any, Any]:

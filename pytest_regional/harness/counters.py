@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -40,10 +41,11 @@ class CounterExpectationError(AssertionError):
 
 @dataclass(frozen=True)
 class Event:
-    """One step of one counter and its cause."""
+    """One step of one counter, its cause, and when: seconds since the log began."""
 
     counter: str
     cause: str
+    seconds: float = field(default=0.0, compare=False)
 
 
 class Counters(Mapping[str, int]):
@@ -85,13 +87,14 @@ class CounterLog:
 
     events: list[Event] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _began: float = field(default_factory=time.perf_counter, repr=False)
 
     def count(self, counter: str, cause: str) -> None:
         """Move ``counter`` by one because of ``cause``."""
         if counter not in COUNTERS:
             raise UnknownCounterError(counter)
         with self._lock:
-            self.events.append(Event(counter, cause))
+            self.events.append(Event(counter, cause, time.perf_counter() - self._began))
 
     def mark(self) -> int:
         """Return a position to pass to :meth:`since`."""

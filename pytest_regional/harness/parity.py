@@ -27,7 +27,7 @@ from pytest_regional.harness.parity_report import (
     describe_values,
 )
 from pytest_regional.harness.parity_state import LOW_PRECISION_TO_ANCHOR
-from pytest_regional.harness.tolerance import Judgement, Tolerance, judge
+from pytest_regional.harness.tolerance import Errors, Judgement, Tolerance, judge
 
 __all__ = [
     "BadProgramError",
@@ -130,6 +130,7 @@ class _Comparison:
         self.compared = 0
         self.anchored = False
         self.worst_ratio, self.worst_where = 0.0, ""
+        self.errors: dict[str, Errors] = {}
 
     def run(self, eager: Execution, candidate: Execution) -> None:
         if eager.exception is not None or candidate.exception is not None:
@@ -152,6 +153,7 @@ class _Comparison:
             worst_where=self.worst_where,
             label=label,
             rule=self._rule(reason),
+            errors=self.errors,
         )
 
     def _rule(self, reason: str | None) -> str:
@@ -220,6 +222,8 @@ class _Comparison:
     def _judged(self, where: str, verdict: Judgement, count: bool = True) -> None:
         self.compared += count
         self.anchored |= verdict.anchored
+        if verdict.errors is not None:
+            self.errors[where] = verdict.errors
         if verdict.ratio > self.worst_ratio:
             self.worst_ratio, self.worst_where = verdict.ratio, where
         for found in verdict.evidence:

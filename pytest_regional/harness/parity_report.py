@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_regional.harness.execution import Execution
-from pytest_regional.harness.tolerance import ValueEvidence
+from pytest_regional.harness.tolerance import Errors, ValueEvidence
 
 KINDS = (
     "value",
@@ -41,7 +42,7 @@ class ParityReport:
     """The result of one comparison; ``ok`` means no mismatch, and ``compared == 0`` that it showed nothing.
 
     ``compared`` counts the outputs, gradients and mutated tensors whose values were compared; ``worst_ratio`` is the
-    largest error over its allowed error, 1.0 being the limit.
+    largest error over its allowed error, 1.0 being the limit; ``errors`` holds those of each tensor of floats.
     """
 
     mismatches: tuple[Mismatch, ...] = ()
@@ -53,6 +54,7 @@ class ParityReport:
     worst_where: str = ""
     label: str = ""
     rule: str = field(default="", compare=False)
+    errors: Mapping[str, Errors] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def ok(self) -> bool:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import difflib
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -127,13 +127,31 @@ class ValueEvidence:
     total: int
 
 
+class Errors(NamedTuple):
+    """How far off two tensors of floats are: the largest errors of their elements.
+
+    Attributes:
+        candidate: of the compiled program, from the float64 run where there is one, else from eager.
+        eager: of eager from the float64 run; ``None`` without one.
+        allowed: what was allowed where the compiled program came nearest to its limit.
+    """
+
+    candidate: float
+    eager: float | None
+    allowed: float
+
+
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict over one pair of tensors: what differs, the largest error over the allowed one, anchored or not."""
+    """The verdict over one pair of tensors: what differs, the largest error over the allowed one, anchored or not.
+
+    ``errors`` are known for floats that are not compared by their bits.
+    """
 
     evidence: tuple[ValueEvidence, ...]
     ratio: float
     anchored: bool
+    errors: Errors | None = None
 
 
 def judge(tolerance: Tolerance, candidate: torch.Tensor, eager: torch.Tensor, anchor: torch.Tensor | None) -> Judgement:
@@ -193,8 +211,11 @@ def _judge_floats(
         found.append(_evidence("nan", displaced, displaced.double(), (c, e, a), None))
     if bool(beyond.any()):
         found.append(_evidence("value", beyond, excess, (c, e, a), allowed))
-    ratio = math.inf if bool(displaced.any()) else float(excess.max())
-    return Judgement(tuple(found), ratio, a is not None and tolerance.uses_anchor)
+    nearest = int(excess.argmax())
+    ratio = math.inf if bool(displaced.any()) else float(excess.flatten()[nearest])
+    eager_error = None if a is None else float(torch.where(finite & a.isfinite(), (e - a).abs(), 0.0).max())
+    errors = Errors(float(error.max()), eager_error, float(allowed.flatten()[nearest]))
+    return Judgement(tuple(found), ratio, a is not None and tolerance.uses_anchor, errors)
 
 
 def _real64(tensor: torch.Tensor, as_complex: bool) -> torch.Tensor:

@@ -4,7 +4,8 @@ Documented shape: a dictionary with ``version`` 1, ``test`` (node id), ``suite``
 test ran, ``counters`` (name to count), ``worst_parity`` (largest error over allowed error, at most 1e300, or ``None``),
 ``compile_seconds`` (of all code generations together), ``slowest_compiles`` (the slowest first, each ``seconds`` and
 ``what``) and ``causes`` (of the counters in :data:`EXPLAINED`: how often what moved them). A fuzz test also has
-``fuzz``: see :attr:`pytest_regional.fuzzing.FuzzTest.facts`.
+``fuzz``: see :attr:`pytest_regional.fuzzing.FuzzTest.facts`. Where a report is asked for, ``details`` holds what
+:mod:`pytest_regional.report.details` collects. What went wrong is ``failure``, the end of pytest's own text.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ EXPLAINED = ("fallbacks", "recompiles", "cache_bypasses", "region_cache_bypasses
 #: Of one test, what of its compiles, and of the causes of one counter, is kept.
 _KEPT = 5
 
+#: Of what pytest says of a failure; what went wrong stands at its end.
+_FAILURE_CHARACTERS = 8_000
+
 
 class Facts(TypedDict):
     """See the module's docstring."""
@@ -47,6 +51,8 @@ class Facts(TypedDict):
     slowest_compiles: list[dict[str, Any]]
     causes: dict[str, dict[str, int]]
     fuzz: dict[str, Any] | None
+    details: dict[str, Any] | None
+    failure: str
 
 
 def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str, Any]:
@@ -66,6 +72,7 @@ def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str
         "slowest_compiles": _slowest_compiles(regional) if regional else [],
         "causes": _causes(regional.observer.log.since()) if regional else {},
         "fuzz": item.stash[FUZZ].facts if FUZZ in item.stash else None,
+        "details": None,
     }
 
 
@@ -101,7 +108,10 @@ def suite_of(nodeid: str) -> str:
 def read(report: pytest.TestReport) -> Facts | None:
     """Return the facts on ``report`` with its outcome, or ``None`` for an unmarked test."""
     raw: Any = getattr(report, ATTRIBUTE, None)
-    return None if raw is None else cast("Facts", {**raw, "outcome": _outcome(report)})
+    if raw is None:
+        return None
+    failure = report.longreprtext[-_FAILURE_CHARACTERS:] if report.failed else ""
+    return cast("Facts", {**raw, "outcome": _outcome(report), "failure": failure})
 
 
 def _outcome(report: pytest.TestReport) -> str:

@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_regional.report.document import RunReport
@@ -30,9 +31,21 @@ def report_of(settings: Settings, facts: Sequence[Facts], lost_workers: int) -> 
             "seed": settings.seed,
             "audit": settings.audit,
         },
-        tests=facts,
+        tests=[_with_scripts(fact) for fact in facts],
         lost_workers=lost_workers,
     )
+
+
+def _with_scripts(fact: Facts) -> Facts:
+    """Return ``fact`` with the scripts of its findings, which a report shows where their files are not."""
+    if not fact["fuzz"]:
+        return fact
+    findings = [{**finding, "text": _text_of(Path(finding["script"]))} for finding in fact["fuzz"]["findings"]]
+    return {**fact, "fuzz": {**fact["fuzz"], "findings": findings}}
+
+
+def _text_of(script: Path) -> str:
+    return script.read_text(encoding="utf-8") if script.is_file() else ""
 
 
 def _versions() -> Iterator[tuple[str, str]]:

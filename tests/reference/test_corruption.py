@@ -4,36 +4,24 @@ import json
 import os
 from pathlib import Path
 
-import pytest
-
 from tests.warm_process import run_module
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def trials():
+def test_a_damaged_file_costs_a_compile_and_a_warning_at_most():
+    """One test: the trials take half a minute, and a fixture would run them on every worker."""
     done = run_module("tests.reference.corruption", ["--json", "--kinds"], ROOT, os.environ)
     assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    trials = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
-
-def test_every_kind_of_file_was_damaged(trials):
-    places = {Path(trial["file"]).parts[0] for trial in trials}
-    assert places >= {"regional", "aotautograd"}
+    # Every kind of file was damaged.
+    assert {Path(trial["file"]).parts[0] for trial in trials} >= {"regional", "aotautograd"}
     assert {Path(trial["file"]).suffix for trial in trials} >= {".so", ".py", ".cpp", ".artifact"}
-
-
-def test_results_are_right_whatever_is_damaged(trials):
+    # Whatever is damaged, results are right.
     assert [trial for trial in trials if not trial["right"]] == []
-
-
-def test_a_damaged_entry_is_compiled_anew_with_one_warning(trials):
-    ours = [trial for trial in trials if trial["file"].startswith("regional")]
-    assert ours
-    assert {(trial["hit"], trial["warnings"]) for trial in ours} == {(False, 1)}
-
-
-def test_damaged_code_is_replaced_from_the_entry(trials):
+    # A damaged entry is compiled anew, with one warning; damaged code is replaced from the entry.
+    entries = [trial for trial in trials if trial["file"].startswith("regional")]
     others = [trial for trial in trials if not trial["file"].startswith("regional")]
+    assert {(trial["hit"], trial["warnings"]) for trial in entries} == {(False, 1)}
     assert {(trial["hit"], trial["warnings"]) for trial in others} == {(True, 0)}

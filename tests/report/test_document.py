@@ -25,6 +25,8 @@ def fact(test, outcome="passed", *, backend="reference", device="cpu", seconds=0
         "slowest_compiles": [],
         "causes": {},
         "fuzz": None,
+        "details": None,
+        "failure": "",
     }
 
 

@@ -1,0 +1,125 @@
+"""What a report shows of one test beyond its facts: its graphs, its code, when caches answered, how large errors were.
+
+Collected only where a report is asked for. Documented shape, all plain data, in ``docs/reports.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_regional.harness.counters import Event
+    from pytest_regional.harness.drawing import DrawnGraph, GraphDrawer
+    from pytest_regional.harness.parity_report import ParityReport
+    from pytest_regional.harness.record import GeneratedSource
+    from pytest_regional.harness.regional import Regional
+
+#: Of one test. A fuzz test compiles thousands of graphs; a whole model has thousands of nodes.
+GRAPHS, NODES, SOURCES, CHARACTERS, EVENTS, ERRORS = 12, 400, 12, 60_000, 200, 60
+
+
+def drawer() -> GraphDrawer:
+    """Return what keeps the graphs of a test that a report shows."""
+    from pytest_regional.harness.drawing import GraphDrawer
+
+    return GraphDrawer(GRAPHS)
+
+
+def details_of(regional: Regional, drawer: GraphDrawer) -> dict[str, Any]:
+    """Return what a report shows of the test that ``regional`` was the harness of."""
+    observer = regional.observer
+    return {
+        "graphs": [_graph(graph) for graph in drawer.graphs],
+        "code": [_code(source) for source in observer.sources[-SOURCES:]],
+        "timeline": _timeline(observer.log.since()),
+        "errors": _errors(regional.parity_reports),
+        "left_out": _left_out(regional, drawer),
+    }
+
+
+def _left_out(regional: Regional, drawer: GraphDrawer) -> dict[str, int]:
+    """Return how many of what are not shown."""
+    observer = regional.observer
+    kept = {
+        "graphs": (drawer.count, GRAPHS),
+        "code": (len(observer.sources), SOURCES),
+        "timeline": (len(observer.log.since()), EVENTS),
+        "errors": (sum(len(report.errors) for report in regional.parity_reports), ERRORS),
+    }
+    return {name: number - most for name, (number, most) in kept.items() if number > most}
+
+
+def _graph(graph: DrawnGraph) -> dict[str, Any]:
+    nodes = graph.nodes[:NODES]
+    number = {node.name: index for index, node in enumerate(nodes)}
+    return {
+        "kind": graph.kind,
+        "size": len(graph.nodes),
+        "nodes": [
+            {
+                "name": node.name,
+                "op": node.op,
+                "region": node.region,
+                "partition": graph.partition_of(node),
+                "inputs": [number[name] for name in node.inputs if name in number],
+                "after": [number[name] for name in graph.after.get(node.name, ()) if name in number],
+                "source": node.source,
+            }
+            for node in nodes
+        ],
+    }
+
+
+def _code(source: GeneratedSource) -> dict[str, Any]:
+    return {
+        "graph": source.graph,
+        "regions": list(source.regions),
+        "loaded": source.loaded,
+        "text": source.text[:CHARACTERS],
+        "events": list(_code_events(source)),
+    }
+
+
+def _code_events(source: GeneratedSource) -> Iterator[dict[str, Any]]:
+    from pytest_regional.harness.codegen.errors import UnreadableCodeError
+    from pytest_regional.harness.codegen.table import ops_shown
+
+    try:
+        events = source.events
+    except UnreadableCodeError as error:
+        # Code of another Inductor than the reader knows; the report says so in place of events.
+        yield {"line": 1, "kind": "unreadable", "ops": str(error)}
+        return
+    for event in events:
+        if event.kind != "alias":
+            yield {"line": event.line, "kind": event.kind, "ops": ops_shown(event.ops)}
+
+
+def _timeline(events: Sequence[Event]) -> list[dict[str, Any]]:
+    return [
+        {"seconds": round(event.seconds, 4), "counter": event.counter, "cause": event.cause.strip()[:500]}
+        for event in events[:EVENTS]
+    ]
+
+
+def _errors(reports: Iterable[ParityReport]) -> list[dict[str, Any]]:
+    found = [
+        {
+            "where": f"{report.label}: {where}" if report.label else where,
+            "candidate": _finite(errors.candidate),
+            "eager": None if errors.eager is None else _finite(errors.eager),
+            "allowed": _finite(errors.allowed),
+        }
+        for report in reports
+        for where, errors in report.errors.items()
+    ]
+    return found[:ERRORS]
+
+
+def _finite(number: float) -> float:
+    """Return ``number`` for JSON, which has neither infinity nor NaN."""
+    return number if abs(number) <= 1e300 else 1e300
+
+
+__all__ = ["details_of", "drawer"]

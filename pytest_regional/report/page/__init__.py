@@ -1,0 +1,95 @@
+"""The report as one HTML file that needs no network: written from templates, drawn in the browser."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_regional.report.document import BAD, OUTCOMES, RunReport
+from pytest_regional.report.facts import Facts
+from pytest_regional.report.page.layout import positions
+
+_FOLDER = Path(__file__).parent
+
+#: As on the terminal: what went well first.
+_ORDER = ("passed", *(outcome for outcome in OUTCOMES if outcome != "passed"))
+
+
+def write(report: RunReport, path: Path) -> None:
+    """Write ``report`` to ``path``, whose folder is made.
+
+    Raises:
+        ImportError: jinja2 is missing (torch needs it, so it rarely is).
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(html_of(report), encoding="utf-8")
+
+
+def html_of(report: RunReport) -> str:
+    """Return the page."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    tests = sorted(report.tests, key=lambda fact: (OUTCOMES.index(fact["outcome"]), fact["test"]))
+    return environment.get_template("report.html.j2").render(
+        report=report,
+        tests=tests,
+        matrix=_matrix(tests),
+        outcomes=[outcome for outcome in _ORDER if any(fact["outcome"] == outcome for fact in tests)],
+        bad=sum(fact["outcome"] in BAD for fact in tests),
+        totals=_totals(tests),
+        is_bad=BAD.__contains__,
+        style=(_FOLDER / "report.css").read_text(encoding="utf-8"),
+        script=(_FOLDER / "report.js").read_text(encoding="utf-8"),
+        data=_embedded([_drawn(fact) for fact in tests]),
+    )
+
+
+def column_of(fact: Facts) -> str:
+    """Return the heading of a test's column in the matrix."""
+    return f"{fact['backend']} ({fact['device']})"
+
+
+def _matrix(tests: Sequence[Facts]) -> dict[str, Any]:
+    columns = sorted({column_of(fact) for fact in tests})
+    suites = sorted({fact["suite"] for fact in tests})
+    counts = Counter((suite, column_of(fact), fact["outcome"]) for fact in tests for suite in (fact["suite"], "all"))
+    cells = {
+        suite: [[(o, counts[suite, column, o]) for o in _ORDER if counts[suite, column, o]] for column in columns]
+        for suite in ("all", *suites)
+    }
+    return {"columns": columns, "rows": cells}
+
+
+def _totals(tests: Sequence[Facts]) -> dict[str, Any]:
+    counters: Counter[str] = Counter()
+    for fact in tests:
+        counters.update(fact["counters"])
+    ratios = [fact["worst_parity"] for fact in tests if fact["worst_parity"] is not None]
+    return {
+        "counters": {name: count for name, count in counters.items() if count},
+        "worst_parity": max(ratios, default=None),
+        "compile_seconds": sum(fact["compile_seconds"] for fact in tests),
+    }
+
+
+def _drawn(fact: Facts) -> dict[str, Any]:
+    """Return ``fact`` with a place for each node of its graphs."""
+    details = fact["details"]
+    if not details:
+        return dict(fact)
+    graphs = [{**graph, "places": positions(graph["nodes"])} for graph in details["graphs"]]
+    return {**fact, "details": {**details, "graphs": graphs}}
+
+
+def _embedded(data: Any) -> str:
+    """Return ``data`` as JSON that can stand inside a script element whatever texts are in it."""
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
+
+
+__all__ = ["column_of", "html_of", "write"]

@@ -1,0 +1,260 @@
+"""The HTML report in headless Chromium: it opens offline, everything can be clicked, nothing complains.
+
+``PYTEST_REGIONAL_IMAGES=docs/images`` keeps the screenshots of a real run there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import textwrap
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pytest_regional.report.files import write_report
+from tests.report.test_page import sample
+from tests.warm_process import run_module
+
+selenium = pytest.importorskip("selenium", reason="selenium is not installed; pip install 'pytest-regional[dev]'")
+
+from selenium import webdriver  # noqa: E402 - only where it is installed
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+
+SCRIPTS = Path(__file__).parent / "scripts"
+DESKTOP, PHONE = (1280, 1000), (390, 844)
+QUIET = ("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync")
+
+REAL = """
+    import pytest, torch
+    from pytest_regional import region
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+            self.norm = torch.nn.LayerNorm(8)
+
+        def forward(self, x):
+            h = self.norm(x)
+            with region("mlp"):
+                h = self.down(torch.nn.functional.gelu(self.up(h)))
+            return x + torch.nn.functional.dropout(h, 0.0)
+
+    @pytest.mark.regional_compile
+    def test_parity(regional):
+        regional.assert_parity(Block().to(regional.device), regional.randn(4, 8, requires_grad=True))
+
+    @pytest.mark.regional_compile
+    def test_vacuous(regional):
+        regional.assert_parity(torch.sin, regional.randn(4))
+
+    @pytest.mark.regional_compile(requires=("share_identical",))
+    def test_two_blocks(regional):
+        both = torch.nn.Sequential(Block(), Block()).to(regional.device)
+        with regional.expect(region_compiles=2):
+            regional.assert_parity(both, regional.randn(4, 8, requires_grad=True), level="close")
+"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (chromium and driver):
+        pytest.skip("chromium and chromedriver are not installed; `make services` installs them")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless", "--no-sandbox", f"--user-data-dir={tmp_path_factory.mktemp('profile')}", *QUIET):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options, webdriver.ChromeService(driver))
+    browser.execute_cdp_cmd("Network.enable", {})
+    browser.execute_cdp_cmd(
+        "Network.emulateNetworkConditions",
+        {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0},
+    )
+    yield browser
+    browser.quit()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_report(sample(), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def real_page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("real")
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "test_block.py").write_text(textwrap.dedent(REAL))
+    options = ("--regional-backend=reference,torch", "--regional-device=cpu", "--regional-report=report.html")
+    run_module("pytest", ["-p", "no:randomly", "-p", "no:cacheprovider", *options], folder, os.environ)
+    return folder / "report.html"
+
+
+def opened(browser, path, size=DESKTOP):
+    browser.set_window_size(*size)
+    browser.get(path.as_uri())
+    return browser
+
+
+def complaints(browser):
+    return [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+
+def open_tests(browser):
+    for test in browser.find_elements(By.CSS_SELECTOR, "#list > li:not([hidden]) > details"):
+        browser.execute_script("arguments[0].open = true", test)
+    return browser.find_elements(By.CSS_SELECTOR, "#list > li:not([hidden])")
+
+
+def titles_of_tabs(test):
+    return [tab.text.partition(" (")[0] for tab in test.find_elements(By.CSS_SELECTOR, "[role=tab]")]
+
+
+def click(browser, element):
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
+    element.click()
+
+
+@pytest.mark.parametrize("which", ["page", "real_page"])
+def test_everything_can_be_opened_without_a_complaint(browser, which, request):
+    opened(browser, request.getfixturevalue(which))
+    seen = set()
+    for test in open_tests(browser):
+        for tab in test.find_elements(By.CSS_SELECTOR, "[role=tab]"):
+            click(browser, tab)
+            panel = browser.find_element(By.ID, tab.get_attribute("aria-controls"))
+            assert panel.is_displayed()
+            assert len(panel.text) > 20
+            seen.add(tab.text.partition(" (")[0])
+        for button in test.find_elements(By.CSS_SELECTOR, "[role=tabpanel]:not([hidden]) button")[:6]:
+            click(browser, button)
+    wanted = {"Graphs", "Code", "Caches and counters", "Errors"} | ({"Findings"} if which == "page" else set())
+    assert seen == wanted
+    assert complaints(browser) == []
+
+
+def test_a_complaint_would_be_seen(browser, tmp_path):
+    broken = tmp_path / "broken.html"
+    broken.write_text("<script>nothing.there()</script>")
+    opened(browser, broken)
+    assert complaints(browser)
+
+
+def test_a_graph_is_drawn_and_moves(browser, page):
+    test = next(test for test in open_tests(opened(browser, page)) if "t.py::a" in test.text)
+    graph = test.find_element(By.CSS_SELECTOR, "svg.graph")
+    nodes = graph.find_elements(By.CSS_SELECTOR, "g.node")
+    assert [node.get_attribute("class").split()[1] for node in nodes] == [
+        "plain",
+        "compiled",
+        "eager",
+        "compiled",
+        "plain",
+    ]
+    colours = {
+        node.find_element(By.TAG_NAME, "rect").get_attribute("fill")
+        for node in nodes
+        if "compiled" in node.get_attribute("class")
+    }
+    assert len(colours) == 2
+    assert len(graph.find_elements(By.CSS_SELECTOR, ".order")) == 1
+    assert len(graph.find_elements(By.CSS_SELECTOR, ".edge")) == 5
+
+    whole = graph.get_dom_attribute("viewBox")
+    for label in ("Zoom in", "Zoom out"):
+        click(browser, test.find_element(By.XPATH, f".//button[text()='{label}']"))
+        assert (graph.get_dom_attribute("viewBox") != whole) == (label == "Zoom in")
+    graph.send_keys(Keys.ARROW_RIGHT)
+    assert graph.get_dom_attribute("viewBox") != whole
+    graph.send_keys("0")
+    assert graph.get_dom_attribute("viewBox") == whole
+    webdriver.ActionChains(browser).move_to_element(graph).click_and_hold().move_by_offset(40, 20).release().perform()
+    assert graph.get_dom_attribute("viewBox") != whole
+    click(browser, nodes[3])
+    assert "add: aten.add.Tensor; region b, partition 2; takes x; waits for sin" in test.text
+
+
+def test_code_stands_beside_its_events(browser, page):
+    test = next(test for test in open_tests(opened(browser, page)) if "t.py::a" in test.text)
+    click(browser, test.find_element(By.XPATH, ".//button[starts-with(text(), 'Code')]"))
+    event = test.find_element(By.XPATH, ".//li/button[contains(text(), 'line 2: extern (aten.mm.default)')]")
+    click(browser, event)
+    chosen = test.find_elements(By.CSS_SELECTOR, ".code-line.chosen")
+    assert [line.text for line in chosen] == [
+        "    extern_kernels.mm(arg0, arg1, out=buf0)"
+    ] or "extern_kernels.mm" in chosen[0].text
+    assert "3 more are not in this file." in test.text
+
+
+def test_tests_are_chosen_by_name_ending_and_cell(browser, page):
+    opened(browser, page)
+    total = len(browser.find_elements(By.CSS_SELECTOR, "#list > li"))
+    name = browser.find_element(By.ID, "f-name")
+    name.send_keys("::b")
+    assert browser.find_element(By.ID, "shown").text == f"1 of {total} tests"
+    click(browser, browser.find_element(By.CSS_SELECTOR, "button[type=reset]"))
+    assert browser.find_element(By.ID, "shown").text == f"{total} of {total} tests"
+    click(browser, browser.find_element(By.CSS_SELECTOR, ".cell[aria-label^='it, torch']"))
+    shown = browser.find_elements(By.CSS_SELECTOR, "#list > li:not([hidden])")
+    assert [test.get_attribute("data-column") for test in shown] == ["torch (cpu)"]
+
+
+def test_tabs_by_keyboard(browser, page):
+    test = next(test for test in open_tests(opened(browser, page)) if "t.py::a" in test.text)
+    first, second, *_ = test.find_elements(By.CSS_SELECTOR, "[role=tab]")
+    first.send_keys(Keys.ARROW_RIGHT)
+    assert second.get_attribute("aria-selected") == "true"
+    assert browser.switch_to.active_element == second
+
+
+@pytest.mark.parametrize("which", ["page", "real_page"])
+def test_what_a_screen_reader_needs(browser, which, request):
+    for test in open_tests(opened(browser, request.getfixturevalue(which))):
+        for tab in test.find_elements(By.CSS_SELECTOR, "[role=tab]"):
+            click(browser, tab)
+    nameless = browser.execute_script((SCRIPTS / "nameless.js").read_text())
+    assert nameless == []
+    levels = [int(h.tag_name[1]) for h in browser.find_elements(By.CSS_SELECTOR, "h1, h2, h3")]
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    assert browser.find_element(By.TAG_NAME, "html").get_attribute("lang") == "en"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_can_be_read(browser, page, scheme):
+    """Contrast of at least 4.5 (WCAG 2.1, level AA) of every text with what is behind it."""
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    )
+    open_tests(opened(browser, page))
+    faint = browser.execute_script((SCRIPTS / "faint.js").read_text())
+    dark = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert faint == []
+    assert (dark == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+@pytest.mark.parametrize(("name", "size"), [("desktop", DESKTOP), ("phone", PHONE)])
+def test_screenshots(browser, real_page, tmp_path, name, size):
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": name == "phone"},
+    )
+    test = next(test for test in open_tests(opened(browser, real_page, size)) if "test_parity" in test.text)
+    wide = browser.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
+    browser.execute_script("arguments[0].scrollIntoView({behavior: 'instant'})", test)
+    picture = tmp_path / f"report-{name}.png"
+    assert browser.save_screenshot(str(picture))
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert wide <= 0, "the page is wider than the screen"
+    assert picture.stat().st_size > 15_000, "the picture is empty"
+    kept = os.environ.get("PYTEST_REGIONAL_IMAGES")
+    if kept:
+        Path(kept).mkdir(parents=True, exist_ok=True)
+        shutil.copy(picture, kept)

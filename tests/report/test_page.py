@@ -1,0 +1,173 @@
+"""The report as one HTML file: whole, offline, and safe whatever texts are in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from pytest_regional.report.document import OUTCOMES
+from pytest_regional.report.files import ENDINGS, write_report, wrong_name
+from pytest_regional.report.page import html_of
+from pytest_regional.report.page.layout import positions
+from tests.report.test_document import fact, report
+
+
+def node(name, op, inputs=(), *, region=None, partition=None, after=(), source=""):
+    return {
+        "name": name,
+        "op": op,
+        "region": region,
+        "partition": partition,
+        "inputs": list(inputs),
+        "after": list(after),
+        "source": source,
+    }
+
+
+NODES = [
+    node("x", "input"),
+    node("mm", "aten.mm.default", [0], region="a", partition=0, source="m.py:1 in f"),
+    node("sin", "aten.sin.default", [1]),
+    node("add", "aten.add.Tensor", [0], region="b", partition=1, after=[2]),
+    node("output", "output", [2, 3]),
+]
+DETAILS = {
+    "graphs": [{"kind": "forward", "size": 5, "nodes": NODES}],
+    "code": [
+        {
+            "graph": "forward",
+            "regions": ["a"],
+            "loaded": False,
+            "text": "def call(args):\n    extern_kernels.mm(arg0, arg1, out=buf0)\n    return (buf0, )\n",
+            "events": [
+                {"line": 2, "kind": "extern", "ops": "aten.mm.default"},
+                {"line": 3, "kind": "return", "ops": ""},
+            ],
+        }
+    ],
+    "timeline": [
+        {"seconds": 0.1, "counter": "cache_misses", "cause": "AOTAutograd cache"},
+        {"seconds": 1.5, "counter": "region_compiles", "cause": "code generation"},
+    ],
+    "errors": [
+        {"where": "output[0]", "candidate": 1e-7, "eager": 2e-7, "allowed": 1e-6},
+        {"where": "grad of input 0", "candidate": 0.0, "eager": None, "allowed": 1e-5},
+        {"where": "output[1]", "candidate": 1e300, "eager": 1e-9, "allowed": 1e-6},
+    ],
+    "left_out": {"code": 3},
+}
+NASTY = "</script><script>alert(1)</script> <b>&amp; \u2028 'quoted' \"twice\""
+
+
+def sample():
+    campaign = {"findings": [{"name": "n", "title": "wrong", "script": "f.py", "text": "import torch\n" + NASTY}]}
+    return report(
+        {**fact("t.py::a", region_compiles=2), "details": DETAILS, "worst_parity": 0.2},
+        {**fact("t.py::b", "failed", backend="torch"), "failure": NASTY, "details": DETAILS},
+        {**fact("t.py::c[<i>]", "crashed"), "fuzz": campaign},
+        *(fact(f"t.py::{outcome}", outcome) for outcome in OUTCOMES),
+    )
+
+
+class Seen(HTMLParser):
+    def __init__(self, page):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.scripts, self._inside = [], [], None
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+            self._inside = tag
+
+    def handle_data(self, data):
+        if self._inside == "script":
+            self.scripts[-1] += data
+
+    def handle_endtag(self, tag):
+        self._inside = None
+
+    def of(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def test_nothing_comes_from_elsewhere():
+    page = html_of(sample())
+    seen = Seen(page)
+    addresses = [a.get("src") or a.get("href") for _, a in seen.tags if a.get("src") or a.get("href")]
+    assert addresses == ["data:,", "#tests"]
+    assert not re.search(r"url\((?!#)|@import|fetch\(|XMLHttpRequest", page)
+
+
+def test_texts_stay_texts():
+    seen = Seen(html_of(sample()))
+    assert len(seen.scripts) == 2
+    assert not seen.of("b")
+    tests = json.loads(seen.scripts[0])
+    assert tests[[test["outcome"] for test in tests].index("failed")]["failure"] == NASTY
+
+
+def test_every_test_stands_there_the_worst_first():
+    seen = Seen(html_of(sample()))
+    shown = [(attributes["data-outcome"]) for attributes in seen.of("li") if "data-index" in attributes]
+    assert len(shown) == 3 + len(OUTCOMES)
+    assert shown == sorted(shown, key=OUTCOMES.index)
+    data = json.loads(seen.scripts[0])
+    assert [test["outcome"] for test in data] == shown
+
+
+def test_the_matrix_counts():
+    seen = Seen(html_of(sample()))
+    said = {attributes["aria-label"].strip() for attributes in seen.of("button") if attributes.get("class") == "cell"}
+    assert "it, torch (cpu): 1 failed" in said
+    assert any(text.startswith("all, reference (cpu): 2 passed 2 crashed") for text in said)
+
+
+def test_every_ending_has_a_colour():
+    style = html_of(report(fact("a"))).partition("<style>")[2].partition("</style>")[0]
+    for outcome in OUTCOMES:
+        assert outcome == "skipped" or f".o-{outcome.replace(' ', '-')}" in style
+
+
+def test_a_run_without_tests_and_one_that_lost_workers():
+    assert "No marked test ran." in html_of(report())
+    assert "2 workers were lost" in html_of(replace(report(fact("a")), lost_workers=2))
+
+
+def test_nodes_stand_below_what_they_need():
+    places = positions(NODES)
+    assert len(set(places)) == len(NODES)
+    for index, node in enumerate(NODES):
+        for needed in (*node["inputs"], *node["after"]):
+            assert places[needed][1] < places[index][1]
+
+
+def test_edges_do_not_cross_where_they_need_not():
+    """Two chains side by side, told in an order that would cross them."""
+    nodes = [
+        {"inputs": [], "after": []},
+        {"inputs": [], "after": []},
+        {"inputs": [1], "after": []},
+        {"inputs": [0], "after": []},
+    ]
+    places = positions(nodes)
+    assert (places[0][0] < places[1][0]) == (places[3][0] < places[2][0])
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_each_ending_is_written(tmp_path, ending):
+    path = tmp_path / "new" / f"report{ending}"
+    write_report(sample(), path)
+    assert path.stat().st_size > 1000
+    assert not wrong_name(path)
+
+
+def test_another_ending_is_told():
+    from pathlib import Path
+
+    assert wrong_name(Path("a.txt")) == "expected a name that ends in .json or .html"
