@@ -9,6 +9,7 @@ import pytest
 from docs_runner import Batch, check_command, check_console, is_run_by_pytest, run_pytest
 from fenced import PAGES, Block, all_blocks, blocks_of
 
+from pytest_regional.backends.project_file import ProjectFile, tomllib
 from pytest_regional.harness.device import device_under_test
 from pytest_regional.harness.emulating import check_emulation
 from pytest_regional.settings import OPTIONS
@@ -55,12 +56,25 @@ def test_commands_exist(block: Block, pytest_help):
         check_command(command, block.where, pytest_help)
 
 
-@pytest.mark.parametrize("block", _chosen(lambda b: b.language in ("toml", "ini")))
+@pytest.mark.parametrize("block", _chosen(lambda b: b.language == "ini"))
 def test_configuration_keys_exist(block: Block):
     parser = configparser.ConfigParser()
     parser.read_string(block.text)
-    keys = [key for section in parser.sections() for key in parser[section] if key.startswith("regional_")]
-    assert set(keys) <= {option.ini for option in OPTIONS}, block.where
+    _check_keys({key for section in parser.sections() for key in parser[section]}, block)
+
+
+@pytest.mark.parametrize("block", _chosen(lambda b: b.language == "toml"))
+def test_keys_of_a_project_file_exist(block: Block, tmp_path):
+    """Our own section is read as a repository's is, which refuses what it does not know."""
+    (tmp_path / "pyproject.toml").write_text(block.text)
+    ProjectFile.read(tmp_path)
+    tool = tomllib.loads(block.text).get("tool", {})
+    _check_keys(tool.get("pytest", {}).get("ini_options", {}), block)
+
+
+def _check_keys(keys, block):
+    ours = {key for key in keys if key.startswith("regional_")}
+    assert ours <= {option.ini for option in OPTIONS}, block.where
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
