@@ -48,6 +48,13 @@ OPTIONS = (
         metavar="S",
     ),
     Option(
+        "--regional-memory",
+        "regional_memory",
+        "How much memory a marked test may take (8G, 500M) beyond what its process has; allocations fail above it, and "
+        "so does the test. The run goes on. Linux.",
+        metavar="SIZE",
+    ),
+    Option(
         "--regional-fuzz",
         "regional_fuzz",
         "How much each fuzz test may do: a number of programs (500), a time (30s, 10m, 2h), or a profile: ci (a few, "

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_regional import hypothesis_support
 from pytest_regional.fuzzing import FUZZ, is_fuzz_test
+from pytest_regional.memory import memory_limit
 from pytest_regional.report import fuzzing, junit, terminal
 from pytest_regional.report.collected import CollectedFacts
 from pytest_regional.report.files import write_report
@@ -92,7 +93,8 @@ class RunHooks:
             skipping_unsupported(regional, _skip),
             hypothesis_support.adapted(item, regional, self._session.settings.examples),
             # A fuzz test limits the time of each program.
-            time_limit(None if is_fuzz_test(item) else self._session.settings.timeout),
+            time_limit(None if is_fuzz_test(item) else self._session.settings.timeout, _stderr(item.config)),
+            memory_limit(self._session.settings.memory),
         ):
             result = yield
         _check_fuzzed(item)
@@ -128,6 +130,13 @@ class RunHooks:
         facts = self._collected.facts
         terminal.write(terminalreporter, facts, self._lost_workers)
         fuzzing.write(terminalreporter, facts, self._session.settings.findings, self._began)
+
+
+def _stderr(config: pytest.Config) -> int:
+    """Return the file behind pytest's capture, which pytest keeps for messages of dying processes."""
+    from _pytest.faulthandler import fault_handler_stderr_fd_key
+
+    return config.stash.get(fault_handler_stderr_fd_key, 2)
 
 
 def _skip(reason: str) -> None:

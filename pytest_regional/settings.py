@@ -30,6 +30,7 @@ class Settings:
         backends: names of the backends under test; empty when the plugin is off.
         devices: names of the devices under test.
         timeout: seconds, or ``None``.
+        memory: bytes that a test may take, or ``None``.
         seed: of the run.
         fuzz: what each fuzz test may spend.
         fuzz_seed: what fuzz tests draw from; None where a new one is to be drawn for each run.
@@ -43,6 +44,7 @@ class Settings:
     backends: tuple[str, ...]
     devices: tuple[str, ...]
     timeout: float | None
+    memory: int | None
     seed: int
     fuzz: Budget
     fuzz_seed: int | None
@@ -73,6 +75,7 @@ def resolve(config: pytest.Config) -> Settings:
         backends=_backends(config),
         devices=_devices(config),
         timeout=_timeout(_value(config, "regional_timeout")),
+        memory=_memory(_value(config, "regional_memory")),
         seed=_seed(seed, DEFAULT_SEED),
         fuzz=fuzz,
         fuzz_seed=_seed(seed, DEFAULT_SEED) if seed or fuzz.fixed or os.environ.get("CI") else None,
@@ -88,6 +91,7 @@ def check_values(config: pytest.Config) -> None:
     """Check the values of options that have no effect while the plugin is off: a typing error stays one."""
     _device_names(config)
     _timeout(_value(config, "regional_timeout"))
+    _memory(_value(config, "regional_memory"))
     _seed(_value(config, "regional_seed"), 0)
     _fuzz(_value(config, "regional_fuzz"))
 
@@ -161,6 +165,17 @@ def _devices(config: pytest.Config) -> tuple[str, ...]:
         except DeviceError as error:
             raise pytest.UsageError(f"--regional-device: {error}") from error
     return names
+
+
+def _memory(value: Any) -> int | None:
+    if value in (None, ""):
+        return None
+    from pytest_regional.memory import bytes_of
+
+    try:
+        return bytes_of(str(value))
+    except ValueError as error:
+        raise pytest.UsageError(f"--regional-memory={value}: expected a size above 0, such as 8G or 500M") from error
 
 
 def _timeout(value: Any) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import signal
 import sys
 import threading
@@ -12,6 +13,8 @@ from types import FrameType
 
 from _pytest.outcomes import Failed
 
+from pytest_regional import processes
+
 
 class RegionalTimeoutError(Failed):
     """A marked test took longer than ``--regional-timeout``; the message holds the stacks of all threads.
@@ -20,26 +23,40 @@ class RegionalTimeoutError(Failed):
     """
 
 
+#: Seconds for which code that cannot be interrupted may go on past its limit.
+GRACE = 10.0
+
+
 @contextlib.contextmanager
-def time_limit(seconds: float | None) -> Iterator[None]:
-    """Raise :class:`RegionalTimeoutError` inside when it takes longer than ``seconds``.
+def time_limit(seconds: float | None, stderr: int = 2, grace: float = GRACE) -> Iterator[None]:
+    """Raise :class:`RegionalTimeoutError` inside when it takes longer than ``seconds``, and end what it started.
 
     Uses ``SIGALRM``, hence the main thread and no Windows; elsewhere it does nothing, as a timeout that cannot
-    interrupt would only report late.
+    interrupt would only report late. Python runs no handler while code of another language does: where that goes on
+    for ``grace`` seconds more, the stacks of all threads are written to the file ``stderr`` and the process ends. Under
+    pytest-xdist that is the end of one worker, and of the test that it ran.
     """
     usable = hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
     if seconds is None or not usable:
         yield
         return
 
+    began = processes.now()
+
     def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise RegionalTimeoutError(f"still running after --regional-timeout={seconds:g} seconds\n{_all_stacks()}")
+        faulthandler.cancel_dump_traceback_later()
+        stacks = _all_stacks()
+        ended = processes.end_started_since(began)
+        also = f"; processes that it had started were ended: {len(ended)}" if ended else ""
+        raise RegionalTimeoutError(f"still running after --regional-timeout={seconds:g} seconds{also}\n{stacks}")
 
     previous = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, seconds)
+    faulthandler.dump_traceback_later(seconds + grace, exit=True, file=stderr)
     try:
         yield
     finally:
+        faulthandler.cancel_dump_traceback_later()
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
 

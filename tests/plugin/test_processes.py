@@ -1,0 +1,72 @@
+"""What a hanging test started ends with it; code that cannot be interrupted ends its process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_regional import processes
+from pytest_regional.timeout import RegionalTimeoutError, time_limit
+
+SLEEPS = [sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '61'])"]
+
+
+def sleepers():
+    """Return the numbers of running ``sleep 61`` below this process."""
+    found = subprocess.run(["pgrep", "-f", "^sleep 61$"], capture_output=True, text=True, check=False)
+    return found.stdout.split()
+
+
+@pytest.mark.skipif(not Path("/proc/uptime").exists(), reason="processes are seen on Linux alone")
+def test_what_was_started_ends_with_all_that_it_started():
+    before = subprocess.Popen(["sleep", "62"])
+    time.sleep(0.05)
+    with pytest.raises(RegionalTimeoutError, match="processes that it had started were ended: 2"), time_limit(1.5):
+        subprocess.run(SLEEPS, check=False)
+    assert sleepers() == []
+    assert before.poll() is None
+    before.kill()
+    before.wait()
+
+
+def test_nothing_is_ended_that_began_before():
+    assert processes.end_started_since(processes.now() + 100) == []
+
+
+def test_the_pool_of_inductor_is_kept(tmp_path):
+    pool = tmp_path / "torch._inductor.compile_worker"
+    pool.symlink_to("/bin/sleep")
+    began = processes.now()
+    running = subprocess.Popen([str(pool), "63"])
+    time.sleep(0.1)
+    assert processes.end_started_since(began) == []
+    running.kill()
+    running.wait()
+
+
+STUCK = """
+import itertools, os, sys
+from pytest_regional.timeout import time_limit
+
+with time_limit(0.3, grace=0.5):
+    all(itertools.repeat(True))  # a loop in C that looks at no signal
+"""
+
+
+def test_code_that_cannot_be_interrupted_ends_its_process_with_the_stacks():
+    done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "Timeout (0:00:00.8" in done.stderr
+    assert "line 6 in <module>" in done.stderr
+
+
+def test_without_a_hang_nothing_is_left_armed():
+    with time_limit(0.2, grace=0.2):
+        pass
+    time.sleep(0.6)
+    assert os.getpid()
