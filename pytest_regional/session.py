@@ -247,5 +247,8 @@ def _fuzz_seed(config: pytest.Config, settings: Settings) -> int:
 
 
 def _leak_text(item: pytest.Item, regional: Regional) -> str:
-    leaks = "; ".join(map(str, regional.leaks))
-    return f"{item.nodeid} left {plural(len(regional.leaks), 'setting')} changed (put back): {leaks}"
+    changed = [str(leak) for leak in regional.leaks if leak.put_back]
+    running = [leak.name for leak in regional.leaks if not leak.put_back]
+    parts = [f"left {plural(len(changed), 'setting')} changed (put back): {'; '.join(changed)}"] if changed else []
+    parts += [f"left running: {', '.join(running)}"] if running else []
+    return f"{item.nodeid} {', and '.join(parts)}"

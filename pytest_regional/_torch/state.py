@@ -71,6 +71,16 @@ def reset_dynamo() -> None:
     symbol("torch._dynamo", "reset")()
 
 
+def compiler_stance() -> Any:
+    """Return what ``torch.compiler.set_stance`` set (``torch._dynamo.eval_frame``, 2.11 to 2.15)."""
+    return symbol("torch._dynamo.eval_frame", "_stance")
+
+
+def set_compiler_stance(stance: Any) -> None:
+    """Put back a stance that :func:`compiler_stance` returned."""
+    symbol("torch._dynamo.eval_frame", "_set_stance")(stance)
+
+
 def clear_inductor_caches() -> None:
     """Forget loaded code and every in-memory cache that Inductor registers for a fresh cache (2.11 to 2.15)."""
     symbol("torch._inductor.utils", "clear_caches")()

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from pytest_regional._torch import state
 
 from .cuda_state import gpu_isolated
+from .left_running import left_running, threads
 
 #: Environment variables whose values are cache folders: ours to set, never a leak.
 CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
@@ -37,11 +38,12 @@ _UNTRACKED_CONFIG = frozenset({"torch._inductor.config.aot_inductor.output_path"
 
 @dataclass(frozen=True)
 class Leak:
-    """One thing that a test left changed."""
+    """One thing that a test left changed; ``put_back`` is False where only its name could be noted."""
 
     name: str
     before: Any
     after: Any
+    put_back: bool = True
 
     def __str__(self) -> str:
         return f"{self.name}: {_short(self.before)} -> {_short(self.after)}"
@@ -90,7 +92,7 @@ class Snapshot:
         if leak.name.startswith("environment variable "):
             _set_environment(leak.name.removeprefix("environment variable "), leak.before)
             return
-        _TORCH_STATE[leak.name][1](leak.before)
+        _STATE[leak.name][1](leak.before)
 
 
 class _Missing:
@@ -194,7 +196,16 @@ def _means_the_same(before: Any, after: Any) -> bool:
     return before == Precision(*(part if part != "ieee" else "none" for part in after))
 
 
-_TORCH_STATE: dict[str, tuple[Any, Any]] = {
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # deleted under our feet
+        return "(deleted)"
+
+
+_STATE: dict[str, tuple[Any, Any]] = {
+    "working folder": (_working_folder, os.chdir),
+    "compiler stance": (state.compiler_stance, state.set_compiler_stance),
     "default dtype": (_read("get_default_dtype"), _write("set_default_dtype")),
     "default device": (_read("get_default_device"), _set_default_device),
     "grad mode": (_read("is_grad_enabled"), lambda value: _write("set_grad_enabled")(value)),
@@ -211,7 +222,7 @@ _TORCH_STATE: dict[str, tuple[Any, Any]] = {
 
 
 def _torch_state() -> dict[str, Any]:
-    return {name: read() for name, (read, _) in _TORCH_STATE.items()}
+    return {name: read() for name, (read, _) in _STATE.items()}
 
 
 def seed_everything(seed: int) -> None:
@@ -305,12 +316,13 @@ def isolated(folder: Path, seed: int, *, shared_cache: bool = False) -> Iterator
     with gpu_isolated(), cache_folder(folder), contextlib.nullcontext() if shared_cache else no_shared_cache():
         forget()
         random_state = _random_state()
-        snapshot = Snapshot.take()
+        snapshot, running = Snapshot.take(), threads()
         seed_everything(seed)
         try:
             yield isolation
         finally:
-            isolation.leaks = snapshot.restore()
+            left = (Leak(f"thread {name}", "not there", "running", put_back=False) for name in left_running(running))
+            isolation.leaks = (*snapshot.restore(), *left)
             forget()
             _restore_random_state(random_state)
 

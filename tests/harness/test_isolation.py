@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
@@ -142,7 +145,17 @@ def set_deterministic():
     torch.use_deterministic_algorithms(True)
 
 
+def change_folder():
+    os.chdir("/")
+
+
+def set_stance():
+    torch.compiler.set_stance("force_eager")
+
+
 LEAKS = {
+    change_folder: "working folder",
+    set_stance: "compiler stance",
     set_config: "torch._inductor.config.max_autotune",
     set_nested_config: "torch._inductor.config.triton.cudagraphs",
     grow_config: "torch._dynamo.config.reorderable_logging_functions",
@@ -166,6 +179,25 @@ def test_what_is_left_changed_is_put_back_and_named(leak, monkeypatch):
         leak()
     assert ", ".join(found.name for found in r.leaks) == LEAKS[leak]
     assert before.leaks() == ()
+
+
+def test_a_thread_that_is_left_running_is_named():
+    go_on = threading.Event()
+    thread = threading.Thread(target=go_on.wait, name="mine")
+    ends_in_time = threading.Thread(target=time.sleep, args=(0.05,), name="short")
+    with regional("aot_eager", expects_regions=False) as r:
+        thread.start()
+        ends_in_time.start()
+    assert [(leak.name, leak.put_back) for leak in r.leaks] == [("thread mine", False)]
+    go_on.set()
+    thread.join()
+
+
+def test_threads_of_pools_are_no_leak():
+    with ThreadPoolExecutor(1) as pool:
+        with regional("aot_eager", expects_regions=False) as r:
+            pool.submit(int).result()
+        assert r.leaks == ()
 
 
 def test_nothing_changed_is_no_leak():
