@@ -46,7 +46,7 @@ def memory_limit(most: int | None) -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
     try:
         yield
-    except (MemoryError, RuntimeError) as error:
+    except Exception as error:
         if isinstance(error, MemoryError) or _TORCH_SAYS in str(error):
             _add_note(error, f"--regional-memory lets a test take {most / 2**30:.3g} GiB")
         raise

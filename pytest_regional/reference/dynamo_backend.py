@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from pytest_regional._torch.annotations import preserve_node_meta
 from pytest_regional._torch.autograd_cache import caches_are_on
 from pytest_regional._torch.region_compile import aot_autograd, force_autograd_cache, regional_output_code
 from pytest_regional.reference.caching.outer import OuterCache
+from pytest_regional.reference.caching.pytorchs_key import annotations_in_pytorchs_key
 from pytest_regional.reference.caching.store import open_store
 from pytest_regional.reference.failure import OnRegionError
 from pytest_regional.reference.options import BackendOptionError, BackendOptions, Partitioner, Timing
@@ -93,7 +95,8 @@ def compile_dynamo_graph(
     with pre_grad_passes_done(), preserve_node_meta():
         if uncached:
             compiler = _seen_by_pytorch_cache(compile_graph)
-            return through_aot_autograd(gm, example_inputs, chosen.partitioner, fw_compiler=compiler)
+            with annotations_in_pytorchs_key(gm) if force_autograd_cache() else contextlib.nullcontext():
+                return through_aot_autograd(gm, example_inputs, chosen.partitioner, fw_compiler=compiler)
         cache = OuterCache(open_store(), chosen, plan, key_only)
         return cache.compile(functools.partial(_backend, chosen.partitioner), gm, example_inputs, compile_graph)
 

@@ -375,6 +375,27 @@ def test_pytorchs_cache_is_not_asked_for_the_whole_graph():
     assert (seen["hit"], seen["miss"], seen["regions"]) == (0, 1, 1)
 
 
+def test_pytorchs_cache_in_place_of_ours_tells_annotations_apart():
+    """Who switches ours off and PyTorch's on gets a key with annotations in it."""
+    with torch._functorch.config.patch(force_autograd_cache=True, bundled_autograd_cache=True):
+        outcomes = []
+        for function in (unmarked, program, unmarked, program):
+            _, seen = run(function, *tensors(), options={"outer_cache": False})
+            outcomes.append((seen["hit"], seen["miss"], seen["saved"]))
+    assert outcomes == [(0, 1, 1), (0, 1, 1), (1, 0, 0), (1, 0, 0)]
+
+
+def test_an_annotation_without_meaning_elsewhere_stays_out_of_pytorchs_cache():
+    def marked(x, w):
+        with annotate({"owner": Owner}):
+            return program(x, w)
+
+    with torch._functorch.config.patch(force_autograd_cache=True, bundled_autograd_cache=True):
+        for _ in range(2):
+            _, seen = run(marked, *tensors(), options={"outer_cache": False})
+            assert (seen["hit"], seen["saved"]) == (0, 0)
+
+
 def test_an_annotation_that_means_nothing_elsewhere_is_a_bypass():
     def marked(x, w):
         with annotate({"owner": Owner}):
