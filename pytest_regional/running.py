@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_regional import hypothesis_support
+from pytest_regional import hypothesis_support, worker_restarts
 from pytest_regional.fuzzing import FUZZ, is_fuzz_test
 from pytest_regional.memory import memory_limit
 from pytest_regional.report import fuzzing, junit, terminal
@@ -114,6 +114,11 @@ class RunHooks:
     def pytest_testnodedown(self, node: object, error: object) -> None:
         """Count xdist workers that died: their last test's facts are missing from the totals."""
         self._lost_workers += error is not None
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
+        """Let pytest-xdist replace a worker that a test took along, however many there were."""
+        worker_restarts.allow_one_more(sched.config)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
