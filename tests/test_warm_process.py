@@ -38,6 +38,7 @@ def run(tmp_path):
 
 
 def test_what_a_process_finds(run, tmp_path):
+    run("")  # so that there is a server for this environment
     one = json.loads(run(TELL, "--first", "2", PYTEST_MINE="yes", PYTHONPATH="/nowhere").stdout)
     assert one["torch"]
     assert one["arguments"] == ["--first", "2"]
@@ -81,8 +82,11 @@ def test_one_that_hangs_is_killed(run):
     assert run("print('the next')").stdout == "the next\n"
 
 
-def test_what_torch_reads_on_import_needs_an_interpreter(run):
-    assert not json.loads(run(TELL, TORCH_LOGS="dynamo").stdout)["torch"]
+def test_what_torch_reads_on_import_is_never_anothers(run):
+    """At the first request an interpreter of its own, from the second on a server with that environment."""
+    source = "import torch._inductor.config as config; print(config.compile_threads)"
+    for number in ("3", "5", "5"):
+        assert run(source, TORCHINDUCTOR_COMPILE_THREADS=number).stdout == f"{number}\n"
     assert json.loads(run(TELL, TORCHINDUCTOR_CACHE_DIR="/nowhere").stdout)["torch"]
     assert not json.loads(run(TELL, UNHEARD_OF="3").stdout)["torch"]
 

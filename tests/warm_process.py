@@ -8,7 +8,6 @@ is imported cannot be theirs, so a request that sets such a variable gets a new 
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import select
@@ -24,6 +23,8 @@ SERVER = Path(__file__).parent / "warm_server.py"
 #: use. Everything else may be read by the interpreter or by torch's modules when they are imported.
 READ_LATER = ("PYTEST_", "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "HOME", "USERPROFILE", "TMPDIR")
 READ_LATER += ("COLUMNS", "LINES", "PY_COLORS", "NO_COLOR")
+#: PyTorch's notes to code that it generated in this very process.
+READ_LATER += ("_TORCH",)
 
 
 def run_module(
@@ -43,8 +44,8 @@ def run_module(
         subprocess.TimeoutExpired: it did not end in ``timeout`` seconds, and was killed.
     """
     command = [sys.executable, "-m", module, *arguments]
-    server = _server()
-    if _fixed(server.environment) != _fixed(environment):
+    server = _server_for(environment)
+    if server is None:
         return subprocess.run(
             command,
             cwd=folder,
@@ -83,11 +84,10 @@ def _fixed(environment: Mapping[str, str]) -> dict[str, str]:
 class _Server:
     """The process that forks; it ends with this one, when its standard input is closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         command = [sys.executable, str(SERVER)]
-        self.environment = dict(os.environ)
-        without_path = {name: value for name, value in self.environment.items() if name != "PYTHONPATH"}
-        self._process = subprocess.Popen(command, env=without_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        own = {**environment, "PYTHONPATH": ""}
+        self._process = subprocess.Popen(command, env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._answer(None) == "ready"
 
     def run(self, request: Mapping[str, object], timeout: float | None) -> int:
@@ -115,6 +115,16 @@ class _Server:
         return line.decode().strip()
 
 
-@functools.cache
-def _server() -> _Server:
-    return _Server()
+#: One for each environment that was asked for twice; the first is there from the first request on.
+_SERVERS: dict[frozenset[tuple[str, str]], _Server] = {}
+_ASKED: set[frozenset[tuple[str, str]]] = set()
+_MOST_SERVERS = 3  # each holds half a gigabyte
+
+
+def _server_for(environment: Mapping[str, str]) -> _Server | None:
+    """Return the server of processes in ``environment``, ``None`` where an interpreter of their own is cheaper."""
+    key = frozenset(_fixed(environment).items())
+    if key not in _SERVERS and len(_SERVERS) < _MOST_SERVERS and (key in _ASKED or not _SERVERS):
+        _SERVERS[key] = _Server(environment)
+    _ASKED.add(key)
+    return _SERVERS.get(key)
