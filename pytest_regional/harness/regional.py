@@ -210,10 +210,15 @@ class Regional(InputFactories, OnDevice):
             BadProgramError: the program fails in eager.
         """
         from .check import GivenParity, ParityCheck
+        from .parity_report import ParityError
 
         __tracebackhide__ = True
         how = (self, fn, inputs, backward, level, rtol, atol)
-        report = (GivenParity(*how, compiled) if compiled else ParityCheck(*how)).run()
+        try:
+            report = (GivenParity(*how, compiled) if compiled else ParityCheck(*how)).run()
+        except ParityError as error:
+            self.parity_reports.append(error.report)
+            raise
         self.parity_reports.append(report)
         return report
 

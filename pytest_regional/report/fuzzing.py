@@ -30,8 +30,13 @@ def write(reporter: Any, facts: Sequence[Facts], findings: Path, since: float) -
     if not fuzzed and not died:
         return
     reporter.section("regional fuzzing", sep="=")
-    for name in sorted({_group(fact) for fact in fuzzed}):
-        _write_group(reporter, name, [fact["fuzz"] or {} for fact in fuzzed if _group(fact) == name])
+    # Programs and histories are counted apart, in one lane of one file too.
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for fact in fuzzed:
+        campaign = fact["fuzz"] or {}
+        groups.setdefault((_group(fact), campaign["unit"]), []).append(campaign)
+    for (name, _), shards in sorted(groups.items()):
+        _write_group(reporter, name, shards)
     _write_findings(reporter, fuzzed)
     for note in died:
         reporter.write_line(f"a process died while it judged the program in {note}:", red=True)
@@ -48,8 +53,8 @@ def _shown(note: Path) -> str:
 
 
 def _group(fact: Facts) -> str:
-    lane = (fact["fuzz"] or {})["lane"]
-    return f"{fact['backend']} ({fact['device']}), {fact['suite']}, lane {lane}"
+    campaign = fact["fuzz"] or {}
+    return f"{fact['backend']} ({fact['device']}), {fact['suite']}, lane {campaign['lane']}"
 
 
 def _write_group(reporter: Any, name: str, shards: Sequence[dict[str, Any]]) -> None:

@@ -41,7 +41,7 @@ def fact(shard, findings=(), **fuzz):
         "backend": "torch",
         "device": "cpu",
         "suite": "fuzz/programs",
-        "fuzz": {"lane": "structure", "unit": "program", "shard": shard, "findings": list(findings), **numbers},
+        "fuzz": {"unit": "program", **numbers, "lane": "structure", "shard": shard, "findings": list(findings)},
     }
 
 
@@ -66,6 +66,14 @@ def test_what_several_shards_found_is_told_once_with_the_smallest_program(tmp_pa
         "    2 steps, first seen at program 3, met 3 times: one-2.py",
         "  two: title of two",
         "    1 step, first seen at program 3, met 1 times: two-1.py",
+    ]
+
+
+def test_programs_and_histories_of_one_file_are_counted_apart(tmp_path):
+    lines = written(fact(0), fact(0, unit="history", examples=3), fact(1), notes=tmp_path)
+    assert [line.split(" in ")[0] for line in lines[1:]] == [
+        "torch (cpu), fuzz/programs, lane structure: 3 histories",
+        "torch (cpu), fuzz/programs, lane structure: 20 programs",
     ]
 
 

@@ -229,3 +229,16 @@ def test_what_something_else_compiled():
 
         with pytest.raises(ParityError, match="not searched for"):
             harness.assert_parity(model, x, compiled=lambda m: lambda value: m(value) * 2)
+
+
+def test_a_report_that_is_raised_is_kept_as_well():
+    """The margin of the summary and the chart of errors are about failures first."""
+
+    def wrong(x):
+        return x + (1 if torch.compiler.is_compiling() else 0)
+
+    with pytest.raises(ParityError), regional("aot_eager", expects_regions=False) as r:
+        r.assert_parity(wrong, r.randn(4))
+    (report,) = r.parity_reports
+    assert report.worst_ratio > 1
+    assert report.errors["output"].candidate == pytest.approx(1)
