@@ -64,6 +64,8 @@ class ProjectFile:
         except tomllib.TOMLDecodeError as error:
             raise ProjectFileError(f"{path}: {error}") from error
         section = whole.get("tool", {}).get("pytest-regional", {})
+        if not isinstance(section, dict) or not isinstance(section.get("backends", {}), dict):
+            raise ProjectFileError(f"{path}: [{SECTION}]: expected a table for each backend")
         unknown = [key for key in section if key != "backends"]
         if unknown:
             raise ProjectFileError(f"{path}: [tool.pytest-regional]: {unknown_name('key', unknown[0], ['backends'])}")

@@ -147,6 +147,11 @@ def test_nodes_stand_below_what_they_need():
             assert places[needed][1] < places[index][1]
 
 
+def test_an_order_that_values_contradict_is_drawn_all_the_same():
+    nodes = [node("x", "input"), node("a", "a", [0], after=[2]), node("b", "b", [1])]
+    assert [row for _, row in positions(nodes)] == [0, 1, 2]
+
+
 def test_edges_do_not_cross_where_they_need_not():
     """Two chains side by side, told in an order that would cross them."""
     nodes = [

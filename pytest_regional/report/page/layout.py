@@ -11,13 +11,16 @@ def positions(nodes: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
 
     A node stands one row below the lowest of those that it needs or waits for. In a row nodes are ordered by the mean
     column of those above them (the barycenter heuristic of Sugiyama, Tagawa and Toda, 1981), which keeps edges from
-    crossing; rows are centred.
+    crossing; rows are centred. What a node waits for stands above it where it comes before it in the graph; else the
+    edge goes upwards, as regions that need each other may ask for an order that values contradict.
     """
     import networkx
 
     graph = networkx.DiGraph()
     graph.add_nodes_from(range(len(nodes)))
-    graph.add_edges_from((one, index) for index, node in enumerate(nodes) for one in (*node["inputs"], *node["after"]))
+    graph.add_edges_from(
+        (one, index) for index, node in enumerate(nodes) for one in (*node["inputs"], *node["after"]) if one < index
+    )
     columns: dict[int, float] = {}
     rows: dict[int, int] = {}
     for row, layer in enumerate(networkx.topological_generations(graph)):
