@@ -66,7 +66,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     from pytest_regional.backends.project_file import ProjectFileError
     from pytest_regional.listing import lines
 
-    named = (config.getoption("regional_backend") or "").split(",")
+    named = (config.getoption("regional_backend") or config.getini("regional_backend") or "").split(",")
     try:
         for line in lines([name.strip() for name in named if name.strip()], config.rootpath):
             print(line)

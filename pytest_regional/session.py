@@ -200,7 +200,7 @@ class RegionalSession:
         ) as regional:
             item.stash[HARNESS] = regional
             if self.settings.reports:
-                item.stash[DRAWER] = details.drawer()
+                item.stash[DRAWER] = details.new_drawer()
                 regional.observer.spies.append(item.stash[DRAWER])
             yield regional
         if regional.leaks:

@@ -44,7 +44,7 @@ def time_limit(seconds: float | None, stderr: int = 2, grace: float = GRACE) -> 
     began = processes.now()
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
-        faulthandler.cancel_dump_traceback_later()
+        # The alarm of the grace stays set: what catches this error and goes on ends then.
         stacks = _all_stacks()
         ended = processes.end_started_since(began)
         also = f"; processes that it had started were ended: {len(ended)}" if ended else ""

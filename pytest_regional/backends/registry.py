@@ -49,7 +49,7 @@ def origin(name: str) -> str:
         return "built in"
     entry = _entry_points().get(name)
     if entry is None:
-        return "named on the command line"
+        return "named by --regional-backend or regional_backend"
     package = entry.dist.name if entry.dist else "an unknown package"
     return f"{entry.value}, of {package}"
 

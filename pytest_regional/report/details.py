@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 GRAPHS, NODES, SOURCES, CHARACTERS, EVENTS, ERRORS = 12, 400, 12, 60_000, 200, 60
 
 
-def drawer() -> GraphDrawer:
+def new_drawer() -> GraphDrawer:
     """Return what keeps the graphs of a test that a report shows."""
     from pytest_regional.harness.drawing import GraphDrawer
 
@@ -122,4 +122,4 @@ def _finite(number: float) -> float:
     return number if abs(number) <= 1e300 else 1e300
 
 
-__all__ = ["details_of", "drawer"]
+__all__ = ["details_of", "new_drawer"]

@@ -22,7 +22,7 @@ def test_built_in_backends_and_one_that_is_named(downstream, pytester):
             "    - nested_region_options: *",
             "torch  (built in)",
             "    - share_identical: every partition is compiled on its own",
-            "mine:specification  (named on the command line)",
+            "mine:specification  (named by --regional-backend or regional_backend)",
             "    - rng: no seeds are kept",
         ]
     )
@@ -52,3 +52,9 @@ def test_a_wrong_section_is_a_usage_error(downstream, pytester):
     result = downstream("", "--regional-list-backends")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*unknown key 'backend'*"])
+
+
+def test_one_that_the_ini_file_names(downstream, pytester):
+    pytester.makeini("[pytest]\nregional_backend = nowhere:backend\n")
+    result = downstream("", "--regional-list-backends")
+    result.stdout.fnmatch_lines(["nowhere:backend  (named by *)"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -58,6 +57,18 @@ with time_limit(0.3, grace=0.5):
 """
 
 
+STUBBORN = """
+import time
+
+def go_on():
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:
+            pass
+"""
+
+
 def test_code_that_cannot_be_interrupted_ends_its_process_with_the_stacks():
     done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
@@ -66,7 +77,13 @@ def test_code_that_cannot_be_interrupted_ends_its_process_with_the_stacks():
 
 
 def test_without_a_hang_nothing_is_left_armed():
-    with time_limit(0.2, grace=0.2):
-        pass
-    time.sleep(0.6)
-    assert os.getpid()
+    quiet = STUCK.replace("all(itertools.repeat(True))", "pass") + "\nimport time; time.sleep(1.2); print('alive')"
+    done = subprocess.run([sys.executable, "-c", quiet], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "alive\n", "")
+
+
+def test_code_that_catches_the_interruption_and_goes_on_ends_then():
+    stubborn = STUBBORN + STUCK.replace("all(itertools.repeat(True))", "go_on()")
+    done = subprocess.run([sys.executable, "-c", stubborn], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "Timeout (0:00:00.8" in done.stderr

@@ -98,6 +98,7 @@ def test_what_others_lack_is_not_ours(run):
 @pytest.mark.parametrize(
     ("section", "said"),
     [
+        ("[tool.pytest-regional]\nbackends = 1", "*backends]: expected a table for each backend*"),
         (
             "[tool.pytest-regional]\nbackend = 1",
             "*[[]tool.pytest-regional]: unknown key 'backend'. Did you mean 'backends'*",

@@ -19,11 +19,7 @@ _ORDER = ("passed", *(outcome for outcome in OUTCOMES if outcome != "passed"))
 
 
 def write(report: RunReport, path: Path) -> None:
-    """Write ``report`` to ``path``, whose folder is made.
-
-    Raises:
-        ImportError: jinja2 is missing (torch needs it, so it rarely is).
-    """
+    """Write ``report`` to ``path``, whose folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(html_of(report), encoding="utf-8")
 
