@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_regional import gpus, options
+
 #: How xdist workers find the controller's folder; they inherit the environment.
 FOLDER_VARIABLE = "PYTEST_REGIONAL_FOLDER"
 
@@ -31,7 +33,7 @@ def prepare(config: pytest.Config) -> None:
     folder = root / (worker or "main")
     folder.mkdir(exist_ok=True)
     config.stash[FOLDER] = folder
-    _set_until_the_end(config, _values(root, folder))
+    _set_until_the_end(config, {**_values(root, folder), **_gpu(config)})
 
 
 def _values(root: Path, folder: Path) -> dict[str, str]:
@@ -46,6 +48,11 @@ def _values(root: Path, folder: Path) -> dict[str, str]:
     # for each compiler and set of flags, and without them a kernel takes three times as long (3.9 s, not 1.3).
     defaults = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
     return {**{k: v for k, v in defaults.items() if k not in os.environ}, **values}
+
+
+def _gpu(config: pytest.Config) -> dict[str, str]:
+    gpu = None if options.all_gpus_are_asked(config) else gpus.for_worker(os.environ)
+    return {} if gpu is None else {gpus.VARIABLE: gpu}
 
 
 def _set_until_the_end(config: pytest.Config, values: dict[str, str]) -> None:

@@ -42,6 +42,13 @@ OPTIONS = (
         metavar="DEVICES",
     ),
     Option(
+        "--regional-gpus",
+        "regional_gpus",
+        "What workers of pytest-xdist see of several GPUs: one (the default: a GPU a worker, in turns, of those in "
+        "CUDA_VISIBLE_DEVICES if that is set) or all (for tests that need several).",
+        metavar="one|all",
+    ),
+    Option(
         "--regional-timeout",
         "regional_timeout",
         "Seconds after which a marked test that hangs fails with the stacks of all threads. The run goes on.",
@@ -152,6 +159,11 @@ def is_requested(config: pytest.Config, namespace: argparse.Namespace | None = N
     """Say, before options are resolved, whether a backend was asked for."""
     option = getattr(namespace or config.option, "regional_backend", None)
     return bool(option or config.getini("regional_backend"))
+
+
+def all_gpus_are_asked(config: pytest.Config) -> bool:
+    """Say, before options are resolved, whether each worker is to see all GPUs."""
+    return (getattr(config.known_args_namespace, "regional_gpus", None) or config.getini("regional_gpus")) == "all"
 
 
 def any_given(config: pytest.Config) -> bool:

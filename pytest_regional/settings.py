@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pytest_regional import gpus
 from pytest_regional.fuzz.budget import Budget, BudgetError
 from pytest_regional.options import OFF_REASON, OPTIONS
 
@@ -69,6 +70,7 @@ def resolve(config: pytest.Config) -> Settings:
     _require_torch()
     from pytest_regional.harness.regional import DEFAULT_SEED
 
+    _check_gpus(_value(config, "regional_gpus"))
     known = _value(config, "regional_known_failures")
     seed, fuzz = _value(config, "regional_seed"), _fuzz(_value(config, "regional_fuzz"))
     return Settings(
@@ -90,6 +92,7 @@ def resolve(config: pytest.Config) -> Settings:
 def check_values(config: pytest.Config) -> None:
     """Check the values of options that have no effect while the plugin is off: a typing error stays one."""
     _device_names(config)
+    _check_gpus(_value(config, "regional_gpus"))
     _timeout(_value(config, "regional_timeout"))
     _memory(_value(config, "regional_memory"))
     _seed(_value(config, "regional_seed"), 0)
@@ -165,6 +168,11 @@ def _devices(config: pytest.Config) -> tuple[str, ...]:
         except DeviceError as error:
             raise pytest.UsageError(f"--regional-device: {error}") from error
     return names
+
+
+def _check_gpus(value: Any) -> None:
+    if value not in (None, "", *gpus.CHOICES):
+        raise pytest.UsageError(f"--regional-gpus={value}: expected {' or '.join(gpus.CHOICES)}")
 
 
 def _memory(value: Any) -> int | None:

@@ -23,6 +23,7 @@ SOURCE = """
     def test_parity(regional, n):
         worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
         assert f"/{worker}/tests/" in os.environ["TORCHINDUCTOR_CACHE_DIR"]
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == {"main": "5,3", "gw0": "5", "gw1": "3"}[worker]
         with regional.expect(region_compiles=1, region_cache_hits=0):
             regional.assert_parity(block, *pair(regional, n))
 
@@ -56,8 +57,8 @@ def run(request, tmp_path_factory):
     (folder / "program.py").write_text(PROGRAM)
     (folder / "test_it.py").write_text(HEADER + textwrap.dedent(SOURCE))
     options = ("--regional-backend=torch", "--regional-device=cpu", "-p", "no:randomly", "-p", "no:cacheprovider")
-    reports = ("--junitxml=result.xml", "--regional-report=out/report.json")
-    environment = {**os.environ, "TMPDIR": str(temporary)}
+    reports = ("--junit-xml=result.xml", "--regional-report=out/report.json")
+    environment = {**os.environ, "TMPDIR": str(temporary), "CUDA_VISIBLE_DEVICES": "5,3"}
     done = run_module("pytest", [*options, *reports, *request.param], folder, environment)
     return Run(folder, temporary, pytest.LineMatcher(done.stdout.splitlines()))
 
