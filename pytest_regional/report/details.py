@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pytest_regional.harness.parity_report import ParityReport
     from pytest_regional.harness.record import GeneratedSource
     from pytest_regional.harness.regional import Regional
+    from pytest_regional.harness.training.report import TrainingReport
 
 #: Of one test. A fuzz test compiles thousands of graphs; a whole model has thousands of nodes.
 GRAPHS, NODES, SOURCES, CHARACTERS, EVENTS, ERRORS = 12, 400, 12, 60_000, 200, 60
@@ -103,7 +104,7 @@ def _timeline(events: Sequence[Event]) -> list[dict[str, Any]]:
     ]
 
 
-def _errors(reports: Iterable[ParityReport]) -> list[dict[str, Any]]:
+def _errors(reports: Iterable[ParityReport | TrainingReport]) -> list[dict[str, Any]]:
     found = [
         {
             "where": f"{report.label}: {where}" if report.label else where,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 
@@ -13,3 +15,33 @@ def test_a_file_that_cannot_be_written_is_a_usage_error(downstream, name, said):
     result = downstream("def test_it(): pass", "--regional-backend=aot_eager", f"--regional-report={name}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"*--regional-report*{said}*"])
+
+
+def test_errors_of_a_training_that_holds_and_of_one_that_does_not(downstream, pytester):
+    source = """
+        def train(regional, level):
+            batches = [(regional.randn(3, 4), regional.randn(3, 2)) for _ in range(2)]
+            loss = torch.nn.functional.mse_loss
+            regional.assert_training_parity(torch.nn.Linear(4, 2), batches, loss=loss, compiled=level)
+
+        @pytest.mark.regional_compile
+        def test_holds(regional):
+            train(regional, None)
+
+        @pytest.mark.regional_compile
+        def test_fails(regional):
+            def spoilt(model):
+                model.weight.register_hook(lambda gradient: gradient * 2)
+                return model
+
+            train(regional, spoilt)
+        """
+    result = downstream(source, "--regional-backend=aot_eager", "--regional-device=cpu", "--regional-report=all.json")
+    result.assert_outcomes(passed=1, failed=1)
+    holds, fails = json.loads((pytester.path / "all.json").read_text())["tests"]
+    for test in (holds, fails):
+        errors = {error["where"]: error for error in test["details"]["errors"]}
+        assert {"training: step 1: loss", "training: step 2: gradient of weight"} <= set(errors)
+        gradient = errors["training: step 2: gradient of weight"]
+        assert (gradient["candidate"] <= gradient["allowed"]) is (test is holds)
+    assert holds["worst_parity"] <= 1 < fails["worst_parity"]

@@ -64,10 +64,9 @@ def assert_training_parity(
     tolerance = Tolerance.resolve(level, rtol, atol)
     check = TrainingCheck(regional, model, tuple(batches), compiled, loss, optimizer, tolerance, compiling_steps)
     report = check.run()
+    regional.parity_reports.append(report)
     if not report.ok:
         raise TrainingParityError(report) from check.error
-    reports: list[Any] = regional.parity_reports
-    reports.append(report)
     return report
 
 

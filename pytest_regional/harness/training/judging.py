@@ -14,7 +14,7 @@ import torch
 
 from pytest_regional.harness.parity_report import describe_values
 from pytest_regional.harness.parity_state import LOW_PRECISION_TO_ANCHOR
-from pytest_regional.harness.tolerance import Tolerance, judge
+from pytest_regional.harness.tolerance import Errors, Tolerance, judge
 
 from .report import Drift, StepReport, TrainingMismatch
 from .trainer import TrainingStep
@@ -35,6 +35,7 @@ class StepJudge:
         self.mismatches: list[TrainingMismatch] = []
         self.compared = 0
         self.worst_ratio, self.worst_where = 0.0, ""
+        self.errors: dict[str, Errors] = {}
 
     def report(self, drift: Drift | None) -> StepReport:
         """Return the verdict over this step."""
@@ -54,6 +55,7 @@ class StepJudge:
             worst_where=self.worst_where,
             anchor_unavailable_reason=self.reason,
             drift=drift,
+            errors=self.errors,
         )
 
     def _pairs(self) -> Iterator[tuple[str, tuple[torch.Tensor | None, ...]]]:
@@ -84,6 +86,8 @@ class StepJudge:
     def _judge(self, where: str, candidate: torch.Tensor, eager: torch.Tensor, anchor: torch.Tensor | None) -> None:
         verdict = judge(self.tolerance, candidate, eager, anchor)
         self.compared += 1
+        if verdict.errors is not None:
+            self.errors[where] = verdict.errors
         if verdict.ratio > self.worst_ratio:
             self.worst_ratio, self.worst_where = verdict.ratio, where
         for found in verdict.evidence:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_regional._text import plural
-from pytest_regional.harness.tolerance import ValueEvidence
+from pytest_regional.harness.tolerance import Errors, ValueEvidence
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,10 @@ class Drift:
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step from one starting point: compiled, eager, float64. Errors are the largest of any gradient's element."""
+    """One step from one starting point: compiled, eager, float64.
+
+    Errors of gradients are the largest of any gradient's element; ``errors`` holds those of each tensor of floats.
+    """
 
     number: int
     loss: float
@@ -56,6 +59,7 @@ class StepReport:
     worst_where: str = ""
     anchor_unavailable_reason: str | None = None
     drift: Drift | None = None
+    errors: Mapping[str, Errors] = field(default_factory=dict, compare=False, repr=False)
 
 
 _COLUMNS: tuple[tuple[str, Callable[[StepReport], Any]], ...] = (
@@ -83,6 +87,16 @@ class TrainingReport:
     level: str = "close"
     rule: str = ""
     failure: TrainingMismatch | None = None
+
+    @property
+    def label(self) -> str:
+        """What a run's report calls it, beside comparisons of single calls."""
+        return "training"
+
+    @property
+    def errors(self) -> dict[str, Errors]:
+        """Those of each tensor of floats in each step, by names such as "step 2: gradient of up.weight"."""
+        return {f"step {step.number}: {where}": found for step in self.steps for where, found in step.errors.items()}
 
     @property
     def mismatches(self) -> tuple[TrainingMismatch, ...]:
