@@ -5,11 +5,12 @@ TORCH ?= 2.13.0
 BACKEND ?= reference
 PYTEST_ARGS ?=
 DETECTION_ARGS ?=
+EXAMPLES_ARGS ?=
 PINNED := $(shell sed -n 's/^torch==//p' constraints.txt)
 VENV := $(if $(filter $(PINNED),$(TORCH)),.venv,.venv-torch-$(TORCH))
 RUN := $(VENV)/bin/python -m
 
-.PHONY: conformance gpu services test lint types bench coverage detection property check clean
+.PHONY: conformance gpu services test lint types docs examples bench coverage detection property check clean
 
 conformance: $(VENV)/installed  ## Run the conformance suites on real models; ends with the conformance table.
 	$(RUN) pytest --regional-backend=$(BACKEND) suites $(PYTEST_ARGS)
@@ -29,6 +30,12 @@ lint: $(VENV)/installed  ## Check formatting and lint.
 
 types: $(VENV)/installed  ## Check types.
 	$(RUN) mypy
+
+docs: $(VENV)/installed  ## Build the site of the documentation (build/site); a warning is an error.
+	$(RUN) sphinx --fail-on-warning --keep-going --quiet docs build/site
+
+examples: $(VENV)/installed  ## Build the wheel, install it alone, run some suites from it and the example repositories.
+	$(VENV)/bin/python tools/examples $(EXAMPLES_ARGS)
 
 bench: $(VENV)/installed  ## Print the measurements that the documentation quotes.
 	$(VENV)/bin/python tests/benchmarks/startup.py
@@ -55,7 +62,7 @@ detection: $(VENV)/installed  ## Run suites and fuzzer against faulty backends; 
 property: $(VENV)/installed  ## Partition 10,000 random graphs instead of 150, two ways (about ten minutes).
 	$(RUN) pytest tests/reference/test_partition_property.py --hypothesis-profile=full $(PYTEST_ARGS)
 
-check: lint types test  ## Everything that CI runs.
+check: lint types docs test examples  ## Everything that CI runs.
 
 clean:  ## Remove the environments.
 	rm -rf .venv .venv-torch-*

@@ -18,6 +18,9 @@ from pytest_regional import gpus, options
 #: How xdist workers find the controller's folder; they inherit the environment.
 FOLDER_VARIABLE = "PYTEST_REGIONAL_FOLDER"
 
+#: What names the store of compiled kernels to all processes of the run: `harness.kernel_store.places.VARIABLE`.
+KERNEL_STORE_VARIABLE = "PYTEST_REGIONAL_KERNEL_STORE"
+
 FOLDER: pytest.StashKey[Path] = pytest.StashKey()
 
 
@@ -33,7 +36,7 @@ def prepare(config: pytest.Config) -> None:
     folder = root / (worker or "main")
     folder.mkdir(exist_ok=True)
     config.stash[FOLDER] = folder
-    _set_until_the_end(config, {**_values(root, folder), **_gpu(config)})
+    _set_until_the_end(config, {**_values(root, folder), **_gpu(config), **_kernel_store(config)})
 
 
 def _values(root: Path, folder: Path) -> dict[str, str]:
@@ -53,6 +56,11 @@ def _values(root: Path, folder: Path) -> dict[str, str]:
 def _gpu(config: pytest.Config) -> dict[str, str]:
     gpu = None if options.all_gpus_are_asked(config) else gpus.for_worker(os.environ)
     return {} if gpu is None else {gpus.VARIABLE: gpu}
+
+
+def _kernel_store(config: pytest.Config) -> dict[str, str]:
+    named = options.kernel_store_named(config)
+    return {KERNEL_STORE_VARIABLE: named} if named else {}
 
 
 def _set_until_the_end(config: pytest.Config, values: dict[str, str]) -> None:

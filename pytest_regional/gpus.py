@@ -17,8 +17,8 @@ CHOICES = ("one", "all")
 def for_worker(environ: Mapping[str, str], devices: Path = Path("/dev")) -> str | None:
     """Return what ``CUDA_VISIBLE_DEVICES`` has to be in this worker, or ``None`` where it stays as it is.
 
-    Numbers, UUIDs of GPUs and those of MIG instances are passed on as the caller wrote them. Where workers outnumber the
-    GPUs they take turns; one that takes a dead worker's place has the next number.
+    Numbers, UUIDs of GPUs and those of MIG instances are passed on as the caller wrote them. Workers that outnumber the
+    GPUs take turns; one that takes a dead worker's place has the next number.
 
     Args:
         environ: of the worker, with pytest-xdist's own variables.

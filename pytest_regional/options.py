@@ -62,6 +62,13 @@ OPTIONS = (
         metavar="SIZE",
     ),
     Option(
+        "--regional-kernel-store",
+        "regional_kernel_store",
+        "Where compiled kernels are kept between tests, workers and runs: a folder, or off (default: "
+        "pytest-regional/kernels in the user's folder of caches). Graph caches are fresh for every test all the same.",
+        metavar="DIR|off",
+    ),
+    Option(
         "--regional-fuzz",
         "regional_fuzz",
         "How much each fuzz test may do: a number of programs (500), a time (30s, 10m, 2h), or a profile: ci (a few, "
@@ -163,7 +170,16 @@ def is_requested(config: pytest.Config, namespace: argparse.Namespace | None = N
 
 def all_gpus_are_asked(config: pytest.Config) -> bool:
     """Say, before options are resolved, whether each worker is to see all GPUs."""
-    return (getattr(config.known_args_namespace, "regional_gpus", None) or config.getini("regional_gpus")) == "all"
+    option = getattr(config.known_args_namespace, "regional_gpus", None)
+    return str(option or config.getini("regional_gpus")) == "all"
+
+
+def kernel_store_named(config: pytest.Config) -> str:
+    """Return, before options are resolved, where compiled kernels are to be kept; empty where nothing says so."""
+    named = getattr(config.known_args_namespace, "regional_kernel_store", None) or config.getini(
+        "regional_kernel_store"
+    )
+    return named if not named or named == "off" else str(config.rootpath / named)
 
 
 def any_given(config: pytest.Config) -> bool:

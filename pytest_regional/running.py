@@ -12,6 +12,7 @@ import pytest
 
 from pytest_regional import hypothesis_support, worker_restarts
 from pytest_regional.fuzzing import FUZZ, is_fuzz_test
+from pytest_regional.harness.kernel_store.files import KernelFiles
 from pytest_regional.memory import memory_limit
 from pytest_regional.report import fuzzing, junit, terminal
 from pytest_regional.report.collected import CollectedFacts
@@ -122,10 +123,17 @@ class RunHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write the report, and totals to the JUnit file, in the process that has the facts of all workers."""
+        """Write the report, and totals to the JUnit file, in the process that has the facts of all workers.
+
+        It also brings the store of compiled kernels back to its size.
+        """
         junit.add_to_run(session.config, self._collected.facts)
+        if hasattr(session.config, "workerinput"):
+            return
+        if self._session.settings.kernel_store:
+            KernelFiles(self._session.settings.kernel_store).prune()
         paths = self._session.settings.reports
-        if paths and not hasattr(session.config, "workerinput"):
+        if paths:
             report = report_of(self._session.settings, self._collected.facts, self._lost_workers)
             for path in paths:
                 write_report(report, path)

@@ -98,7 +98,8 @@ class RegionalSession:
         backends, devices = ", ".join(self.settings.backends), ", ".join(self.settings.devices)
         return [
             f"regional: backend {backends}; device {devices}; torch {torch}; seed {self.settings.seed}; "
-            f"caches fresh for every test in {self.config.stash[environment.FOLDER].parent}",
+            f"caches fresh for every test in {self.config.stash[environment.FOLDER].parent}; "
+            f"compiled kernels {f'kept in {self.settings.kernel_store}' if self.settings.kernel_store else 'not kept'}",
             *self._fuzz_header(),
         ]
 

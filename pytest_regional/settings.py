@@ -32,6 +32,7 @@ class Settings:
         devices: names of the devices under test.
         timeout: seconds, or ``None``.
         memory: bytes that a test may take, or ``None``.
+        kernel_store: the folder of compiled kernels, or ``None``.
         seed: of the run.
         fuzz: what each fuzz test may spend.
         fuzz_seed: what fuzz tests draw from; None where a new one is to be drawn for each run.
@@ -46,6 +47,7 @@ class Settings:
     devices: tuple[str, ...]
     timeout: float | None
     memory: int | None
+    kernel_store: Path | None
     seed: int
     fuzz: Budget
     fuzz_seed: int | None
@@ -78,6 +80,7 @@ def resolve(config: pytest.Config) -> Settings:
         devices=_devices(config),
         timeout=_timeout(_value(config, "regional_timeout")),
         memory=_memory(_value(config, "regional_memory")),
+        kernel_store=_kernel_store(_value(config, "regional_kernel_store")),
         seed=_seed(seed, DEFAULT_SEED),
         fuzz=fuzz,
         fuzz_seed=_seed(seed, DEFAULT_SEED) if seed or fuzz.fixed or os.environ.get("CI") else None,
@@ -184,6 +187,17 @@ def _memory(value: Any) -> int | None:
         return bytes_of(str(value))
     except ValueError as error:
         raise pytest.UsageError(f"--regional-memory={value}: expected a size above 0, such as 8G or 500M") from error
+
+
+def _kernel_store(value: Any) -> Path | None:
+    """Return the store that the environment names: the option, if given, was put there before torch was imported."""
+    from pytest_regional.harness.kernel_store.places import VARIABLE, StoreError, chosen_folder
+
+    try:
+        return chosen_folder()
+    except StoreError as error:
+        named = f"--regional-kernel-store={value}" if value else f"{VARIABLE}={os.environ[VARIABLE]}"
+        raise pytest.UsageError(f"{named}: {error}") from error
 
 
 def _timeout(value: Any) -> float | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from pytest_regional.harness.kernel_store import kernels_kept
 from tests import warm_process
 from tests.redis_server import RunningRedis, free_port
 
@@ -40,6 +41,13 @@ def _in_new_process_forks(request, monkeypatch):
     """Save ``in_new_process`` the imports of its interpreter, but where a test asks for the ``real_interpreter``."""
     if "real_interpreter" not in request.fixturenames:
         monkeypatch.setattr("pytest_regional.harness.process.run_interpreter", _forked)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kernels_are_kept():
+    """Keep what the C++ compiler makes for tests that use no harness too: most compile what another has compiled."""
+    with kernels_kept():
+        yield
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from .device import device_under_test
 from .emulating import check_emulation, emulating
 from .endings import check_fallbacks, check_not_vacuous
 from .inputs import InputFactories
+from .kernel_store import kernels_kept
 from .observer import Observer
 from .on_device import OnDevice
 from .options import CompileOptions
@@ -61,7 +62,7 @@ class Regional(InputFactories, OnDevice):
         self.seed = seed
         self.options = options
         self.observer = Observer(scope=self._capture_scope)
-        self.parity_reports: list[ParityReport] = []
+        self.parity_reports: list[ParityReport | TrainingReport] = []
         self.passes_on_graphs = 0
         self.leaks: tuple[isolation.Leak, ...] = ()
         self._backends: dict[Any, Callable[..., Any]] = {}
@@ -374,6 +375,7 @@ def harness(
         check_emulation(regional.device_under_test)
         if isolate:
             stack.enter_context(_isolated(regional, shared_cache=shared_cache))
+        stack.enter_context(kernels_kept())
         stack.enter_context(emulating(regional))
         stack.enter_context(regional.observer.watching())
         _RUNNING.append(regional)

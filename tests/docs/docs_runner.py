@@ -75,10 +75,14 @@ def write_script(block: Block, folder: Path) -> None:
 
 
 class Batch:
-    """All files and scripts of some pages, run once for each set of options."""
+    """All files and scripts of some pages, run once for each set of options.
 
-    def __init__(self, blocks: Sequence[Block], folder: Path) -> None:
+    ``shared`` is a folder in which several processes leave what they ran, so that each set runs in one of them.
+    """
+
+    def __init__(self, blocks: Sequence[Block], folder: Path, shared: Path | None = None) -> None:
         self.folder = write_project(blocks, folder)
+        self._shared = shared or folder
         self._outcomes: dict[str, Counter[str]] = {}
         self._output: dict[str, str] = {}
         self._files: dict[str, list[str]] = {}
@@ -99,7 +103,7 @@ class Batch:
 
     def _run(self, options: str) -> None:
         result = self.folder / f"result-{len(self._output)}.xml"
-        done = run_pytest([*shlex.split(options), *self._files[options], f"--junitxml={result}", "-rs"], self.folder)
+        done = run_pytest([*shlex.split(options), *self._files[options], f"--junit-xml={result}", "-rs"], self.folder)
         self._output[options] = done.stdout + done.stderr
         if result.exists():
             for case in ElementTree.parse(result).getroot().iter("testcase"):

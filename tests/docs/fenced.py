@@ -7,7 +7,8 @@ A directive is an HTML comment on the line before the fence, so that it does not
 
 A block with a title is a file; with ``run`` it is run by pytest with those options and must have that outcome. A Python
 block without a title is a script. A console block with ``run`` is executed, after ``replace: A => B`` edited the files,
-and its output compared; without ``run`` its commands and options must exist.
+and its output compared; without ``run`` its commands and options must exist. What Sphinx makes itself (`{include}` and
+the like) is checked by building the site.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+DOCS = ROOT / "docs"
+PAGES = (
+    ROOT / "README.md",
+    *sorted(DOCS.glob("*.md")),
+    *sorted(DOCS.glob("reference/*.md")),
+    *sorted(DOCS.glob("examples/*/README.md")),
+)
 LANGUAGES = ("python", "console", "toml", "ini", "yaml", "text")
 
 _FENCE = re.compile(r"^( *)(`{3,})(.*)$")
@@ -71,6 +78,9 @@ def blocks_of(page: Path, name: str | None = None) -> list[Block]:
             number += 1
             continue
         end = _closing(lines, number, fence, name)
+        if fence[3].startswith("{"):
+            number = end + 1
+            continue
         comment = _COMMENT.match(lines[number - 1]) if number else None
         blocks.append(_block(name, number + 1, fence, comment, lines[number + 1 : end]))
         number = end + 1
@@ -106,7 +116,12 @@ def _directives(comment: str, where: str) -> dict[str, str]:
 
 def all_blocks() -> list[Block]:
     """Return the blocks of every page."""
-    return [block for page in PAGES for block in blocks_of(page)]
+    return [block for page in PAGES for block in blocks_of(page, name_of(page))]
+
+
+def name_of(page: Path) -> str:
+    """Return what ids and messages call a page: its path below ``docs``."""
+    return str(page.relative_to(DOCS)) if page.is_relative_to(DOCS) else page.name
 
 
 def table(page: str, heading: str) -> list[list[str]]:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 from docs_runner import Batch, check_command, check_console, is_run_by_pytest, run_pytest
-from fenced import PAGES, Block, all_blocks, blocks_of
+from fenced import PAGES, Block, all_blocks, blocks_of, name_of
 
 from pytest_regional.backends.project_file import ProjectFile, tomllib
 from pytest_regional.harness.device import device_under_test
@@ -28,8 +28,9 @@ def _self_tested():
 
 
 @pytest.fixture(scope="module")
-def batch(tmp_path_factory, _self_tested):
-    return Batch(BLOCKS, tmp_path_factory.mktemp("docs") / "project")
+def batch(tmp_path_factory, worker_id, _self_tested):
+    own = tmp_path_factory.getbasetemp()
+    return Batch(BLOCKS, tmp_path_factory.mktemp("docs") / "project", own if worker_id == "master" else own.parent)
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +78,15 @@ def _check_keys(keys, block):
     assert ours <= {option.ini for option in OPTIONS}, block.where
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_to_files(page):
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
     broken = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert not broken
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_page_is_written(page):
-    assert len(page.read_text().split()) > 50
+    text = page.read_text()
+    assert len(text.split()) > 50 or "```{eval-rst}" in text or "```{include}" in text
     blocks_of(page)

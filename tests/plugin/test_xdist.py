@@ -58,7 +58,9 @@ def run(request, tmp_path_factory):
     (folder / "test_it.py").write_text(HEADER + textwrap.dedent(SOURCE))
     options = ("--regional-backend=torch", "--regional-device=cpu", "-p", "no:randomly", "-p", "no:cacheprovider")
     reports = ("--junit-xml=result.xml", "--regional-report=out/report.json")
-    environment = {**os.environ, "TMPDIR": str(temporary), "CUDA_VISIBLE_DEVICES": "5,3"}
+    # Of the outer run's worker, if any, the inner one must not take itself for a worker.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    environment |= {"TMPDIR": str(temporary), "CUDA_VISIBLE_DEVICES": "5,3"}
     done = run_module("pytest", [*options, *reports, *request.param], folder, environment)
     return Run(folder, temporary, pytest.LineMatcher(done.stdout.splitlines()))
 

@@ -1,0 +1,8 @@
+"""Programs that nobody thought of, judged on the backend that the team trains with."""
+
+import pytest
+
+
+@pytest.mark.regional_compile(expects_regions=False)
+def test_programs(regional_fuzz):
+    regional_fuzz.run("structure")

@@ -1,0 +1,151 @@
+"""What a run of the compiler depends on, as a key.
+
+As ccache does in its direct mode (https://ccache.dev/manual/latest.html#_how_ccache_works): sources by content, the
+compiler by path, size and time of change, and all else that can change what it makes.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_regional._torch import cpp_compile
+
+#: Counts what is in a key and how an entry is written.
+FORMAT = 1
+
+# https://gcc.gnu.org/onlinedocs/gcc/Environment-Variables.html
+_VARIABLES = (
+    "CPATH",
+    "C_INCLUDE_PATH",
+    "CPLUS_INCLUDE_PATH",
+    "LIBRARY_PATH",
+    "COMPILER_PATH",
+    "GCC_EXEC_PREFIX",
+    "SOURCE_DATE_EPOCH",
+)
+# A source that includes a file by its place depends on what is there, which is not followed.
+_INCLUDES_BY_PLACE = re.compile(rb'^\s*#\s*include\s*["<]/', re.MULTILINE)
+
+# Precompiled headers, 100 MB each: Inductor itself keeps them outside of all cache folders.
+_NOT_KEPT = (".gch", ".pch")
+
+
+@dataclass(frozen=True)
+class Command:
+    """One run of the compiler.
+
+    Attributes:
+        compiler: its executable.
+        words: the command line behind it, names of files that vary replaced.
+        sources: digests of the files that are compiled or linked, in order.
+        target: the file that it makes.
+    """
+
+    compiler: str
+    words: tuple[str, ...]
+    sources: tuple[str, ...]
+    target: Path
+
+    @classmethod
+    def of(cls, line: str) -> Command | None:
+        """Read a command line; ``None`` for one that is not understood, which is run as it is."""
+        compiler, *words = shlex.split(line)
+        found = shutil.which(compiler)
+        if found is None or words.count("-o") != 1 or words[-1] == "-o" or any(word.startswith("@") for word in words):
+            return None
+        place = words.index("-o") + 1
+        target = Path(words[place])
+        if target.suffix in _NOT_KEPT:
+            return None
+        words[place] = f"<target>{''.join(target.suffixes[-1:])}"
+        digests = []
+        torch = str(cpp_compile.headers().parent)
+        for index, word in enumerate(words):
+            words[index] = word.replace(torch, "<torch>")
+            if word.startswith("-") or not os.path.isfile(word):
+                continue
+            content = Path(word).read_bytes()
+            if _INCLUDES_BY_PLACE.search(content):
+                return None
+            digests.append(hashlib.sha256(content).hexdigest())
+            words[index] = f"<file>{Path(word).suffix}"
+        return cls(found, tuple(words), tuple(digests), target) if digests else None
+
+    def key(self) -> str:
+        """Return the digest of everything that decides what is made."""
+        parts = {
+            "format": FORMAT,
+            "compiler": _identity(self.compiler),
+            "words": self.words,
+            "sources": self.sources,
+            "environment": {name: os.environ.get(name) for name in _VARIABLES},
+            "headers": _headers(),
+            "processor": processor(),
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _identity(executable: str) -> tuple[str, int, int]:
+    path = os.path.realpath(executable)
+    found = os.stat(path)
+    return path, found.st_size, found.st_mtime_ns
+
+
+@functools.cache
+def _headers() -> str:
+    """Return a digest of PyTorch's headers: 0.1 s for 9,000, once in a process.
+
+    An installed wheel's RECORD holds digests of all its files
+    (https://packaging.python.org/en/latest/specifications/recording-installed-packages), so that of another environment
+    with the same wheel is the same. Headers changed later, and those of a source tree, count by size and time.
+    """
+    record, installed = _record()
+    digest = hashlib.sha256(record)
+    root = cpp_compile.headers()
+    for folder, folders, names in os.walk(root):
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            found = os.stat(path)
+            if found.st_mtime > installed:
+                place = os.path.relpath(path, root)
+                digest.update(f"{place}|{found.st_size}|{found.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def _record() -> tuple[bytes, float]:
+    """Return what RECORD says of PyTorch's headers and when it was written; nothing, long ago, without one."""
+    root = cpp_compile.headers()
+    for path in root.parent.parent.glob("torch-*.dist-info/RECORD"):
+        place = os.path.relpath(root, path.parent.parent)
+        lines = [line for line in path.read_bytes().splitlines() if line.startswith(f"{place}/".encode())]
+        if lines:
+            # Whatever installs writes the record last, and file systems round.
+            return b"\n".join(sorted(lines)), path.stat().st_mtime + 2
+    return b"", 0.0
+
+
+@functools.cache
+def processor() -> str:
+    """Return what ``-march=native`` looks at: the machine's kind, and its processor's model and instructions."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    wanted = re.compile(r"(vendor_id|cpu family|model|stepping|cache size|flags|features|cpu \w+)\s*:", re.IGNORECASE)
+    # All processors of a machine are taken for equal.
+    first = lines[: lines.index("")] if "" in lines else lines
+    named = [line for line in first if wanted.match(line) and not line.startswith(("cpu MHz", "cpu cores"))]
+    return "\n".join([platform.system(), platform.machine(), *(named or [platform.processor()])])
+
+
+__all__ = ["FORMAT", "Command", "processor"]

@@ -1,0 +1,71 @@
+"""Triton's compiled kernels and launchers in the store: what ``TRITON_CACHE_MANAGER`` names while a test runs.
+
+Triton's own key of a kernel is a digest of its source, of what it calls, of options, target, compiler and environment
+(``triton.compiler.compile``, 3.6 to 3.9), so a name in the store is that key and the name of the file. Each test still
+has its own ``TRITON_CACHE_DIR``: what is taken from the store is written there first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from triton.runtime.cache import FileCacheManager
+
+from .commands import FORMAT, processor
+from .files import KernelFiles
+from .places import chosen_folder
+
+_GROUP = "__grp__"  # before the name of a file that lists others by their paths: another folder has other paths
+
+
+class StoredBinaries(FileCacheManager):  # type: ignore[misc]
+    """Triton's manager of the files of one key, with the store behind its folder."""
+
+    def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
+        super().__init__(key, override=override, dump=dump)
+        folder = None if override or dump else chosen_folder()
+        self._store = KernelFiles(folder) if folder else None
+
+    def get_file(self, filename: str) -> str | None:
+        """Return the path of a file of this key, from the test's folder or from the store."""
+        path: str | None = super().get_file(filename)
+        if path is None and self._store and not filename.startswith(_GROUP):
+            content = self._store.read(self._name(filename))
+            path = None if content is None else super().put(content, filename)
+        return path
+
+    def put(self, data: bytes | str, filename: str, binary: bool = True) -> str:
+        """Write a file of this key."""
+        path: str = super().put(data, filename, binary)
+        if self._store and not filename.startswith(_GROUP):
+            self._store.put(self._name(filename), Path(path))
+        return path
+
+    def get_group(self, filename: str) -> dict[str, str] | None:
+        """Return the paths of the files that belong to ``filename``; all of them, or ``None``."""
+        paths: dict[str, str] | None = super().get_group(filename)
+        if paths is not None or self._store is None:
+            return paths
+        listed = self._store.read(self._name(_GROUP + filename))
+        found = {name: self.get_file(name) for name in json.loads(listed)} if listed else {}
+        paths = {name: path for name, path in found.items() if path is not None}
+        if not paths or len(paths) != len(found):
+            return None
+        super().put_group(filename, paths)
+        return paths
+
+    def put_group(self, filename: str, group: dict[str, str]) -> Any:
+        """Note which files belong to ``filename``."""
+        written = super().put_group(filename, group)
+        if self._store:
+            self._store.keep(self._name(_GROUP + filename), json.dumps(sorted(group)).encode())
+        return written
+
+    def _name(self, filename: str) -> str:
+        return hashlib.sha256(f"{FORMAT}|{processor()}|{self.key}|{filename}".encode()).hexdigest()
+
+
+__all__ = ["StoredBinaries"]

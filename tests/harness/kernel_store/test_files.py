@@ -1,0 +1,144 @@
+"""Kernels as files: whole or not there, checked, bounded, and nobody's but the user's."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import signal
+import time
+
+import pytest
+
+from pytest_regional.harness.kernel_store.files import KernelFiles
+from pytest_regional.harness.kernel_store.places import StoreError, chosen_folder, default_folder, prepared
+
+
+def key_of(number):
+    return hashlib.sha256(str(number).encode()).hexdigest()
+
+
+@pytest.fixture
+def files(tmp_path):
+    return KernelFiles(prepared(tmp_path / "store"))
+
+
+def only_file(files):
+    (path,) = files.folder.glob("??/*")
+    return path
+
+
+def test_what_was_kept_is_written_where_it_is_wanted(files, tmp_path):
+    made, wanted = tmp_path / "made.so", tmp_path / "wanted.so"
+    made.write_bytes(b"library")
+    assert not files.take(key_of(1), wanted)
+    assert not wanted.exists()
+    files.put(key_of(1), made)
+    assert files.take(key_of(1), wanted)
+    assert wanted.read_bytes() == b"library"
+    assert os.access(wanted, os.X_OK)
+    assert (files.made, files.taken) == (1, 1)
+
+
+def test_damage_to_what_was_taken_is_not_damage_to_the_store(files, tmp_path):
+    files.write(key_of(1), b"library")
+    files.take(key_of(1), tmp_path / "a.so")
+    (tmp_path / "a.so").write_bytes(b"damaged")
+    assert files.read(key_of(1)) == b"library"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda b: b[:-1], lambda b: b"", lambda b: b[:10], lambda b: b[:-1] + b"x", lambda b: b"x" + b[1:]],
+    ids=["shorter", "empty", "no content", "end changed", "digest changed"],
+)
+def test_a_damaged_kernel_is_none_and_goes(files, damage):
+    files.write(key_of(1), b"library")
+    path = only_file(files)
+    path.write_bytes(damage(path.read_bytes()))
+    assert files.read(key_of(1)) is None
+    assert not path.exists()
+
+
+def test_the_longest_unused_go_first(files):
+    for number in range(4):
+        files.write(key_of(number), bytes(1000))
+        path = files.folder / key_of(number)[:2] / key_of(number)[2:]
+        os.utime(path, (number, number))
+    files.read(key_of(0))
+    assert files.prune(limit=2200) == 2
+    assert [files.read(key_of(number)) is not None for number in range(4)] == [True, False, False, True]
+    assert files.prune(limit=2200) == 0
+
+
+def test_what_a_killed_process_left_goes_after_an_hour(files):
+    files.write(key_of(1), b"library")
+    folder = only_file(files).parent
+    old, new = folder / ".tmp-old", folder / ".tmp-new"
+    for path, age in ((old, 4000), (new, 10)):
+        path.write_bytes(b"half")
+        os.utime(path, (time.time() - age, time.time() - age))
+    files.prune()
+    assert not old.exists()
+    assert new.exists()
+
+
+def write_for_ever(folder):
+    files = KernelFiles(folder)
+    for number in range(10**9):
+        files.write(key_of(number % 5), bytes([number % 5]) * 300_000)
+
+
+def test_writers_that_are_killed_leave_whole_kernels_or_none(files):
+    context = multiprocessing.get_context("fork")
+    for _ in range(6):
+        writers = [context.Process(target=write_for_ever, args=(files.folder,)) for _ in range(2)]
+        for writer in writers:
+            writer.start()
+        time.sleep(0.05)
+        for writer in writers:
+            os.kill(writer.pid, signal.SIGKILL)
+            writer.join()
+        for number in range(5):
+            path = files.folder / key_of(number)[:2] / key_of(number)[2:]
+            assert not path.exists() or files.read(key_of(number)) == bytes([number]) * 300_000
+
+
+def test_a_full_disk_costs_the_keeping_alone(files, tmp_path, monkeypatch):
+    def full(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pytest_regional.harness.kernel_store.files._write", full)
+    (tmp_path / "made.so").write_bytes(b"library")
+    files.put(key_of(1), tmp_path / "made.so")
+    assert files.made == 0
+    assert files.read(key_of(1)) is None
+
+
+def test_the_folder_is_the_users_alone(tmp_path):
+    folder = prepared(tmp_path / "new" / "store")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o770)
+    with pytest.raises(StoreError, match="can be written to by others, and what is in it gets executed: chmod go-w"):
+        prepared(folder)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be made"):
+        prepared(tmp_path / "file" / "store")
+
+
+def test_where_it_is_unless_something_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_folder() == tmp_path / "pytest-regional" / "kernels"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert default_folder() == tmp_path / "home" / ".cache" / "pytest-regional" / "kernels"
+
+
+def test_a_home_that_cannot_be_written_means_no_store(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.delenv("PYTEST_REGIONAL_KERNEL_STORE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert chosen_folder() is None
+    monkeypatch.setenv("PYTEST_REGIONAL_KERNEL_STORE", str(tmp_path / "file" / "store"))
+    with pytest.raises(StoreError):
+        chosen_folder()
