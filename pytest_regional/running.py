@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 import unittest
 from collections.abc import Generator, Iterator
@@ -14,9 +15,10 @@ from pytest_regional import hypothesis_support, worker_restarts
 from pytest_regional.fuzzing import FUZZ, is_fuzz_test
 from pytest_regional.harness.kernel_store.files import KernelFiles
 from pytest_regional.memory import memory_limit
-from pytest_regional.report import fuzzing, junit, terminal
+from pytest_regional.report import fuzzing, junit, progress, terminal
 from pytest_regional.report.collected import CollectedFacts
 from pytest_regional.report.files import write_report
+from pytest_regional.report.progress import RunningNote
 from pytest_regional.report.this_run import report_of
 from pytest_regional.timeout import time_limit
 
@@ -33,6 +35,7 @@ class RunHooks:
         self._collected = CollectedFacts()
         self._lost_workers = 0
         self._began = time.time()
+        self._note = RunningNote(session.folder_of_notes, os.environ.get("PYTEST_XDIST_WORKER", "main"))
 
     @pytest.fixture(autouse=True)
     def _regional_isolation(self, request: pytest.FixtureRequest) -> Iterator[Any]:
@@ -47,24 +50,21 @@ class RunHooks:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Keep PyTorch's structured trace out of pytest's log capture while a marked test runs."""
+        """Keep PyTorch's structured trace out of pytest's log capture while a marked test runs, and note the test."""
         from pytest_regional.session import TARGET
 
         if TARGET not in item.stash:
             return (yield)
         from pytest_regional._torch.logs import structured_trace_off
 
-        with structured_trace_off():
+        with structured_trace_off(), self._note.about(item.nodeid):
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, Any, Any]:
-        """Show how far campaigns are, those of xdist workers too, in the process that has the terminal."""
-        terminal = session.config.pluginmanager.has_plugin("terminalreporter")
-        if not terminal or session.config.getoption("regional_fuzz") is None:
+        """Say which tests take long, and how far campaigns are, of xdist workers too, where the terminal is."""
+        if not session.config.pluginmanager.has_plugin("terminalreporter"):
             return (yield)
-        from pytest_regional.report import progress
-
         with progress.ProgressLines(self._session.folder_of_notes, progress.EVERY):
             return (yield)
 
@@ -112,9 +112,10 @@ class RunHooks:
         node.workerinput["regional_fuzz_seed"] = self._session.fuzz_seed
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: object, error: object) -> None:
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Count xdist workers that died: their last test's facts are missing from the totals."""
         self._lost_workers += error is not None
+        RunningNote(self._session.folder_of_notes, node.gateway.id).forget()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:

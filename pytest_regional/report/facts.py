@@ -1,7 +1,8 @@
 """The facts of one marked test: plain data that rides on its report, through xdist too.
 
-Documented shape: a dictionary with ``version`` 1, ``test`` (node id), ``suite``, ``backend``, ``device``, and, once the
-test ran, ``counters`` (name to count), ``worst_parity`` (largest error over allowed error, at most 1e300, or ``None``),
+Documented shape: a dictionary with ``version`` 1, ``test`` (node id), ``suite``, ``backend``, ``device``, ``requires``
+(the capabilities that it needs), and, once the test ran, ``counters`` (name to count), ``worst_parity`` (largest error
+over allowed error, at most 1e300, or ``None``),
 ``compile_seconds`` (of all code generations together), ``slowest_compiles`` (the slowest first, each ``seconds`` and
 ``what``) and ``causes`` (of the counters in :data:`EXPLAINED`: how often what moved them). A fuzz test also has
 ``fuzz``: see :attr:`pytest_regional.fuzzing.FuzzTest.facts`. Where a report is asked for, ``details`` holds what
@@ -44,6 +45,7 @@ class Facts(TypedDict):
     suite: str
     backend: str
     device: str
+    requires: list[str]
     outcome: str
     counters: dict[str, int]
     worst_parity: float | None
@@ -66,6 +68,7 @@ def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str
         "suite": suite_of(item.nodeid),
         "backend": target.spec.name,
         "device": regional.device_under_test.name if regional else _device_name(target.device),
+        "requires": list(target.mark.requires),
         "counters": dict(regional.counters) if regional else {},
         "worst_parity": max(ratios, default=None),
         "compile_seconds": round(sum(one.seconds for one in regional.observer.compile_times), 3) if regional else 0.0,

@@ -1,17 +1,19 @@
-"""How far campaigns are, while they run: each fuzz test keeps a note, and the process with the terminal reads them.
+"""How far campaigns are, and which tests take long: each keeps a note, and the process with the terminal reads them.
 
 Notes are files, so that campaigns of xdist workers show as well; a worker that dies leaves its last one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from pytest_regional._text import plural
 from pytest_regional.fuzz.budget import duration
@@ -63,8 +65,34 @@ class ProgressNote:
         self._path.unlink(missing_ok=True)
 
 
+class RunningNote:
+    """The note of one process, which test it runs; a worker that dies leaves its last one.
+
+    Args:
+        notes: the folder of notes, which is made.
+        process: what tells this process from others of the run.
+    """
+
+    def __init__(self, notes: Path, process: str) -> None:
+        notes.mkdir(exist_ok=True)
+        self._path = notes / f"running-{process}.json"
+
+    def forget(self) -> None:
+        """Take the note away."""
+        self._path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def about(self, test: str) -> Iterator[None]:
+        """Note that ``test`` runs, for as long as it does."""
+        self._path.write_text(json.dumps({"test": test, "began": time.time()}))
+        try:
+            yield
+        finally:
+            self.forget()
+
+
 class ProgressLines:
-    """Writes a line to the terminal now and then, as long as campaigns run.
+    """Writes a line to the terminal now and then, as long as campaigns run or a test takes long.
 
     While a test runs, what is written to standard output is captured: made before the first test, this object keeps the
     terminal for itself.
@@ -78,7 +106,7 @@ class ProgressLines:
         self._notes = notes
         self._every = every
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._write, name="regional-fuzz-progress", daemon=True)
+        self._thread = threading.Thread(target=self._write, name="regional-progress", daemon=True)
 
     def __enter__(self) -> ProgressLines:
         """Begin."""
@@ -96,12 +124,12 @@ class ProgressLines:
     def _write(self) -> None:
         before = ""
         while not self._over.wait(self._every):
-            line = progress_line(self._notes)
-            if line and line != before:
+            lines = "\n".join(filter(None, (progress_line(self._notes), slow_line(self._notes, self._every))))
+            if lines and lines != before:
                 # pytest stands behind the dots of its tests, most of the time.
-                self._terminal.write(f"\n{line}\n")
+                self._terminal.write(f"\n{lines}\n")
                 self._terminal.flush()
-            before = line
+            before = lines
 
 
 def _standard_output() -> TextIO:
@@ -114,10 +142,26 @@ def _standard_output() -> TextIO:
 
 def progress_line(notes: Path) -> str:
     """Return one line about all campaigns that run; empty where none does."""
-    texts = []
-    for path in sorted(notes.glob("progress-*.json")):
-        try:
-            texts.append(json.loads(path.read_text())["text"])
-        except FileNotFoundError:
-            continue  # it ended just now
+    texts = [note["text"] for note in _notes(notes, "progress")]
     return f"regional fuzzing: {'; '.join(texts)}" if texts else ""
+
+
+def slow_line(notes: Path, longer_than: float) -> str:
+    """Return one line about the tests that have run for more seconds than ``longer_than``; empty where none has.
+
+    Campaigns tell of themselves.
+    """
+    campaigns = {note["text"].partition(" ")[0] for note in _notes(notes, "progress")}
+    texts = []
+    for note in _notes(notes, "running"):
+        seconds = round(time.time() - note["began"])
+        if seconds > longer_than and note["test"].rpartition("::")[2] not in campaigns:
+            texts.append(f"{note['test']} for {duration(seconds)}")
+    return f"regional: still running {'; '.join(texts)}" if texts else ""
+
+
+def _notes(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
+    for path in sorted(folder.glob(f"{kind}-*.json")):
+        # It ends, or begins, just now.
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+            yield json.loads(path.read_text())

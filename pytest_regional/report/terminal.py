@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from . import capabilities
 from .document import BAD
 from .facts import EXPLAINED, Facts
 
@@ -31,6 +32,8 @@ def write(reporter: Any, facts: Sequence[Facts], lost_workers: int) -> None:
     _write_totals(reporter, facts)
     _write_slowest(reporter, facts)
     _write_causes(reporter, facts)
+    for line in capabilities.advice(facts):
+        reporter.write_line(line)
     if lost_workers:
         reporter.write_line(f"{lost_workers} workers were lost: the totals are incomplete", red=True)
 

@@ -1,11 +1,11 @@
-"""Lines about campaigns that run, written by a thread."""
+"""Lines about campaigns that run and tests that take long, written by a thread."""
 
 import threading
 import time
 
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.campaign import CampaignResult
-from pytest_regional.report.progress import ProgressLines, ProgressNote, progress_line
+from pytest_regional.report.progress import ProgressLines, ProgressNote, RunningNote, progress_line, slow_line
 
 
 def noted(folder, name, examples):
@@ -40,5 +40,26 @@ def test_the_thread_ends_with_the_run(tmp_path):
     with ProgressLines(tmp_path, every=3600):
         running = [thread.name for thread in threading.enumerate()]
 
-    assert "regional-fuzz-progress" in running
-    assert "regional-fuzz-progress" not in [thread.name for thread in threading.enumerate()]
+    assert "regional-progress" in running
+    assert "regional-progress" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_test_that_takes_long_is_named(tmp_path):
+    first, second = RunningNote(tmp_path / "notes", "gw0"), RunningNote(tmp_path / "notes", "gw1")
+    with first.about("test_a.py::test_slow[torch]"), second.about("test_b.py::test_other"):
+        time.sleep(0.05)
+        assert slow_line(tmp_path / "notes", longer_than=3600) == ""
+        assert slow_line(tmp_path / "notes", longer_than=-1) == (
+            "regional: still running test_a.py::test_slow[torch] for 0 s; test_b.py::test_other for 0 s"
+        )
+        second.forget()
+        assert "test_b" not in slow_line(tmp_path / "notes", longer_than=-1)
+    assert slow_line(tmp_path / "notes", longer_than=-1) == ""
+
+
+def test_a_campaign_is_not_told_of_twice(tmp_path):
+    with RunningNote(tmp_path, "gw0").about("test_a.py::test_a"):
+        note = noted(tmp_path, "test_a", 3)
+        assert slow_line(tmp_path, longer_than=-1) == ""
+        note.close()
+        assert slow_line(tmp_path, longer_than=-1) != ""

@@ -83,3 +83,37 @@ def test_it_is_not_shown_otherwise(downstream):
     result = downstream(FAILING, "--regional-backend=torch")
 
     result.stdout.no_fnmatch_line("*regional: what was compiled*")
+
+
+def test_a_capability_whose_tests_all_fail_is_most_likely_absent(downstream):
+    source = """
+        @pytest.mark.parametrize("passes", [0, 0])
+        @pytest.mark.regional_compile(requires=("rng",), expects_regions=False)
+        def test_draws(regional, passes):
+            assert passes
+
+        @pytest.mark.regional_compile(requires=("mutation", "backward"), expects_regions=False)
+        def test_mutates(regional):
+            assert False
+
+        @pytest.mark.parametrize("passes", [0, 1, 1])
+        @pytest.mark.regional_compile(requires=("backward",), expects_regions=False)
+        def test_trains(regional, passes):
+            assert passes
+
+        @pytest.mark.regional_compile(requires=("dynamic_shapes",), expects_regions=False)
+        def test_sizes(regional):
+            pass
+    """
+    result = downstream(source, "--regional-backend=aot_eager")
+
+    declared = "declare it absent if it is: [[]tool.pytest-regional.backends.aot_eager] disclaims = { %s = *}*"
+    result.stdout.fnmatch_lines(
+        [
+            "*regional conformance*",
+            "backward of aot_eager: 2 of 4 tests that need it failed; it is there, with defects",
+            f"mutation of aot_eager: the only test that needs it failed; {declared % 'mutation'}",
+            f"rng of aot_eager: all 2 tests that need it failed; {declared % 'rng'}",
+        ]
+    )
+    result.stdout.no_fnmatch_line("dynamic_shapes of*")

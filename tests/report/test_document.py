@@ -18,6 +18,7 @@ def fact(test, outcome="passed", *, backend="reference", device="cpu", seconds=0
         "suite": "it",
         "backend": backend,
         "device": device,
+        "requires": [],
         "outcome": outcome,
         "counters": counters,
         "worst_parity": None,
