@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,18 +17,25 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
+    from pytest_regional.timeout import TimeLimit
+
+
+class _TimeIsUp(BaseException):
+    """The time limit of a test: Hypothesis would take the limit's own error for that of one example, and go on."""
+
 
 _SETTINGS = "_hypothesis_internal_use_settings"
 
 
 @contextlib.contextmanager
-def adapted(item: pytest.Item, regional: Regional, examples: str | None) -> Iterator[None]:
+def adapted(item: pytest.Item, regional: Regional, examples: str | None, limit: TimeLimit) -> Iterator[None]:
     """While the context lasts, reset ``regional`` before each example of ``item``'s property test.
 
     Args:
         item: any test.
         regional: its harness.
         examples: where failing examples are kept; what the test or Hypothesis says where None.
+        limit: the time limit of the whole test.
     """
     function: Any = getattr(item, "obj", None)
     if not getattr(function, "is_hypothesis_test", False):
@@ -37,15 +45,31 @@ def adapted(item: pytest.Item, regional: Regional, examples: str | None) -> Iter
     owner: Any = getattr(function, "__func__", function)
     inner, settings = handle.inner_test, getattr(owner, _SETTINGS, None)
 
+    failures: list[str] = []
+
     @functools.wraps(inner)
     def one_example(*arguments: Any, **keywords: Any) -> Any:
-        regional.reset()
-        return inner(*arguments, **keywords)
+        if limit.error:
+            raise _TimeIsUp
+        try:
+            regional.reset()
+            return inner(*arguments, **keywords)
+        except BaseException as error:
+            if limit.error:
+                raise _TimeIsUp from None
+            failures.append("".join(traceback.format_exception_only(error)).strip())
+            raise
 
     handle.inner_test = one_example
     setattr(owner, _SETTINGS, _answered(settings, examples, item.config.rootpath))
     try:
         yield
+    except BaseException:
+        if limit.error is None:
+            raise
+        if failures:
+            limit.error.add_note(f"Before that an example had failed, the last with: {failures[-1]}")
+        raise limit.error from None
     finally:
         handle.inner_test = inner
         if settings is None:

@@ -92,9 +92,9 @@ class RunHooks:
         with (
             _located_skips(),
             skipping_unsupported(regional, _skip),
-            hypothesis_support.adapted(item, regional, self._session.settings.examples),
             # A fuzz test limits the time of each program.
-            time_limit(None if is_fuzz_test(item) else self._session.settings.timeout, _stderr(item.config)),
+            time_limit(None if is_fuzz_test(item) else self._session.settings.timeout, _stderr(item.config)) as limit,
+            hypothesis_support.adapted(item, regional, self._session.settings.examples, limit),
             memory_limit(self._session.settings.memory),
         ):
             result = yield

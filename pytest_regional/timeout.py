@@ -9,6 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import FrameType
 
 from _pytest.outcomes import Failed
@@ -23,12 +24,19 @@ class RegionalTimeoutError(Failed):
     """
 
 
+@dataclass
+class TimeLimit:
+    """The limit of one test; ``error`` is what was raised when it was reached."""
+
+    error: RegionalTimeoutError | None = None
+
+
 #: Seconds for which code that cannot be interrupted may go on past its limit.
 GRACE = 10.0
 
 
 @contextlib.contextmanager
-def time_limit(seconds: float | None, stderr: int = 2, grace: float = GRACE) -> Iterator[None]:
+def time_limit(seconds: float | None, stderr: int = 2, grace: float = GRACE) -> Iterator[TimeLimit]:
     """Raise :class:`RegionalTimeoutError` inside when it takes longer than ``seconds``, and end what it started.
 
     Uses ``SIGALRM``, hence the main thread and no Windows; elsewhere it does nothing, as a timeout that cannot
@@ -37,8 +45,9 @@ def time_limit(seconds: float | None, stderr: int = 2, grace: float = GRACE) -> 
     pytest-xdist that is the end of one worker, and of the test that it ran.
     """
     usable = hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
+    limit = TimeLimit()
     if seconds is None or not usable:
-        yield
+        yield limit
         return
 
     began = processes.now()
@@ -48,13 +57,16 @@ def time_limit(seconds: float | None, stderr: int = 2, grace: float = GRACE) -> 
         stacks = _all_stacks()
         ended = processes.end_started_since(began)
         also = f"; processes that it had started were ended: {len(ended)}" if ended else ""
-        raise RegionalTimeoutError(f"still running after --regional-timeout={seconds:g} seconds{also}\n{stacks}")
+        limit.error = RegionalTimeoutError(
+            f"still running after --regional-timeout={seconds:g} seconds{also}\n{stacks}"
+        )
+        raise limit.error
 
     previous = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     faulthandler.dump_traceback_later(seconds + grace, exit=True, file=stderr)
     try:
-        yield
+        yield limit
     finally:
         faulthandler.cancel_dump_traceback_later()
         signal.setitimer(signal.ITIMER_REAL, 0)

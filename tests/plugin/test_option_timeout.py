@@ -52,6 +52,32 @@ def test_a_hang_inside_a_parity_check_is_not_taken_for_the_programs_own_error(do
     result.stdout.fnmatch_lines(["*still running after --regional-timeout=2 seconds*"])
 
 
+def test_a_property_test_ends_too_and_says_what_had_failed(downstream):
+    """Hypothesis takes a failure for that of one example, and would look for a smaller one that fails so."""
+    result = downstream(
+        """
+        import time
+        from hypothesis import given, strategies as st
+
+        @given(size=st.integers(0, 10**6))
+        @pytest.mark.regional_compile(expects_regions=False)
+        def test_slow(regional, size):
+            time.sleep(0.4)
+            assert size < 10, "too large"
+
+        @pytest.mark.regional_compile
+        def test_next(regional):
+            regional.assert_parity(block, *pair(regional))
+        """,
+        "--regional-backend=aot_eager",
+        "--regional-timeout=3",
+    )
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(
+        ["*still running after --regional-timeout=3 seconds*", "*an example had failed, the last with: *too large*"]
+    )
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "soon"])
 def test_a_wrong_value_is_a_usage_error(downstream, value):
     result = downstream(HANG, "--regional-backend=aot_eager", f"--regional-timeout={value}")
