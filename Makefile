@@ -59,7 +59,7 @@ coverage: $(VENV)/installed  ## Print which functions the emulated GPU gets righ
 detection: $(VENV)/installed  ## Run suites and fuzzer against faulty backends; print who notices what (about two hours).
 	$(RUN) tests.mutants.detection --write --json build/detection.json $(DETECTION_ARGS)
 
-property: $(VENV)/installed  ## Partition 10,000 random graphs instead of 150, two ways (about ten minutes).
+property: $(VENV)/installed  ## Partition 10,000 random graphs instead of 100, two ways (about ten minutes).
 	$(RUN) pytest tests/reference/test_partition_property.py --hypothesis-profile=full $(PYTEST_ARGS)
 
 check: lint types docs test examples  ## Everything that CI runs.

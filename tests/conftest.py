@@ -14,7 +14,7 @@ from tests import warm_process
 from tests.redis_server import RunningRedis, free_port
 
 settings.register_profile(
-    "ci", max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    "ci", max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 settings.register_profile("full", settings.get_profile("ci"), max_examples=10_000, derandomize=False)
 settings.load_profile("ci")

@@ -75,14 +75,10 @@ def write_script(block: Block, folder: Path) -> None:
 
 
 class Batch:
-    """All files and scripts of some pages, run once for each set of options.
+    """All files and scripts of some pages, run once for each set of options."""
 
-    ``shared`` is a folder in which several processes leave what they ran, so that each set runs in one of them.
-    """
-
-    def __init__(self, blocks: Sequence[Block], folder: Path, shared: Path | None = None) -> None:
+    def __init__(self, blocks: Sequence[Block], folder: Path) -> None:
         self.folder = write_project(blocks, folder)
-        self._shared = shared or folder
         self._outcomes: dict[str, Counter[str]] = {}
         self._output: dict[str, str] = {}
         self._files: dict[str, list[str]] = {}

@@ -6,7 +6,7 @@ import configparser
 import re
 
 import pytest
-from docs_runner import Batch, check_command, check_console, is_run_by_pytest, run_pytest
+from docs_runner import Batch, check_command, check_console, is_run_by_pytest, options_of, run_pytest
 from fenced import PAGES, Block, all_blocks, blocks_of, name_of
 
 from pytest_regional.backends.project_file import ProjectFile, tomllib
@@ -28,9 +28,8 @@ def _self_tested():
 
 
 @pytest.fixture(scope="module")
-def batch(tmp_path_factory, worker_id, _self_tested):
-    own = tmp_path_factory.getbasetemp()
-    return Batch(BLOCKS, tmp_path_factory.mktemp("docs") / "project", own if worker_id == "master" else own.parent)
+def batch(tmp_path_factory, _self_tested):
+    return Batch(BLOCKS, tmp_path_factory.mktemp("docs") / "project")
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +37,12 @@ def pytest_help(tmp_path_factory):
     return run_pytest(["--help"], tmp_path_factory.mktemp("help")).stdout
 
 
-@pytest.mark.parametrize("block", _chosen(is_run_by_pytest))
-def test_python_block_does_what_the_page_says(block: Block, batch):
-    batch.check(block)
+@pytest.mark.parametrize("options", sorted({options_of(block) for block in BLOCKS if is_run_by_pytest(block)}))
+def test_python_blocks_do_what_their_pages_say(options: str, batch):
+    """All of one set of options in one process, and in one test: several xdist workers would each run them."""
+    for block in BLOCKS:
+        if is_run_by_pytest(block) and options_of(block) == options:
+            batch.check(block)
 
 
 @pytest.mark.parametrize("block", _chosen(lambda b: b.language == "console" and "run" in b.directives))

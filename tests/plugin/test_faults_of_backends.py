@@ -107,12 +107,12 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("a compile hangs", "hangs", "failed", "*still running after --regional-timeout=5 seconds*in hangs*"),
+    Row("a compile hangs", "hangs", "failed", "*still running after --regional-timeout=3 seconds*in hangs*"),
     Row(
         "a compiler that it started hangs",
         "compiler_hangs",
         "failed",
-        "*--regional-timeout=5 seconds; processes that it had started were ended: 2*",
+        "*--regional-timeout=3 seconds; processes that it had started were ended: 2*",
     ),
     Row("it calls `sys.exit`", "exits", "failed", "*SystemExit: 3*"),
     Row("it takes too much memory", "greedy", "failed", "*--regional-memory lets a test take 4 GiB*"),
@@ -163,7 +163,7 @@ def run_of(rows, folder: Path, *options: str) -> Run:
     (folder / "faulty.py").write_text(BACKENDS)
     tests = [TEST.format(name=name) for name in ("nothing_wrong", *(row.backend for row in rows))]
     (folder / "test_it.py").write_text("\n".join(["import os, pytest, torch", *tests]))
-    limits = ("--regional-timeout=5", "--regional-memory=4G", "--regional-report=report.json")
+    limits = ("--regional-timeout=3", "--regional-memory=4G", "--regional-report=report.json")
     arguments = ("--regional-backend=aot_eager", "--regional-device=cpu", *limits, "-p", "no:randomly", *options)
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     done = run_module("pytest", arguments, folder, environment, timeout=400)
