@@ -34,6 +34,7 @@ class RunHooks:
         self._session = session
         self._collected = CollectedFacts()
         self._lost_workers = 0
+        self._unwritten: list[str] = []
         self._began = time.time()
         self._note = RunningNote(session.folder_of_notes, os.environ.get("PYTEST_XDIST_WORKER", "main"))
 
@@ -137,13 +138,19 @@ class RunHooks:
         if paths:
             report = report_of(self._session.settings, self._collected.facts, self._lost_workers)
             for path in paths:
-                write_report(report, path)
+                try:
+                    write_report(report, path)
+                except OSError as error:
+                    self._unwritten.append(f"--regional-report: {path} could not be written: {error.strerror or error}")
+                    session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Write the conformance table."""
         facts = self._collected.facts
         terminal.write(terminalreporter, facts, self._lost_workers)
         fuzzing.write(terminalreporter, facts, self._session.settings.findings, self._began)
+        for line in self._unwritten:
+            terminalreporter.write_line(line, red=True)
 
 
 def _stderr(config: pytest.Config) -> int:

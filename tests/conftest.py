@@ -37,10 +37,14 @@ def _forked(module, arguments, environment, timeout):
 
 
 @pytest.fixture(autouse=True)
-def _in_new_process_forks(request, monkeypatch):
-    """Save ``in_new_process`` the imports of its interpreter, but where a test asks for the ``real_interpreter``."""
+def _new_processes_are_forked(request, monkeypatch):
+    """Save ``in_new_process`` and scripts of findings the imports of their interpreters.
+
+    Not where a test asks for the ``real_interpreter``.
+    """
     if "real_interpreter" not in request.fixturenames:
         monkeypatch.setattr("pytest_regional.harness.process.run_interpreter", _forked)
+        monkeypatch.setattr("pytest_regional.fuzz.script_check.run_script", warm_process.run_script)
 
 
 @pytest.fixture(scope="session", autouse=True)

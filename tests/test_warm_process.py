@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 from tests import warm_process
-from tests.warm_process import run_module
+from tests.warm_process import run_module, run_script
 
 TELL = """
     import json, os, sys
@@ -93,6 +93,14 @@ def test_what_torch_reads_on_import_is_never_anothers(run, monkeypatch):
     assert [one["torch"] for one in told] == [False, False, True]
     source = "import torch._inductor.config as config; print(config.compile_threads)"
     assert run(source, TORCHINDUCTOR_COMPILE_THREADS="5").stdout == "5\n"
+
+
+def test_a_script(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nprint(__name__, 'torch' in sys.modules)\nsys.exit(1)\n")
+    run_script(script, {**os.environ, "PYTHONPATH": ""})  # so that there is a server for this environment
+    done = run_script(script, {**os.environ, "PYTHONPATH": ""})
+    assert (done.returncode, done.stdout) == (1, "__main__ True\n")
 
 
 def test_it_is_as_python_runs_a_module(run, tmp_path):

@@ -23,6 +23,7 @@ SERVER = Path(__file__).parent / "warm_server.py"
 #: use. Everything else may be read by the interpreter or by torch's modules when they are imported.
 READ_LATER = ("PYTEST_", "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "HOME", "USERPROFILE", "TMPDIR")
 READ_LATER += ("COLUMNS", "LINES", "PY_COLORS", "NO_COLOR")
+READ_LATER += ("TORCHINDUCTOR_REDIS_",)
 #: PyTorch's notes to code that it generated in this very process.
 READ_LATER += ("_TORCH",)
 
@@ -75,6 +76,20 @@ def run_module(
                 command, timeout or 0, printed.read_text(), complained.read_text()
             ) from None
         return subprocess.CompletedProcess(command, status, printed.read_text(), complained.read_text())
+
+
+def run_script(
+    script: Path, environment: Mapping[str, str], timeout: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python script``, as :func:`run_module` runs a module.
+
+    Raises:
+        subprocess.TimeoutExpired: it did not end in ``timeout`` seconds, and was killed.
+    """
+    with tempfile.TemporaryDirectory(prefix="warm-") as folder:
+        program = f"import runpy\n\nrunpy.run_path({str(script)!r}, run_name='__main__')\n"
+        Path(folder, "as_a_script.py").write_text(program)
+        return run_module("as_a_script", [], Path(folder), environment, timeout)
 
 
 def _fixed(environment: Mapping[str, str]) -> dict[str, str]:

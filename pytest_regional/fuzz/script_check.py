@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 #: Seconds that a script gets: an import of torch, a compile or two, on a machine that does other things as well.
@@ -18,9 +19,17 @@ def shows(script: Path, text: str = "", *, seconds: float = SECONDS) -> bool:
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
-        run = subprocess.run(
-            [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=seconds, check=False
-        )
+        run = run_script(script, environment, seconds)
     except subprocess.TimeoutExpired:
         return False
     return run.returncode == 1 and text in run.stdout
+
+
+def run_script(script: Path, environment: Mapping[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """Run ``script`` in an interpreter of its own.
+
+    Raises:
+        subprocess.TimeoutExpired: it did not end in ``seconds``.
+    """
+    command = [sys.executable, str(script)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)

@@ -1,7 +1,7 @@
 import dataclasses
 import json
+import os
 import runpy
-import subprocess
 import sys
 
 import pytest
@@ -15,6 +15,7 @@ from pytest_regional.fuzz.findings import Finding, FindingError, FindingsFolder,
 from pytest_regional.fuzz.program import Program, Region, Step
 from pytest_regional.fuzz.script_check import shows
 from pytest_regional.fuzz.signature import Signature
+from tests.warm_process import run_script
 
 A, B = (Region("a"),), (Region("b"),)
 
@@ -89,7 +90,7 @@ def test_signatures_of_what_does_not_compile_cover_any_program():
 
 
 def run(script):
-    return subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
+    return run_script(script, os.environ, timeout=120)
 
 
 def test_a_script_needs_only_torch_and_exits_with_1_while_the_defect_stands(tmp_path):

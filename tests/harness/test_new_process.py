@@ -83,7 +83,6 @@ def test_a_hang_is_killed():
         r.in_new_process(sleep, timeout=4)
 
 
-@pytest.mark.usefixtures("real_interpreter")
 def test_a_death_is_reported():
     with quiet() as r, pytest.raises(NewProcessError, match="without an answer\nexit status 7"):
         r.in_new_process(die)

@@ -45,3 +45,19 @@ def test_errors_of_a_training_that_holds_and_of_one_that_does_not(downstream, py
         gradient = errors["training: step 2: gradient of weight"]
         assert (gradient["candidate"] <= gradient["allowed"]) is (test is holds)
     assert holds["worst_parity"] <= 1 < fails["worst_parity"]
+
+
+def test_a_report_that_cannot_be_written_in_the_end_fails_the_run_and_says_why(downstream, pytester):
+    source = """
+        from pathlib import Path
+
+        @pytest.mark.regional_compile(expects_regions=False)
+        def test_takes_the_name():
+            Path("all.json").mkdir()
+        """
+    names = "--regional-report=all.json,all.html"
+    result = downstream(source, "--regional-backend=aot_eager", "--regional-device=cpu", names)
+    result.assert_outcomes(passed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["--regional-report: */all.json could not be written: Is a directory"])
+    assert (pytester.path / "all.html").exists()

@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import subprocess
-import sys
 
 import torch
 from torch._dynamo.aot_compile_types import BundledAOTAutogradSerializableCallable
@@ -11,6 +9,7 @@ from torch._functorch.aot_autograd import aot_compile_joint_with_descriptors, ao
 
 from pytest_regional.reference.full_inductor import full_inductor
 from tests.reference.full_inductor.artifact_program import Model, step
+from tests.warm_process import run_module
 
 LOADER = """
 import sys, torch
@@ -42,7 +41,9 @@ def test_saved_and_run_in_another_process(tmp_path):
     artifact.write_bytes(BundledAOTAutogradSerializableCallable.serialize_compile_artifacts(whole))
     here = step(compiled, model)
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": os.getcwd()}
-    subprocess.run([sys.executable, "-c", LOADER, artifact, results], env=environment, check=True, timeout=120)
+    (tmp_path / "loader.py").write_text(LOADER)
+    done = run_module("loader", [str(artifact), str(results)], tmp_path, environment, timeout=120)
+    assert done.returncode == 0, done.stderr
     there = torch.load(results)
     for found, expected in zip(there, here, strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=0)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -21,6 +20,7 @@ from pytest_regional.reference.pipeline.graph_pass import Pass, graph_pass
 from pytest_regional.reference.pipeline.inductor_pass import as_inductor_pass, kind_of
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
 from pytest_regional.testing import regional
+from tests.warm_process import run_module
 
 from .pass_examples import aten, block, note, traced
 
@@ -62,13 +62,14 @@ def test_the_uuid_is_made_of_the_enabled_passes_in_order():
     assert PassPipeline([named("b", after="a"), Scale(2.0), named("a", before="scale")]).names == ("a", "b", "scale")
 
 
-def test_the_uuid_is_a_digest_that_another_process_computes_too():
+def test_the_uuid_is_a_digest_that_another_process_computes_too(tmp_path):
     program = (
         "from pytest_regional.reference.pipeline.graph_pass import graph_pass\n"
         "from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline\n"
         "print(PassPipeline([graph_pass(name='a', uuid=frozenset(('x', 'y', 'z')))(print)]).uuid())"
     )
-    there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+    (tmp_path / "elsewhere.py").write_text(program)
+    there = run_module("elsewhere", [], tmp_path, os.environ).stdout.strip()
     here = PassPipeline([named("a", frozenset(("x", "y", "z")))]).uuid()
     assert there == here
     assert len(here) == 64
