@@ -3,6 +3,7 @@
 And a Redis server for the tests that need one.
 """
 
+import os
 import shutil
 from pathlib import Path
 
@@ -18,6 +19,11 @@ settings.register_profile(
 )
 settings.register_profile("full", settings.get_profile("ci"), max_examples=10_000, derandomize=False)
 settings.load_profile("ci")
+
+
+def pytest_configure():
+    """Have Inductor compile in the process that asks, before anything imports it: a pool costs each process seconds."""
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,8 @@ def run_pytest(arguments: Sequence[str], folder: Path) -> subprocess.CompletedPr
 def run_module(module: str, arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """Run ``python -m module`` in ``folder``, free of what the outer pytest put into the environment."""
     inner = ("PYTEST_", "TORCHINDUCTOR_", "TRITON_")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(inner) or k == SELF_TESTED}
+    kept = (SELF_TESTED, "TORCHINDUCTOR_COMPILE_THREADS")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(inner) or k in kept}
     environment["COLUMNS"] = "200"
     return warm_process.run_module(module, arguments, folder, environment)
 
