@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+import os
 import platform
 import tempfile
 import time
@@ -100,6 +101,7 @@ def measure(backend: str, examples: Sequence[Program], lanes: Sequence[str]) -> 
 
 def main() -> None:
     """Measure and print."""
+    os.environ["PYTEST_REGIONAL_KERNEL_STORE"] = "off"  # what is compiled is what is timed
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", default="reference")
     parser.add_argument("--examples", type=int, default=12)
