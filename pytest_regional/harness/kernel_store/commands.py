@@ -37,6 +37,8 @@ _INCLUDES_BY_PLACE = re.compile(rb'^\s*#\s*include\s*["<]/', re.MULTILINE)
 
 # Precompiled headers, 100 MB each: Inductor itself keeps them outside of all cache folders.
 _NOT_KEPT = (".gch", ".pch")
+# What a command may name that decides what is made; those that are named by their whole path count by content.
+_FILES = (".a", ".c", ".cc", ".cpp", ".cu", ".cxx", ".h", ".hpp", ".ld", ".o", ".s", ".S", ".so")
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,10 @@ class Command:
             return None
         place = words.index("-o") + 1
         target = Path(words[place])
-        if target.suffix in _NOT_KEPT:
+        if not target.is_absolute() or target.suffix in _NOT_KEPT:
+            return None
+        # A compiler behind another (`ccache g++`) would not be looked at, and neither would a file beside the folder.
+        if shutil.which(words[0]) or any(_is_relative_file(word) for word in words):
             return None
         words[place] = f"<target>{''.join(target.suffixes[-1:])}"
         digests = []
@@ -92,6 +97,10 @@ class Command:
             "processor": processor(),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _is_relative_file(word: str) -> bool:
+    return not word.startswith(("-", "/")) and Path(word).suffix in _FILES
 
 
 def _identity(executable: str) -> tuple[str, int, int]:

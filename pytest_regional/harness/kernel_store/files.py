@@ -43,8 +43,9 @@ class KernelFiles:
         return True
 
     def put(self, key: str, made: Path) -> None:
-        """Keep the file that a compiler made."""
-        self.keep(key, made.read_bytes())
+        """Keep the file that a compiler made, if it made one."""
+        with contextlib.suppress(OSError):
+            self.keep(key, made.read_bytes())
 
     def keep(self, key: str, content: bytes) -> None:
         """Keep ``content``. Nothing is kept where that fails, and nothing lost: the disk may be full."""

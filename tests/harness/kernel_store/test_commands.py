@@ -145,13 +145,16 @@ def test_the_processor_is_described_by_what_decides_code():
 @pytest.mark.parametrize(
     "line",
     [
-        "no-such-compiler a.cpp -o a.so",
+        "no-such-compiler {cpp} -o /a.so",
         "g++ --version",
-        "g++ missing.cpp -o a.so",
-        "g++ @arguments -o a.so",
+        "g++ /missing.cpp -o /a.so",
+        "g++ {cpp} @arguments -o /a.so",
         "g++ {cpp} -o",
         "g++ {cpp} -o {cpp}.h.gch",
-        "g++ {including} -o a.so",
+        "g++ {including} -o /a.so",
+        "g++ {cpp} -o a.so",
+        "g++ {cpp} beside.o -o /a.so",
+        "env g++ {cpp} -o /a.so",
     ],
 )
 def test_what_is_not_understood_is_not_kept(tmp_path, line):
@@ -159,4 +162,4 @@ def test_what_is_not_understood_is_not_kept(tmp_path, line):
     source.write_text("")
     including.write_text('#include "/somewhere/header.h"\n')
     assert Command.of(line.format(cpp=source, including=including)) is None
-    assert Command.of(f"g++ {source} -o a.so") is not None
+    assert Command.of(f"g++ {source} -D NAME -o /a.so") is not None

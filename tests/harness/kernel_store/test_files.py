@@ -115,6 +115,11 @@ def test_a_full_disk_costs_the_keeping_alone(files, tmp_path, monkeypatch):
     assert files.read(key_of(1)) is None
 
 
+def test_a_compiler_that_made_nothing_leaves_nothing(files, tmp_path):
+    files.put(key_of(1), tmp_path / "nothing.so")
+    assert files.made == 0
+
+
 def test_the_folder_is_the_users_alone(tmp_path):
     folder = prepared(tmp_path / "new" / "store")
     assert folder.stat().st_mode & 0o777 == 0o700
