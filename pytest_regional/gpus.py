@@ -7,28 +7,34 @@ Workers that all take the first GPU share its memory and its time while the othe
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
+PLACE_VARIABLE = "PYTEST_REGIONAL_WORKER_PLACE"
 CHOICES = ("one", "all")
+
+
+def free_place(taken: Collection[int]) -> int:
+    """Return the least place that no living worker has: a worker that replaces a dead one gets its place."""
+    return next(place for place in range(len(taken) + 1) if place not in taken)
 
 
 def for_worker(environ: Mapping[str, str], devices: Path = Path("/dev")) -> str | None:
     """Return what ``CUDA_VISIBLE_DEVICES`` has to be in this worker, or ``None`` where it stays as it is.
 
     Numbers, UUIDs of GPUs and those of MIG instances are passed on as the caller wrote them. Workers that outnumber the
-    GPUs take turns; one that takes a dead worker's place has the next number.
+    GPUs take turns. One that replaces a dead worker has a new name and the dead one's place, and so its GPU.
 
     Args:
-        environ: of the worker, with pytest-xdist's own variables.
+        environ: of the worker, with pytest-xdist's own variables and ``PLACE_VARIABLE``, which the controller sets there.
         devices: the folder of device files, which are counted where the caller chose nothing.
     """
     worker = re.fullmatch(r"gw(\d+)", environ.get("PYTEST_XDIST_WORKER", ""))
     visible = _visible(environ.get(VARIABLE), devices)
     if worker is None or len(visible) < 2:
         return None
-    return visible[int(worker[1]) % len(visible)]
+    return visible[int(environ.get(PLACE_VARIABLE) or worker[1]) % len(visible)]
 
 
 def _visible(chosen: str | None, devices: Path) -> list[str]:
@@ -41,4 +47,4 @@ def _visible(chosen: str | None, devices: Path) -> list[str]:
     return names[:stop]
 
 
-__all__ = ["CHOICES", "VARIABLE", "for_worker"]
+__all__ = ["CHOICES", "PLACE_VARIABLE", "VARIABLE", "for_worker", "free_place"]

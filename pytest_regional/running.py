@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_regional import hypothesis_support, worker_restarts
+from pytest_regional import gpus, hypothesis_support, worker_restarts
 from pytest_regional.fuzzing import FUZZ, is_fuzz_test
 from pytest_regional.harness.kernel_store.files import KernelFiles
 from pytest_regional.memory import memory_limit
@@ -34,6 +34,7 @@ class RunHooks:
         self._session = session
         self._collected = CollectedFacts()
         self._lost_workers = 0
+        self._places: dict[str, int] = {}
         self._unwritten: list[str] = []
         self._began = time.time()
         self._note = RunningNote(session.folder_of_notes, os.environ.get("PYTEST_XDIST_WORKER", "main"))
@@ -109,13 +110,17 @@ class RunHooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Have all xdist workers draw programs from one seed."""
+        """Have all xdist workers draw programs from one seed, and tell each which place is its own."""
         node.workerinput["regional_fuzz_seed"] = self._session.fuzz_seed
+        place = self._places[node.gateway.id] = gpus.free_place(self._places.values())
+        # The worker's input reaches it after conftest files may have imported torch, which is too late for its GPU.
+        node.gateway.remote_exec(f"import os; os.environ[{gpus.PLACE_VARIABLE!r}] = '{place}'").waitclose()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Count xdist workers that died: their last test's facts are missing from the totals."""
         self._lost_workers += error is not None
+        self._places.pop(node.gateway.id, None)
         RunningNote(self._session.folder_of_notes, node.gateway.id).forget()
 
     @pytest.hookimpl(optionalhook=True)

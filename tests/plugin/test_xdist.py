@@ -150,6 +150,32 @@ def test_a_crashing_worker_does_not_lose_the_others_facts(downstream):
     )
 
 
+def test_a_worker_that_replaces_a_dead_one_has_its_gpu(downstream, pytester, monkeypatch):
+    """And not that of a living one, which the number in its name would give it."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,3")
+    downstream(
+        """
+        import os, pathlib, time
+
+        WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
+        pathlib.Path(WORKER + ".gpu").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+
+        @pytest.mark.parametrize("n", range(4))
+        def test_crash(n):
+            if WORKER == "gw1":
+                os._exit(3)
+            give_up = time.monotonic() + 60
+            while not pathlib.Path("gw2.gpu").exists() and time.monotonic() < give_up:
+                time.sleep(0.05)
+        """,
+        "--regional-backend=aot_eager",
+        "-n2",
+        subprocess=True,
+    )
+    seen = {path.stem: path.read_text() for path in pytester.path.glob("*.gpu")}
+    assert seen == {"gw0": "5", "gw1": "3", "gw2": "3"}
+
+
 def test_a_wrong_mark_is_readable(downstream):
     result = downstream(
         """
