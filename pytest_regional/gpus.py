@@ -27,7 +27,7 @@ def for_worker(environ: Mapping[str, str], devices: Path = Path("/dev")) -> str 
     GPUs take turns. One that replaces a dead worker has a new name and the dead one's place, and so its GPU.
 
     Args:
-        environ: of the worker, with pytest-xdist's own variables and ``PLACE_VARIABLE``, which the controller sets there.
+        environ: of the worker, with pytest-xdist's variables and ``PLACE_VARIABLE``, which the controller sets.
         devices: the folder of device files, which are counted where the caller chose nothing.
     """
     worker = re.fullmatch(r"gw(\d+)", environ.get("PYTEST_XDIST_WORKER", ""))

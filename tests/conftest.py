@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from pytest_regional._torch.guard_latency import guards_untimed
 from pytest_regional.harness.kernel_store import kernels_kept
 from tests import warm_process
 from tests.redis_server import RunningRedis, free_port
@@ -57,6 +58,13 @@ def _new_processes_are_forked(request, monkeypatch):
 def _kernels_are_kept():
     """Keep what the C++ compiler makes for tests that use no harness too: most compile what another has compiled."""
     with kernels_kept():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _guards_are_not_timed():
+    """Nor for those that compile without the harness, which would wait for it and for other processes' caches."""
+    with guards_untimed():
         yield
 
 

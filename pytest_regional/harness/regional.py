@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_regional._torch.guard_latency import guards_untimed
 from pytest_regional._torch.logs import structured_trace_off
 from pytest_regional._torch.state import import_compilers
 from pytest_regional.backends import registry
@@ -376,6 +377,7 @@ def harness(
         if isolate:
             stack.enter_context(_isolated(regional, shared_cache=shared_cache))
         stack.enter_context(kernels_kept())
+        stack.enter_context(guards_untimed())
         stack.enter_context(emulating(regional))
         stack.enter_context(regional.observer.watching())
         _RUNNING.append(regional)
