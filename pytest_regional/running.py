@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_regional import gpus, hypothesis_support, worker_restarts
+from pytest_regional import gpus, hypothesis_support, scope_schedulers, worker_restarts
 from pytest_regional.fuzzing import FUZZ, is_fuzz_test
 from pytest_regional.harness.kernel_store.files import KernelFiles
 from pytest_regional.memory import memory_limit
@@ -122,6 +122,11 @@ class RunHooks:
         self._lost_workers += error is not None
         self._places.pop(node.gateway.id, None)
         RunningNote(self._session.folder_of_notes, node.gateway.id).forget()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        """Have each test run once, also where workers die and tests go to workers in groups."""
+        return scope_schedulers.scheduler_for(config, log)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:

@@ -23,8 +23,13 @@ settings.load_profile("ci")
 
 
 def pytest_configure():
-    """Have Inductor compile in the process that asks, before anything imports it: a pool costs each process seconds."""
+    """Set what is read once, when torch is imported.
+
+    Inductor compiles in the process that asks: a pool costs each process seconds. Threads that wait leave the cores to
+    the other processes, of which there are many here.
+    """
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @pytest.fixture(scope="session")

@@ -153,6 +153,7 @@ def test_a_crashing_worker_does_not_lose_the_others_facts(downstream):
 def test_a_worker_that_replaces_a_dead_one_has_its_gpu(downstream, pytester, monkeypatch):
     """And not that of a living one, which the number in its name would give it."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,3")
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # of the run that this test is part of
     downstream(
         """
         import os, pathlib, time

@@ -1,0 +1,62 @@
+"""``--dist loadgroup``, ``loadscope`` and ``loadfile`` when workers die in tests.
+
+pytest-xdist gives a test that took its worker along to the next worker, again and again; leaves a worker that replaced
+another with a single test, which it does not run before it has a second; and loses the tests that it wants to give to
+one which has not collected yet (read in 3.5 to 3.8). Such a run loses tests, or never ends. It can go when
+pytest-xdist's own schedulers survive ``tests/plugin/test_scope_schedulers.py``.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+DISTRIBUTIONS = ("loadfile", "loadgroup", "loadscope")
+
+
+def scheduler_for(config: Any, log: Any) -> Any:
+    """Return pytest-xdist's scheduler for ``--dist``, mended; ``None`` for a distribution that needs no mending."""
+    distribution = config.getvalue("dist")
+    return _mended(distribution)(config, log) if distribution in DISTRIBUTIONS else None
+
+
+@cache
+def _mended(distribution: str) -> type[Any]:
+    from xdist import scheduler  # type: ignore[import-untyped]
+
+    bases: dict[str, type[Any]] = {
+        "loadfile": scheduler.LoadFileScheduling,
+        "loadgroup": scheduler.LoadGroupScheduling,
+        "loadscope": scheduler.LoadScopeScheduling,
+    }
+    base = bases[distribution]
+
+    class Mended(base):  # type: ignore[misc, valid-type]
+        """A test that kills its worker has had its turn, no worker waits for a second test, none gets one too early."""
+
+        def remove_node(self, node: Any) -> str | None:
+            """Take back what a worker has not run, but for the test that it died in, which is returned."""
+            workload: dict[str, dict[str, bool]] = self.assigned_work.pop(node)
+            left = {scope: unit for scope, unit in workload.items() if not all(unit.values())}
+            if not left:
+                return None
+            first = next(iter(left.values()))
+            crashed = next(test for test, completed in first.items() if not completed)
+            first[crashed] = True
+            self.workqueue.update({scope: unit for scope, unit in left.items() if not all(unit.values())})
+            for living in self.assigned_work:
+                self._reschedule(living)
+            return crashed
+
+        def _reschedule(self, node: Any) -> None:
+            """Give a worker more, until it has two tests or knows that it will get no second."""
+            if node not in self.registered_collections:
+                return  # it replaces a dead one and has not collected yet
+            super()._reschedule(node)
+            while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+                super()._reschedule(node)
+
+    return Mended
+
+
+__all__ = ["DISTRIBUTIONS", "scheduler_for"]

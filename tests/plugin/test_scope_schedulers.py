@@ -1,0 +1,131 @@
+"""``--dist loadgroup`` and its like when workers die in tests: each test runs once, and the run ends.
+
+Workers are simulated as pytest-xdist's are: one runs a test when it knows the next, or that there is none.
+``python -m tests.benchmarks.crash_run --dist loadgroup`` shows it with real ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from types import SimpleNamespace
+
+import pytest
+from xdist import scheduler
+from xdist.remote import Producer
+
+from pytest_regional.scope_schedulers import DISTRIBUTIONS, scheduler_for
+
+OWN = {
+    "loadfile": scheduler.LoadFileScheduling,
+    "loadgroup": scheduler.LoadGroupScheduling,
+    "loadscope": scheduler.LoadScopeScheduling,
+}
+LIMIT = 500
+
+
+class Config:
+    """What schedulers ask of pytest's configuration."""
+
+    def __init__(self, distribution, workers):
+        self.option = SimpleNamespace(loadscopereorder=True)
+        self.getvalue = {"dist": distribution, "tx": ["popen"] * workers}.__getitem__
+
+
+class Worker:
+    """A worker with the tests that it was sent."""
+
+    def __init__(self, number):
+        self.gateway = SimpleNamespace(id=f"gw{number}")
+        self.tests = []
+        self.shutting_down = False
+        self.collected = False
+
+    def send_runtest_some(self, indices):
+        self.tests += indices
+
+    def shutdown(self):
+        self.shutting_down = True
+
+    def can_go_on(self):
+        return not self.collected or self.shutting_down or len(self.tests) > 1
+
+
+def run(scheduling, names, crashing, workers, draw):
+    """Return the tests in the order in which they ran, and those of which the scheduler said that a worker died."""
+    ran, crashed, living = [], [], [Worker(number) for number in range(workers)]
+    for worker in living:
+        scheduling.add_node(worker)
+    started = workers
+    while living:
+        if scheduling.tests_finished:
+            for worker in living:
+                worker.shutdown()
+        ready = [worker for worker in living if worker.can_go_on()]
+        assert ready, f"all workers wait; {len(ran)} of {len(names)} tests have run"
+        assert len(ran) < LIMIT, "the run does not end"
+        worker = draw.choice(ready)
+        if not worker.collected:
+            worker.collected = True
+            scheduling.add_node_collection(worker, names)
+            if scheduling.collection_is_completed:
+                scheduling.schedule()
+            continue
+        if not worker.tests:
+            living.remove(worker)
+            with contextlib.suppress(KeyError):  # as its session does: some were found superfluous at the start
+                assert scheduling.remove_node(worker) is None
+            continue
+        test = worker.tests.pop(0)
+        ran.append(names[test])
+        if names[test] not in crashing:
+            scheduling.mark_test_complete(worker, test)
+            continue
+        living.remove(worker)
+        with contextlib.suppress(KeyError):
+            crashed.append(scheduling.remove_node(worker))
+        started += 1
+        living.append(Worker(started))
+        scheduling.add_node(living[-1])
+    return ran, crashed
+
+
+def drawn(seed):
+    """Return names of tests in files and groups, those that crash, and how many workers there are."""
+    draw = random.Random(seed)
+    names = [
+        f"test_{draw.randrange(3)}.py::test_{number}" + draw.choice(["", "", f"@group{draw.randrange(2)}"])
+        for number in range(draw.randrange(1, 30))
+    ]
+    return names, set(draw.sample(names, draw.randrange(min(6, len(names)) + 1))), draw.randrange(1, 4), draw
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_each_test_runs_once_and_the_run_ends(distribution):
+    for seed in range(300):
+        names, crashing, workers, draw = drawn(seed)
+        scheduling = scheduler_for(Config(distribution, workers), Producer("test", enabled=False))
+        ran, crashed = run(scheduling, names, crashing, workers, draw)
+        assert sorted(ran) == sorted(names), seed
+        assert sorted(crashed) == sorted(crashing), seed
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_pytest_xdist_itself_does_not_do_that(distribution):
+    """When this test fails for all of them, ``scope_schedulers`` has had its time."""
+    wrong = 0
+    for seed in range(100):
+        names, crashing, workers, draw = drawn(seed)
+        scheduling = OWN[distribution](Config(distribution, workers), Producer("test", enabled=False))
+        try:
+            ran, _ = run(scheduling, names, crashing, workers, draw)
+        except (AssertionError, KeyError):
+            wrong += 1
+        else:
+            wrong += sorted(ran) != sorted(names)
+    assert wrong > 50
+
+
+@pytest.mark.parametrize("distribution", ["each", "load", "worksteal", "no"])
+def test_other_distributions_are_left_alone(distribution):
+    assert scheduler_for(Config(distribution, 2), None) is None
