@@ -36,10 +36,10 @@ def prepare(config: pytest.Config) -> None:
     folder = root / (worker or "main")
     folder.mkdir(exist_ok=True)
     config.stash[FOLDER] = folder
-    _set_until_the_end(config, {**_values(root, folder, worker=bool(worker)), **_gpu(config), **_kernel_store(config)})
+    _set_until_the_end(config, {**_values(root, folder), **_gpu(config), **_kernel_store(config)})
 
 
-def _values(root: Path, folder: Path, *, worker: bool) -> dict[str, str]:
+def _values(root: Path, folder: Path) -> dict[str, str]:
     caches = folder / "session"
     values = {
         FOLDER_VARIABLE: str(root),
@@ -49,12 +49,10 @@ def _values(root: Path, folder: Path, *, worker: bool) -> dict[str, str]:
     # A pool of compile processes costs seconds to start and fights the other workers for cores; say otherwise by
     # setting the variable yourself. Precompiled headers stay on: Inductor keeps them outside of all cache folders, once
     # for each compiler and set of flags, and without them a kernel takes three times as long (3.9 s, not 1.3).
-    defaults = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    if worker:
-        # Workers that each take all cores wait for their threads by turning round, and keep the cores from the others':
-        # two at once on two cores took up to thirteen times as long (60 s, not 4.5). OpenMP reads it when it is loaded,
-        # with torch. The number of threads stays, since Inductor generates code for it.
-        defaults["OMP_WAIT_POLICY"] = "PASSIVE"
+    # A thread that waits for others turns round for a while, and keeps a core from another worker, whose threads then
+    # wait for it: two processes on two cores took up to thirteen times as long (60 s, not 4.5). OpenMP reads this when it
+    # is loaded, with torch. The number of threads stays, since Inductor generates code for it.
+    defaults = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     return {**{k: v for k, v in defaults.items() if k not in os.environ}, **values}
 
 

@@ -101,7 +101,7 @@ def test_a_wrong_pass_is_noticed(regional):
     model, steps = MODELS["llama"](regional)
     wrong = through(ending_with("aot_eager"), steps[0], passes=[halve_a_slope])
     with pytest.raises(TrainingParityError, match="first at step 1") as caught:
-        regional.assert_training_parity(model, steps, compiled=wrong)
+        regional.assert_training_parity(model, steps[:2], compiled=wrong)
     first = caught.value.report.steps[0]
     # Losses of one starting point agree; what lies below that activation has a wrong gradient, what lies above has not.
     wheres = {mismatch.where for mismatch in first.mismatches}
@@ -110,4 +110,4 @@ def test_a_wrong_pass_is_noticed(regional):
     assert "gradient of blocks.1.feed_forward.down" not in wheres
 
     right = through(ending_with("aot_eager"), steps[0], passes=[halve_a_slope], disable=("halve_a_slope",))
-    regional.assert_training_parity(model, steps, compiled=right, level="bitwise")
+    regional.assert_training_parity(model, steps[:2], compiled=right, level="bitwise")

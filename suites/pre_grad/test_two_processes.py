@@ -18,11 +18,17 @@ pytestmark = pytest.mark.regional_compile(requires=NEEDS, dynamic=False, expects
 KINDS = ("function", "module")
 
 
-def compile_all(regional, training):
-    """Compile each row as function and module, each of a size of its own so that no two share an entry."""
+def cells(regional):
+    """Return all that is compiled: each row as function and module, for inference, and to train if that is claimed."""
+    trained = (False, True) if regional.spec.capabilities.get("backward") else (False,)
+    return list(itertools.product(trained, TABLE, KINDS))
+
+
+def compile_all(regional):
+    """Compile each cell, of a size of its own so that no two share an entry; return what was counted."""
     warnings.simplefilter("ignore")
     seen = {}
-    for n, (row, kind) in enumerate(itertools.product(TABLE, KINDS)):
+    for n, (training, row, kind) in enumerate(cells(regional)):
         regional.restart()
         counting = pre_grad_pass(uuid=row.uuid) if row.passes else None
         program, inputs = program_and_inputs(regional, kind, n=8 + n, requires_grad=training)
@@ -33,33 +39,22 @@ def compile_all(regional, training):
         moved = regional.counters - before
         runs = counting.calls_by_outcome if counting else {}
         counts = (moved.pre_grad_calls, runs.get("miss", 0), runs.get("hit", 0), moved.cache_misses, moved.cache_hits)
-        seen[row.name, kind] = counts
+        seen[training, row.name, kind] = counts
     return seen
 
 
-@pytest.mark.parametrize(
-    "training",
-    [
-        False,
-        pytest.param(
-            True,
-            marks=pytest.mark.regional_compile(requires=(*NEEDS, "backward"), dynamic=False, expects_regions=False),
-        ),
-    ],
-    ids=["inference", "training"],
-)
-def test_table(regional, training):
-    cold = regional.in_new_process(compile_all, training)
-    warm = regional.in_new_process(compile_all, training)
+def test_table(regional):
+    cold = regional.in_new_process(compile_all)
+    warm = regional.in_new_process(compile_all)
 
-    cells = list(itertools.product(TABLE, KINDS))
+    expected = [((training, row.name, kind), row) for training, row, kind in cells(regional)]
     # Runs, those on a miss, those on a hit; misses, hits.
-    assert cold.value == {(row.name, kind): (row.on_miss, row.on_miss, 0, 1, 0) for row, kind in cells}
-    assert warm.value == {(row.name, kind): (row.on_hit, 0, row.on_hit, 0, 1) for row, kind in cells}
+    assert cold.value == {cell: (row.on_miss, row.on_miss, 0, 1, 0) for cell, row in expected}
+    assert warm.value == {cell: (row.on_hit, 0, row.on_hit, 0, 1) for cell, row in expected}
     assert warm.counters.region_compiles == 0
     assert (cold.counters.pre_grad_calls, warm.counters.pre_grad_calls) == (
-        sum(row.on_miss for row, _ in cells),
-        sum(row.on_hit for row, _ in cells),
+        sum(row.on_miss for _, row in expected),
+        sum(row.on_hit for _, row in expected),
     )
 
 
@@ -83,7 +78,8 @@ def compile_squares(regional, uuid):
 
 def test_another_uuid_in_another_process(regional):
     """``late`` keeps entries of two uuids apart, ``early`` looks at the graph, and a hit is bitwise what was saved."""
-    first, other, again = (regional.in_new_process(compile_squares, uuid).value for uuid in ("v1", "v2", "v1"))
+    first = compile_squares(regional, "v1")
+    other, again = (regional.in_new_process(compile_squares, uuid).value for uuid in ("v2", "v1"))
     assert {timing: first[timing][1] for timing in TIMINGS} == {"late": (0, 1), "early": (0, 1)}
     assert {timing: other[timing][1] for timing in TIMINGS} == {"late": (0, 1), "early": (1, 0)}
     assert {timing: again[timing][1] for timing in TIMINGS} == {"late": (1, 0), "early": (1, 0)}
