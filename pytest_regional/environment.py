@@ -50,8 +50,8 @@ def _values(root: Path, folder: Path) -> dict[str, str]:
     # setting the variable yourself. Precompiled headers stay on: Inductor keeps them outside of all cache folders, once
     # for each compiler and set of flags, and without them a kernel takes three times as long (3.9 s, not 1.3).
     # A thread that waits for others turns round for a while, and keeps a core from another worker, whose threads then
-    # wait for it: two processes on two cores took up to thirteen times as long (60 s, not 4.5). OpenMP reads this when it
-    # is loaded, with torch. The number of threads stays, since Inductor generates code for it.
+    # wait for it: two processes on two cores took up to thirteen times as long (60 s, not 4.5). OpenMP reads this when
+    # it is loaded, with torch. The number of threads stays, since Inductor generates code for it.
     defaults = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     return {**{k: v for k, v in defaults.items() if k not in os.environ}, **values}
 
