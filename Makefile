@@ -10,7 +10,7 @@ PINNED := $(shell sed -n 's/^torch==//p' constraints.txt)
 VENV := $(if $(filter $(PINNED),$(TORCH)),.venv,.venv-torch-$(TORCH))
 RUN := $(VENV)/bin/python -m
 
-.PHONY: conformance gpu services test lint types docs examples bench coverage detection property check clean
+.PHONY: conformance gpu services test lint types docs examples bench measurements coverage detection property check clean
 
 conformance: $(VENV)/installed  ## Run the conformance suites on real models; ends with the conformance table.
 	$(RUN) pytest --regional-backend=$(BACKEND) suites $(PYTEST_ARGS)
@@ -37,21 +37,21 @@ docs: $(VENV)/installed  ## Build the site of the documentation (build/site); a 
 examples: $(VENV)/installed  ## Build the wheel, install it alone, run some suites from it and the example repositories.
 	$(VENV)/bin/python tools/examples $(EXAMPLES_ARGS)
 
-bench: $(VENV)/installed  ## Print the measurements that the documentation quotes.
-	$(VENV)/bin/python tests/benchmarks/startup.py
+bench: $(VENV)/installed  ## Measure what is claimed about speed; print the table and write docs/benchmarks.md.
+	$(RUN) tests.benchmarks
+
+measurements: $(VENV)/installed  ## Print the other measurements that the documentation quotes.
 	$(VENV)/bin/python tests/benchmarks/parity_power.py
 	$(VENV)/bin/python tests/benchmarks/partitioning.py
 	$(VENV)/bin/python tests/benchmarks/partition_counts.py
-	$(VENV)/bin/python tests/benchmarks/identical_blocks.py
-	$(VENV)/bin/python tests/benchmarks/region_calls.py
 	$(VENV)/bin/python tests/benchmarks/warm_start.py
 	$(VENV)/bin/python tests/benchmarks/faults.py
-	$(VENV)/bin/python -m tests.reference.corruption
+	$(RUN) tests.reference.corruption
 	$(VENV)/bin/python tests/benchmarks/code_reader.py
-	$(VENV)/bin/python -m tests.benchmarks.random_order
-	$(VENV)/bin/python -m tests.benchmarks.training_table
-	$(VENV)/bin/python -m tests.benchmarks.full_graph_compiles
-	$(VENV)/bin/python -m tests.benchmarks.emulated_speed
+	$(RUN) tests.benchmarks.random_order
+	$(RUN) tests.benchmarks.training_table
+	$(RUN) tests.benchmarks.full_graph_compiles
+	$(RUN) tests.benchmarks.emulated_speed
 
 coverage: $(VENV)/installed  ## Print which functions the emulated GPU gets right (about twenty minutes).
 	$(VENV)/bin/python -W ignore -m tests.benchmarks.emulated_coverage --jobs 2

@@ -18,7 +18,6 @@ import platform
 import tempfile
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,23 +65,27 @@ def judged(harness: Regional, lane: str, laws: Sequence[str] | None) -> Way:
     return lambda program: judge(harness, program, lane=lane, laws=laws, blame=False, known=lambda error: True)
 
 
-def timed(way: Way, program: Program, spent: Counter[str], name: str) -> None:
-    """Add the seconds that ``way`` takes for ``program``."""
+#: Seconds of each program that counts, by way.
+Spent = dict[str, list[float]]
+
+
+def timed(way: Way, program: Program, spent: Spent, name: str) -> None:
+    """Note the seconds that ``way`` takes for ``program``."""
     started = time.perf_counter()
     try:
         way(program)
     except Exception as error:  # noqa: BLE001 - a defect takes the time it takes
         print(f"  {name}: {type(error).__name__}: {' '.join(str(error).split())[:100]}")
-    spent[name] += time.perf_counter() - started
+    spent.setdefault(name, []).append(time.perf_counter() - started)
 
 
-def measure(backend: str, examples: Sequence[Program], lanes: Sequence[str]) -> Counter[str]:
-    """Return the seconds of each way over all ``examples`` but the first, which warms up."""
-    spent: Counter[str] = Counter()
+def measure(backend: str, examples: Sequence[Program], lanes: Sequence[str]) -> Spent:
+    """Return the seconds of each way for each of ``examples`` but the first, which warms up."""
+    spent: Spent = {}
     with contextlib.ExitStack() as stack:
         folders = {name: Path(stack.enter_context(tempfile.TemporaryDirectory())) for name in ("naive", *lanes)}
         for number, program in enumerate(examples):
-            counted = spent if number else Counter[str]()
+            counted = spent if number else Spent()
             if "naive" in lanes:
                 with cache_folder(folders["naive"]):
                     timed(naive(backend), program, counted, "naive loop")
@@ -95,8 +98,13 @@ def measure(backend: str, examples: Sequence[Program], lanes: Sequence[str]) -> 
     if "fast" in lanes:
         with regional(backend, "cuda-emulated", expects_regions=False) as harness:
             for number, program in enumerate(examples):
-                timed(judged(harness, "fast", PARITY), program, spent if number else Counter(), "fast")
+                timed(judged(harness, "fast", PARITY), program, spent if number else Spent(), "fast")
     return spent
+
+
+def with_regions(count: int, seed: int = 0) -> list[Program]:
+    """Draw ``count`` programs that have regions."""
+    return [program for program in drawn(count * 2, seed) if program.regions][-count:]
 
 
 def main() -> None:
@@ -110,12 +118,13 @@ def main() -> None:
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    found = [program for program in drawn(options.examples * 2, options.seed) if program.regions]
-    examples = found[-options.examples :]
-    spent, count = measure(options.backend, examples, options.lanes), len(examples) - 1
+    examples = with_regions(options.examples, options.seed)
+    totals, count = {}, len(examples) - 1
+    for name, seconds in measure(options.backend, examples, options.lanes).items():
+        totals[name] = sum(seconds)
     print(f"torch {torch.__version__}, Python {platform.python_version()}, {options.backend}, {count} programs")
-    for name, seconds in spent.items():
-        ratio = f"{spent['naive loop'] / seconds:8.1f} x naive" if spent["naive loop"] else ""
+    for name, seconds in totals.items():
+        ratio = f"{totals['naive loop'] / seconds:8.1f} x naive" if "naive loop" in totals else ""
         print(f"{name:24}{count / seconds:10.3f} programs/s{ratio}")
 
 

@@ -1,0 +1,71 @@
+"""What equal blocks cost to compile: ``python -m tests.benchmarks.probes.blocks WHO BLOCKS``.
+
+Prints seconds of the first training step and how many regions were compiled. One small region is compiled beforehand,
+which pays for finding the C++ compiler.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import torch
+import torch._inductor
+
+from pytest_regional.annotation import region
+
+
+class Block(torch.nn.Module):
+    """A feed-forward block with a norm, one region."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(32, 64), torch.nn.Linear(64, 32)
+        self.norm = torch.nn.LayerNorm(32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run the block."""
+        with region("mlp"):
+            h = self.down(torch.nn.functional.silu(self.up(self.norm(x))))
+        return x + h
+
+
+def backend_of(who: str) -> Any:
+    """Return our backend or PyTorch's."""
+    if who == "ours":
+        from pytest_regional.reference import regional
+
+        return regional
+    from pytest_regional._torch.backends import regional_inductor_backend
+
+    return regional_inductor_backend()
+
+
+def train(fn: Any, backend: Any, *inputs: torch.Tensor) -> None:
+    """Compile and run forward and backward."""
+    torch.compile(fn, backend=backend, fullgraph=True)(*inputs).sum().backward()
+
+
+def main(who: str, blocks: int) -> None:
+    """Measure and print."""
+    compiles, original = 0, torch._inductor.standalone_compile
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        nonlocal compiles
+        compiles += 1
+        return original(*args, **kwargs)
+
+    torch._inductor.standalone_compile = counting
+    backend = backend_of(who)
+    torch.compile(region("warm")(lambda x: (x.sin() + 1).cos()), backend=backend, fullgraph=True)(torch.randn(7))
+    compiles = 0
+    model = torch.nn.Sequential(*(Block() for _ in range(blocks)))
+    x = torch.randn(16, 32, requires_grad=True)
+    begin = time.perf_counter()
+    train(model, backend, x)
+    print("probe", time.perf_counter() - begin, compiles)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
