@@ -16,8 +16,13 @@ CHOICES = ("one", "all")
 
 
 def free_place(taken: Collection[int]) -> int:
-    """Return the least place that no living worker has: a worker that replaces a dead one gets its place."""
+    """Return the least place that no living worker has."""
     return next(place for place in range(len(taken) + 1) if place not in taken)
+
+
+def there_is_a_choice(environ: Mapping[str, str], devices: Path = Path("/dev")) -> bool:
+    """Tell whether the caller lets the run see several GPUs."""
+    return len(_visible(environ.get(VARIABLE), devices)) > 1
 
 
 def for_worker(environ: Mapping[str, str], devices: Path = Path("/dev")) -> str | None:
@@ -47,4 +52,4 @@ def _visible(chosen: str | None, devices: Path) -> list[str]:
     return names[:stop]
 
 
-__all__ = ["CHOICES", "PLACE_VARIABLE", "VARIABLE", "for_worker", "free_place"]
+__all__ = ["CHOICES", "PLACE_VARIABLE", "VARIABLE", "for_worker", "free_place", "there_is_a_choice"]

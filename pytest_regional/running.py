@@ -113,8 +113,9 @@ class RunHooks:
         """Have all xdist workers draw programs from one seed, and tell each which place is its own."""
         node.workerinput["regional_fuzz_seed"] = self._session.fuzz_seed
         place = self._places[node.gateway.id] = gpus.free_place(self._places.values())
-        # The worker's input reaches it after conftest files may have imported torch, which is too late for its GPU.
-        node.gateway.remote_exec(f"import os; os.environ[{gpus.PLACE_VARIABLE!r}] = '{place}'").waitclose()
+        if gpus.there_is_a_choice(os.environ):
+            # The worker's input reaches it after conftest files may have imported torch, too late for its GPU.
+            node.gateway.remote_exec(f"import os; os.environ[{gpus.PLACE_VARIABLE!r}] = '{place}'").waitclose(60)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
@@ -123,9 +124,12 @@ class RunHooks:
         self._places.pop(node.gateway.id, None)
         RunningNote(self._session.folder_of_notes, node.gateway.id).forget()
 
-    @pytest.hookimpl(optionalhook=True)
+    @pytest.hookimpl(optionalhook=True, trylast=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
-        """Have each test run once, also where workers die and tests go to workers in groups."""
+        """Have each test run once, also where workers die and tests go to workers in groups.
+
+        A scheduler of the user's goes first, pytest-xdist's own behind.
+        """
         return scope_schedulers.scheduler_for(config, log)
 
     @pytest.hookimpl(optionalhook=True)

@@ -8,6 +8,7 @@ pytest-xdist's own schedulers survive ``tests/plugin/test_scope_schedulers.py``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -34,8 +35,16 @@ def _mended(distribution: str) -> type[Any]:
     class Mended(base):  # type: ignore[misc, valid-type]
         """A test that kills its worker has had its turn, no worker waits for a second test, none gets one too early."""
 
+        def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
+            """Note what a worker has collected; one that replaces a dead one and collects other tests is sent away."""
+            super().add_node_collection(node, collection)
+            if node not in self.registered_collections:
+                node.shutdown()
+
         def remove_node(self, node: Any) -> str | None:
             """Take back what a worker has not run, but for the test that it died in, which is returned."""
+            if self.collection is None:
+                self.registered_collections.pop(node, None)  # the one that replaces it has yet to collect
             workload: dict[str, dict[str, bool]] = self.assigned_work.pop(node)
             left = {scope: unit for scope, unit in workload.items() if not all(unit.values())}
             if not left:

@@ -65,6 +65,14 @@ def run(scheduling, names, crashing, workers, draw):
         assert ready, f"all workers wait; {len(ran)} of {len(names)} tests have run"
         assert len(ran) < LIMIT, "the run does not end"
         worker = draw.choice(ready)
+        if scheduling.collection is None and started < workers + 3 and draw.random() < 0.2:  # it dies early
+            living.remove(worker)
+            with contextlib.suppress(KeyError):
+                assert scheduling.remove_node(worker) is None
+            started += 1
+            living.append(Worker(started))
+            scheduling.add_node(living[-1])
+            continue
         if not worker.collected:
             worker.collected = True
             scheduling.add_node_collection(worker, names)
@@ -126,6 +134,48 @@ def test_pytest_xdist_itself_does_not_do_that(distribution):
     assert wrong > 50
 
 
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_a_worker_that_replaces_another_and_collects_other_tests_is_sent_away(distribution):
+    """Nothing waits for it, and what the dead one had left is run by the other."""
+    scheduling = scheduler_for(Config(distribution, 2), Producer("test", enabled=False))
+    names = [f"test_{number}.py::test_it" for number in range(6)]
+    first, second, late = map(Worker, range(3))
+    for worker in (first, second):
+        scheduling.add_node(worker)
+        scheduling.add_node_collection(worker, names)
+    scheduling.schedule()
+    crashed = scheduling.remove_node(first)
+    scheduling.add_node(late)
+    scheduling.add_node_collection(late, names[1:])
+    scheduling.schedule()
+    assert late.shutting_down
+    while second.can_go_on() and second.tests:
+        scheduling.mark_test_complete(second, second.tests[0])
+        second.tests.pop(0)
+    assert not scheduling.workqueue
+    assert crashed == names[first.tests[0]]
+
+
 @pytest.mark.parametrize("distribution", ["each", "load", "worksteal", "no"])
 def test_other_distributions_are_left_alone(distribution):
     assert scheduler_for(Config(distribution, 2), None) is None
+
+
+def test_a_scheduler_of_the_users_goes_first(downstream, pytester):
+    pytester.makeconftest(
+        """
+        from xdist.scheduler import LoadFileScheduling
+
+        class Own(LoadFileScheduling):
+            def schedule(self):
+                print("my own scheduler")
+                super().schedule()
+
+        def pytest_xdist_make_scheduler(config, log):
+            return Own(config, log)
+        """
+    )
+    result = downstream(
+        "def test_it(): pass", "--regional-backend=aot_eager", "-n1", "--dist=loadfile", "-s", subprocess=True
+    )
+    result.stdout.fnmatch_lines(["*my own scheduler*", "*1 passed*"])
