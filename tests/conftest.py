@@ -3,7 +3,6 @@
 And a Redis server for the tests that need one.
 """
 
-import gc
 import os
 import shutil
 from pathlib import Path
@@ -72,15 +71,6 @@ def _guards_are_not_timed():
     """Nor for those that compile without the harness, which would wait for it and for other processes' caches."""
     with guards_untimed():
         yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _imported_modules_are_never_garbage(_guards_are_not_timed):
-    """Once Dynamo is imported: collections of garbage go through all of it otherwise, a twelfth of a run."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()  # what is never collected, libraries tell as leaked at the end
 
 
 @pytest.fixture
