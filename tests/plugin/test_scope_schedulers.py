@@ -65,7 +65,8 @@ def run(scheduling, names, crashing, workers, draw):
         assert ready, f"all workers wait; {len(ran)} of {len(names)} tests have run"
         assert len(ran) < LIMIT, "the run does not end"
         worker = draw.choice(ready)
-        if scheduling.collection is None and started < workers + 3 and draw.random() < 0.2:  # it dies early
+        if scheduling.collection is None and started < workers + 3 and draw.random() < 0.2:
+            worker = draw.choice(living)  # it dies early, whether or not it has collected
             living.remove(worker)
             with contextlib.suppress(KeyError):
                 assert scheduling.remove_node(worker) is None
