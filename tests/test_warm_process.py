@@ -117,3 +117,58 @@ def test_it_is_as_python_runs_a_module(run, tmp_path):
     for differs in ("number", "random", "torch", "first"):
         del forked[differs], fresh[differs]
     assert forked == fresh
+
+
+WORKERS = """
+    import json, os, sys, pytest
+
+    at_first = "torch" in sys.modules, __name__
+
+    def tell(request):
+        told = [request.node.name, os.environ.get("PYTEST_XDIST_WORKER"), os.getpid(), *at_first]
+        with open(os.path.join(os.path.dirname(__file__), "told"), "a") as file:
+            print(json.dumps(told), file=file)
+
+    @pytest.mark.parametrize("number", range(6))
+    def test_it(request, number):
+        tell(request)
+        if number == 2:
+            os.kill(os.getpid(), 11)
+"""
+
+
+@pytest.fixture
+def workers(tmp_path):
+    """Run tests by two workers, one of which dies; return what was printed and what each test told."""
+
+    def run(*options, **environment):
+        (tmp_path / "test_workers.py").write_text(textwrap.dedent(WORKERS))
+        where = {**os.environ, "PYTHONPATH": "", "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        arguments = "-p", "xdist", "-n", "2", "-q", *options
+        done = run_module("pytest", arguments, tmp_path, {**where, **environment})
+        told = tmp_path / "told"
+        lines = [json.loads(line) for line in told.read_text().splitlines()]
+        told.unlink()
+        return done, {name: told for name, *told in lines}
+
+    run()  # so that there is a server for this environment
+    return run
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux forks workers")
+def test_workers_are_forked_and_replaced(workers):
+    done, told = workers()
+    assert done.returncode == 1
+    assert "1 failed, 5 passed" in done.stdout
+    assert "crashed while running" in done.stdout
+    assert "Segmentation fault" in done.stderr
+    assert {worker for worker, *_ in told.values()} == {"gw0", "gw1", "gw2"}
+    assert len({number for _, number, *_ in told.values()} | {os.getpid()}) == 4
+    assert {(torch, name) for *_, torch, name in told.values()} == {(True, "test_workers")}
+
+
+def test_workers_in_another_environment_are_new_interpreters(workers, tmp_path):
+    (tmp_path / "conftest.py").write_text("import os\nos.environ['OMP_NUM_THREADS'] = '7'\n")
+    done, told = workers()
+    assert "1 failed, 5 passed" in done.stdout
+    assert {torch for *_, torch, _ in told.values()} == {False}

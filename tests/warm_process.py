@@ -92,7 +92,8 @@ def run_script(
         return run_module("as_a_script", [], Path(folder), environment, timeout)
 
 
-def _fixed(environment: Mapping[str, str]) -> dict[str, str]:
+def fixed(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a process has from the interpreter that it was forked from."""
     return {name: value for name, value in environment.items() if not name.startswith(READ_LATER)}
 
 
@@ -138,7 +139,7 @@ _MOST_SERVERS = 3  # each holds half a gigabyte
 
 def _server_for(environment: Mapping[str, str]) -> _Server | None:
     """Return the server of processes in ``environment``, ``None`` where an interpreter of their own is cheaper."""
-    key = frozenset(_fixed(environment).items())
+    key = frozenset(fixed(environment).items())
     if key not in _SERVERS and len(_SERVERS) < _MOST_SERVERS and (key in _ASKED or not _SERVERS):
         _SERVERS[key] = _Server(environment)
     _ASKED.add(key)

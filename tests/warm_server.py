@@ -15,6 +15,10 @@ import runpy
 import signal
 import sys
 import tempfile
+from collections.abc import Mapping
+
+import warm_workers
+from warm_process import fixed
 
 #: What the smallest program imports that Inductor compiles on a CPU. Modules that pytest would rewrite are not among
 #: them, nor those of this project: they are what is tested.
@@ -79,6 +83,20 @@ def run(request: dict[str, object], search_path: list[str]) -> None:
         opened = os.open(str(name), mode)
         os.dup2(opened, number)
         os.close(opened)
+    become(request, search_path)
+    arguments: list[str] = list(request["arguments"])  # type: ignore[call-overload]
+    if request["module"] == "pytest" and warm_workers.asked_for(arguments):
+        read_on_import = fixed(os.environ)
+        warm_workers.replace_execnets(
+            lambda environment: fixed(environment) == read_on_import, lambda worker: become(worker, search_path)
+        )
+    sys.argv[1:] = arguments
+    sys.orig_argv = [sys.executable, "-m", str(request["module"]), *sys.argv[1:]]
+    runpy.run_module(str(request["module"]), run_name="__main__", alter_sys=True)
+
+
+def become(request: Mapping[str, object], search_path: list[str]) -> None:
+    """Take the folder, the environment and the search path of a request."""
     atexit.register(gc.unfreeze)  # what is never collected, libraries tell as leaked at the end
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(str(request["folder"]))
@@ -87,10 +105,7 @@ def run(request: dict[str, object], search_path: list[str]) -> None:
     tempfile.tempdir = None
     added = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = [os.getcwd(), *added, *search_path]
-    sys.argv[1:] = list(request["arguments"])  # type: ignore[call-overload]
-    sys.orig_argv = [sys.executable, "-m", str(request["module"]), *sys.argv[1:]]
     importlib.invalidate_caches()
-    runpy.run_module(str(request["module"]), run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
