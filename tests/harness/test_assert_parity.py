@@ -212,6 +212,22 @@ def test_what_eager_itself_compiles_is_not_counted():
         r.assert_parity(compiles_in_eager, *pair(r))
 
 
+@pytest.mark.parametrize(("level", "dtypes"), [("close", (torch.float32, torch.float64)), ("bitwise", (torch.float32,))])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_eager_and_float64_run_once_for_each_inputs(level, dtypes, requires_grad):
+    run = []
+
+    def program(x):
+        if not torch.compiler.is_compiling():
+            run.append((x.dtype, x[0].item()))
+        return x * 2
+
+    with regional("aot_eager", expects_regions=False) as r:
+        r.assert_parity(program, r.randn(3, requires_grad=requires_grad), level=level)
+    assert len(run) == len(set(run))
+    assert [dtype for dtype, _ in run] == [*dtypes] * 2
+
+
 class Scaled(torch.nn.Module):
     def __init__(self):
         super().__init__()

@@ -18,6 +18,7 @@ from pytest_regional.fuzz.oracles import (
     counters,
     judge,
     threads,
+    trial,
 )
 from pytest_regional.fuzz.program import Block, Program, Region, Step
 from pytest_regional.reference import compile_regions
@@ -39,6 +40,19 @@ def test_the_reference_keeps_every_law(judged, program):
     judgement = judged(program, *here)
     assert set(judgement.laws) | set(judgement.skipped) == set(here)
     assert {"parity", "borders", "configs", "plan", "counters", "warm", "annotations_in_key"} <= set(judgement.laws)
+
+
+def test_eager_and_float64_run_once_for_each_inputs_whatever_the_laws(judged, monkeypatch):
+    run, original = [], trial.execute
+
+    def counting(fn, inputs, *, anchor=False, **options):
+        if fn is TWO_REGIONS.function:
+            run.append((inputs[0].sum().item(), anchor))
+        return original(fn, inputs, anchor=anchor, **options)
+
+    monkeypatch.setattr(trial, "execute", counting)
+    judged(TWO_REGIONS, *(name for name in LAWS if name != "threads"))
+    assert len(run) == len(set(run)) == 4
 
 
 def replaced(gm, before=aten.sin.default, after=aten.cos.default):
