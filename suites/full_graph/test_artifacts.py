@@ -39,14 +39,17 @@ def losses(report):
     return [step.loss for step in report.steps]
 
 
-def train_loaded(regional, path):
-    """Load, and train five steps, each judged, without compiling anything."""
-    model, steps = seeded(regional)
-    with regional.expect(graphs=0, region_compiles=0), regional.no_compile():
-        report = regional.assert_training_parity(
-            model, steps, compiled=lambda model: regional.pipeline.load(path, model), compiling_steps=0
-        )
-    return losses(report)
+def train_loaded(regional, paths):
+    """Load each file, and train five steps with it, each judged, without compiling anything."""
+    found = {}
+    for name, path in paths.items():
+        model, steps = seeded(regional)
+        with regional.expect(graphs=0, region_compiles=0), regional.no_compile():
+            report = regional.assert_training_parity(
+                model, steps, compiled=lambda model, path=path: regional.pipeline.load(path, model), compiling_steps=0
+            )
+        found[name] = losses(report)
+    return found
 
 
 def saved(regional, pipeline, path):
@@ -61,34 +64,22 @@ def saved(regional, pipeline, path):
     return losses(regional.assert_training_parity(model, steps, compiled=compiled))
 
 
-def test_a_trained_step_is_saved_and_trained_elsewhere(regional, tmp_path):
-    path = tmp_path / "step.bin"
-    here = saved(regional, regional.pipeline, path)
-    there = regional.in_new_process(train_loaded, path)
+def test_trained_steps_are_saved_and_trained_elsewhere(regional, tmp_path):
+    """The backend's own, and one of whole graphs, in one process: a new one costs more than both."""
+    pipelines = {"of the backend": regional.pipeline, "whole graphs": ending_with("inductor")}
+    paths = {name: tmp_path / name for name in pipelines}
+    here = {name: saved(regional, pipelines[name], path) for name, path in paths.items()}
+    there = regional.in_new_process(train_loaded, paths)
 
     assert there.value == here  # To the last bit: it is the same code.
     assert there.counters.region_compiles == 0
 
 
-def test_so_is_one_of_whole_graphs(regional, tmp_path):
-    path = tmp_path / "step.bin"
-    here = saved(regional, ending_with("inductor"), path)
-    there = regional.in_new_process(train_loaded, path)
-
-    assert there.value == here
-    assert there.counters.region_compiles == 0
-
-
 def test_compiling_in_its_place_is_noticed(regional):
-    """That the cases above can fail."""
-    with pytest.raises(AssertionError, match="inside no_compile"):
-        regional.in_new_process(compile_instead)
-
-
-def compile_instead(regional):
+    """That the case above can fail."""
     model, steps = seeded(regional)
-    with regional.no_compile():
-        return regional.compile(model)(*steps[0])
+    with pytest.raises(AssertionError, match="inside no_compile"), regional.no_compile():
+        regional.compile(model)(*steps[0])
 
 
 def test_the_artifact_of_another_model_is_refused(regional, tmp_path):

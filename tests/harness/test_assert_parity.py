@@ -212,7 +212,9 @@ def test_what_eager_itself_compiles_is_not_counted():
         r.assert_parity(compiles_in_eager, *pair(r))
 
 
-@pytest.mark.parametrize(("level", "dtypes"), [("close", (torch.float32, torch.float64)), ("bitwise", (torch.float32,))])
+@pytest.mark.parametrize(
+    ("level", "dtypes"), [("close", (torch.float32, torch.float64)), ("bitwise", (torch.float32,))]
+)
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_eager_and_float64_run_once_for_each_inputs(level, dtypes, requires_grad):
     run = []
