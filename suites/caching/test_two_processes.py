@@ -68,8 +68,18 @@ def cases(regional):
     yield "function", functional, pair(regional, 15, training=True), {"training": True}
 
 
-def compile_all(regional, outcomes):
+def look_up_multiplied(regional, outcome, factor):
+    """Look a model up whose weights depend on ``factor``: its output is that of the weights here, wherever compiled."""
+    x, model = regional.randn(4, 16), Model(16).to(regional.device)
+    with torch.no_grad():
+        model.linear.weight.mul_(factor)
+    (output,) = look_up(regional, outcome, model, (x,))
+    torch.testing.assert_close(output, x @ model.linear.weight.detach().t())
+
+
+def compile_all(regional, outcomes, factor):
     """Compile each case, whose lookup shall end as ``outcomes`` says by name; return outputs and gradients."""
+    look_up_multiplied(regional, outcomes["model"], factor)
     return {
         name: look_up(regional, outcomes[name], program, inputs, **options)
         for name, program, inputs, options in cases(regional)
@@ -86,8 +96,8 @@ def outcomes(regional, outcome):
 
 
 def test_cold_and_warm(regional):
-    cold = regional.in_new_process(compile_all, outcomes(regional, "miss"))
-    warm = regional.in_new_process(compile_all, outcomes(regional, "hit"))
+    cold = regional.in_new_process(compile_all, outcomes(regional, "miss"), 1)
+    warm = regional.in_new_process(compile_all, outcomes(regional, "hit"), 2)
 
     assert (cold.counters.cache_hits, warm.counters.cache_misses) == (0, 0)
     assert (warm.counters.region_compiles, warm.counters.graphs, warm.counters.cache_saves) == (0, 0, 0)
@@ -118,18 +128,3 @@ def test_other_annotations_in_another_process(regional):
     look_up(regional, "miss", annotated(first={"name": "a"}), pair(regional))
     regions = regional.in_new_process(look_up_others).value
     assert regions == {"none": 0, "another id": 1, "a config": 1, "the same": 0}
-
-
-def look_up_multiplied(regional, factor, outcome):
-    """Look a model up whose weights depend on ``factor``; return input, weight and output."""
-    x, model = regional.randn(4, 8), Model(8).to(regional.device)
-    with torch.no_grad():
-        model.linear.weight.mul_(factor)
-    (output,) = look_up(regional, outcome, model, (x,))
-    return x, model.linear.weight.detach(), output
-
-
-def test_the_weights_of_a_process_are_its_own(regional):
-    look_up_multiplied(regional, 1, "miss")
-    x, weight, output = regional.in_new_process(look_up_multiplied, 2, "hit").value
-    torch.testing.assert_close(output, x @ weight.t())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 
 import pytest
@@ -15,13 +14,14 @@ from .table import NEEDS, TABLE
 
 pytestmark = pytest.mark.regional_compile(requires=NEEDS, dynamic=False, expects_regions=False)
 
-KINDS = ("function", "module")
+#: Whether it trains, and as what the program comes; one process compiles all four combinations in ``test_table.py``.
+WAYS = ((False, "function"), (True, "module"))
 
 
 def cells(regional):
-    """Return all that is compiled: each row as function and module, for inference, and to train if that is claimed."""
-    trained = (False, True) if regional.spec.capabilities.get("backward") else (False,)
-    return list(itertools.product(trained, TABLE, KINDS))
+    """Return all that is compiled: each row for inference, and to train if that is claimed."""
+    ways = WAYS if regional.spec.capabilities.get("backward") else WAYS[:1]
+    return [(training, row, kind) for training, kind in ways for row in TABLE]
 
 
 def compile_all(regional):

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,15 +11,19 @@ from pytest_regional._torch.kernels import CodeFile, libraries_at_hand
 from pytest_regional.reference import pipeline
 from pytest_regional.reference.caching.store import default_folder
 from pytest_regional.reference.full_inductor import FullInductor
+from tests.warm_process import run_script
 
 LOADED = """
-import sys, torch
+import os, torch, warnings
+
+warnings.simplefilter("ignore")
+os.environ["PATH"] = {path!r}
 from pytest_regional.reference import pipeline
 from tests.reference.full_inductor.test_no_compiler import Sine, compiled, inputs, step
 
 model = Sine()
-loaded = pipeline.load(sys.argv[1], model) if sys.argv[1] != "cache" else compiled(model, cache=True)
-torch.save(step(loaded, model), sys.argv[2])
+loaded = pipeline.load({what!r}, model) if {what!r} != "cache" else compiled(model, cache=True)
+torch.save(step(loaded, model), {results!r})
 """
 
 
@@ -53,26 +55,33 @@ def step(call, model):
 
 @pytest.fixture
 def environment(tmp_path):
-    """A new process's: an empty cache folder, and a C++ compiler that notes each run."""
+    """A new process's: an empty cache folder."""
+    return {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "empty"), "PYTHONPATH": os.getcwd()}
+
+
+@pytest.fixture(autouse=True)
+def compiler(tmp_path):
+    """A C++ compiler that notes each run."""
     real = shutil.which("g++")
     fake = tmp_path / "bin" / "g++"
     fake.parent.mkdir()
     fake.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/runs\nexec {real} "$@"\n')
     fake.chmod(0o755)
-    path = os.pathsep.join((str(fake.parent), os.environ["PATH"]))
-    new = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "empty"), "PATH": path, "PYTHONPATH": os.getcwd(), "CXX": "g++"}
-    return {**os.environ, **new}
+    return fake
 
 
 def in_a_new_process(what, environment, tmp_path):
     """Return what the process computes, and the runs of the compiler in it, but those that ask for its version."""
-    start(what, environment, tmp_path).check_returncode()
+    ended = start(what, environment, tmp_path)
+    assert ended.returncode == 0, ended.stderr
     return torch.load(tmp_path / "results"), runs_in(tmp_path)
 
 
 def start(what, environment, tmp_path):
-    command = [sys.executable, "-W", "ignore", "-c", LOADED, str(what), str(tmp_path / "results")]
-    return subprocess.run(command, env=environment, check=False, timeout=240)
+    path = os.pathsep.join((str(tmp_path / "bin"), os.environ["PATH"]))
+    script = tmp_path / "loaded.py"
+    script.write_text(LOADED.format(path=path, what=str(what), results=str(tmp_path / "results")))
+    return run_script(script, environment, timeout=240)
 
 
 def runs_in(tmp_path):
@@ -108,9 +117,8 @@ def test_an_entry_of_the_outer_cache(environment, tmp_path):
     assert runs == []
 
 
-def test_the_noting_compiler_notes(environment, tmp_path):
+def test_the_noting_compiler_notes(environment, tmp_path, compiler):
     """Without an entry to load, the same process compiles; here with a compiler that notes it, and fails."""
-    compiler = tmp_path / "bin" / "g++"
     compiler.write_text(compiler.read_text().replace("exec ", "case $1 in -*v*) ;; *) exit 1 ;; esac\nexec "))
     start("cache", environment, tmp_path)
     assert runs_in(tmp_path)

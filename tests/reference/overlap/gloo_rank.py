@@ -1,14 +1,16 @@
-"""One rank of two: runs a program eager, compiled, and compiled with the pass; writes what it saw as JSON.
+"""Two ranks, a process each: run a program eager, compiled, and compiled with the pass; write what each saw as JSON.
 
-Arguments: rank, file of the store, file of the result.
+Argument: a folder, for the store, the caches of each rank and the results.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
+import os
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import torch
@@ -16,7 +18,8 @@ import torch.distributed as dist
 
 from tests.reference.overlap.programs import layers, overlapping
 
-RANK, STORE, RESULT = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+FOLDER = Path(sys.argv[1])
+RANK = 0
 DELAY = 0.0
 
 
@@ -51,7 +54,7 @@ def compiled(**bounds):
 def main():
     """Compare, with ranks alike and with one of them slow."""
     global DELAY
-    store = dist.FileStore(STORE, 2)
+    store = dist.FileStore(str(FOLDER / "store"), 2)
     dist.init_process_group("gloo", rank=RANK, world_size=2, store=store, timeout=datetime.timedelta(seconds=60))
     seen = []
     expected = program(*inputs())
@@ -71,8 +74,22 @@ def main():
                 }
             )
     dist.destroy_process_group()
-    RESULT.write_text(json.dumps(seen))
+    (FOLDER / f"rank{RANK}.json").write_text(json.dumps(seen))
+
+
+def both():
+    """Fork the other rank, so that torch is imported once; be this one, and wait for it."""
+    global RANK
+    other = os.fork()
+    RANK = int(other == 0)
+    # Neither is to find what the other has compiled.
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(FOLDER / f"inductor{RANK}")
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    main()
+    if other and os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]):
+        sys.exit("the other rank failed")
 
 
 if __name__ == "__main__":
-    main()
+    both()
