@@ -6,7 +6,6 @@ A request is a line of JSON on standard input: ``module``, ``arguments``, ``fold
 
 from __future__ import annotations
 
-import atexit
 import gc
 import importlib
 import json
@@ -16,6 +15,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping
+from typing import NoReturn
 
 import warm_workers
 from warm_process import fixed
@@ -43,7 +43,7 @@ PRELOADED = (
 )
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Serve until standard input ends."""
     for name in PRELOADED:
         try:
@@ -62,10 +62,10 @@ def main() -> None:
         number = os.fork()
         if number == 0:
             os.close(answers)
-            return run(request, search_path)
+            run(request, search_path)
         print_line(answers, str(number))
         print_line(answers, str(os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])))
-    return None
+    os._exit(0)  # what was frozen, libraries would tell as leaked
 
 
 def print_line(answers: int, text: str) -> None:
@@ -73,7 +73,7 @@ def print_line(answers: int, text: str) -> None:
     os.write(answers, text.encode() + b"\n")
 
 
-def run(request: dict[str, object], search_path: list[str]) -> None:
+def run(request: dict[str, object], search_path: list[str]) -> NoReturn:
     """Be ``python -m MODULE ARGUMENTS`` in its folder, environment and files, from here to the end."""
     for number, name, mode in (
         (0, os.devnull, os.O_RDONLY),
@@ -92,12 +92,11 @@ def run(request: dict[str, object], search_path: list[str]) -> None:
         )
     sys.argv[1:] = arguments
     sys.orig_argv = [sys.executable, "-m", str(request["module"]), *sys.argv[1:]]
-    runpy.run_module(str(request["module"]), run_name="__main__", alter_sys=True)
+    warm_workers.run_and_leave(lambda: runpy.run_module(str(request["module"]), run_name="__main__", alter_sys=True))
 
 
 def become(request: Mapping[str, object], search_path: list[str]) -> None:
     """Take the folder, the environment and the search path of a request."""
-    atexit.register(gc.unfreeze)  # what is never collected, libraries tell as leaked at the end
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(str(request["folder"]))
     os.environ.clear()

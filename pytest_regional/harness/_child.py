@@ -10,9 +10,10 @@ import inspect
 import os
 import pickle
 import sys
+import threading
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from .emulating import skipping_unsupported
 from .process import Job
@@ -54,7 +55,6 @@ def _call(job: Job) -> dict[str, Any]:
         # What was imported lives as long as the process: never looked at again, it costs no collection any time.
         gc.freeze()
         gc.enable()
-        atexit.register(gc.unfreeze)  # what is never collected, libraries tell as leaked at the end
         wants_harness = next(iter(inspect.signature(function).parameters), None) == "regional"
         with skipping_unsupported(harness, pytest.skip):
             value = function(harness, *arguments) if wants_harness else function(*arguments)
@@ -85,5 +85,20 @@ def main() -> None:
     os.replace(partial, answer)
 
 
+def leave() -> NoReturn:
+    """End the process as the interpreter would, but for taking apart what was imported, for which nobody has to wait.
+
+    With torch and its compilers that takes 1.7 of ten seconds.
+    """
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
 if __name__ == "__main__":
     main()
+    leave()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +73,22 @@ def test_a_failure_there_is_a_failure_here_with_traceback_and_output():
         r.in_new_process(fail)
     assert "LookupError: nothing there" in str(caught.value)
     assert "printed before the failure" in str(caught.value)
+
+
+def leave_work_for_the_end(folder):
+    atexit.register(Path(folder, "at the end").touch)
+
+    def slowly():
+        time.sleep(0.5)
+        Path(folder, "of a thread").touch()
+
+    threading.Thread(target=slowly).start()
+
+
+def test_what_is_left_for_the_end_of_the_process_is_done(tmp_path):
+    with quiet() as r:
+        r.in_new_process(leave_work_for_the_end, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"at the end", "of a thread"}
 
 
 def test_a_skip_there_is_a_skip_here():
