@@ -5,7 +5,7 @@ eager, ``torch.testing.assert_close`` of outputs and gradients, ``torch._dynamo.
 ``compiles`` and ``parity`` (which also run eager in float64 and call the compiled program a second time on other
 inputs), and by all laws. Every way has its own cache folder, empty at first, and begins with one program that does not
 count. Each program takes its turn in the naive loop, in ``structure`` and in ``full``, so that they share what else the
-machine does; an emulated GPU cannot take turns with them.
+machine does; an emulated GPU cannot take turns with them. A program that fails in any way counts in none.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+import math
 import os
 import platform
+import sys
 import tempfile
 import time
 import warnings
@@ -62,10 +64,10 @@ def naive(backend: str) -> Way:
 
 def judged(harness: Regional, lane: str, laws: Sequence[str] | None) -> Way:
     """Return judging in a lane."""
-    return lambda program: judge(harness, program, lane=lane, laws=laws, blame=False, known=lambda error: True)
+    return lambda program: judge(harness, program, lane=lane, laws=laws, blame=False)
 
 
-#: Seconds of each program that counts, by way.
+#: Seconds of each program, by way; not a number where the way failed, which may be early or after a search.
 Spent = dict[str, list[float]]
 
 
@@ -74,13 +76,26 @@ def timed(way: Way, program: Program, spent: Spent, name: str) -> None:
     started = time.perf_counter()
     try:
         way(program)
-    except Exception as error:  # noqa: BLE001 - a defect takes the time it takes
-        print(f"  {name}: {type(error).__name__}: {' '.join(str(error).split())[:100]}")
+    except Exception as error:  # noqa: BLE001 - a defect of the backend is a finding, not a time
+        print(f"  {name}: {type(error).__name__}: {' '.join(str(error).split())[:100]}", file=sys.stderr)
+        started = math.nan
     spent.setdefault(name, []).append(time.perf_counter() - started)
 
 
+def without_failures(spent: Spent) -> Spent:
+    """Leave out the programs that failed in any way, in all ways.
+
+    Raises:
+        ValueError: no program is left.
+    """
+    turns = [turn for turn in zip(*spent.values(), strict=True) if not any(map(math.isnan, turn))]
+    if not turns:
+        raise ValueError("every program failed somewhere; what failed is on standard error")
+    return dict(zip(spent, map(list, zip(*turns, strict=True)), strict=True))
+
+
 def measure(backend: str, examples: Sequence[Program], lanes: Sequence[str]) -> Spent:
-    """Return the seconds of each way for each of ``examples`` but the first, which warms up."""
+    """Return the seconds of each way for ``examples``, without the first, which warms up, and those that fail."""
     spent: Spent = {}
     with contextlib.ExitStack() as stack:
         folders = {name: Path(stack.enter_context(tempfile.TemporaryDirectory())) for name in ("naive", *lanes)}
@@ -99,7 +114,7 @@ def measure(backend: str, examples: Sequence[Program], lanes: Sequence[str]) -> 
         with regional(backend, "cuda-emulated", expects_regions=False) as harness:
             for number, program in enumerate(examples):
                 timed(judged(harness, "fast", PARITY), program, spent if number else Spent(), "fast")
-    return spent
+    return without_failures(spent)
 
 
 def with_regions(count: int, seed: int = 0) -> list[Program]:
@@ -119,9 +134,9 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     examples = with_regions(options.examples, options.seed)
-    totals, count = {}, len(examples) - 1
-    for name, seconds in measure(options.backend, examples, options.lanes).items():
-        totals[name] = sum(seconds)
+    spent = measure(options.backend, examples, options.lanes)
+    totals = {name: sum(seconds) for name, seconds in spent.items()}
+    count = min(map(len, spent.values()))
     print(f"torch {torch.__version__}, Python {platform.python_version()}, {options.backend}, {count} programs")
     for name, seconds in totals.items():
         ratio = f"{totals['naive loop'] / seconds:8.1f} x naive" if "naive loop" in totals else ""

@@ -16,7 +16,7 @@ from tests.benchmarks.rows.row import Row
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 BEGINS, ENDS = "<!-- table begins -->", "<!-- table ends -->"
-COLUMNS = ("Row", "Ours", "Against", "Figure (lowest to highest)", "Target", "")
+COLUMNS = ("Row", "Ours", "Against", "Figure (lowest to highest)", "Turns", "Target", "")
 
 
 def markdown(rows: Iterable[Row]) -> str:
@@ -30,9 +30,10 @@ def cells(row: Row) -> tuple[str, ...]:
     claim = row.claim
     target = claim.target.text if claim.target else ""
     if row.error:
-        return claim.name, claim.ours, claim.theirs, f"failed: {_in_a_cell(row.error)}", target, "failed"
+        return claim.name, claim.ours, claim.theirs, f"failed: {_in_a_cell(row.error)}", "", target, "failed"
     sides = (_side(claim.ours, row.ours, claim.unit), _side(claim.theirs, row.theirs, claim.unit))
-    return claim.name, *sides, _figure(row), target, {True: "met", False: "missed", None: ""}[row.met]
+    turns = str(len(row.figures))
+    return claim.name, *sides, _figure(row), turns, target, {True: "met", False: "missed", None: ""}[row.met]
 
 
 def _side(what: str, values: Sequence[float], unit: str) -> str:

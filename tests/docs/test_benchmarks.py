@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import math
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from fenced import ROOT
@@ -46,7 +52,7 @@ def lines_of(text):
 def test_the_page_has_the_rows_and_targets_of_the_code():
     text = table.PAGE.read_text().partition(table.BEGINS)[2].partition(table.ENDS)[0]
     claims = [claim for group in all_groups().values() for claim in group.claims]
-    shown = [(line[0], line[4]) for line in lines_of(text)[2:]]
+    shown = [(line[0], line[5]) for line in lines_of(text)[2:]]
 
     assert shown == [(claim.name, claim.target.text if claim.target else "") for claim in claims]
     assert len({claim.name for claim in claims}) == len(claims) > 15
@@ -98,7 +104,8 @@ def test_figures_of_each_turn_their_median_and_the_verdict(claim, ours, theirs, 
 def test_a_line_shows_medians_spread_target_and_verdict():
     line = table.cells(GAIN.row([1.0, 2.0, 2.0], [4.0, 4.0, 6.0], "a note"))
 
-    assert line == ("gain", "ours: 2 s", "theirs: 4 s", "3.0 x (2.0 x to 4.0 x); a note", "at least 3 times", "met")
+    assert line[:4] == ("gain", "ours: 2 s", "theirs: 4 s", "3.0 x (2.0 x to 4.0 x); a note")
+    assert line[4:] == ("3", "at least 3 times", "met")
     assert table.cells(GAIN.row([1.0], [2.0]))[-1] == "missed"
     assert table.cells(INFORMS.row([1.0], [2.0]))[-2:] == ("", "")
 
@@ -123,19 +130,22 @@ def test_an_unknown_row_is_refused_with_the_names_there_are(page, capsys):
 def test_a_row_that_raises_leaves_the_others_and_fails_the_run(page, capsys):
     status = main([], {"bad": Group((GAIN, EXTRA), broken), **groups()}, page)
 
-    lines = lines_of(page.read_text())[2:]
+    printed = capsys.readouterr()
+    lines = lines_of(printed.out)[2:]
     assert status == 1
     assert [line[0] for line in lines] == ["gain", "extra", "half"]
-    assert lines[0][3:] == ["failed: ZeroDivisionError: no / turns at all", "at least 3 times", "failed"]
-    assert lines[2][3:] == ["0.25 (0.25 to 0.25)", "at most 1/2", "met"]
-    assert "bad ..." in capsys.readouterr().err
+    assert lines[0][3:] == ["failed: ZeroDivisionError: no / turns at all", "", "at least 3 times", "failed"]
+    assert lines[2][3:] == ["0.25 (0.25 to 0.25)", "5", "at most 1/2", "met"]
+    assert "bad ..." in printed.err
+    assert "benchmarks.md is as it was: a row failed" in printed.err
+    assert page.read_text() == PAGE
 
 
 def test_what_runs_beside_another_keeps_its_place_and_runs_alone_where_the_other_is_not_wanted(page):
     second = {"two": Group((GAIN,), lambda rounds: [GAIN.row([1.0], [4.0])], beside="last")}
-    last = {"last": Group((EXTRA,), broken)}
+    last = {"last": Group((EXTRA,), lambda rounds: [EXTRA.row([1.0], [1.0])])}
 
-    assert main([], {**second, **groups(), **last}, page) == 1
+    assert main([], {**second, **groups(), **last}, page) == 0
     assert [line[0] for line in lines_of(page.read_text())[2:]] == ["gain", "half", "extra"]
     assert main(["--rows", "two"], {**second, **last}, page) == 0
 
@@ -146,19 +156,74 @@ def test_a_missed_target_is_no_failure(page):
 
 
 def test_rounds_are_passed_on_and_numbers_kept(page, tmp_path, capsys):
-    main(["--rounds", "3", "--json", str(tmp_path / "numbers.json")], groups(), page)
+    main(["--rounds", "3", "--json", str(tmp_path / "numbers.json")], groups(), page)  # too few for the page
 
     (kept,) = json.loads((tmp_path / "numbers.json").read_text())
     assert kept["values"] == {"ours": [1.0] * 3, "theirs": [4.0] * 3, "figures": [0.25] * 3}
     assert (kept["name"], kept["target"], kept["met"]) == ("half", "at most 1/2", True)
     assert ", 3 rounds." in capsys.readouterr().out
+    assert page.read_text() == PAGE
 
 
-@pytest.mark.parametrize("arguments", [["--no-write"], ["--rows", "one"]])
+@pytest.mark.parametrize("arguments", [["--no-write"], ["--rows", "one"], ["--rounds", "4"]])
 def test_the_page_is_written_only_when_all_rows_were_measured_and_it_is_wanted(arguments, page):
     main(arguments, groups(other=Group((GAIN,), lambda rounds: [GAIN.row([1.0], [2.0])])), page)
 
     assert page.read_text() == PAGE
+
+
+INTERRUPTED = """
+import functools, signal, sys
+from pathlib import Path
+from tests.benchmarks import __main__ as bench
+from tests.benchmarks import child
+
+def asleep(rounds):
+    child.run([sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '600'])"], {})
+
+claim = bench.rows.module("memory").CLAIMS
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    groups = {name: bench.Group(claim, asleep, beside) for name, beside in (("a", ""), ("b", "a"), ("c", "a"))}
+    bench.main(["--no-write"], groups)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_an_interrupted_run_leaves_no_process_behind(name, tmp_path):
+    """Two groups are measured at once: the one that the main thread waits for, and the one on the second core."""
+    script = tmp_path / "interrupted.py"
+    script.write_text(INTERRUPTED)
+    process = subprocess.Popen([sys.executable, script], env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=2)
+    try:
+        wait_until(lambda: len(descendants(process.pid)) == 4)
+        below = descendants(process.pid)
+        process.send_signal(getattr(signal, name))
+        assert process.wait(20) != 0
+    finally:
+        process.kill()
+    wait_until(lambda: not any(Path("/proc", str(pid)).exists() for pid in below))
+
+
+def descendants(pid):
+    """The processes below ``pid``, from Linux's own files."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    return {child for child in parents if pid in lineage(child, parents)}
+
+
+def lineage(pid, parents):
+    while pid := parents.get(pid):
+        yield pid
+
+
+def wait_until(condition):
+    limit = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
 
 
 # Writing
@@ -179,3 +244,13 @@ def test_a_page_without_its_marks_is_left_alone(text):
 
 def test_an_error_keeps_to_its_cell():
     assert len(lines_of(table.markdown([Row(HALF, error="a|b\n" * 500)]))[2]) == len(table.COLUMNS)
+
+
+def test_a_program_that_fails_in_one_way_counts_in_none():
+    from tests.benchmarks.fuzz_lanes import without_failures
+
+    spent = {"naive loop": [1.0, 2.0, 3.0], "full": [4.0, math.nan, 5.0]}
+
+    assert without_failures(spent) == {"naive loop": [1.0, 3.0], "full": [4.0, 5.0]}
+    with pytest.raises(ValueError, match="every program failed"):
+        without_failures({"naive loop": [1.0, math.nan], "full": [math.nan, 2.0]})

@@ -23,7 +23,7 @@ NAMES = (
 )
 
 #: Rows that keep to one core, and the row of one core and ten minutes beside which they run, one after another.
-BESIDE = dict.fromkeys(("partitioning", "memory", "fuzz", "reading"), "blocks")
+BESIDE = dict.fromkeys(("fixtures", "partitioning", "memory", "fuzz", "reading"), "blocks")
 
 
 def module(name: str) -> ModuleType:
