@@ -10,6 +10,7 @@ from _pytest.unittest import TestCaseFunction
 
 from pytest_regional import marks, settings
 from pytest_regional.fuzzing import SHARD_ARGUMENT, shards
+from pytest_regional.marker_help import COMPILE_MARK
 
 if TYPE_CHECKING:
     from pytest_regional.session import RegionalSession
@@ -26,7 +27,7 @@ TARGET_ARGUMENTS = ("regional_backend", "regional_device")
 def parametrize(metafunc: pytest.Metafunc, session: RegionalSession) -> None:
     """Run the test once per backend and device; a single choice leaves the test's id as it is."""
     try:
-        mark = marks.resolve_compile_mark(list(metafunc.definition.iter_markers(marks.COMPILE_MARK)))
+        mark = marks.resolve_compile_mark(list(metafunc.definition.iter_markers(COMPILE_MARK)))
     except marks.MarkError:
         return  # reported with the test's name when collection ends
     if mark is None:
@@ -92,7 +93,7 @@ def _once_per_target(item: pytest.Item, session: RegionalSession) -> list[pytest
 
     pytest does not parametrize unittest methods.
     """
-    if not isinstance(item, TestCaseFunction) or item.get_closest_marker(marks.COMPILE_MARK) is None:
+    if not isinstance(item, TestCaseFunction) or item.get_closest_marker(COMPILE_MARK) is None:
         return [item]
     try:
         mark = marks.compile_mark(item) or marks.CompileMark()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_regional import options
+from pytest_regional import marker_help, options
 
 if TYPE_CHECKING:
     from pytest_regional.session import RegionalSession
@@ -41,9 +41,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
 
 def pytest_configure(config: pytest.Config) -> None:
     """Describe the marks; resolve the options when the plugin is on."""
-    from pytest_regional import marks
-
-    for line in marks.MARKER_LINES:
+    for line in marker_help.MARKER_LINES:
         config.addinivalue_line("markers", line)
     if options.is_requested(config):
         from pytest_regional import settings

@@ -20,6 +20,7 @@ from pytest_regional.backends.project_file import ProjectFile, ProjectFileError
 from pytest_regional.collection import CHOICE
 from pytest_regional.harness.device import DEVICES
 from pytest_regional.known_failures import KnownFailures
+from pytest_regional.marker_help import KNOWN_FAILURE_MARK
 from pytest_regional.marks import CompileMark, KnownFailure
 from pytest_regional.report import details, facts, junit
 from pytest_regional.report.plan import plan_of
@@ -159,7 +160,7 @@ class RegionalSession:
         if name not in known and ":" not in name:
             from pytest_regional._text import unknown_name
 
-            raise marks.MarkError(f"{marks.KNOWN_FAILURE_MARK}: {unknown_name('backend', name, known)}")
+            raise marks.MarkError(f"{KNOWN_FAILURE_MARK}: {unknown_name('backend', name, known)}")
 
     # Running
 

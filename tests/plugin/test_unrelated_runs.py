@@ -17,6 +17,7 @@ import sys
 def pytest_unconfigure():
     watched = ("torch", "hypothesis", "pytest_regional.harness", "pytest_regional.backends", "numpy")
     print("imported:", [name for name in watched if name in sys.modules])
+    print("ours:", *sorted(name for name in sys.modules if name.startswith("pytest_regional")))
     assert "pytest_regional.plugin" in sys.modules
 """
 
@@ -27,7 +28,8 @@ def test_neither_torch_nor_hypothesis_is_imported(pytester):
     # Hypothesis's own plugin imports Hypothesis at the end of every run; that is not ours.
     result = pytester.runpytest_subprocess("-s", "-p", "no:hypothesispytest", "-p", "no:randomly", "-p", "no:torch")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*imported: []*"])
+    ours = "pytest_regional *.fixtures *.marker_help *.options *.plugin"
+    result.stdout.fnmatch_lines(["*imported: []*", f"ours: {ours.replace('*', 'pytest_regional')}"])
 
 
 NO_TORCH = """
