@@ -3,7 +3,6 @@
 And a Redis server for the tests that need one.
 """
 
-import gc
 import os
 import shutil
 from pathlib import Path
@@ -31,8 +30,6 @@ def pytest_configure():
     """
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # A tenth of importing torch and its compilers is looking for garbage among what lives until the end.
-    gc.disable()
 
 
 @pytest.fixture(scope="session")
@@ -74,15 +71,6 @@ def _guards_are_not_timed():
     """Nor for those that compile without the harness, which would wait for it and for other processes' caches."""
     with guards_untimed():
         yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _garbage_is_collected(_guards_are_not_timed):
-    """From here on, and not among what was imported: a million objects, a third of a second each time."""
-    gc.freeze()
-    gc.enable()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

@@ -45,7 +45,6 @@ PRELOADED = (
 
 def main() -> NoReturn:
     """Serve until standard input ends."""
-    gc.disable()  # a tenth of the imports
     for name in PRELOADED:
         try:
             importlib.import_module(name)
@@ -55,6 +54,7 @@ def main() -> NoReturn:
     search_path = sys.path[1:]
     requests, answers = os.dup(0), os.dup(1)
     os.dup2(2, 1)
+    gc.collect()
     gc.freeze()  # processes collect only what is theirs, and do not copy what they share
     print_line(answers, "ready")
     for line in os.fdopen(requests):
@@ -97,7 +97,6 @@ def run(request: dict[str, object], search_path: list[str]) -> NoReturn:
 
 def become(request: Mapping[str, object], search_path: list[str]) -> None:
     """Take the folder, the environment and the search path of a request."""
-    gc.enable()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(str(request["folder"]))
     os.environ.clear()
