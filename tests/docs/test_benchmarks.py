@@ -184,6 +184,7 @@ def asleep(rounds):
 claim = bench.rows.module("memory").CLAIMS
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so do theirs
     groups = {name: bench.Group(claim, asleep, beside) for name, beside in (("a", ""), ("b", "a"), ("c", "a"))}
     bench.main(["--no-write"], groups)
 """
