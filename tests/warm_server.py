@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 import warm_workers
+from warm_ending import run_and_leave
 from warm_process import fixed
 
 #: What the smallest program imports that Inductor compiles on a CPU. Modules that pytest would rewrite are not among
@@ -92,7 +93,7 @@ def run(request: dict[str, object], search_path: list[str]) -> NoReturn:
         )
     sys.argv[1:] = arguments
     sys.orig_argv = [sys.executable, "-m", str(request["module"]), *sys.argv[1:]]
-    warm_workers.run_and_leave(lambda: runpy.run_module(str(request["module"]), run_name="__main__", alter_sys=True))
+    run_and_leave(lambda: runpy.run_module(str(request["module"]), run_name="__main__", alter_sys=True))
 
 
 def become(request: Mapping[str, object], search_path: list[str]) -> None:

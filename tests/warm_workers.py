@@ -6,8 +6,6 @@ execnet start interpreters, so what is replaced is execnet's own class for that.
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import json
 import os
 import select
@@ -15,10 +13,11 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
+
+from warm_ending import run_and_leave
 
 #: A request and its answer are one packet each.
 PACKET_BYTES = 2**17
@@ -122,26 +121,3 @@ def _work(request: dict[str, Any], files: Sequence[int], become: Become) -> NoRe
     sys.orig_argv = [sys.executable, "-u", "-c", request["program"]]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     run_and_leave(lambda: exec(request["program"], main.__dict__))
-
-
-def run_and_leave(program: Callable[[], object]) -> NoReturn:
-    """Run ``program`` and end the process as the interpreter would, but for taking apart what torch has imported.
-
-    That takes a second and a half, in which what the processes share is copied.
-    """
-    status = 0
-    try:
-        program()
-    except SystemExit as left:
-        status = left.code if isinstance(left.code, int) else int(left.code is not None)
-        if isinstance(left.code, str):
-            print(left.code, file=sys.stderr)
-    except BaseException:  # noqa: BLE001 - told as the interpreter tells it
-        sys.excepthook(*sys.exc_info())
-        status = 1
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads
-            stream.flush()
-    os._exit(status & 0xFF)
