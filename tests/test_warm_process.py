@@ -15,7 +15,7 @@ from tests.warm_process import run_module, run_script
 
 TELL = """
     import json, os, sys
-    project = ("pytest", "hypothesis", "pytest_regional", "tests", "cold")
+    project = ("pytest_regional", "tests", "cold")
     print(json.dumps({
         "number": os.getpid(),
         "arguments": sys.argv[1:],

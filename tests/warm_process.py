@@ -8,15 +8,19 @@ is imported cannot be theirs, so a request that sets such a variable gets a new 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from filelock import FileLock
 
 SERVER = Path(__file__).parent / "warm_server.py"
 #: Variables that may be another in the process: what begins so is read by pytest and by this project only, or at each
@@ -98,18 +102,23 @@ def fixed(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Server:
-    """The process that forks; it ends with this one, when its standard input is closed."""
+    """A connection to the process that forks; that process ends when the last of its clients has."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        command = [sys.executable, str(SERVER)]
-        own = {**environment, "PYTHONPATH": ""}
-        self._process = subprocess.Popen(command, env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._answer(None) == "ready"
+        folder = Path(tempfile.gettempdir(), f"warm-{os.getuid()}-{_RUN}")  # short: so are addresses of sockets
+        folder.mkdir(mode=0o700, exist_ok=True)
+        name = hashlib.sha256(repr(sorted(fixed(environment).items())).encode()).hexdigest()[:16]
+        address = folder / name
+        self._connection = socket.socket(socket.AF_UNIX)
+        with FileLock(folder / f"{name}.lock"):
+            try:
+                self._connection.connect(str(address))
+            except (FileNotFoundError, ConnectionRefusedError):
+                self._process = _started(address, environment)
+                self._connection.connect(str(address))
 
     def run(self, request: Mapping[str, object], timeout: float | None) -> int:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        self._process.stdin.flush()
+        self._connection.sendall(json.dumps(request).encode() + b"\n")
         number = int(self._answer(None))
         try:
             return int(self._answer(timeout))
@@ -119,18 +128,34 @@ class _Server:
             raise
 
     def _answer(self, timeout: float | None) -> str:
-        assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], timeout)[0]:
+        if not select.select([self._connection], [], [], timeout)[0]:
             raise TimeoutError
         line = b""
         while not line.endswith(b"\n"):  # unbuffered, so that select sees what was not read yet
-            read = os.read(self._process.stdout.fileno(), 1)
+            read = self._connection.recv(1)
             if not read:
-                raise RuntimeError(f"the server of processes ended: {self._process.wait()}")
+                raise RuntimeError("the server of processes ended")
             line += read
         return line.decode().strip()
 
 
+def _started(address: Path, environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Start the server and return when it listens."""
+    address.unlink(missing_ok=True)
+    process = subprocess.Popen(
+        [sys.executable, str(SERVER), str(address)],
+        env={**environment, "PYTHONPATH": ""},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n", f"no server of processes: {process.wait()}"
+    return process
+
+
+#: The run of pytest whose workers have their servers together.
+_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", "")[:16] or str(os.getpid())
 #: One for each environment that was asked for twice; the first is there from the first request on.
 _SERVERS: dict[frozenset[tuple[str, str]], _Server] = {}
 _ASKED: set[frozenset[tuple[str, str]]] = set()

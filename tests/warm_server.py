@@ -1,17 +1,21 @@
 """The server's side of ``warm_process``: import torch and its compilers, then fork a process for each request.
 
-A request is a line of JSON on standard input: ``module``, ``arguments``, ``folder``, ``environment``, ``stdout`` and
-``stderr`` (files). The answer is two lines: the process's number when it runs, its exit status when it has ended.
+Clients connect to a socket. A request is a line of JSON: ``module``, ``arguments``, ``folder``, ``environment``,
+``stdout`` and ``stderr`` (files). The answer is two lines: the process's number when it runs, its exit status when it
+has ended.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
 import os
 import runpy
+import select
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -21,10 +25,14 @@ import warm_workers
 from warm_ending import run_and_leave
 from warm_process import fixed
 
-#: What the smallest program imports that Inductor compiles on a CPU. Modules that pytest would rewrite are not among
-#: them, nor those of this project: they are what is tested.
+#: What the smallest program imports that Inductor compiles on a CPU, and what runs tests. Modules of this project are
+#: not among them: they are what is tested.
 PRELOADED = (
+    "hypothesis",
     "numpy",
+    "pytest",
+    "sympy.physics",
+    "sympy.tensor.tensor",
     "torch",
     "torch._dynamo",
     "torch._dynamo.backends.inductor",
@@ -39,39 +47,89 @@ PRELOADED = (
     "torch._inductor.fx_passes.pad_mm",
     "torch._inductor.fx_passes.quantization",
     "torch._inductor.runtime.caching",
+    "torch.distributed.tensor.experimental",
     "torch.export._trace",
     "torch.utils.cpp_extension",
 )
+#: The modules whose assertions pytest rewrites when it imports them as a plugin's.
+MARKED_BY_PYTEST = ("hypothesis", "_hypothesis_globals")
+SECONDS_WITHOUT_CLIENTS = 60
 
 
-def main() -> NoReturn:
-    """Serve until standard input ends."""
+def main(address: str) -> NoReturn:
+    """Listen at ``address``, say "ready", and fork a process for each client; end with the last of them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # clients end first, and this when they have
+    prepare()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen()
+    os.write(1, b"ready\n")
+    os.dup2(2, 1)
+    gc.collect()
+    gc.freeze()  # processes collect only what is theirs, and do not copy what they share
+    clients: list[int] = []  # each ends when the process that serves the client does
+    while True:
+        changed = select.select([listener, *clients], [], [], None if clients else SECONDS_WITHOUT_CLIENTS)[0]
+        for ended in set(changed) - {listener}:
+            clients.remove(ended)
+            os.close(ended)
+            os.wait()
+        if listener in changed:
+            connection, _ = listener.accept()
+            alive, held = os.pipe()
+            if os.fork() == 0:
+                for number in (listener.fileno(), alive, *clients):
+                    os.close(number)
+                serve(connection, held)
+            os.close(held)
+            connection.close()
+            clients.append(alive)
+        if not clients:
+            leave_nothing(address)
+            os._exit(0)  # what was frozen, libraries would tell as leaked
+
+
+def leave_nothing(address: str) -> None:
+    """Remove the socket, its lock, and the folder unless another server listens there."""
+    with contextlib.suppress(OSError):
+        os.unlink(address)
+        os.unlink(f"{address}.lock")
+        os.rmdir(os.path.dirname(address))
+
+
+def prepare() -> None:
+    """Import, and compute what depends on nothing but what is installed."""
     for name in PRELOADED:
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:  # another torch: its processes import what they need
             if not (error.name or "").startswith("torch."):
                 raise
+    for name in MARKED_BY_PYTEST:
+        imported = sys.modules[name]
+        imported.__doc__ = f"{imported.__doc__ or ''}\nPYTEST_DONT_REWRITE"  # pytest would warn that it is too late
+    import torch._inductor.codecache
+    from torch._inductor.runtime import triton_compat
+
+    # Every key of a cache holds these, and each takes half a second.
+    torch._inductor.codecache.torch_key()
+    if triton_compat.HAS_TRITON:
+        triton_compat.triton_key()
+
+
+def serve(connection: socket.socket, held: int) -> NoReturn:
+    """Fork a process for each request of one client, until it closes ``connection``."""
     search_path = sys.path[1:]
-    requests, answers = os.dup(0), os.dup(1)
-    os.dup2(2, 1)
-    gc.collect()
-    gc.freeze()  # processes collect only what is theirs, and do not copy what they share
-    print_line(answers, "ready")
-    for line in os.fdopen(requests):
+    for line in connection.makefile():
         request = json.loads(line)
         number = os.fork()
         if number == 0:
-            os.close(answers)
+            for opened in (connection.detach(), held):
+                os.close(opened)
             run(request, search_path)
-        print_line(answers, str(number))
-        print_line(answers, str(os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])))
-    os._exit(0)  # what was frozen, libraries would tell as leaked
-
-
-def print_line(answers: int, text: str) -> None:
-    """Write a line of the answer."""
-    os.write(answers, text.encode() + b"\n")
+        connection.sendall(f"{number}\n".encode())
+        connection.sendall(f"{os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])}\n".encode())
+    os._exit(0)
 
 
 def run(request: dict[str, object], search_path: list[str]) -> NoReturn:
@@ -109,4 +167,4 @@ def become(request: Mapping[str, object], search_path: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -25,6 +25,16 @@ def stand_alone() -> None:
     symbol("torch._inductor.runtime.triton_heuristics", "CachingAutotuner")
 
 
+def code_keys() -> tuple[str, ...]:
+    """Return PyTorch's digests of the code that generates kernels and compiles them: a second, once in a process.
+
+    ``torch._inductor.codecache.torch_key`` (versions and the sources of ``torch._inductor``) and Triton's own, as
+    ``torch._inductor.runtime.triton_compat`` has it (2.11 to 2.15). Both are in the key of every cache of Inductor's.
+    """
+    digest: bytes = symbol("torch._inductor.codecache", "torch_key")()
+    return digest.hex(), symbol("torch._inductor.runtime.triton_compat", "triton_key")()
+
+
 def kernel_in(path: Path, name: str) -> Any:
     """Import the module at ``path`` and return its kernel ``name``: a ``CachingAutotuner``."""
     spec = importlib.util.spec_from_file_location(path.stem, path)

@@ -55,7 +55,7 @@ SELF_TESTED = "PYTEST_REGIONAL_SELF_TESTED"
 
 @functools.cache
 def _problem_of_self_test(profile: str) -> Exception | None:
-    """Run the self-test once in a process, and not again in the processes that tests start.
+    """Run the self-test, once for this machine where there is a kernel store, else for this process and its children.
 
     Isolated as a test is, so that nothing of it is left: neither caches nor what Dynamo compiled.
     """
@@ -68,11 +68,18 @@ def _problem_of_self_test(profile: str) -> Exception | None:
     from pytest_regional.emulation import EmulationError
     from pytest_regional.emulation.selftest import run_self_test
 
-    try:
-        with tempfile.TemporaryDirectory(prefix="pytest-regional-self-test-") as folder, isolated(Path(folder), seed=1):
-            run_self_test(profile)
-    except EmulationError as error:
-        return error
+    from . import emulation_works
+
+    if not emulation_works.is_known(profile):
+        try:
+            with (
+                tempfile.TemporaryDirectory(prefix="pytest-regional-self-test-") as folder,
+                isolated(Path(folder), seed=1),
+            ):
+                run_self_test(profile)
+        except EmulationError as error:
+            return error
+        emulation_works.remember(profile)
     os.environ[SELF_TESTED] = identity
     return None
 

@@ -20,6 +20,18 @@ from tests import warm_process
 TOOLS = ("pytest", "pytest_regional", "make", "pip", "python")
 EXECUTED = ("pytest", "pytest_regional")
 SCRIPT_OPTIONS = "--regional-backend=aot_eager"
+#: A script need not use the harness, so what that saves of a compile's time is saved here.
+RUN_SCRIPT = """\
+import runpy
+
+from pytest_regional._torch.guard_latency import guards_untimed
+from pytest_regional.harness.kernel_store import kernels_kept
+
+
+def test_script():
+    with kernels_kept(), guards_untimed():
+        runpy.run_path({script!r}, run_name={name!r})
+"""
 
 
 def run_pytest(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -71,7 +83,7 @@ def write_script(block: Block, folder: Path) -> None:
     script.parent.mkdir(exist_ok=True)
     script.write_text(block.text)
     # Dynamo remembers modules by name for as long as the process lives, so no two scripts may have one name.
-    test = f"import runpy\n\n\ndef test_script():\n    runpy.run_path({str(script)!r}, run_name={script.stem!r})\n"
+    test = RUN_SCRIPT.format(script=str(script), name=script.stem)
     (folder / script_name(block)).write_text(test)
 
 

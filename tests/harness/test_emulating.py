@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from pytest_regional.emulation import EmulationError
 from pytest_regional.harness import emulating
 from pytest_regional.harness.emulating import causes
+from pytest_regional.harness.kernel_store.places import OFF, VARIABLE
 from pytest_regional.testing import regional
 
 
 @pytest.fixture
-def self_tests(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Record for which GPUs the self-test runs, as in a process in which none ran."""
+def self_tests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
+    """Record for which GPUs the self-test runs, as on a machine on which none ran."""
     tested: list[str] = []
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "store"))
     monkeypatch.setattr("pytest_regional.emulation.selftest.run_self_test", tested.append)
     monkeypatch.delenv(emulating.SELF_TESTED, raising=False)
     emulating._problem_of_self_test.cache_clear()
@@ -41,7 +44,64 @@ def test_processes_that_tests_start_do_not_run_it_again(self_tests: list[str]) -
     assert self_tests == ["h200"]
 
 
-def test_when_it_fails_every_emulated_test_says_so(self_tests: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def new_process(self_tests: list[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """What makes this process know no more of self-tests than one that the user starts."""
+
+    def forget() -> None:
+        monkeypatch.delenv(emulating.SELF_TESTED, raising=False)
+        emulating._problem_of_self_test.cache_clear()
+
+    return forget
+
+
+def test_other_processes_of_the_user_do_not_run_it_again(
+    self_tests: list[str], new_process: Callable[[], None]
+) -> None:
+    for device in ("cuda-emulated", "cuda-emulated", "cuda-emulated:a100", "cuda-emulated"):
+        use(device)
+        new_process()
+    assert self_tests == ["h200", "a100"]
+
+
+@pytest.mark.parametrize("module", ["emulation_works.platform.python_version", "emulation_works.code_keys"])
+def test_another_python_or_torch_is_tested_anew(
+    module: str, self_tests: list[str], new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use("cuda-emulated")
+    new_process()
+    monkeypatch.setattr(f"pytest_regional.harness.{module}", lambda: "9.9")
+    use("cuda-emulated")
+    assert self_tests == ["h200"] * 2
+
+
+def test_other_code_of_ours_is_tested_anew(
+    self_tests: list[str], new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use("cuda-emulated")
+    package = tmp_path / "changed"
+    (package / "emulation").mkdir(parents=True)
+    monkeypatch.setattr("pytest_regional.__file__", str(package / "__init__.py"))
+    for text in ("one", "two", "two"):
+        (package / "emulation" / "code.py").write_text(text)
+        new_process()
+        use("cuda-emulated")
+    assert self_tests == ["h200"] * 3
+
+
+def test_without_a_kernel_store_each_process_runs_it(
+    self_tests: list[str], new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, OFF)
+    for _ in range(2):
+        use("cuda-emulated")
+        new_process()
+    assert self_tests == ["h200"] * 2
+
+
+def test_when_it_fails_every_emulated_test_says_so(
+    self_tests: list[str], new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(profile: str) -> None:
         self_tests.append(profile)
         raise EmulationError("self-test of the emulated GPU: sort")
@@ -52,6 +112,9 @@ def test_when_it_fails_every_emulated_test_says_so(self_tests: list[str], monkey
             use("cuda-emulated")
     assert self_tests == ["h200"]
     use("cpu")
+    new_process()  # what failed is not kept
+    with pytest.raises(EmulationError, match="self-test of the emulated GPU: sort"):
+        use("cuda-emulated")
 
 
 def test_causes_are_those_of_python_and_of_pytorch() -> None:

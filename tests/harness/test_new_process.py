@@ -51,6 +51,14 @@ def quiet():
 
 
 @pytest.mark.usefixtures("real_interpreter")
+def test_an_interpreter_of_its_own():
+    with regional("torch", expects_regions=False) as r:
+        there = r.in_new_process(compile_product, 4)
+    assert there.value[0] == 4
+    assert there.value[1] != os.getpid()
+    assert (there.counters.region_compiles, there.counters.region_cache_hits) == (1, 0)
+
+
 def test_cold_then_warm():
     with regional("torch", expects_regions=False) as r:
         cold = r.in_new_process(compile_product, 4)

@@ -131,10 +131,11 @@ def _child(folder: Path) -> dict[str, object]:
     import torch
     from torch._dynamo.utils import counters
 
+    from pytest_regional.harness.kernel_store import kernels_kept
     from pytest_regional.reference.caching.errors import CacheWarning
     from tests.reference.artifact_programs import block, inputs, results
 
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as seen, kernels_kept():
         warnings.simplefilter("always")
         values = results(torch.compile(block, backend="regional", fullgraph=True), *inputs())
     return {

@@ -16,12 +16,14 @@ import sys, torch
 from unittest import mock
 from torch._dynamo.aot_compile_types import BundledAOTAutogradSerializableCallable
 from torch._inductor.graph import GraphLowering
+from pytest_regional.harness.kernel_store import kernels_kept
 from tests.reference.full_inductor.artifact_program import Model, step
 
 def refuse(*args, **kwargs):
     raise AssertionError("compiled again")
 
-with mock.patch.object(GraphLowering, "codegen", refuse), mock.patch("torch._inductor.compile_fx.compile_fx", refuse):
+no_codegen = mock.patch.object(GraphLowering, "codegen", refuse)
+with kernels_kept(), no_codegen, mock.patch("torch._inductor.compile_fx.compile_fx", refuse):
     data = open(sys.argv[1], "rb").read()
     loaded = BundledAOTAutogradSerializableCallable.deserialize_compile_artifacts(data)
     torch.save(step(loaded, Model()), sys.argv[2])

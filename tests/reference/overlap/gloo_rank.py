@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from pytest_regional.harness.kernel_store import kernels_kept
 from tests.reference.overlap.programs import layers, overlapping
 
 FOLDER = Path(sys.argv[1])
@@ -86,7 +87,8 @@ def both():
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(FOLDER / f"inductor{RANK}")
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    main()
+    with kernels_kept():
+        main()
     if other and os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]):
         sys.exit("the other rank failed")
 
