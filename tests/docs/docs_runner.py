@@ -20,17 +20,18 @@ from tests import warm_process
 TOOLS = ("pytest", "pytest_regional", "make", "pip", "python")
 EXECUTED = ("pytest", "pytest_regional")
 SCRIPT_OPTIONS = "--regional-backend=aot_eager"
-#: A script need not use the harness, so what that saves of a compile's time is saved here.
-RUN_SCRIPT = """\
-import runpy
+#: Neither scripts nor tests of other harnesses use ours, so what that saves of a compile's time is saved here.
+CONFTEST = """\
+import pytest
 
 from pytest_regional._torch.guard_latency import guards_untimed
 from pytest_regional.harness.kernel_store import kernels_kept
 
 
-def test_script():
+@pytest.fixture(scope="session", autouse=True)
+def compiles_are_short():
     with kernels_kept(), guards_untimed():
-        runpy.run_path({script!r}, run_name={name!r})
+        yield
 """
 
 
@@ -83,7 +84,7 @@ def write_script(block: Block, folder: Path) -> None:
     script.parent.mkdir(exist_ok=True)
     script.write_text(block.text)
     # Dynamo remembers modules by name for as long as the process lives, so no two scripts may have one name.
-    test = RUN_SCRIPT.format(script=str(script), name=script.stem)
+    test = f"import runpy\n\n\ndef test_script():\n    runpy.run_path({str(script)!r}, run_name={script.stem!r})\n"
     (folder / script_name(block)).write_text(test)
 
 
@@ -92,6 +93,7 @@ class Batch:
 
     def __init__(self, blocks: Sequence[Block], folder: Path) -> None:
         self.folder = write_project(blocks, folder)
+        (folder / "conftest.py").write_text(CONFTEST)
         self._outcomes: dict[str, Counter[str]] = {}
         self._output: dict[str, str] = {}
         self._files: dict[str, list[str]] = {}
