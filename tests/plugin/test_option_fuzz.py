@@ -55,6 +55,22 @@ def test_a_number_of_programs(downstream):
     )
 
 
+#: Says at once how far it is, in this run alone: nested runs are in one process.
+QUICKLY = """
+    import pytest
+    from pytest_regional.report import progress
+
+    patch = pytest.MonkeyPatch()
+
+    def pytest_configure():
+        patch.setattr(progress, "EVERY", 0.2)
+        patch.setattr(progress, "NOTED_EVERY", 0.0)
+
+    def pytest_unconfigure():
+        patch.undo()
+"""
+
+
 @pytest.mark.parametrize(
     ("budget", "line"),
     [
@@ -62,13 +78,11 @@ def test_a_number_of_programs(downstream):
         ("20", "regional fuzzing: test_any[[]shard0[]] * of 20 programs in * s, 0 new findings"),
     ],
 )
-def test_a_campaign_says_how_far_it_is(downstream, budget, line):
+def test_a_campaign_says_how_far_it_is(downstream, pytester, budget, line):
+    pytester.makeconftest(QUICKLY)
     source = """
         from pytest_regional.fuzz.arguments import TensorInput
         from pytest_regional.fuzz.program import Program, Step
-        from pytest_regional.report import progress
-
-        progress.EVERY, progress.NOTED_EVERY = 0.2, 0.0
 
         def programs(seed):
             while True:

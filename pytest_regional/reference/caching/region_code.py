@@ -37,7 +37,9 @@ class RegionCode:
     def of(cls, target: Any) -> RegionCode:
         """Describe the region that ``target``, such a function, calls."""
         artifact = target.__wrapped__
-        return cls(target.__name__, target.makes_plain_values, artifact.serialize(), code_files(artifact))
+        # PyTorch's own pass wraps what it compiled too, and says nothing of the kind.
+        plain = getattr(target, "makes_plain_values", False)
+        return cls(target.__name__, plain, artifact.serialize(), code_files(artifact))
 
     def load(self) -> Compiled:
         """Return the function that calls the region in a graph."""

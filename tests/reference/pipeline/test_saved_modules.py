@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from torch.fx.passes.regional_inductor import regional_inductor as pytorchs_regional_inductor
 
 import pytest_regional.testing
 from pytest_regional.reference import pipeline
@@ -33,11 +34,17 @@ def loaded_step(path, name):
         return step(pipeline.load(path, model), inputs)
 
 
-def test_a_new_process_trains_with_compiled_regions(folder):
+@pipeline.graph_pass(name="pytorchs", terminal=True)
+def pytorchs(gm, example_inputs):
+    return pytorchs_regional_inductor(gm, example_inputs)
+
+
+@pytest.mark.parametrize("terminal", [regions, pytorchs], ids=["ours", "pytorchs"])
+def test_a_new_process_trains_with_compiled_regions(terminal, folder):
     path = folder / "block"
     model, inputs = model_and_inputs("Block")
     with pytest_regional.testing.regional("reference") as harness:
-        compiled = pipeline.compile(model, inputs, passes=[regions])
+        compiled = pipeline.compile(model, inputs, passes=[terminal])
         compiled.save(path)
         expected = step(compiled, inputs)
         found = harness.in_new_process(loaded_step, str(path), "Block")
