@@ -79,6 +79,7 @@ def look_up_multiplied(regional, outcome, factor):
 
 def compile_all(regional, outcomes, factor):
     """Compile each case, whose lookup shall end as ``outcomes`` says by name; return outputs and gradients."""
+    torch.manual_seed(regional.seed)
     look_up_multiplied(regional, outcomes["model"], factor)
     return {
         name: look_up(regional, outcomes[name], program, inputs, **options)
