@@ -4,6 +4,8 @@ PYTHON ?= python3
 TORCH ?= 2.13.0
 BACKEND ?= reference
 PYTEST_ARGS ?=
+# One worker a core, eight at most: each takes a gigabyte. PYTEST_ARGS=-n0 runs everything in one process.
+WORKERS := -n logical --maxprocesses 8 --dist worksteal
 DETECTION_ARGS ?=
 EXAMPLES_ARGS ?=
 PINNED := $(shell sed -n 's/^torch==//p' constraints.txt)
@@ -13,10 +15,10 @@ RUN := $(VENV)/bin/python -m
 .PHONY: conformance gpu services test lint types docs examples bench measurements coverage detection property check clean
 
 conformance: $(VENV)/installed  ## Run the conformance suites on real models; ends with the conformance table.
-	$(RUN) pytest --regional-backend=$(BACKEND) suites $(PYTEST_ARGS)
+	$(RUN) pytest --regional-backend=$(BACKEND) suites $(WORKERS) $(PYTEST_ARGS)
 
 test: $(VENV)/installed  ## Run the project's own tests.
-	$(RUN) pytest tests $(PYTEST_ARGS)
+	$(RUN) pytest tests $(WORKERS) $(PYTEST_ARGS)
 
 gpu:  ## Run the suites on the GPU of this machine with the Python that is there (PYTHON=...); installs nothing.
 	$(PYTHON) tools/gpu --backend=$(BACKEND) --record=docs/gpu.md $(PYTEST_ARGS)
