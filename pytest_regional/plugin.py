@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_regional import marker_help, options
+from pytest_regional import fixtures, marker_help, options
 
 if TYPE_CHECKING:
     from pytest_regional.session import RegionalSession
 
 SESSION: pytest.StashKey[RegionalSession] = pytest.StashKey()
-
-pytest_plugins = ("pytest_regional.fixtures",)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,7 +38,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Describe the marks; resolve the options when the plugin is on."""
+    """Bring the fixtures, describe the marks; resolve the options when the plugin is on."""
+    # Not `pytest_plugins`: for each name there pytest looks through all packages that are installed, which takes 10 ms.
+    config.pluginmanager.register(fixtures, fixtures.__name__)
     for line in marker_help.MARKER_LINES:
         config.addinivalue_line("markers", line)
     if options.is_requested(config):

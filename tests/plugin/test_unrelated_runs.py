@@ -32,6 +32,29 @@ def test_neither_torch_nor_hypothesis_is_imported(pytester):
     result.stdout.fnmatch_lines(["*imported: []*", f"ours: {ours.replace('*', 'pytest_regional')}"])
 
 
+COUNTED = """
+import pluggy, pytest
+
+original = pluggy.PluginManager.load_setuptools_entrypoints
+searches = []
+
+def search(manager, group, name=None):
+    searches.append(name)
+    return original(manager, group, name)
+
+pluggy.PluginManager.load_setuptools_entrypoints = search
+assert pytest.main(["-p", "no:hypothesispytest", "-p", "no:randomly", "-p", "no:torch"]) == 0
+print("searched for:", searches)
+"""
+
+
+def test_pytest_looks_through_the_installed_packages_once(pytester):
+    """For every name in ``pytest_plugins`` it would do so again."""
+    pytester.makepyfile(test_it=UNRELATED)
+    result = pytester.runpython_c(COUNTED)
+    result.stdout.fnmatch_lines(["searched for: [[]None[]]"])
+
+
 NO_TORCH = """
 import sys
 

@@ -47,7 +47,7 @@ PROBE = """import time
 begun = time.perf_counter()
 import pytest
 alone = time.perf_counter()
-import pytest_regional.plugin, pytest_regional.fixtures  # which the plugin loads
+import pytest_regional.plugin
 ended = time.perf_counter()
 import sys
 assert not {"torch", "hypothesis", "numpy"} & set(sys.modules)
