@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -117,6 +118,26 @@ def test_it_is_as_python_runs_a_module(run, tmp_path):
     for differs in ("number", "random", "torch", "first"):
         del forked[differs], fresh[differs]
     assert forked == fresh
+
+
+ANCESTORS = """
+    import os, pathlib
+
+    ancestor = os.getpid()
+    while ancestor := int(pathlib.Path(f"/proc/{ancestor}/stat").read_text().rpartition(")")[2].split()[1]):
+        print(ancestor)
+"""
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="the ancestors of a process are read as Linux has them"
+)
+def test_it_is_no_descendant_of_the_test(run):
+    """Or a test that ends what it has started would end what another worker's test waits for."""
+    run("")  # so that there is a server for this environment
+    found = run(ANCESTORS).stdout.split()
+    assert found
+    assert str(os.getpid()) not in found
 
 
 # The last test waits for the worker that replaces the dead one: the other might do all the rest before it is there.

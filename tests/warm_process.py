@@ -114,7 +114,7 @@ class _Server:
             try:
                 self._connection.connect(str(address))
             except (FileNotFoundError, ConnectionRefusedError):
-                self._process = _started(address, environment)
+                _start(address, environment)
                 self._connection.connect(str(address))
 
     def run(self, request: Mapping[str, object], timeout: float | None) -> int:
@@ -139,19 +139,18 @@ class _Server:
         return line.decode().strip()
 
 
-def _started(address: Path, environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    """Start the server and return when it listens."""
+def _start(address: Path, environment: Mapping[str, str]) -> None:
+    """Start the server, and return when it listens."""
     address.unlink(missing_ok=True)
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, str(SERVER), str(address)],
         env={**environment, "PYTHONPATH": ""},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n", f"no server of processes: {process.wait()}"
-    return process
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", "no server of processes"
 
 
 #: The run of pytest whose workers have their servers together.
