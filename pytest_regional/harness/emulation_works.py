@@ -1,12 +1,13 @@
 """That the self-test of an emulated GPU passed, kept in the kernel store: no other process need run it.
 
-It takes seconds, and says the same until torch, triton or this package change.
+It takes seconds, and says the same until Python, numpy, torch, triton or this package change.
 """
 
 from __future__ import annotations
 
 import hashlib
 import platform
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest_regional
@@ -34,7 +35,7 @@ def remember(profile: str) -> None:
 def _key(profile: str) -> str:
     """Return a digest of the GPU's name, of what generates and runs its code, and of this package's own."""
     package = Path(pytest_regional.__file__).parent
-    parts = [profile, platform.platform(), platform.python_version(), *code_keys()]
+    parts = [profile, platform.platform(), platform.python_version(), version("numpy"), *code_keys()]
     parts += [
         path.read_text("utf-8") for name in ("_torch", "emulation") for path in sorted((package / name).rglob("*.py"))
     ]
