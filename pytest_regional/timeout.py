@@ -36,13 +36,13 @@ GRACE = 10.0
 
 
 @contextlib.contextmanager
-def time_limit(seconds: float | None, stderr: int = 2, grace: float = GRACE) -> Iterator[TimeLimit]:
+def time_limit(seconds: float | None, stderr: int = 2) -> Iterator[TimeLimit]:
     """Raise :class:`RegionalTimeoutError` inside when it takes longer than ``seconds``, and end what it started.
 
     Uses ``SIGALRM``, hence the main thread and no Windows; elsewhere it does nothing, as a timeout that cannot
     interrupt would only report late. Python runs no handler while code of another language does: where that goes on
-    for ``grace`` seconds more, the stacks of all threads are written to the file ``stderr`` and the process ends. Under
-    pytest-xdist that is the end of one worker, and of the test that it ran.
+    for :data:`GRACE` seconds more, the stacks of all threads are written to the file ``stderr`` and the process ends.
+    Under pytest-xdist that is the end of one worker, and of the test that it ran.
     """
     usable = hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
     limit = TimeLimit()
@@ -64,7 +64,7 @@ def time_limit(seconds: float | None, stderr: int = 2, grace: float = GRACE) -> 
 
     previous = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    faulthandler.dump_traceback_later(seconds + grace, exit=True, file=stderr)
+    faulthandler.dump_traceback_later(seconds + GRACE, exit=True, file=stderr)
     try:
         yield limit
     finally:

@@ -3,6 +3,7 @@
 And a Redis server for the tests that need one.
 """
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from pytest_regional._torch.guard_latency import guards_untimed
 from pytest_regional.harness.kernel_store import kernels_kept
+from pytest_regional.harness.kernel_store.places import VARIABLE, chosen_folder
 from tests import warm_process
 from tests.redis_server import RunningRedis, free_port
 
@@ -30,6 +32,20 @@ def pytest_configure():
     """
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Nested runs have homes of their own (pytester's), and would compile each kernel anew.
+    store = chosen_folder()
+    if store is not None:
+        os.environ[VARIABLE] = str(store)
+
+
+def pytest_collection_finish():
+    """Have the collector of cycles not look through all modules and tests again and again: they stay."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure():
+    gc.unfreeze()  # libraries complain of what is not collected at the end
 
 
 @pytest.fixture(scope="session")

@@ -25,8 +25,8 @@ import warm_workers
 from warm_ending import run_and_leave
 from warm_process import fixed
 
-#: What the smallest program imports that Inductor compiles on a CPU, and what runs tests. Modules of this project are
-#: not among them: they are what is tested.
+#: What the smallest program imports that Inductor compiles on a CPU, and what runs tests: what imports the rest of what
+#: was seen in ``sys.modules`` after it. Modules of this project are not among them: they are what is tested.
 PRELOADED = (
     "hypothesis",
     "numpy",
@@ -35,20 +35,29 @@ PRELOADED = (
     "sympy.tensor.tensor",
     "torch",
     "torch._dynamo",
-    "torch._dynamo.backends.inductor",
+    "torch._dynamo.dce_extra_outputs",
     "torch._dynamo.repro.after_dynamo",
     "torch._functorch._aot_autograd.subclass_codegen",
-    "torch._inductor.codegen.cpp_wrapper_gpu",
-    "torch._inductor.codegen.cuda_combined_scheduling",
-    "torch._inductor.codegen.wrapper_fxir",
+    "torch._higher_order_ops.passes.inline_invoke_subgraph",
+    "torch._inductor.bounds",
+    "torch._inductor.choices",
+    "torch._inductor.codegen.memory_planning",
+    "torch._inductor.codegen.segmented_tree",
     "torch._inductor.compile_fx",
+    "torch._inductor.extern_node_serializer",
+    "torch._inductor.fx_passes.apply_gumbel_max_trick",
+    "torch._inductor.fx_passes.efficient_conv_bn_eval",
     "torch._inductor.fx_passes.fuse_attention",
     "torch._inductor.fx_passes.mkldnn_fusion",
     "torch._inductor.fx_passes.pad_mm",
     "torch._inductor.fx_passes.quantization",
+    "torch._inductor.hooks",
+    "torch._inductor.kernel_template_choice",
     "torch._inductor.runtime.caching",
+    "torch._subclasses.schema_check_mode",
     "torch.distributed.tensor.experimental",
     "torch.export._trace",
+    "torch.fx.experimental.validator",
     "torch.utils.cpp_extension",
 )
 #: The modules whose assertions pytest rewrites when it imports them as a plugin's.
@@ -110,8 +119,19 @@ def prepare() -> None:
     for name in MARKED_BY_PYTEST:
         imported = sys.modules[name]
         imported.__doc__ = f"{imported.__doc__ or ''}\nPYTEST_DONT_REWRITE"  # pytest would warn that it is too late
+    import torch._dynamo
     import torch._inductor.codecache
+    from torch._inductor.codegen.common import get_device_op_overrides, init_backend_registration
+    from torch._inductor.fx_passes import joint_graph, post_grad
     from torch._inductor.runtime import triton_compat
+
+    # What the first compile of a process does before it compiles: it imports all backends, and makes the patterns of
+    # Inductor's passes, which is half a second.
+    torch._dynamo.list_backends()
+    init_backend_registration()
+    get_device_op_overrides("cpu")
+    joint_graph.lazy_init(torch.device("cpu"))
+    post_grad.lazy_init()
 
     # Every key of a cache holds these, and each takes half a second.
     torch._inductor.codecache.torch_key()

@@ -107,7 +107,7 @@ def test_a_skip_there_is_a_skip_here():
 @pytest.mark.usefixtures("real_interpreter")
 def test_a_hang_is_killed():
     with quiet() as r, pytest.raises(NewProcessError, match="did not answer within"):
-        r.in_new_process(sleep, timeout=4)
+        r.in_new_process(sleep, timeout=1)
 
 
 def test_a_death_is_reported():

@@ -60,13 +60,19 @@ def in_a_process(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
 
 
 @pytest.fixture
-def downstream(pytester):
-    """Return a function that writes ``test_it.py`` beside ``program.py`` and runs pytest in this process."""
+def repository(pytester):
+    """Return a function that writes ``test_it.py`` beside ``program.py``."""
     pytester.makepyfile(program=PROGRAM)
     pytester.syspathinsert()
+    return lambda source: pytester.makepyfile(test_it=HEADER + textwrap.dedent(source))
+
+
+@pytest.fixture
+def downstream(repository, pytester):
+    """Return a function that writes ``test_it.py`` beside ``program.py`` and runs pytest in this process."""
 
     def run(source: str, *arguments: str, subprocess: bool = False):
-        pytester.makepyfile(test_it=HEADER + textwrap.dedent(source))
+        repository(source)
         options = ("-p", "no:randomly", "-p", "no:cacheprovider", "-rsxfE", *arguments)
         if subprocess:
             return in_a_process(pytester, *options)

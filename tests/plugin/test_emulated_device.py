@@ -90,10 +90,10 @@ def test_a_fault_in_a_kernel_fails_the_test(downstream):
     result.stdout.fnmatch_lines(["*KernelAssertionError*index out of bounds*"])
 
 
-def test_warnings_as_errors(downstream):
+def test_warnings_as_errors(repository, pytester):
     """In a process that has imported nothing yet: torch warns of its own doings when its compilers are imported."""
-    result = downstream(PARITY, *GPU, "-W", "error", subprocess=True)
-    result.assert_outcomes(passed=1)
+    repository(PARITY)
+    pytester.runpytest_subprocess("-p", "no:randomly", *GPU, "-W", "error").assert_outcomes(passed=1)
 
 
 def test_another_case_is_told(downstream):

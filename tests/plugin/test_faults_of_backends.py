@@ -97,6 +97,13 @@ def test_after_{name}(regional):
 """
 
 
+SHORT_GRACE = """
+from pytest_regional import timeout
+
+timeout.GRACE = 1
+"""
+
+
 class Row(NamedTuple):
     """A backend's fault: how its test ends, and what is said of it, in the test's failure or on the terminal."""
 
@@ -107,12 +114,12 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("a compile hangs", "hangs", "failed", "*still running after --regional-timeout=3 seconds*in hangs*"),
+    Row("a compile hangs", "hangs", "failed", "*still running after --regional-timeout=2 seconds*in hangs*"),
     Row(
         "a compiler that it started hangs",
         "compiler_hangs",
         "failed",
-        "*--regional-timeout=3 seconds; processes that it had started were ended: 2*",
+        "*--regional-timeout=2 seconds; processes that it had started were ended: 2*",
     ),
     Row("it calls `sys.exit`", "exits", "failed", "*SystemExit: 3*"),
     Row("it takes too much memory", "greedy", "failed", "*--regional-memory lets a test take 4 GiB*"),
@@ -146,7 +153,7 @@ ENDING_ROWS = (
         "crashed",
         "*worker 'gw*' crashed while running '*test_ends_the_process*",
     ),
-    Row("it loops in C and cannot be interrupted", "stuck", "crashed", "*Timeout (0:00:1*in stuck*"),
+    Row("it loops in C and cannot be interrupted", "stuck", "crashed", "*Timeout (0:00:03)!*in stuck*"),
 )
 
 
@@ -160,10 +167,11 @@ class Run(NamedTuple):
 
 def run_of(rows, folder: Path, *options: str) -> Run:
     (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "conftest.py").write_text(SHORT_GRACE)
     (folder / "faulty.py").write_text(BACKENDS)
     tests = [TEST.format(name=name) for name in ("nothing_wrong", *(row.backend for row in rows))]
     (folder / "test_it.py").write_text("\n".join(["import os, pytest, torch", *tests]))
-    limits = ("--regional-timeout=3", "--regional-memory=4G", "--regional-report=report.json")
+    limits = ("--regional-timeout=2", "--regional-memory=4G", "--regional-report=report.json")
     arguments = ("--regional-backend=aot_eager", "--regional-device=cpu", *limits, "-p", "no:randomly", *options)
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     done = run_module("pytest", arguments, folder, environment, timeout=400)

@@ -22,12 +22,12 @@ HANG = """
 
 @pytest.mark.parametrize("source", ["option", "ini"])
 def test_a_hang(downstream, pytester, source):
-    pytester.makeini("[pytest]\n" + ("regional_timeout = 3\n" if source == "ini" else ""))
-    arguments = ["--regional-timeout=3"] if source == "option" else []
+    pytester.makeini("[pytest]\n" + ("regional_timeout = 2\n" if source == "ini" else ""))
+    arguments = ["--regional-timeout=2"] if source == "option" else []
     result = downstream(HANG, "--regional-backend=aot_eager", *arguments)
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(
-        ["*still running after --regional-timeout=3 seconds*", "*Thread MainThread:*", "*in hangs*"]
+        ["*still running after --regional-timeout=2 seconds*", "*Thread MainThread:*", "*in hangs*"]
     )
 
 
@@ -70,11 +70,11 @@ def test_a_property_test_ends_too_and_says_what_had_failed(downstream):
             regional.assert_parity(block, *pair(regional))
         """,
         "--regional-backend=aot_eager",
-        "--regional-timeout=3",
+        "--regional-timeout=2",
     )
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(
-        ["*still running after --regional-timeout=3 seconds*", "*an example had failed, the last with: *too large*"]
+        ["*still running after --regional-timeout=2 seconds*", "*an example had failed, the last with: *too large*"]
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import subprocess
 import sys
 import time
@@ -50,9 +51,10 @@ def test_the_pool_of_inductor_is_kept(tmp_path):
 
 STUCK = """
 import itertools, os, sys
-from pytest_regional.timeout import time_limit
+from pytest_regional import timeout
 
-with time_limit(0.3, grace=0.5):
+timeout.GRACE = 0.5
+with timeout.time_limit(0.3):
     all(itertools.repeat(True))  # a loop in C that looks at no signal
 """
 
@@ -73,7 +75,14 @@ def test_code_that_cannot_be_interrupted_ends_its_process_with_the_stacks():
     done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "Timeout (0:00:00.8" in done.stderr
-    assert "line 6 in <module>" in done.stderr
+    assert "line 7 in <module>" in done.stderr
+
+
+def test_it_has_ten_seconds_more(monkeypatch):
+    armed = []
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda seconds, **rest: armed.append(seconds))
+    with time_limit(5):
+        assert armed == [15]
 
 
 def test_without_a_hang_nothing_is_left_armed():

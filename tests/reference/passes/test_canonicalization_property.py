@@ -70,8 +70,14 @@ def compute(y, n):
 
 
 STEPS = (transpose, permute, reshape, cut, widen, narrow, same, spread, copied, cut_off, compute)
-# What comes next, with which argument, on which of the values there are.
-CHAINS = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 11), st.integers(0, 3)), min_size=1, max_size=9)
+
+
+def chains(steps):
+    """Return lists of what comes next, with which argument, on which of the values there are."""
+    return st.lists(st.tuples(st.sampled_from(steps), st.integers(0, 11), st.integers(0, 3)), min_size=1, max_size=9)
+
+
+CHAINS = chains(STEPS)
 
 
 def program(chain, *, writes=()):
@@ -153,7 +159,7 @@ def gradients(chain, x, change):
     return [*results, x.grad], kept
 
 
-@settings(RELAXED, max_examples=25)
+@settings(RELAXED, max_examples=15)
 @given(chain=CHAINS)
 def test_gradients_are_the_same_bits(chain):
     x = torch.randn(2, 3, 4)
@@ -185,5 +191,6 @@ def test_the_property_can_fail(fault, monkeypatch):
 def test_the_property_of_borders_can_fail(monkeypatch):
     monkeypatch.setattr(canonicalization, "read_region_keys", lambda graph: {})
     quickly = settings(RELAXED, max_examples=400, phases=[Phase.generate], report_multiple_bugs=False)
+    few = chains((transpose, permute, reshape))  # with less to choose from, a chain that shows it comes earlier
     with pytest.raises(AssertionError):
-        quickly(given(chain=CHAINS, regions=REGIONS)(lambda chain, regions: check_borders(chain, regions)))()
+        quickly(given(chain=few, regions=REGIONS)(lambda chain, regions: check_borders(chain, regions)))()
