@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from pytest_regional._torch.guard_latency import guards_untimed
+from pytest_regional._torch.logs import structured_trace_off
 from pytest_regional.harness.kernel_store import kernels_kept
 from pytest_regional.harness.kernel_store.places import VARIABLE, chosen_folder
 from tests import warm_process
@@ -42,6 +43,13 @@ def pytest_collection_finish():
     """Have the collector of cycles not look through all modules and tests again and again: they stay."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol():
+    """Keep PyTorch from printing each graph of each compile into pytest's capture of logs, where no test looks."""
+    with structured_trace_off():
+        return (yield)
 
 
 def pytest_unconfigure():

@@ -25,6 +25,7 @@ from pytest_regional.harness.parity_inputs import (
     widen,
 )
 from pytest_regional.harness.parity_state import ProgramState, find_state, preserved, promoted, same_bytes
+from pytest_regional.harness.seeding import seed_torch
 
 __all__ = ["Backward", "CotangentError", "Execution", "execute", "find_state", "fresh_inputs", "to_float64"]
 
@@ -205,7 +206,7 @@ def _synchronize(copied: CopiedInputs) -> None:
 @contextlib.contextmanager
 def _seeded(seed: int, cuda: list[int], result: Execution) -> Iterator[None]:
     with torch.random.fork_rng(devices=cuda):
-        torch.manual_seed(seed)
+        seed_torch(seed)
         before = _generator_states(cuda)
         yield
         result.rng_after = _generator_states(cuda)

@@ -228,11 +228,12 @@ def _torch_state() -> dict[str, Any]:
 def seed_everything(seed: int) -> None:
     """Seed Python's, NumPy's and torch's generators (all devices)."""
     import numpy
-    import torch
+
+    from pytest_regional.harness.seeding import seed_torch
 
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    seed_torch(seed)
 
 
 def forget(*, counters: bool = True) -> None:

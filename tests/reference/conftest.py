@@ -1,14 +1,15 @@
 """Isolation for library tests: no plugin fixtures, a cache folder of their own, Dynamo reset around each."""
 
 import pytest
-import torch
 import torch._dynamo
+
+from pytest_regional.harness.seeding import seed_torch
 
 
 @pytest.fixture(autouse=True)
 def _private_caches(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
     torch._dynamo.reset()
-    torch.manual_seed(0)
+    seed_torch(0)
     yield
     torch._dynamo.reset()

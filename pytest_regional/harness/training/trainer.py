@@ -14,6 +14,7 @@ import torch
 from pytest_regional.harness.parity_anchor import float64_everywhere
 from pytest_regional.harness.parity_inputs import copy_inputs, widen
 from pytest_regional.harness.parity_state import LOW_PRECISION_TO_ANCHOR
+from pytest_regional.harness.seeding import seed_torch
 
 from .errors import BadTrainingError
 
@@ -197,7 +198,7 @@ def seeded(seed: int, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
     """Seed the default generators of the CPU and of the tensors' devices in the body; put them back afterwards."""
     cuda = sorted({tensor.device.index or 0 for tensor in tensors if tensor.device.type == "cuda"})
     with torch.random.fork_rng(devices=cuda):
-        torch.manual_seed(seed)
+        seed_torch(seed)
         yield
 
 
