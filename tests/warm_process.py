@@ -142,15 +142,17 @@ class _Server:
 def _start(address: Path, environment: Mapping[str, str]) -> None:
     """Start the server, and return when it listens."""
     address.unlink(missing_ok=True)
-    with subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, str(SERVER), str(address)],
         env={**environment, "PYTHONPATH": ""},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
-    ) as process:
-        assert process.stdout is not None
+    )
+    assert process.stdout is not None
+    with process.stdout:
         assert process.stdout.readline() == "ready\n", "no server of processes"
+    process.wait(10)  # it has left the server behind, which is nobody's child
 
 
 #: The run of pytest whose workers have their servers together.
