@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +22,11 @@ _MODULE = "torch._functorch._aot_autograd.autograd_cache"
 
 
 class UncacheableGraphError(Exception):
-    """PyTorch cannot make a key for this graph; the message is its reason."""
+    """PyTorch makes no key for this graph; the message is its reason."""
+
+
+class KeyFailedError(UncacheableGraphError):
+    """PyTorch's computation of the key ended in an error that is no refusal; the message says which, and where."""
 
 
 @dataclass(frozen=True)
@@ -40,20 +46,24 @@ class GraphLookup:
 
         Raises:
             UncacheableGraphError: PyTorch does not cache such a graph.
+            KeyFailedError: something in it that PyTorch's key cannot deal with, and does not say so itself.
         """
-        compute = symbol(_MODULE, "autograd_cache_key")
-        with _key_settings():
+        compute, refusals = symbol(_MODULE, "autograd_cache_key"), _refusals()
+        extra: tuple[Any, ...] = self._rest
+        sanitized: AbstractContextManager[Any] = contextlib.nullcontext()
+        if _is_first_generation():
+            extra = (dict(zip(("cudagraphs", "boxed_forward_device_index"), self._rest, strict=False)),)
+            sanitized = symbol(_MODULE, "sanitize_gm_for_cache")(self.graph)
+        with _key_settings(), sanitized:
             try:
-                if _is_first_generation():
-                    names = "cudagraphs", "boxed_forward_device_index"
-                    with symbol(_MODULE, "sanitize_gm_for_cache")(self.graph):
-                        key, _ = compute(
-                            self.graph, self.inputs, self._aot_config, dict(zip(names, self._rest, strict=False))
-                        )
-                else:
-                    key, _ = compute(self.graph, self.inputs, self._aot_config, *self._rest)
+                key, _ = compute(self.graph, self.inputs, self._nameless_config(), *extra)
+            except refusals as error:
+                raise UncacheableGraphError(str(error)) from error
             except Exception as error:
-                raise UncacheableGraphError(f"{type(error).__name__}: {error}") from error
+                raise KeyFailedError(
+                    f"PyTorch failed while it computed its key of the graph: {type(error).__name__}: {error} "
+                    f"({_place(error)})"
+                ) from error
         return str(key)
 
     def guards_hold(self, guards: str | None) -> bool:
@@ -70,6 +80,15 @@ class GraphLookup:
             self.inputs, self._aot_config, {"cudagraphs": boxed, "boxed_forward_device_index": None}
         )
         return compiled
+
+    def _nameless_config(self) -> Any:
+        """Return the config without the name that Dynamo gives each compile of a process (``caching_precompile``).
+
+        It decides nothing of the result, and no lookup would ever hit (``precompile_backend_id``, 2.11 to 2.15).
+        """
+        if getattr(self._aot_config, "precompile_backend_id", None) is None:
+            return self._aot_config
+        return dataclasses.replace(self._aot_config, precompile_backend_id=None)
 
     def _symbolic_sizes(self) -> list[Any]:
         sizes: list[Any] = symbol(_MODULE, "AOTAutogradCache")._filter_backed_symints(self.inputs)
@@ -148,6 +167,16 @@ def entries_are_wanted() -> bool:
     return bool(functorch_config().bypass_autograd_cache_key)
 
 
+def bypasses_are_errors() -> bool:
+    """Return whether the user wants an error where something is not cached.
+
+    ``torch._functorch.config.strict_autograd_cache`` or ``torch._dynamo.config.strict_precompile`` (2.11 to 2.15). Who
+    compiles ahead of time sets the first as well, and ``bypass_autograd_cache_key`` so that nothing needs a key.
+    """
+    strict = functorch_config().strict_autograd_cache or private_module("torch._dynamo.config").strict_precompile
+    return bool(strict) and not entries_are_wanted()
+
+
 def serializable_compiler(output_type: type, compiler: Callable[..., Any]) -> Any:
     """``SerializableAOTDispatchCompiler``: a compiler whose results AOTAutograd offers to the cache (2.11 to 2.15)."""
     return symbol("torch._functorch.aot_autograd", "SerializableAOTDispatchCompiler")(output_type, compiler)
@@ -216,6 +245,17 @@ def _saving_settings() -> Iterator[None]:
         autograd_cache_allow_custom_autograd_functions=True,
     ):
         yield
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """Return what PyTorch raises for a graph that it does not cache, always with words (2.11 to 2.15)."""
+    return (symbol(_MODULE, "BypassAOTAutogradCache"), symbol("torch._inductor.codecache", "BypassFxGraphCache"))
+
+
+def _place(error: Exception) -> str:
+    """Return where ``error`` was raised."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"in {frame.name}, {frame.filename}:{frame.lineno}"
 
 
 def _key_arguments(rest: Sequence[Any], named: dict[str, Any]) -> tuple[Any, ...]:

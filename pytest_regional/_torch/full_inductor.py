@@ -82,26 +82,6 @@ def outputs_before_the_users() -> int:
     return 0 if metadata is None else int(metadata.num_mutated_inp_runtime_indices)
 
 
-@contextlib.contextmanager
-def donating(may_be_donated: Callable[[int], bool]) -> Iterator[None]:
-    """Donate fewer inputs of the backward: only those, by index, that may be.
-
-    ``ViewAndMutationMeta.bw_donated_idxs`` says which inputs Inductor may write its results into (2.11 to 2.15). With
-    tokens of effects in front of the forward's inputs, AOTAutograd numbers what it compares them with wrongly, so then
-    nothing is donated.
-    """
-    metadata = getattr(ambient_context(), "fw_metadata", None)
-    donated = getattr(metadata, "bw_donated_idxs", None)
-    if metadata is None or donated is None:
-        yield
-        return
-    metadata.bw_donated_idxs = [] if metadata.tokens else [index for index in donated if may_be_donated(index)]
-    try:
-        yield
-    finally:
-        metadata.bw_donated_idxs = donated
-
-
 def new_shared_state(gm: Any) -> Any:
     """``create_compiler_config_extra``: CUDA graphs' state that forward and backward share (2.11 to 2.15).
 

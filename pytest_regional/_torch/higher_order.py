@@ -24,6 +24,12 @@ def scan() -> Callable[..., Any]:
     return function
 
 
+def associative_scan() -> Callable[..., Any]:
+    """``torch._higher_order_ops.associative_scan(combine, elements, dim, combine_mode=...)`` (2.11 to 2.15)."""
+    function: Callable[..., Any] = symbol("torch._higher_order_ops", "associative_scan")
+    return function
+
+
 def map_over() -> Callable[..., Any]:
     """``torch._higher_order_ops.map(function, elements, *arguments)``, along the first dimension (2.11 to 2.15)."""
     function: Callable[..., Any] = symbol("torch._higher_order_ops", "map")

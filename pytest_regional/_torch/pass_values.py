@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from . import symbol
@@ -54,3 +54,18 @@ def unbacked_bindings(fake_mode: Any, value: Any) -> Any:
 def returns_nothing(target: Any) -> bool:
     """Return whether an op has no result, by its schema: ``OpOverload._schema`` (2.11 to 2.15)."""
     return isinstance(target, symbol("torch._ops", "OpOverload")) and not target._schema.returns
+
+
+def written_arguments(target: Any, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+    """Return the arguments that an op writes to, by its schema: ``OpOverload._schema`` (2.11 to 2.15).
+
+    Those of batch normalization do not say that they write to the running statistics.
+    """
+    if not isinstance(target, symbol("torch._ops", "OpOverload")):
+        return []
+    untold = {"running_mean", "running_var"} if "batch_norm" in target._schema.name else set()
+    return [
+        args[number] if number < len(args) else named.get(argument.name)
+        for number, argument in enumerate(target._schema.arguments)
+        if argument.name in untold or (argument.alias_info is not None and argument.alias_info.is_write)
+    ]

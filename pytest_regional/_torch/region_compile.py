@@ -37,6 +37,47 @@ def aot_compiled_artifact() -> type:
     return cls
 
 
+def is_serializable(artifact: Any) -> bool:
+    """Return whether an ``AOTCompiledArtifact`` can be stored (2.11 to 2.15).
+
+    AOTAutograd makes a cache entry of what it compiled only where its own lookup had a key. Without one the function
+    ``serialize``, which ``AOTCompiledArtifact.serialize`` calls, is None.
+    """
+    return artifact.inner_fn.compiled_fn.serialize is not None
+
+
+@contextlib.contextmanager
+def refused_keys() -> Iterator[list[str]]:
+    """Collect why AOTAutograd made no key for what is compiled inside: ``autograd_cache_key`` (2.11 to 2.15)."""
+    module: Any = private_module("torch._functorch._aot_autograd.autograd_cache")
+    original = module.autograd_cache_key
+    reasons: list[str] = []
+
+    def key(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except Exception as error:
+            reasons.append(str(error))
+            raise
+
+    with compile_lock():
+        module.autograd_cache_key = key
+        try:
+            yield reasons
+        finally:
+            module.autograd_cache_key = original
+
+
+def note_refused_keys(artifact: Any, reasons: Sequence[str]) -> None:
+    """Keep ``reasons`` on an artifact, for :func:`why_unserializable`."""
+    artifact.regional_refusals = tuple(reasons)
+
+
+def why_unserializable(artifact: Any) -> str:
+    """Return why PyTorch made no key for what an artifact was compiled from; empty where that is not known."""
+    return "; ".join(dict.fromkeys(getattr(artifact, "regional_refusals", ())))
+
+
 def inductor_config() -> Any:
     """``torch._inductor.config``, the configuration module (2.11 to 2.15)."""
     return private_module("torch._inductor.config")
@@ -274,15 +315,15 @@ def size_hint(value: Any) -> int:
     return 2 if hint is None else int(hint)
 
 
-def compiled_output_strides(compiled: Any) -> list[tuple[str, ...] | None]:
-    """Strides that Inductor gave a compiled region's outputs, as text; empty where that is not told.
+def compiled_output_strides(compiled: Any, outputs: int) -> list[tuple[str, ...] | None]:
+    """Strides that Inductor gave the ``outputs`` of a compiled region, as text; empty where that is not told.
 
-    ``CompiledFxGraph.output_strides``, which AOTAutograd's wrappers pass on as an attribute (2.11, 2.13, 2.15). The
-    outputs of the region come first unless it writes to an input, so it is no use for regions that do.
+    ``CompiledFxGraph.output_strides``, which AOTAutograd's wrappers pass on as an attribute (2.11, 2.13, 2.15). A graph
+    that returns more, such as inputs it wrote to, has them in another order.
     """
     function = getattr(getattr(compiled, "inner_fn", None), "compiled_fn", None)
     strides = getattr(function, "output_strides", None) or []
-    return [] if getattr(function, "mutated_inputs", None) else list(strides)
+    return list(strides) if len(strides) == outputs else []
 
 
 def inductor_callable(compiled: Any) -> Callable[[list[Any]], Sequence[Any]] | None:

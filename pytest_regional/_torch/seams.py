@@ -36,6 +36,8 @@ SEAMS: dict[str, Seam] = {
     "recompile_limit": Seam("torch._dynamo.convert_frame", "exceeds_recompile_limit"),
     # Dynamo hands one graph to the user's backend.
     "backend_call": Seam("torch._dynamo.output_graph:OutputGraph", "call_user_compiler"),
+    # torch.compile(..., backend="name") asks for the backend of that name.
+    "backend_name": Seam("torch._dynamo.backends.registry", "lookup_backend"),
     # AOTAutograd has traced a graph and is about to call the backend's forward, backward and inference compilers.
     "aot_compile": Seam("torch._functorch.aot_autograd", "aot_stage2_compile"),
     # One AOTAutograd cache lookup, its key computation and one save.

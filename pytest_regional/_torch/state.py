@@ -54,6 +54,11 @@ def inductor_config_names() -> frozenset[str]:
     return frozenset(config_module("torch._inductor.config")._config)
 
 
+def inductor_config_is_switch(name: str) -> bool:
+    """Return whether Inductor's setting ``name`` is declared as ``bool`` and nothing else (2.11 to 2.15)."""
+    return config_module("torch._inductor.config")._config[name].value_type is bool
+
+
 @functools.cache
 def import_compilers() -> None:
     """Import Dynamo, AOTAutograd and Inductor without their warnings about torch's own code.

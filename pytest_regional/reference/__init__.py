@@ -1,14 +1,15 @@
 """The reference backend: regional compilation as it should be.
 
 Read in this order: ``regions`` (what an annotation asks for), ``effects`` (what must keep its order), ``partition``
-(the plan), ``extract`` (the plan as submodules), ``compile_regions`` (submodules as compiled callables),
-``regional_inductor`` (all of it as one graph pass), ``dynamo_backend`` (the pass as ``torch.compile`` backend). Then
-``share`` (identical regions once), ``failure`` (regions that do not compile), ``symbols`` and ``restride`` (what
-crosses a border), ``ordering`` (order edges: in a graph, past Inductor's own trace, of whole regions), ``overlap``
-(collectives beside compute), ``cse`` (the border before AOTAutograd splits the graph), ``pre_grad`` (passes before all
-that), ``caching`` (results of whole graphs, on disk and across machines), ``artifacts`` (the same as files of the
-user's), ``explanation`` (the plan for people), ``options`` (what a user may choose), ``naming`` (nodes in words). Whole
-models are in ``pipeline`` (capture, passes, compile), ``passes`` and ``full_inductor``.
+(the plan; ``schedule`` is it as numbers), ``extract`` (the plan as submodules), ``compile_regions`` (submodules as
+compiled callables), ``regional_inductor`` (all of it as one graph pass), ``dynamo_backend`` (the pass as
+``torch.compile`` backend). Then ``share`` (identical regions once), ``failure`` (regions that do not compile),
+``symbols`` and ``restride`` (what crosses a border), ``ordering`` (order edges: in a graph, past Inductor's own trace,
+of whole regions), ``overlap`` (collectives beside compute), ``cse`` (the border before AOTAutograd splits the graph),
+``pre_grad`` (passes before all that), ``caching`` (results of whole graphs, on disk and across machines),
+``artifacts`` (the same as files of the user's), ``explanation`` (the plan for people), ``options`` (what a user may
+choose), ``naming`` (nodes in words). Whole models are in ``pipeline`` (capture, passes, compile), ``passes`` and
+``full_inductor``.
 Nothing here knows of pytest or of the harness.
 """
 

@@ -27,9 +27,11 @@ from pytest_regional._torch.aot_compile import (
     load_function,
     training_artifacts,
 )
+from pytest_regional._torch.donation import without_donation
 from pytest_regional._torch.region_compile import donation_arguments, region_compile_settings, standalone_compile
 from pytest_regional.reference.caching.errors import ArtifactError, ArtifactNotFoundError, CacheWarning, WrongKindError
 from pytest_regional.reference.caching.files import read_artifact, write_artifact
+from pytest_regional.reference.caching.pickling import UnsavableGraphError
 from pytest_regional.reference.caching.region_code import RegionCode
 from pytest_regional.reference.calling import as_graph_target
 from pytest_regional.reference.dynamo_backend import compile_dynamo_graph
@@ -160,7 +162,7 @@ def compile_region(
     settings = checked_settings(configs or {}, name)
     compile_function = standalone_compile()
     copied = torch.fx.GraphModule(gm, _copied(gm.graph))
-    with training_artifacts(), region_compile_settings(settings, name):
+    with training_artifacts(), without_donation(), region_compile_settings(settings, name):
         artifact = compile_function(
             copied, list(inputs), dynamic_shapes="from_example_inputs", aot=True, **donation_arguments(compile_function)
         )
@@ -242,6 +244,8 @@ def savable() -> Iterator[None]:
         yield
     except MissingTorchSymbolError:
         raise
+    except UnsavableGraphError as error:
+        raise UnsavableArtifactError(f"this cannot be saved: {error}") from error
     except (
         pickle.PicklingError,
         AttributeError,

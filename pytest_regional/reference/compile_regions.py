@@ -15,6 +15,8 @@ from pytest_regional._torch.region_compile import (
     compiled_output_strides,
     donation_arguments,
     is_graph_module,
+    note_refused_keys,
+    refused_keys,
     region_compile_settings,
     standalone_compile,
 )
@@ -85,7 +87,7 @@ def compile_with_inductor(request: RegionRequest) -> Compiled:
 
 def _compile_module(request: RegionRequest, module: torch.fx.GraphModule) -> Compiled:
     compile_function = standalone_compile()
-    with region_compile_settings(request.key.settings, request.name):
+    with region_compile_settings(request.key.settings, request.name), refused_keys() as refusals:
         compiled: Compiled = compile_function(
             module,
             list(request.inputs),
@@ -93,6 +95,8 @@ def _compile_module(request: RegionRequest, module: torch.fx.GraphModule) -> Com
             aot=True,
             **donation_arguments(compile_function),
         )
+    if refusals:
+        note_refused_keys(compiled, refusals)
     return compiled
 
 
@@ -107,7 +111,7 @@ def compile_regions(
             continue
         region.call.target = as_graph_target(compiled, region.name, plain=makes_plain_values(region))
         region.call.op = "call_function"
-        restore_strides(region.call, compiled_output_strides(compiled))
+        restore_strides(region.call, compiled_output_strides(compiled, len(region.results)))
     gm.recompile()
 
 

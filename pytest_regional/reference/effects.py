@@ -37,6 +37,8 @@ _COLLECTIVE_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "c10d
 _WRITING_HIGHER_ORDER_OPS = ("triton_kernel_wrapper_mutation", "auto_functionalized_with_mutation")
 _FREE_EFFECTS = ("_assert_", "sym_constrain_range")
 _ORDERED_OP = "control_deps"
+# Their schema does not say that they are views.
+_HIDDEN_VIEWS = ("_unsafe_view",)
 # Their schema says that they may be views; where they are none, they copy.
 _COPYING_VIEWS = ("reshape", "contiguous", "to")
 
@@ -137,6 +139,16 @@ def launches(node: torch.fx.Node) -> bool:
         return True
     returns = target._schema.returns
     return not returns or any(value.alias_info is None or value.alias_info.is_write for value in returns)
+
+
+def computes(node: torch.fx.Node) -> bool:
+    """Return whether ``node`` does more than take a view, pick an element of a tuple, or reckon with sizes."""
+    if effect_classes(node) or written_arguments(node):
+        return True
+    name = _name(node.target)
+    if isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return name == "_local_scalar_dense"  # it reads the number from memory
+    return launches(node) and name not in _HIDDEN_VIEWS
 
 
 def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:

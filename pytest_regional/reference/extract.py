@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch.fx
 
+from pytest_regional._torch.annotations import region_mark
 from pytest_regional._torch.region_compile import (
     is_graph_module,
     lazy_graph_module,
@@ -207,7 +208,8 @@ class _Rewriter:
         # Arguments are set afterwards: FX searches those that it is given for symbols, which takes half of the time.
         call = self._new.create_node("call_module", name, name=name)
         call.args = arguments
-        meta = partition.nodes[0].meta
+        # A sum of gradients, which has no annotation, may stand first.
+        meta = next((node for node in partition.nodes if region_mark(node)[0]), partition.nodes[0]).meta
         call.meta = {key: meta[key] for key in ("stack_trace", "custom") if key in meta}
         call.meta["val"] = tuple(node.meta.get("val") for node in results)
         for index, result in enumerate(results):

@@ -10,6 +10,7 @@ import torch.fx
 
 from pytest_regional._torch.region_compile import partition_function
 from pytest_regional.reference.cse import cse_within_regions
+from pytest_regional.reference.gradients import annotate_lost_gradients
 
 
 def partitioner_for(name: str) -> Callable[..., Any]:
@@ -19,6 +20,7 @@ def partitioner_for(name: str) -> Callable[..., Any]:
         function = cse_within_regions(function)
 
     def partition(joint_module: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        annotate_lost_gradients(joint_module)
         pick_from_unused_tuples(joint_module.graph)
         forward, backward = function(joint_module, *args, **kwargs)
         if drop_repeated(forward.graph, backward.graph):

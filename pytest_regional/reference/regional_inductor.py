@@ -12,6 +12,7 @@ import torch
 import torch.fx
 
 from pytest_regional._torch.annotations import preserve_node_meta
+from pytest_regional._torch.donation import donate_nothing
 from pytest_regional._torch.region_compile import (
     compile_lock,
     current_fake_mode,
@@ -91,6 +92,7 @@ def compile_annotated(
     if share_identical:
         compiler = SharedCompiler(compiler, memory, across_modules=across_modules)
     warn_of_unknown_regions(gm.graph)
+    donate_nothing()  # a region knows nothing of values that the whole graph may overwrite
     with compile_lock(), preserve_node_meta(enable=False), _tracing_context(gm, example_args):
         _for_each_graph(gm, functools.partial(_compile_graph, compiler=compiler), set())
         use_boxed_codegen(gm)

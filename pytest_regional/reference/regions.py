@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import enum
 import re
+import warnings
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
@@ -16,14 +17,15 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import torch.fx
 
-from pytest_regional._torch.annotations import REGION_AFTER, REGION_CONFIGS, REGION_ID, region_mark
+from pytest_regional._torch.annotations import REGION_AFTER, REGION_CONFIGS, REGION_ID, misspelt_marks, region_mark
 from pytest_regional._torch.region_compile import inductor_config_names, inductor_config_type
+from pytest_regional.annotation import AnnotationError, AnnotationWarning, misspelt_text
 from pytest_regional.reference.naming import source_line
 
 DEFAULT_REGION = "default"
 
 
-class RegionAnnotationError(ValueError):
+class RegionAnnotationError(AnnotationError):
     """An annotation asks for a region in a way that is not understood."""
 
 
@@ -72,18 +74,26 @@ def region_key(node: torch.fx.Node) -> RegionKey | None:
 
 
 def read_region_keys(graph: torch.fx.Graph) -> dict[torch.fx.Node, RegionKey]:
-    """Return the keys of all annotated nodes; equal annotation objects are read once."""
+    """Return the keys of all annotated nodes; equal annotation objects are read once.
+
+    Warns:
+        AnnotationWarning: an annotation's key is nearly that of a region, with the user's line.
+    """
     known: dict[int, RegionKey | None] = {}
     keys: dict[torch.fx.Node, RegionKey] = {}
+    misspelt: dict[str, torch.fx.Node] = {}
     for node in graph.nodes:
         marked, value = region_mark(node)
         if not marked:
+            misspelt.update((key, node) for key in misspelt_marks(node) if key not in misspelt)
             continue
         if id(value) not in known:
             known[id(value)] = region_key(node)
         key = known[id(value)]
         if key is not None:
             keys[node] = key
+    for name, node in misspelt.items():
+        warnings.warn(AnnotationWarning(f"{misspelt_text(name)}{_where(node)}"), stacklevel=2)
     return keys
 
 

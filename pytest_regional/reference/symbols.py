@@ -6,7 +6,7 @@ symbol is passed along as one more (integer) input, taken from whatever bears it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,18 @@ def pass_missing_symbols(gm: torch.fx.GraphModule, regions: Sequence[ExtractedRe
             bearers.setdefault(symbol, bearer)
 
 
+def nodes_of_symbols(
+    graph: torch.fx.Graph, symbols: Collection[str], bearers: Iterable[torch.fx.Node]
+) -> dict[str, torch.fx.Node]:
+    """Return a node for each of ``symbols`` that ``bearers`` bear; sizes are taken at the graph's insertion point."""
+    found: dict[str, torch.fx.Node] = {}
+    for node in bearers:
+        for symbol, bearer in _borne_by(node):
+            if symbol in symbols and symbol not in found:
+                found[symbol] = node if bearer.dimension is None else _size_node(graph, bearer)
+    return found
+
+
 def _missing_symbols(region: ExtractedRegion) -> list[str]:
     values = [border.meta.get("val") for border in region.inputs]
     bound = {symbol for value in values for symbol, _, _ in _plain_sizes(value)}
@@ -69,13 +81,13 @@ def _plain_sizes(value: Any) -> Iterator[tuple[str, int | None, Any]]:
 def _pass_symbol(region: ExtractedRegion, symbol: str, bearer: _Bearer, made: dict[str, torch.fx.Node]) -> None:
     call = region.call
     if symbol not in made:
-        made[symbol] = bearer.node if bearer.dimension is None else _size_node(call, bearer)
+        with call.graph.inserting_before(call):
+            made[symbol] = bearer.node if bearer.dimension is None else _size_node(call.graph, bearer)
     call.args = (*call.args, made[symbol])
     region.inputs.append(RegionInput(f"size_{symbol}", None, {"val": bearer.value}))
 
 
-def _size_node(call: torch.fx.Node, bearer: _Bearer) -> torch.fx.Node:
-    with call.graph.inserting_before(call):
-        size = call.graph.call_function(torch.ops.aten.sym_size.int, (bearer.node, bearer.dimension))
+def _size_node(graph: torch.fx.Graph, bearer: _Bearer) -> torch.fx.Node:
+    size = graph.call_function(torch.ops.aten.sym_size.int, (bearer.node, bearer.dimension))
     size.meta["val"] = bearer.value
     return size

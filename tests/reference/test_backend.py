@@ -69,7 +69,7 @@ def test_installed_torch_tells_the_strides_of_a_compiled_region(monkeypatch):
     )
     decorated = region("r")(lambda x: x.t() * 2)
     torch.compile(decorated, backend=regional)(torch.randn(2, 3))
-    assert compiled_output_strides(artifacts[0]) == [("1", "3")]
+    assert compiled_output_strides(artifacts[0], 1) == [("1", "3")]
 
 
 @pytest.mark.parametrize("mark", [torch._dynamo.mark_dynamic, torch._dynamo.decorators.mark_unbacked])

@@ -495,3 +495,14 @@ def loaded_graph():
     (key,) = store.LocalStore(store.default_folder()).keys()
     (payload,) = store.open_store().candidates(key)
     return load_program(pickle.loads(payload).compiled_fw.result._program)
+
+
+def test_a_second_process_hits_where_dynamo_keeps_its_own_results_too():
+    """Dynamo gives each compile a name of its own then, which is no part of the key."""
+    with torch._dynamo.config.patch(caching_precompile=True):
+        for expected in ({"hit": 0, "miss": 1}, {"hit": 1, "miss": 0}):
+            torch._dynamo.reset()
+            with outcomes() as seen:
+                output = torch.compile(program, backend="regional")(*tensors())
+            assert {name: seen[name] for name in expected} == expected
+            torch.testing.assert_close(output, program(*tensors()))

@@ -1,5 +1,8 @@
 """Which run takes a node that several could take."""
 
+import pytest
+
+from pytest_regional.reference import partition, schedule
 from pytest_regional.reference.partition import plan_partitions
 from tests.reference.graphs import diamond
 
@@ -59,3 +62,34 @@ def test_equal_blocks_come_out_equal_in_a_chain_of_many():
         lines += [f"t{i} a x", f"m{i} a u{i - 1} t{i}", f"u{i} u m{i}"]
     gm = diamond(lines)
     assert partitions(gm) == [[f"t{i}", f"m{i}"] for i in range(1, 200)]
+
+
+# A node that reads one of an earlier run, which itself has moved on: an LSTM's backward, cut down.
+MOVED_OPERAND = (
+    "a0 r x", "e0 u a0", "j r e0", "a1 r e0", "e1 u a1", "i r x", "a2 r e1", "v r j i", "e2 u a2", "z r v e2"
+)  # fmt: skip
+
+
+def test_a_node_follows_an_operand_that_moved_on():
+    """Before, ``v`` went to a run in front of its operand's, and the eight nodes behind the cycle were lost."""
+    assert partitions(diamond(MOVED_OPERAND)) == [["a0"], ["j", "a1"], ["i", "a2", "v"], ["z"]]
+
+
+def test_a_plan_that_loses_a_node_is_an_error_that_names_it(monkeypatch):
+    def without_the_last(dag):
+        made = schedule.schedule(dag)
+        return schedule.Schedule(made.steps[:-1], made.least_runs)
+
+    monkeypatch.setattr(partition, "schedule", without_the_last)
+    with pytest.raises(partition.PlanError, match="lost z"):
+        partition.plan_partitions(diamond(MOVED_OPERAND).graph)
+
+
+def test_a_plan_that_has_a_node_twice_is_an_error_that_names_it(monkeypatch):
+    def with_the_first_twice(dag):
+        made = schedule.schedule(dag)
+        return schedule.Schedule([made.steps[0], *made.steps], made.least_runs)
+
+    monkeypatch.setattr(partition, "schedule", with_the_first_twice)
+    with pytest.raises(partition.PlanError, match="has twice a0"):
+        partition.plan_partitions(diamond(MOVED_OPERAND).graph)

@@ -18,18 +18,15 @@ from pytest_regional.reference.caching.folders import require_private
 _SUFFIX = ".artifact"
 
 
-class LocalStore:
-    """Entries as files: ``folder/KEY/DIGEST.artifact``, named by what they hold, so that equal ones are one file.
+class EntryFiles:
+    """Entries as files in a folder for each key, to be read.
 
     Processes and threads may read and save at the same time. Nothing that happens here stops a compile: an entry that
-    cannot be used is a miss, a save that fails is a ``CacheWarning``.
+    cannot be used is a miss with one warning.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
     def candidates(self, key: str) -> Iterator[bytes]:
-        """Yield the payloads saved under ``key``, in the order of their digests.
+        """Yield the payloads saved under ``key``, in the order of their files' names.
 
         An entry that is broken, or was made elsewhere, is removed with one warning, so that the next save replaces it.
         A folder that cannot be read or is not private has no entries, and one warning.
@@ -40,35 +37,21 @@ class LocalStore:
             if payload is not None:
                 yield payload
 
-    def save(self, key: str, payload: bytes) -> bool:
-        """Keep ``payload`` under ``key`` and say whether that was possible; one warning if not."""
-        require_key(key)
-        folder, scratch = self.folder / key, self.folder / "tmp"
-        try:
-            require_private(folder)
-            require_private(scratch)
-            sealed = seal(payload, kind=KIND, key=key)
-            write_atomically(folder / _file_name(payload), sealed, scratch=scratch)
-        except (OSError, ArtifactError) as error:
-            # The message may name a temporary file, so it is not what makes two failures the same.
-            same = f"save {self.folder} {type(error).__name__} {getattr(error, 'errno', '')}"
-            warn_once(f"Compiled results are not saved in {self.folder}: {error}", about=same)
-            return False
-        return True
+    def _folder_of(self, key: str) -> Path:
+        raise NotImplementedError
 
-    def keys(self) -> tuple[str, ...]:
-        """Return the keys that have entries, sorted."""
-        return tuple(sorted({path.parent.name for path in self.folder.glob(f"*/*{_SUFFIX}")}))
+    def _is_entry(self, path: Path) -> bool:
+        raise NotImplementedError
 
     def _paths(self, key: str) -> list[Path]:
-        folder = self.folder / key
+        folder = self._folder_of(key)
         try:
             if not folder.is_dir():
                 return []
             require_private(folder)
-            return sorted(path for path in folder.iterdir() if path.suffix == _SUFFIX)
+            return sorted(path for path in folder.iterdir() if self._is_entry(path))
         except (OSError, ArtifactError) as error:
-            warn_once(f"No compiled results are loaded from {self.folder}: {error}")
+            warn_once(f"No compiled results are loaded from {folder.parent}: {error}")
             return []
 
     def _payload(self, key: str, path: Path) -> bytes | None:
@@ -103,6 +86,42 @@ class LocalStore:
             return payload
         finally:
             _discard(aside)
+
+
+class LocalStore(EntryFiles):
+    """Entries as files: ``folder/KEY/DIGEST.artifact``, named by what they hold, so that equal ones are one file.
+
+    As for reading, a save that fails is a ``CacheWarning`` and stops nothing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, key: str, payload: bytes) -> bool:
+        """Keep ``payload`` under ``key`` and say whether that was possible; one warning if not."""
+        require_key(key)
+        folder, scratch = self.folder / key, self.folder / "tmp"
+        try:
+            require_private(folder)
+            require_private(scratch)
+            sealed = seal(payload, kind=KIND, key=key)
+            write_atomically(folder / _file_name(payload), sealed, scratch=scratch)
+        except (OSError, ArtifactError) as error:
+            # The message may name a temporary file, so it is not what makes two failures the same.
+            same = f"save {self.folder} {type(error).__name__} {getattr(error, 'errno', '')}"
+            warn_once(f"Compiled results are not saved in {self.folder}: {error}", about=same)
+            return False
+        return True
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys that have entries, sorted."""
+        return tuple(sorted({path.parent.name for path in self.folder.glob(f"*/*{_SUFFIX}")}))
+
+    def _folder_of(self, key: str) -> Path:
+        return self.folder / key
+
+    def _is_entry(self, path: Path) -> bool:
+        return path.suffix == _SUFFIX
 
 
 def _read(key: str, path: Path, name: Path) -> bytes:

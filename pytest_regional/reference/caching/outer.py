@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch.fx
@@ -13,19 +13,22 @@ from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.autograd_cache import (
     Answer,
     GraphLookup,
+    KeyFailedError,
     UncacheableGraphError,
     all_ranks_agree,
     answering,
+    bypasses_are_errors,
     count_outcome,
     entries_are_wanted,
     serializable_compiler,
     with_serialization,
 )
 from pytest_regional._torch.region_compile import is_graph_module
-from pytest_regional.reference.caching.errors import warn_of_unusable_entry
+from pytest_regional.reference.caching.errors import warn_of_unusable_entry, warn_once
 from pytest_regional.reference.caching.key import details_of
 from pytest_regional.reference.caching.output_code import CompiledGraph
-from pytest_regional.reference.caching.program import UnsavableGraphError
+from pytest_regional.reference.caching.pickling import UnsavableGraphError, dumped
+from pytest_regional.reference.caching.portable import record
 from pytest_regional.reference.caching.stable import UnstableValueError
 from pytest_regional.reference.caching.store import Store
 from pytest_regional.reference.options import BackendOptions
@@ -100,11 +103,11 @@ class OuterCache:
         return compiled
 
     def _lookup(self, question: GraphLookup) -> Answer:
-        reason = self._find_key(question)
+        refusal = self._find_key(question)
         if self.key_only:
-            raise KeyFound(self.key, reason)
-        if self.key is None:
-            count_outcome("bypass", reason)
+            raise KeyFound(self.key, str(refusal or ""))
+        if refusal:
+            _bypass(refusal)
         found = self._find(question, self.key) if self.key else None
         if not all_ranks_agree(found is not None):
             found = None
@@ -117,38 +120,65 @@ class OuterCache:
             self.plan.run(question.graph)
         return Answer(None, self.key or (_KEY_OF_NONE if entries_are_wanted() else None))
 
-    def _find_key(self, question: GraphLookup) -> str:
+    def _find_key(self, question: GraphLookup) -> UncacheableGraphError | UnstableValueError | None:
         """Compute the key; return why there is none."""
         try:
             self.key = details_of(question, self.options, self.plan.uuids).digest()
         except (UncacheableGraphError, UnstableValueError) as error:
-            return str(error)
-        return ""
+            if isinstance(error, KeyFailedError):
+                warn_once(f"A graph is not looked up in the outer cache: {error}")
+            return error
+        return None
 
     def _find(self, question: GraphLookup, key: str) -> Callable[..., Any] | None:
         for payload in self.store.candidates(key):
             try:
                 entry = pickle.loads(payload)
                 if question.guards_hold(entry.guards_expr):
-                    return with_serialization(question.revive(entry), lambda: pickle.loads(payload))  # noqa: B023
+                    compiled = with_serialization(question.revive(entry), lambda: pickle.loads(payload))  # noqa: B023
+                    record(key, payload)
+                    return compiled
             except MissingTorchSymbolError:
                 raise
             except UNUSABLE as error:
+                if bypasses_are_errors():
+                    raise
                 warn_of_unusable_entry(error)
         return None
 
     def _save(self, key: str, entry: Any) -> None:
-        if self.unsavable:
-            count_outcome("bypass", self.unsavable)
+        try:
+            payload = self._as_bytes(entry)
+        except UnsavableGraphError as error:
+            _bypass(error)
             return
+        if key == _KEY_OF_NONE:
+            return
+        record(key, payload)
+        if self.store.save(key, payload):
+            count_outcome("saved")
+
+    def _as_bytes(self, entry: Any) -> bytes:
+        """Return an entry of AOTAutograd's as bytes.
+
+        Raises:
+            UnsavableGraphError: naming what in it cannot be stored.
+        """
+        if self.unsavable:
+            raise UnsavableGraphError(self.unsavable)
+        parts = ((f"{field.name} of the entry", getattr(entry, field.name)) for field in fields(entry))
         try:
             entry.pre_save()
-            payload = pickle.dumps(entry)
-        except (UnsavableGraphError, pickle.PicklingError, AttributeError, TypeError) as error:
-            count_outcome("bypass", f"the result cannot be stored: {error}")
-            return
-        if key != _KEY_OF_NONE and self.store.save(key, payload):
-            count_outcome("saved")
+            return dumped(entry, parts)
+        except UnsavableGraphError as error:
+            raise UnsavableGraphError(f"the result cannot be stored: {error}") from error
+
+
+def _bypass(reason: Exception) -> None:
+    """Count that something is not cached; in PyTorch's strict mode that is an error."""
+    count_outcome("bypass", str(reason))
+    if bypasses_are_errors():
+        raise reason
 
 
 def _runs_a_region_eager(gm: torch.fx.GraphModule) -> bool:

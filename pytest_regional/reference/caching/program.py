@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import io
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,15 +25,12 @@ from pytest_regional._torch.region_compile import (
     is_symbolic,
     use_boxed_codegen,
 )
+from pytest_regional.reference.caching.pickling import UnsavableGraphError, dumped
 from pytest_regional.reference.caching.region_code import RegionCode
 from pytest_regional.reference.extract import attribute
 
 # Their arguments are numbers in a table of this process.
 _KERNEL_TABLE_OPS = ("triton_kernel_wrapper_mutation", "triton_kernel_wrapper_functional")
-
-
-class UnsavableGraphError(Exception):
-    """A compiled graph holds something that cannot be stored; the message says what."""
 
 
 def dump_program(gm: torch.fx.GraphModule) -> bytes:
@@ -42,13 +39,18 @@ def dump_program(gm: torch.fx.GraphModule) -> bytes:
     Raises:
         UnsavableGraphError: naming what in it cannot be stored.
     """
-    stream = io.BytesIO()
-    pickler = _Pickler(stream)
-    try:
-        pickler.dump(_describe(gm))
-        return pickle.dumps((stream.getvalue(), [RegionCode.of(target) for target in pickler.regions.values()]))
-    except (pickle.PicklingError, AttributeError, TypeError, NotImplementedError) as error:
-        raise UnsavableGraphError(f"{type(error).__name__}: {error}") from error
+    regions: dict[int, Callable[..., Any]] = {}
+
+    def dump(value: Any) -> bytes:
+        stream = io.BytesIO()
+        pickler = _Pickler(stream)
+        pickler.dump(value)
+        regions.update(pickler.regions)
+        return stream.getvalue()
+
+    described = _describe(gm)
+    program = dumped(described, described.parts(), dump)
+    return pickle.dumps((program, [RegionCode.of(target) for target in regions.values()]))
 
 
 def load_program(data: bytes) -> torch.fx.GraphModule:
@@ -72,6 +74,16 @@ class _Nodes:
     class_name: str
     nodes: list[tuple[str, Any, Any, Any, str]] = field(default_factory=list)
     attributes: dict[str, Any] = field(default_factory=dict)
+
+    def parts(self) -> Iterator[tuple[str, Any]]:
+        """Yield what can be pickled or not, each with a name: constants and bodies, then nodes."""
+        for path, value in self.attributes.items():
+            if is_graph_module(value):
+                yield from ((f"{path}: {name}", part) for name, part in _describe(value).parts())
+            else:
+                yield f"attribute {path} of the graph", value
+        for op, target, args, kwargs, name in self.nodes:
+            yield f"node {name} ({op} of {target})", (target, args, kwargs)
 
 
 def _describe(gm: torch.fx.GraphModule) -> _Nodes:

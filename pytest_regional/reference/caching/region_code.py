@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_regional._torch.kernels import CodeFile, code_files
-from pytest_regional._torch.region_compile import aot_compiled_artifact
+from pytest_regional._torch.region_compile import aot_compiled_artifact, is_serializable, why_unserializable
 from pytest_regional.reference.caching.code_in_place import code_in_place
+from pytest_regional.reference.caching.pickling import UnsavableGraphError
 from pytest_regional.reference.calling import Compiled, as_graph_target
 
 
@@ -35,8 +36,15 @@ class RegionCode:
 
     @classmethod
     def of(cls, target: Any) -> RegionCode:
-        """Describe the region that ``target``, such a function, calls."""
+        """Describe the region that ``target``, such a function, calls.
+
+        Raises:
+            UnsavableGraphError: PyTorch has made nothing of it that could be stored.
+        """
         artifact = target.__wrapped__
+        if not is_serializable(artifact):
+            why = why_unserializable(artifact) or "PyTorch's caches were off while it was compiled"
+            raise UnsavableGraphError(f"region {target.__name__} was compiled to nothing that can be stored: {why}")
         # PyTorch's own pass wraps what it compiled too, and says nothing of the kind.
         plain = getattr(target, "makes_plain_values", False)
         return cls(target.__name__, plain, artifact.serialize(), code_files(artifact))

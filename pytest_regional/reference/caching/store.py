@@ -1,4 +1,4 @@
-"""Where whole results are kept: on this machine first, then on what machines share."""
+"""Where whole results are looked for: on this machine first, then on what machines share."""
 
 from __future__ import annotations
 
@@ -10,31 +10,48 @@ from pytest_regional._torch.machine import inductor_cache_dir
 from pytest_regional.reference.caching.entries import EntryStore
 from pytest_regional.reference.caching.errors import CacheWarning
 from pytest_regional.reference.caching.local import LocalStore
+from pytest_regional.reference.caching.portable import LoadedEntries
 from pytest_regional.reference.caching.remote import open_remote_store
 
 __all__ = ["CacheWarning", "EntryStore", "LocalStore", "Store", "default_folder", "open_store"]
 
 
 class Store:
-    """Local entries first; then remote ones, which are kept locally from then on."""
+    """Local entries first, then those of portable artifacts, then remote ones, which are kept locally from then on.
 
-    def __init__(self, local: EntryStore, remote: EntryStore | None = None) -> None:
+    Args:
+        local: what is saved on this machine.
+        remote: what machines share, if anything.
+        loaded: what ``torch.compiler.load_cache_artifacts`` has brought, if that is looked at.
+    """
+
+    def __init__(
+        self, local: EntryStore, remote: EntryStore | None = None, loaded: LoadedEntries | None = None
+    ) -> None:
         self.local = local
         self.remote = remote
+        self.loaded = loaded
 
     def candidates(self, key: str) -> Iterator[bytes]:
         """Yield the payloads saved under ``key``; the remote store is asked only by who did not take a local one."""
         seen = set()
-        for payload in self.local.candidates(key):
-            seen.add(_digest(payload))
-            yield payload
+        for payload in self._on_this_machine(key):
+            digest = _digest(payload)
+            if digest not in seen:
+                seen.add(digest)
+                yield payload
         for payload in self.remote.candidates(key) if self.remote else ():
             if _digest(payload) not in seen:
                 self.local.save(key, payload)
                 yield payload
 
+    def _on_this_machine(self, key: str) -> Iterator[bytes]:
+        yield from self.local.candidates(key)
+        if self.loaded:
+            yield from self.loaded.candidates(key)
+
     def save(self, key: str, payload: bytes) -> bool:
-        """Keep ``payload`` in both stores, and say whether one of them has it."""
+        """Keep ``payload`` on this machine and in the remote store, and say whether one of them has it."""
         kept = self.local.save(key, payload)
         return (self.remote is not None and self.remote.save(key, payload)) or kept
 
@@ -46,7 +63,7 @@ def default_folder() -> Path:
 
 def open_store() -> Store:
     """Return the store that environment and configuration describe at this moment."""
-    return Store(LocalStore(default_folder()), open_remote_store())
+    return Store(LocalStore(default_folder()), open_remote_store(), LoadedEntries())
 
 
 def _digest(payload: bytes) -> bytes:

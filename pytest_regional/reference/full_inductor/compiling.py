@@ -39,7 +39,7 @@ from pytest_regional.reference.copies import copied
 from pytest_regional.reference.effects import Edge
 from pytest_regional.reference.full_inductor.collectives import use_functional_collectives
 from pytest_regional.reference.full_inductor.decompose import decompose, fake_mode_of
-from pytest_regional.reference.full_inductor.donating import donating_what_nobody_shares
+from pytest_regional.reference.full_inductor.donating import able_to_run_again, donating_what_nobody_shares
 from pytest_regional.reference.full_inductor.errors import FullInductorError, MissingValueError
 from pytest_regional.reference.full_inductor.failure import failure
 from pytest_regional.reference.full_inductor.functional import check_functional
@@ -179,9 +179,9 @@ def _compile_prepared(
 ) -> Callable[..., Any]:
     compiled: Callable[..., Any]
     if kind == "backward":
-        with donating_what_nobody_shares(gm):
+        with donating_what_nobody_shares(gm) as donated:
             compiled = compile_backward(_after_joint_passes(gm, inputs), inputs, program.state)
-        return compiled
+        return able_to_run_again(compiled, donated)
     outputs = len(_outputs(gm))
     if kind == "forward":
         gm = _after_joint_passes(gm, inputs)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import torch.fx
 
 from pytest_regional.reference.effects import Barrier, bodies_of, launches
+from pytest_regional.reference.gradients import with_sums_of_gradients
 from pytest_regional.reference.regions import RegionKey, freeze, read_region_keys, regions_before
 
 
@@ -70,7 +71,7 @@ class _Seen:
     @classmethod
     def in_graph(cls, graph: torch.fx.Graph) -> _Seen:
         seen = cls()
-        keys = read_region_keys(graph)
+        keys = with_sums_of_gradients(graph, read_region_keys(graph))
         annotations: dict[int, object] = {}
         for node in graph.nodes:
             if node in keys:
@@ -84,7 +85,7 @@ class _Seen:
         self.labels[key.region] = key.label
         if launches(node):
             self.members[key.region].append(node)
-        annotation = node.meta["custom"]
+        annotation = node.meta.get("custom")  # a sum of gradients has none
         if id(annotation) not in annotations:
             annotations[id(annotation)] = annotation
             self.asked.update({(key.region, freeze(earlier)): earlier for earlier in regions_before(node)})

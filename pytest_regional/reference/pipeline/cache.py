@@ -20,6 +20,7 @@ from pytest_regional.reference.caching.errors import warn_of_unusable_entry
 from pytest_regional.reference.caching.key import annotations_of
 from pytest_regional.reference.caching.machine import Machine, this_machine
 from pytest_regional.reference.caching.outer import UNUSABLE
+from pytest_regional.reference.caching.portable import record
 from pytest_regional.reference.caching.stable import UnstableValueError, digest
 from pytest_regional.reference.caching.store import open_store
 from pytest_regional.reference.extract import attribute
@@ -119,11 +120,14 @@ def _find(key: str) -> Compiled | None:
     for payload in open_store().candidates(key):
         try:
             function, report = pickle.loads(payload)
-            return load_joint(function), report
+            compiled = load_joint(function), report
         except MissingTorchSymbolError:
             raise
         except UNUSABLE as error:
             warn_of_unusable_entry(error)
+        else:
+            record(key, payload)
+            return compiled
     return None
 
 
@@ -135,6 +139,7 @@ def _save(key: str, compiled: Compiled) -> None:
     except UnsavableArtifactError as error:
         count_outcome("bypass", f"the result cannot be stored: {error}")
         return
+    record(key, payload)
     if open_store().save(key, payload):
         count_outcome("saved")
 

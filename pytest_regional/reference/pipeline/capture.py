@@ -14,6 +14,7 @@ import torch
 import torch.fx
 
 from pytest_regional._torch import MissingTorchSymbolError
+from pytest_regional._torch.compiled_callables import original_of
 from pytest_regional._torch.joint_graph import (
     capture_with_dynamo,
     copy_of_joint,
@@ -141,7 +142,7 @@ def capture(
     """Capture ``model`` on example inputs: forward, and backward where something requires gradients. Nothing runs.
 
     Args:
-        model: A module, one of its methods, or a function of tensors.
+        model: A module, one of its methods, or a function of tensors; of what ``torch.compile`` made, the one inside.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
         decompositions: Operators to take apart while tracing. None is what you want: which ops are taken apart is the
@@ -155,6 +156,7 @@ def capture(
         CaptureError: what the model does cannot be captured as one graph, the cause is chained; or it uses parameters
             that are not its own.
     """
+    model = original_of(model)
     args, kwargs = _checked(model, args, kwargs)
     owner = _owner(model)
     module = _as_module(model, owner)

@@ -9,6 +9,7 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._torch.autograd_cache import output_code
+from pytest_regional._torch.donation import donate_nothing
 from pytest_regional._torch.joint_graph import CompiledJoint, compile_joint, entered
 from pytest_regional._torch.region_compile import use_boxed_codegen
 from pytest_regional.reference.artifacts import UnsavableArtifactError
@@ -129,6 +130,8 @@ def _run_passes(pipeline: PassPipeline, kind: str, gm: torch.fx.GraphModule, inp
     if isinstance(result, output_code()):
         return result
     if isinstance(result, torch.fx.GraphModule):
+        if kind == "backward":
+            donate_nothing()  # a graph of operators overwrites no saved value
         use_boxed_codegen(result)
         return CompiledGraph(result)
     return CompiledCallable(result, pipeline.names_on(kind)[-1])

@@ -4,42 +4,93 @@ import pytest
 import torch
 
 from pytest_regional.reference import pipeline
+from pytest_regional.reference.full_inductor import donating, full_inductor
+from pytest_regional.reference.passes import RegionalInductor
+from suites.regions.retained import WAYS, retained_then_again, two_outputs
+
+PASSES = {"none": (), "regional": (RegionalInductor(),), "full": (full_inductor,)}
 
 
-def compiled(*, donated_buffer):
-    """Return a function whose backward is given what nobody else keeps."""
-    with torch._functorch.config.patch(donated_buffer=donated_buffer):
-        return pipeline.compile(lambda x: x.exp().sin(), (torch.ones(4, requires_grad=True),))
+class Outputs(torch.nn.Module):
+    """Calls the program: what is loaded needs a module."""
+
+    def forward(self, x, w):
+        return two_outputs(x, w)
 
 
-def backward_twice(call):
-    x = torch.ones(4, requires_grad=True)
-    y = call(x).sum()
-    y.backward(retain_graph=True)
-    once = x.grad.clone()
-    y.backward()
-    torch.testing.assert_close(x.grad, 2 * once)
+def leaves():
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(4, 4, generator=generator).requires_grad_() for _ in range(2)]
 
 
-@pytest.mark.parametrize("when_compiled", [True, False])
-def test_buffers_are_donated_so_a_backward_runs_once(when_compiled):
+def check(program, ways=WAYS):
+    for way in ways:
+        torch.testing.assert_close(way(program, *leaves()), way(two_outputs, *leaves()), msg=way.__name__)
+
+
+def let_go(program):
+    """Run a backward that keeps nothing, which AOTAutograd takes for a promise."""
+    sum(output.sum() for output in program(*leaves())).backward()
+
+
+@pytest.mark.parametrize("passes", PASSES)
+def test_graphs_are_kept(passes, tmp_path):
+    compiled = pipeline.compile(Outputs(), tuple(leaves()), passes=PASSES[passes])
+    check(compiled)
+    let_go(compiled)
+    check(compiled)
+    compiled.save(tmp_path / "model")
+    loaded = pipeline.load(tmp_path / "model", Outputs())
+    let_go(loaded)
+    check(loaded)
+
+
+def test_graphs_are_kept_by_what_a_cache_had():
+    for _ in range(2):
+        check(pipeline.compile(Outputs(), tuple(leaves()), passes=[full_inductor], cache=True))
+
+
+def test_buffers_are_donated(monkeypatch):
+    """Without copies the backward overwrites what the second one needs."""
+    compiled = pipeline.compile(Outputs(), tuple(leaves()), passes=[full_inductor])
+    monkeypatch.setattr(donating, "backward_keeps_graph", lambda: False)
+    with pytest.raises(AssertionError):
+        check(compiled, [retained_then_again])
+
+
+def test_a_copy_keeps_gaps_and_overlaps():
+    base = torch.arange(24.0)
+    for value in (base.reshape(4, 6)[1:, ::2], base[:3].expand(4, 3), base.unfold(0, 4, 1)):
+        copy = donating._copy(value)
+        assert torch.equal(copy, value)
+        assert (copy.stride(), copy.storage_offset()) == (value.stride(), value.storage_offset())
+        assert copy.data_ptr() != value.data_ptr()
+
+
+def test_a_compiler_of_the_users_is_guarded_by_aotautograd():
+    """Nobody knows whether it overwrites what was saved."""
+    from torch._inductor.output_code import CompiledFxGraph
+
+    def compile_as_users_do(gm, inputs):
+        compiled = full_inductor(gm, inputs)
+        compiled.__class__ = CompiledFxGraph
+        return compiled
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(donating, "donate_nothing", lambda: None)
+        compiled = pipeline.compile(
+            Outputs(), tuple(leaves()), passes=[pipeline.graph_pass(terminal=True)(compile_as_users_do)]
+        )
     with pytest.raises(RuntimeError, match="donated"):
-        backward_twice(compiled(donated_buffer=when_compiled))
+        check(compiled, [retained_then_again])
 
 
-def test_twice_where_nothing_is_donated_when_compiled_and_when_run():
-    call = compiled(donated_buffer=False)
-    with torch._functorch.config.patch(donated_buffer=False):
-        backward_twice(call)
-
-
-def test_there_are_no_gradients_of_gradients():
-    call = compiled(donated_buffer=False)
-    x = torch.ones(4, requires_grad=True)
-    with torch._functorch.config.patch(donated_buffer=False):
-        (gradient,) = torch.autograd.grad(call(x).sum(), x, create_graph=True)
-        # 2.11 does not refuse, but gives a gradient that requires none.
-        with pytest.raises(RuntimeError, match=r"double backward|does not require grad"):
-            gradient.sum().backward()
-    with pytest.raises(RuntimeError, match="donated"):
-        torch.autograd.grad(compiled(donated_buffer=True)(x).sum(), x, create_graph=True)
+@pytest.mark.parametrize("passes", PASSES)
+def test_there_are_no_gradients_of_gradients(passes):
+    compiled = pipeline.compile(Outputs(), tuple(leaves()), passes=PASSES[passes])
+    x, w = leaves()
+    loss = sum(output.sum() for output in compiled(x, w))
+    (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+    # 2.11 does not refuse, but gives a gradient that requires none.
+    with pytest.raises(RuntimeError, match=r"double backward|does not require grad"):
+        gradient.sum().backward()

@@ -1,0 +1,151 @@
+"""The region of a gradient, where the trace does not say.
+
+AOTAutograd copies the annotation of an op to its gradients by the number of the autograd node. Two kinds stay behind:
+
+* Gradients of an op that made several autograd nodes (``y /= s``, ``y[0] = v``): no forward op bears that very number.
+  ``annotate_lost_gradients`` finds it in the joint graph, where forward and backward still stand together.
+* Sums of gradients, which belong to no op at all. ``with_sums_of_gradients`` gives them to a region by what they add.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping
+
+import torch.fx
+
+from pytest_regional._torch.annotations import region_mark
+from pytest_regional._torch.gradient_metadata import (
+    annotate_like,
+    autograd_number,
+    has_lost_its_forward_op,
+    stack_of,
+)
+from pytest_regional._torch.pass_values import is_backward_node, is_gradient_sum
+from pytest_regional.reference.effects import element_of
+from pytest_regional.reference.regions import RegionKey
+
+
+def annotate_lost_gradients(joint: torch.fx.GraphModule) -> int:
+    """Annotate the gradients in ``joint``, and in its bodies, that AOTAutograd found no forward op for; count them.
+
+    The forward op is the one of the same lines of the user whose autograd number is nearest; of two, the later one: an
+    op in place makes its autograd node before it makes others. Linear, but for a binary search a gradient.
+    """
+    graphs = [module.graph for module in joint.modules() if isinstance(module, torch.fx.GraphModule)]
+    nodes = [node for graph in graphs for node in graph.nodes]
+    lost = [node for node in nodes if has_lost_its_forward_op(node) and not region_mark(node)[0]]
+    if not lost:
+        return 0
+    forward = _ForwardOps({stack_of(node) for node in lost} - {None}, nodes)
+    annotated = 0
+    for node in lost:
+        origin = forward.nearest(node)
+        if origin is not None and region_mark(origin)[0]:
+            annotate_like(node, origin)
+            annotated += 1
+    return annotated
+
+
+class _ForwardOps:
+    """Forward ops by the lines of the user that they come from, and by autograd number."""
+
+    def __init__(self, stacks: Container[str | None], nodes: Iterable[torch.fx.Node]) -> None:
+        by_number: dict[str, dict[int, torch.fx.Node]] = defaultdict(dict)
+        for node in nodes:
+            stack, number = stack_of(node), autograd_number(node)
+            if stack in stacks and stack is not None and number is not None and not is_backward_node(node):
+                by_number[stack].setdefault(number, node)
+        self._ops = {stack: [found[number] for number in sorted(found)] for stack, found in by_number.items()}
+        self._numbers = {stack: sorted(found) for stack, found in by_number.items()}
+
+    def nearest(self, gradient: torch.fx.Node) -> torch.fx.Node | None:
+        stack, number = stack_of(gradient), autograd_number(gradient)
+        if stack not in self._ops or stack is None or number is None:
+            return None
+        numbers, ops = self._numbers[stack], self._ops[stack]
+        above = bisect_left(numbers, number)
+        near = [i for i in (above, above - 1) if 0 <= i < len(ops)]
+        return ops[min(near, key=lambda i: abs(numbers[i] - number))]
+
+
+def with_sums_of_gradients(
+    graph: torch.fx.Graph, keys: Mapping[torch.fx.Node, RegionKey], ordered: Container[torch.fx.Node] = ()
+) -> Mapping[torch.fx.Node, RegionKey]:
+    """Return ``keys`` together with those of the sums of gradients that belong to a region.
+
+    A sum belongs to a region that reads it, and that computed at least one summand, if each of the others
+
+    * was computed there too, or is an input of the graph, or
+    * was computed before anything of the region was, and the region reads it as well: a gradient that passes through,
+      as on either side of a residual connection.
+
+    If nothing but the region reads the sum, ops outside may have computed others whenever they did, though no other
+    region. A sum counts as what it adds up, and one that is read only by a sum of the region is read by the region.
+    What nobody in the region reads stays outside, as the gradient of a weight does: it divides nothing, and blocks that
+    share a weight stay equal.
+
+    No graph needs more partitions for it. A sum waits for nothing of the region but its summands, so it can stand in
+    the partition of the last of them; or it can stand in the first partition that reads it. That holds where only
+    values ask for order: ``ordered`` are nodes for which more does, and these are left alone.
+    """
+    sums = [node for node in graph.nodes if _may_be_taken(node) and node not in keys and node not in ordered]
+    if not sums:
+        return keys
+    homes = _Homes(graph, keys)
+    for node in sums:
+        homes.look_at_summands(node)
+    for node in reversed(sums):
+        homes.look_at_readers(node)
+    return homes.keys
+
+
+def _may_be_taken(node: torch.fx.Node) -> bool:
+    return node.op == "call_function" and is_gradient_sum(node)
+
+
+class _Homes:
+    """Where nodes belong: sums could belong by their summands, from the front, and do by their readers, from behind."""
+
+    def __init__(self, graph: torch.fx.Graph, keys: Mapping[torch.fx.Node, RegionKey]) -> None:
+        self.keys = dict(keys)
+        self._position = {node: i for i, node in enumerate(graph.nodes)}
+        self._begin: dict[RegionKey, int] = {}
+        for node, key in keys.items():
+            self._begin[key] = min(self._position[node], self._begin.get(key, self._position[node]))
+        self._possible: dict[torch.fx.Node, RegionKey] = {}
+        self._regions: dict[torch.fx.Node, frozenset[RegionKey]] = {}
+
+    def look_at_summands(self, node: torch.fx.Node) -> None:
+        summands = {source: self._possible.get(source, self._key_of(source)) for source in _ops(node.all_input_nodes)}
+        for key in dict.fromkeys(key for key in summands.values() if key is not None):
+            if all(home == key or self._passes_through(source, key) for source, home in summands.items()):
+                self._possible[node] = key
+        self._regions[node] = self._regions_of(summands)
+
+    def look_at_readers(self, node: torch.fx.Node) -> None:
+        readers = {self._key_of(reader) for reader in _ops(node.users)}
+        possible = self._possible.get(node)
+        if possible is not None and possible in readers:
+            self.keys[node] = possible
+        elif len(readers) == 1 and readers == self._regions[node]:
+            self.keys[node] = next(iter(self._regions[node]))
+
+    def _key_of(self, node: torch.fx.Node) -> RegionKey | None:
+        return self.keys.get(element_of(node) or node)
+
+    def _passes_through(self, node: torch.fx.Node, key: RegionKey) -> bool:
+        early = self._position[node] < self._begin[key]
+        return early and any(self._key_of(reader) == key for reader in node.users)
+
+    def _regions_of(self, summands: Mapping[torch.fx.Node, RegionKey | None]) -> frozenset[RegionKey]:
+        """Return the regions of all that is added, through sums; two of them are as good as more."""
+        found: set[RegionKey] = set()
+        for source, key in summands.items():
+            found |= self._regions.get(source, frozenset() if key is None else {key})
+        return frozenset(sorted(found, key=self._begin.__getitem__)[:2])
+
+
+def _ops(nodes: Iterable[torch.fx.Node]) -> Iterator[torch.fx.Node]:
+    return (node for node in nodes if node.op not in ("placeholder", "get_attr", "output"))
