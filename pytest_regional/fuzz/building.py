@@ -7,16 +7,17 @@ generators skip it, reducers take that as "keep it".
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional.fuzz.arguments import TensorInput
-from pytest_regional.fuzz.definitions import defined
+from pytest_regional.fuzz.claims import needs_of_operator
+from pytest_regional.fuzz.evaluation import REFUSALS, eager, evaluate, function_of_block
 from pytest_regional.fuzz.facts import Facts
 from pytest_regional.fuzz.liveness import draws, live_steps, live_values, touched
-from pytest_regional.fuzz.operators.operator import OPERAND_NAMES, Operator, Picks, Value, fits_dtype
+from pytest_regional.fuzz.memory import apart, memory_of
+from pytest_regional.fuzz.operators.operator import Operator, Picks, Value, fits_dtype
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.program import Block, Context, Parameter, Program, ProgramError, Scope, Step
 from pytest_regional.fuzz.source import make_inputs
@@ -39,19 +40,24 @@ class Builder:
     Args:
         arguments: its inputs.
         blocks: functions that it may call.
+        without: capabilities that no step may need; see :mod:`~pytest_regional.fuzz.claims`.
     """
 
-    def __init__(self, arguments: Sequence[TensorInput], blocks: Sequence[Block] = ()) -> None:
+    def __init__(
+        self, arguments: Sequence[TensorInput], blocks: Sequence[Block] = (), without: frozenset[str] = frozenset()
+    ) -> None:
         self.arguments, self.blocks = tuple(arguments), tuple(blocks)
         # Marks of dynamic sizes mean nothing to eager, and would import Dynamo.
         unmarked = tuple(replace(argument, dynamic=()) for argument in self.arguments)
-        tensors = make_inputs(unmarked, "cpu", 0)
+        self._inputs = tensors = make_inputs(unmarked, "cpu", 0)
         self.values = {
             index: Value(index, tensor, argument.facts)
             for index, (tensor, argument) in enumerate(zip(tensors, self.arguments, strict=True))
         }
         self.steps: list[Step] = []
         self._drawn: set[int] = set()
+        self._sealed: set[int] = set()
+        self.without = without
         self._next = len(self.arguments)
 
     # Choosing
@@ -130,8 +136,9 @@ class Builder:
         """
         operator = operator_named(step.operator)
         operands = [self._value(number) for number in step.operands]
+        self._check_claims(operator, operands)
         self._check_place(operator, step)
-        self._check_memory(operator, operands)
+        self._checkmemory_of(operator, operands)
         before = [value.tensor for value in operands]
         for position, wanted in enumerate(operator.operands):
             if not wanted(operands[position], *operands[:position]):
@@ -149,7 +156,9 @@ class Builder:
             self._written(operands[position], held)
         if self._draws(step):
             written = (operands[position].tensor for position in operator.writes)
-            self._drawn.update(map(_memory, (*tensors, *written)))
+            self._drawn.update(map(memory_of, (*tensors, *written)))
+        if operator.sealed:
+            self._sealed.update(memory_of(tensor) for tensor in tensors if tensor.requires_grad)
         self._next = max(self._next - 1, *results) + 1 if results else self._next
         added = replace(step, results=results)
         self.steps.append(added)
@@ -167,6 +176,21 @@ class Builder:
         lost = [step for step in self.steps if self._draws(step) and not live.intersection(touched(step))]
         return [number for step in lost for number in touched(step)]
 
+    def _check_claims(self, operator: Operator, operands: Sequence[Value]) -> None:
+        needs = needs_of_operator(operator) & self.without
+        if needs:
+            raise Refused(f"{operator.name} needs {min(needs)}")
+        if "mutation" in self.without and self._writes_to_inputs(operator, operands):
+            raise Refused(f"{operator.name} would write to an input, which needs mutation")
+
+    def _writes_to_inputs(self, operator: Operator, operands: Sequence[Value]) -> bool:
+        written = {memory_of(operands[position].tensor) for position in operator.writes}
+        return any(memory_of(tensor) in written for tensor in self._inputs)
+
+    def apart(self, outputs: Sequence[int]) -> list[int]:
+        """Return those of ``outputs`` that share no memory with an input or an earlier one of them."""
+        return apart(self._inputs, {number: value.tensor for number, value in self.values.items()}, outputs)
+
     def _check_place(self, operator: Operator, step: Step) -> None:
         autocast = any(isinstance(context, Context) and context.kind == "autocast" for context in step.scope)
         if autocast and not operator.autocast:
@@ -177,7 +201,7 @@ class Builder:
         if not (operator.operands or step.regions):
             raise Refused(f"{operator.name} without a region around it is nothing at all")
 
-    def _check_memory(self, operator: Operator, operands: Sequence[Value]) -> None:
+    def _checkmemory_of(self, operator: Operator, operands: Sequence[Value]) -> None:
         """Refuse writes into memory of inputs that gradients have to do with.
 
         Eager allows none into leaves. What AOTAutograd makes of an input that takes a value with a gradient (it copies
@@ -185,11 +209,15 @@ class Builder:
         """
         if not operator.writes:
             return
-        leaves = {_memory(self.values[index].tensor) for index, leaf in enumerate(self.arguments) if leaf.requires_grad}
-        inputs = {_memory(self.values[index].tensor) for index in range(len(self.arguments))}
-        targets = {_memory(operands[position].tensor) for position in operator.writes}
+        leaves = {
+            memory_of(self.values[index].tensor) for index, leaf in enumerate(self.arguments) if leaf.requires_grad
+        }
+        inputs = {memory_of(self.values[index].tensor) for index in range(len(self.arguments))}
+        targets = {memory_of(operands[position].tensor) for position in operator.writes}
         if targets & self._drawn:
             raise Refused(f"{operator.name} would write over what was drawn, and what nobody reads may not be drawn")
+        if targets & self._sealed:
+            raise Refused(f"{operator.name} would write to what a custom autograd function returned as a view")
         if targets & leaves:
             raise Refused(f"{operator.name} would write into the memory of an input that wants a gradient")
         if targets & inputs and any(value.requires_grad for value in operands):
@@ -273,7 +301,7 @@ class Builder:
         with eager(step.scope):
             try:
                 made = evaluate(operator, step, operands, self._functions(step))
-            except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
+            except REFUSALS as error:
                 # Whatever eager raises on small valid tensors means one thing here: this step does not fit.
                 raise Refused(f"eager refuses {operator.name}: {error}") from error
         return made
@@ -283,9 +311,9 @@ class Builder:
 
     def _written(self, target: Value, facts: Facts) -> None:
         """Note that ``target``'s memory was written to: all who share it now hold, perhaps in part, the new values."""
-        memory = _memory(target.tensor)
+        memory = memory_of(target.tensor)
         for number, value in list(self.values.items()):
-            if _memory(value.tensor) != memory:
+            if memory_of(value.tensor) != memory:
                 continue
             self.values[number] = replace(value, facts=value.facts.join(facts))
             if not _is_usable(value.tensor):
@@ -326,56 +354,6 @@ def _is_usable(tensor: torch.Tensor) -> bool:
         return False
 
 
-def _memory(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
-
-
-def evaluate(
-    operator: Operator, step: Step, operands: Sequence[torch.Tensor], blocks: Sequence[Callable[..., Any]]
-) -> list[torch.Tensor]:
-    """Return the results of one step in eager."""
-    parameters = dict(step.parameters)
-    if operator.evaluate is not None:
-        made = operator.evaluate(*operands, *blocks, **parameters)
-    else:
-        names: dict[str, Any] = {**defined(operator.needs), **parameters}
-        names.update(zip(OPERAND_NAMES, operands, strict=False))
-        names.update(zip(("block", "other"), blocks, strict=False))
-        made = eval(operator.code, names)
-    if not operator.results:
-        return []
-    return list(made) if operator.results > 1 else [made]
-
-
-def function_of_block(block: Block) -> Callable[..., Any]:
-    """Return ``block`` as a function of tensors, for building: it computes what the printed block does."""
-
-    def call(*operands: torch.Tensor) -> torch.Tensor:
-        values = dict(zip(block.parameters, operands, strict=False))
-        for step in block.steps:
-            operator = operator_named(step.operator)
-            with eager(step.scope):
-                made = evaluate(operator, step, [values[number] for number in step.operands], ())
-            values.update(zip(step.results, made, strict=True))
-        return values[block.result]
-
-    return call
-
-
-@contextlib.contextmanager
-def eager(scope: Scope) -> Iterator[None]:
-    """Enter what a scope means to eager execution; region annotations mean nothing to it."""
-    import torch
-
-    kinds = {context.kind for context in scope if isinstance(context, Context)}
-    with contextlib.ExitStack() as stack:
-        if "autocast" in kinds:
-            stack.enter_context(torch.autocast("cpu", torch.bfloat16))
-        if "no_grad" in kinds:
-            stack.enter_context(torch.no_grad())
-        yield
-
-
 def check(program: Program) -> None:
     """Build ``program`` again from its parts.
 
@@ -393,4 +371,4 @@ def check(program: Program) -> None:
         raise ProgramError(f"the program returns value {missing[0]}, which no step makes")
 
 
-__all__ = ["Builder", "Refused", "check", "eager", "evaluate", "function_of_block"]
+__all__ = ["Builder", "Refused", "check"]

@@ -38,6 +38,7 @@ class CacheCampaign:
         lane: the lane that histories are played in.
         processes: whether some compiles happen in new processes; not in lane ``structure``, whose interpreted regions
             are of one process.
+        everything: whether histories hold what the backend disclaims as well.
         known: gives the findings of earlier campaigns, and of other shards of this one; asked again before a failure is
             taken for new.
         reduce_seconds: how long one finding may be reduced.
@@ -52,6 +53,7 @@ class CacheCampaign:
     backend: str = "reference"
     lane: str = "full"
     processes: bool = True
+    everything: bool = False
     known: Callable[[], Iterable[HistoryFinding]] = tuple
     reduce_seconds: float = 60.0
     found: Callable[[HistoryFinding], Any] | None = None
@@ -71,7 +73,7 @@ class CacheCampaign:
         return self._result
 
     def _spend(self, clock: Clock) -> None:
-        drawn = histories_for(self.regional, self.seed, processes=self.processes)
+        drawn = histories_for(self.regional, self.seed, processes=self.processes, everything=self.everything)
         while not clock.over:
             if self.stopped():
                 raise KeyboardInterrupt

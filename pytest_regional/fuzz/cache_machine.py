@@ -6,7 +6,7 @@ It draws what :mod:`~pytest_regional.fuzz.histories` plays. Needs the ``hypothes
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,23 +29,24 @@ _BATCH = 20
 LONGEST_HISTORY = 10
 
 
-def fields_of_keys(*, passes: bool, training: bool = True, dynamic: bool = True) -> dict[str, tuple[Any, ...]]:
+def fields_of_keys(*, passes: bool, without: Collection[str] = ()) -> dict[str, tuple[Any, ...]]:
     """Return the values that each field of a key may have, the simplest first.
 
     Args:
         passes: whether there are pre-grad passes.
-        training: whether there are programs that train.
-        dynamic: whether sizes may be symbols.
+        without: capabilities that no history needs: ``backward``, ``dynamic_shapes``, ``region_ids``,
+            ``region_configs``, ``pre_grad_pass_lists``.
     """
+    lists = "pre_grad_pass_lists" not in without
     return {
         "program": tuple(PROGRAMS),
-        "region": ("a", "b", None),
-        "fusion": (None, 8),
-        "passes": _PASSES if passes else ((),),
+        "region": ("a", None) if "region_ids" in without else ("a", "b", None),
+        "fusion": (None,) if "region_configs" in without else (None, 8),
+        "passes": tuple(one for one in _PASSES if lists or len(one) < 2) if passes else ((),),
         "timing": ("late", "default", "early") if passes else ("late",),
         "size": (FEW, FEW - 1, MANY, MANY + 1),
-        "dynamic": (False, True) if dynamic else (False,),
-        "training": (False, True) if training else (False,),
+        "dynamic": (False,) if "dynamic_shapes" in without else (False, True),
+        "training": (False,) if "backward" in without else (False, True),
         "state": tuple(STATES),
     }
 
@@ -191,13 +192,17 @@ def histories(values: Mapping[str, Sequence[Any]], seed: int, *, processes: bool
         yield from dict.fromkeys(history for history in drawn if history)
 
 
-def histories_for(regional: Regional, seed: int, *, processes: bool = True) -> Iterator[tuple[Event, ...]]:
-    """Yield histories of what the backend under test has."""
-    values = fields_of_keys(
-        passes=bool(regional.spec.supports("pre_grad_timing")),
-        training=bool(regional.spec.supports("backward")),
-        dynamic=bool(regional.spec.supports("dynamic_shapes")),
-    )
+#: What a history may need, beside passes.
+_NEEDED = ("backward", "dynamic_shapes", "region_ids", "region_configs", "pre_grad_pass_lists")
+
+
+def histories_for(
+    regional: Regional, seed: int, *, processes: bool = True, everything: bool = False
+) -> Iterator[tuple[Event, ...]]:
+    """Yield histories of what the backend under test has; with ``everything``, of what it disclaims as well."""
+    without = [name for name in _NEEDED if not everything and not regional.spec.supports(name)]
+    passes = everything or bool(regional.spec.supports("pre_grad_timing"))
+    values = fields_of_keys(passes=passes, without=without)
     return histories(values, seed, processes=processes)
 
 

@@ -18,18 +18,23 @@ from typing import Any, Protocol
 
 from pytest_regional.fuzz import files
 from pytest_regional.fuzz.budget import Budget, Clock
+from pytest_regional.fuzz.claims import needs_of
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import AnyFinding, Finding, installed_versions, signature_of
 from pytest_regional.fuzz.ledger import Ledger
-from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.oracles import BadProgramError, LawBrokenError
 from pytest_regional.fuzz.program import Program
 from pytest_regional.fuzz.reducer import reduce_program
+from pytest_regional.fuzz.refusals import reason_of
 
 #: Of the programs that have all features of a known finding, the share that is judged all the same.
 JUDGED_ALL_THE_SAME = 0.1
 
 #: The backend that has nothing behind AOTAutograd.
 CAPTURE = "aot_eager"
+
+#: After so many programs one behind the other that need what the backend disclaims no other is waited for.
+UNCLAIMED_IN_A_ROW = 1000
 
 #: How often one finding may be met again before its programs are passed over.
 MET_OFTEN = 2
@@ -42,7 +47,9 @@ class CampaignResult:
     Attributes:
         examples: programs that were judged.
         passed_over: programs that were not, since a known finding is in the way.
-        bad: programs that eager refuses, which the generator should not make.
+        unclaimed: by capability, how many programs were not judged because they need what the backend disclaims.
+        refused: by reason, how many programs eager refuses, which the generator should not make. They are among the
+            examples, and no finding.
         seconds: how long it took.
         reducing: seconds of it that went into reducing.
         findings: what is new, in order of discovery.
@@ -56,12 +63,18 @@ class CampaignResult:
     interrupted: bool = False
     examples: int = 0
     passed_over: int = 0
-    bad: int = 0
     seconds: float = 0.0
     reducing: float = 0.0
     findings: list[AnyFinding] = field(default_factory=list)
     first_seen: dict[str, int] = field(default_factory=dict)
     met: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    unclaimed: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def bad(self) -> int:
+        """How many programs eager refuses."""
+        return self.refused.total()
 
 
 class Judge(Protocol):
@@ -86,6 +99,8 @@ class Campaign:
         device: the device by name.
         lane: the lane that ``judge`` judges in.
         laws: names of the laws to judge by; all by default.
+        without: capabilities that the backend disclaims: a program that needs one is passed over, and none is reduced
+            to one that does.
         known: gives the findings of earlier campaigns, and of other shards of this one; asked again before a failure is
             taken for new.
         reduce_seconds: how long one finding may be reduced.
@@ -103,6 +118,7 @@ class Campaign:
     device: str = "cpu"
     lane: str = "full"
     laws: Collection[str] | None = None
+    without: Collection[str] = ()
     known: Callable[[], Iterable[Finding]] = tuple
     reduce_seconds: float = 60.0
     running: Path | None = None
@@ -124,11 +140,18 @@ class Campaign:
         return self._result
 
     def _spend(self, clock: Clock) -> None:
-        programs = self.draw(self.seed)
+        programs, in_a_row = self.draw(self.seed), 0
         while not clock.over:
             if self.stopped():
                 raise KeyboardInterrupt
             program = next(programs)
+            if needs := self._unclaimed(program):
+                self._result.unclaimed.update(needs)
+                in_a_row += 1
+                if in_a_row == UNCLAIMED_IN_A_ROW:
+                    break
+                continue
+            in_a_row = 0
             if self._is_passed_over(program):
                 self._result.passed_over += 1
                 continue
@@ -138,6 +161,10 @@ class Campaign:
             self._result.seconds = clock.seconds
             if self.progress is not None:
                 self.progress(self._result, clock)
+
+    def _unclaimed(self, program: Program) -> frozenset[str]:
+        """Return what ``program`` needs that the backend disclaims."""
+        return needs_of(program).intersection(self.without) if self.without else frozenset()
 
     def _is_passed_over(self, program: Program) -> bool:
         features = features_of(program)
@@ -155,7 +182,11 @@ class Campaign:
                 self._result.met[explained.name] += 1
             return explained is not None
 
-        broken = self._broken(program, laws=self.laws, known=known)
+        try:
+            broken = self._broken(program, laws=self.laws, known=known)
+        except BadProgramError as error:
+            self._result.refused[reason_of(error)] += 1
+            return
         if broken is not None:
             found = self._reduced(program, broken)
             self._result.met[found.name] += 1
@@ -168,15 +199,11 @@ class Campaign:
         blame: bool = False,
         known: Callable[[LawBrokenError], bool] = lambda broken: False,
     ) -> LawBrokenError | None:
-        from pytest_regional.harness.parity import BadProgramError
-
         try:
             with self._noted(program):
                 self.judge(program, laws=laws, blame=blame, known=known)
         except LawBrokenError as broken:
             return broken
-        except BadProgramError:
-            self._result.bad += 1
         return None
 
     @contextlib.contextmanager
@@ -198,7 +225,12 @@ class Campaign:
         def still_fails(smaller: Program) -> bool:
             if self.stopped():
                 raise KeyboardInterrupt
-            seen = self._broken(smaller, laws=(wanted.law,))
+            if self._unclaimed(smaller):
+                return False
+            try:
+                seen = self._broken(smaller, laws=(wanted.law,))
+            except BadProgramError:
+                return False  # no program of the generator's
             if seen is None or signature_of(seen) != wanted:
                 return False
             return seen.without_backend == broken.without_backend

@@ -32,7 +32,7 @@ def _last_write(steps: Sequence[Step]) -> int:
 
 def _replayed(builder: Builder, without: int) -> Builder:
     """Build the same once more without one step, and without those that then do not fit."""
-    again = Builder(builder.arguments, builder.blocks)
+    again = Builder(builder.arguments, builder.blocks, builder.without)
     for place, step in enumerate(builder.steps):
         if place != without:
             try:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from pytest_regional.fuzz.arguments import FLOATS, LAYOUTS, Content, Layout, TensorInput
 from pytest_regional.fuzz.building import Builder
+from pytest_regional.fuzz.claims import needs_of_operator, restricted
 from pytest_regional.fuzz.liveness import draws, live_values
 from pytest_regional.fuzz.motifs import add_motif
 from pytest_regional.fuzz.operators.operator import Operator
@@ -132,6 +133,7 @@ class Options:
         nonfinite: whether inputs may hold NaN and infinities.
         data_dependent: whether sizes may depend on data, for which Dynamo has to capture them
             (``capture_scalar_outputs``, ``capture_dynamic_output_shape_ops``).
+        without: capabilities that no program needs; see :mod:`~pytest_regional.fuzz.claims`.
     """
 
     families: frozenset[str] | None = None
@@ -141,6 +143,7 @@ class Options:
     dynamic: bool = True
     nonfinite: bool = True
     data_dependent: bool = False
+    without: frozenset[str] = frozenset()
 
 
 # Inputs
@@ -149,7 +152,7 @@ class Options:
 def argument_of(row: ArgumentRow, plan: PlanRow, options: Options, *, first: bool) -> TensorInput:
     """Return the input that ``row`` describes; the first of a program is floating-point."""
     shapes = SHAPES[plan.shapes % len(SHAPES)]
-    made = TensorInput(shapes[row.shape % len(shapes)], layout=_layout(row))
+    made = TensorInput(shapes[row.shape % len(shapes)], layout=_layout(row, options))
     kind = 0 if first else row.kind % 8
     if kind == 5:
         return replace(made, dtype="bool", content="mask")
@@ -164,13 +167,19 @@ def argument_of(row: ArgumentRow, plan: PlanRow, options: Options, *, first: boo
         dtype=options.dtypes[(plan.dtype + (row.dtype % 6 == 5)) % len(options.dtypes)],
         content=_content(row, plan, options),
         requires_grad=is_trained(plan, options) and row.gradient % 4 > 0,
-        dynamic=_dynamic(row, made.shape) if options.dynamic and plan.dynamic % 4 > 1 else (),
+        dynamic=_dynamic(row, made.shape) if _has_sizes(options) and plan.dynamic % 4 > 1 else (),
     )
 
 
-def _layout(row: ArgumentRow) -> Layout:
+def _layout(row: ArgumentRow, options: Options) -> Layout:
     place = row.layout % 12
-    return LAYOUTS[place] if place < len(LAYOUTS) else "dense"
+    layout: Layout = LAYOUTS[place] if place < len(LAYOUTS) else "dense"
+    return "dense" if layout in options.without else layout
+
+
+def _has_sizes(options: Options) -> bool:
+    """Tell whether sizes may be dynamic."""
+    return options.dynamic and "dynamic_shapes" not in options.without
 
 
 def _content(row: ArgumentRow, plan: PlanRow, options: Options) -> Content:
@@ -187,13 +196,16 @@ def _dynamic(row: ArgumentRow, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def is_trained(plan: PlanRow, options: Options) -> bool:
     """Tell whether the program is to be backpropagated through."""
+    if "backward" in options.without:
+        return False
     return plan.training % 3 > 0 if options.training is None else options.training
 
 
 def _arguments(rows: ProgramRows, options: Options) -> tuple[TensorInput, ...]:
     made: list[TensorInput] = []
     for row in rows.arguments:
-        made.append(_aliasing(row, made) or argument_of(row, rows.plan, options, first=not made))
+        alias = None if "aliasing" in options.without else _aliasing(row, made)
+        made.append(alias or argument_of(row, rows.plan, options, first=not made))
     if is_trained(rows.plan, options) and not any(argument.requires_grad for argument in made):
         made[0] = replace(made[0], requires_grad=True)
     return tuple(made)
@@ -217,7 +229,11 @@ def _aliasing(row: ArgumentRow, made: Sequence[TensorInput]) -> TensorInput | No
 def table(options: Options) -> tuple[Operator, ...]:
     """Return the operators that programs are made of, as often as they are to be drawn."""
     wanted = options.families or frozenset(families()) - frozenset(() if options.data_dependent else _SWITCHED)
-    found = [operator for operator in operators().values() if operator.family in wanted]
+    found = [
+        operator
+        for operator in operators().values()
+        if operator.family in wanted and not needs_of_operator(operator) & options.without
+    ]
     return tuple(operator for operator in found for _ in range(WEIGHTS.get(operator.family, 1)))
 
 
@@ -250,7 +266,7 @@ def _scope(row: StepRow, plan: PlanRow, options: Options) -> Scope:
 def _block(rows: Iterable[StepRow], position: int, plan: PlanRow, options: Options) -> Block:
     """Return the block that the rows describe: elementwise, so that it can be called with any shape."""
     parameters = 1 + position % 2
-    builder = Builder((TensorInput((4,), content="positive"),) * parameters)
+    builder = Builder((TensorInput((4,), content="positive"),) * parameters, (), options.without)
     small = tuple(operator for operator in _open(options, plan.off) if operator.elementwise) or _elementwise()
     for row in rows:
         scope = _scope(row, plan, options)
@@ -281,7 +297,7 @@ def program_of(rows: ProgramRows, options: Options | None = None) -> Program:
     options = options or Options()
     plan = rows.plan
     blocks = tuple(_block(block, position, plan, options) for position, block in enumerate(rows.blocks))
-    builder = Builder(_arguments(rows, options), blocks)
+    builder = Builder(_arguments(rows, options), blocks, options.without)
     asked: dict[int, int] = {}
     for row in rows.steps:
         step = _chosen(builder, row, plan, options)
@@ -296,9 +312,11 @@ def program_of(rows: ProgramRows, options: Options | None = None) -> Program:
     outputs = _outputs(builder, rows.arguments, asked)
     training = is_trained(plan, options)
     builder, outputs = repaired(builder, outputs, training=training)
-    dynamic = True if options.dynamic and plan.dynamic % 16 == 15 else None
-    program = builder.program(outputs, training=training, dynamic=dynamic)
-    return with_order(program) if plan.order % 4 == 3 else program
+    if "aliasing" in options.without:
+        outputs = builder.apart(outputs) or list(builder.add(Step("clone", tuple(outputs[:1]))).results)
+    dynamic = True if _has_sizes(options) and plan.dynamic % 16 == 15 else None
+    program = restricted(builder.program(outputs, training=training, dynamic=dynamic), options.without)
+    return with_order(program) if plan.order % 4 == 3 and "region_order" not in options.without else program
 
 
 def _chosen(builder: Builder, row: StepRow, plan: PlanRow, options: Options) -> Step | None:

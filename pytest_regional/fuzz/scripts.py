@@ -1,5 +1,9 @@
 """Write a finding as a script that somebody else can run: it prints what it sees and exits with 1 while that stands.
 
+It exits with 0 where the defect is mended, and with 2 where that cannot be said: torch, the backend or another package
+cannot be imported, eager refuses the program, no compiler is there. Whatever is raised and not caught means 2, which
+Python alone would tell from 1 by nothing.
+
 Broken parity and compiles that fail need nothing but torch. The other laws are about what a harness observes; their
 scripts need this package and say so.
 """
@@ -24,6 +28,17 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+
+
+def cannot_be_judged(kind, error, trace):
+    """Exit with 2, neither 0 (mended) nor 1 (stands): the error says nothing about the defect."""
+    sys.__excepthook__(kind, error, trace)
+    print(f"cannot be judged here: {{kind.__name__}}", flush=True)
+    os._exit(2)
+
+
+if __name__ == "__main__":
+    sys.excepthook = cannot_be_judged
 
 '''
 
@@ -52,8 +67,8 @@ _IMPORTED = """\
 sys.path.append(os.getcwd())
 try:
     from {module} import {attribute}
-except ImportError as error:
-    print(f"the backend cannot be imported: {{error}}")
+except Exception as error:
+    print(f"the backend cannot be imported: {{type(error).__name__}}: {{error}}")
     sys.exit(2)
 
 backend = {attribute}.factory() if hasattr({attribute}, "factory") else {attribute}
@@ -106,10 +121,30 @@ torch._inductor.config.fallback_random = True  # the same random numbers as eage
 compiled = torch.compile(program, backend=backend, fullgraph=True, dynamic=DYNAMIC)
 """
 
+#: Behind it a compile that fails is the backend's failure.
+_LACKING = """\
+def is_lacking(error):
+    \"\"\"Whether a compile failed for what this machine has not: a package, a compiler.\"\"\"
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) or type(error).__name__ in ("InvalidCxxCompiler", "TritonMissing"):
+            return True
+        error = getattr(error, "inner_exception", None) or error.__cause__
+    return False
+
+"""
+
 _PARITY = """\
-wrong = [
-    f"call {seed + 1}: {what}" for seed in SEEDS for what in differences(run(compiled, seed), run(program, seed))
-]
+wrong = []
+for seed in SEEDS:
+    expected = run(program, seed)
+    try:
+        found = run(compiled, seed)
+    except Exception as error:
+        if is_lacking(error):
+            raise
+        wrong.append(f"call {seed + 1}: compiled raises {type(error).__name__}: {' '.join(str(error).split())[:160]}")
+    else:
+        wrong += [f"call {seed + 1}: {what}" for what in differences(found, expected)]
 print("\\n".join(wrong))
 print(f"torch {torch.__version__}: {'stands' if wrong else 'mended'}")
 sys.exit(bool(wrong))
@@ -121,6 +156,8 @@ for seed in SEEDS:
     try:
         run(compiled, seed)
     except Exception as error:
+        if is_lacking(error):
+            raise
         text = " ".join(str(error).split())[:160]
         print(f"torch {torch.__version__}: stands: {type(error).__name__}: {text}")
         sys.exit(1)
@@ -171,6 +208,7 @@ def stand_alone(case: Case) -> str | None:
         + f"\n\n{constants}\n\n"
         + _RUN
         + (f"\n{_DIFFERENCES}" if case.law == "parity" else "")
+        + f"\n{_LACKING}"
         + f"\n{_COMPILED}"
         + (_PARITY if case.law == "parity" else _COMPILES)
     )

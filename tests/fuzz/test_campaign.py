@@ -10,6 +10,7 @@ from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.campaign import JUDGED_ALL_THE_SAME, MET_OFTEN, Campaign
 from pytest_regional.fuzz.oracles import LawBrokenError
 from pytest_regional.fuzz.program import Program, Region, Step
+from pytest_regional.fuzz.refusals import too_many
 from pytest_regional.harness.parity import BadProgramError
 
 
@@ -179,12 +180,37 @@ def test_a_program_that_eager_refuses_is_the_generators_fault():
     result = campaign(judge, chain("add"), budget=3).run()
 
     assert (result.bad, result.findings) == (3, [])
+    assert result.refused == {"forward: RuntimeError: no N at N": 3}
+
+
+def test_what_eager_refuses_while_a_finding_is_reduced_is_no_program_of_the_generators():
+    def judge(program):
+        if program.operators == ("neg",):
+            raise BadProgramError(_FailedExecution())
+        faulty("neg")(program)
+
+    result = campaign(judge, chain("neg", "sin"), budget=1).run()
+
+    assert [finding.program.operators for finding in result.findings] == [("neg", "sin")]
+    assert result.bad == 0
 
 
 class _FailedExecution:
-    exception = RuntimeError("no")
+    exception = RuntimeError("no 3 at 0x7f3a10")
     stage = "forward"
     outputs = ()
+
+
+@pytest.mark.parametrize(
+    ("refused", "examples", "wrong"), [(2, 25, False), (3, 25, True), (10, 500, False), (11, 500, True), (1, 1, False)]
+)
+def test_a_few_refused_programs_are_passed_over_and_many_are_an_error(refused, examples, wrong):
+    reasons = {"forward: no": refused - refused // 2, "backward: no": refused // 2}
+
+    said = too_many(reasons, examples)
+
+    assert bool(said) == wrong
+    assert not wrong or (f"refuses {refused} of {examples} programs" in said and "times: forward: no" in said)
 
 
 def test_the_program_that_is_judged_is_on_disk(tmp_path):

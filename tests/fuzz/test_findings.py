@@ -3,6 +3,7 @@ import json
 import os
 import runpy
 import sys
+from pathlib import Path
 
 import pytest
 import torch._inductor.config
@@ -16,6 +17,8 @@ from pytest_regional.fuzz.program import Program, Region, Step
 from pytest_regional.fuzz.script_check import shows
 from pytest_regional.fuzz.signature import Signature
 from tests.warm_process import run_script
+
+ROOT = Path(__file__).resolve().parents[2]
 
 A, B = (Region("a"),), (Region("b"),)
 
@@ -108,6 +111,68 @@ def test_a_script_exits_with_0_where_nothing_is_wrong(tmp_path):
     result = run(script)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "mended" in result.stdout
+
+
+#: What keeps a script from judging: the law, the backend, and what is put in place of what in the script.
+NOT_JUDGED = {
+    "a package that is not there": ("compiles", "torch", "import torch\n", "import no_such_package\nimport torch\n"),
+    "a torch without the backend": ("parity", "torch", "import regional_inductor", "import no_such_backend"),
+    "no backend of that name": ("compiles", "no_such_backend", "", ""),
+    "no module of the backend": ("parity", "no_such_module:own", "", ""),
+    "a module that fails": ("compiles", "failing_backend:own", "", ""),
+    "a backend that lacks a package": ("compiles", "lacking_backend:own", "", ""),
+    "the same where values are compared": ("parity", "lacking_backend:own", "", ""),
+    "eager refuses the program": ("compiles", "aot_eager", "torch.neg", "torch.no_such_function"),
+    "eager refuses to compare": ("parity", "aot_eager", "torch.neg", "torch.no_such_function"),
+    "this package is not there": ("plan", "torch", "from pytest_regional", "from no_such_package"),
+    "the harness knows no such backend": ("plan", "no_such_backend", "", ""),
+    "no finding beside the script": ("plan", "aot_eager", "beside(__file__)", "beside('/no/such/file')"),
+}
+BACKENDS = {
+    "failing_backend.py": "raise RuntimeError('at import')\n",
+    "lacking_backend.py": "def own(gm, example_inputs):\n    import no_such_package\n",
+}
+
+
+@pytest.mark.parametrize("why", NOT_JUDGED)
+def test_a_script_that_cannot_judge_exits_with_2(tmp_path, why):
+    law, backend, old, new = NOT_JUDGED[why]
+    for name, source in BACKENDS.items():
+        (tmp_path / name).write_text(source)
+    script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, law=law, backend=backend))
+    assert old in script.read_text()
+    script.write_text(script.read_text().replace(old, new, 1) if old else script.read_text())
+
+    result = run_script(script, {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT)))}, timeout=120)
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert "cannot be" in result.stdout
+    assert "stands" not in result.stdout
+    assert "mended" not in result.stdout
+
+
+def test_a_compile_that_fails_where_values_were_wrong_stands(tmp_path):
+    (tmp_path / "refusing_backend.py").write_text(
+        "def own(gm, example_inputs):\n    raise KeyError('of the backend')\n"
+    )
+    script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, law="parity", backend="refusing_backend:own"))
+
+    result = run_script(script, {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT)))}, timeout=120)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "call 1: compiled raises BackendCompilerFailed" in result.stdout
+    assert "stands" in result.stdout
+
+
+def test_replay_goes_on_behind_a_finding_that_raises(tmp_path, capsys, monkeypatch):
+    folder = FindingsFolder(tmp_path)
+    folder.save(finding(program=HARMLESS, law="parity", backend="aot_eager"))
+    folder.save(finding(program=HARMLESS, law="compiles", backend="aot_eager"))
+
+    def fails(self, harness):
+        raise ModuleNotFoundError(f"No module named 'wanted by {self.signature.law}'")
+
+    monkeypatch.setattr(Finding, "judge", fails)
+    assert main(["replay", str(tmp_path)]) == 2
+    assert "ModuleNotFoundError: No module named 'wanted by parity'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("shown", "package"), [(True, False), (False, True)])

@@ -28,6 +28,23 @@ def test_known_alarms_can_be_read_and_name_no_place_of_a_machine():
     assert [path.name for path in kept.paths() if "site-packages" in path.read_text()] == []
 
 
+#: An error that is not the defect ends a script with 2, not with the 1 of a defect that stands.
+NOT_JUDGED = (
+    "sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged"
+)
+
+
+@pytest.mark.parametrize("script", sorted(FINDINGS.glob("*.py")), ids=lambda script: script.stem)
+def test_a_script_that_cannot_judge_does_not_exit_with_1(script):
+    before, line, after = script.read_text().partition(f"{NOT_JUDGED}\n")
+    assert line, f"put this line behind the first imports, before torch's: {NOT_JUDGED}"
+    assert not re.search(r"^(import|from) torch", before, re.MULTILINE), (
+        "the line has to stand before torch is imported"
+    )
+    assert "import os\n" in before
+    assert "sys.exit(" in after
+
+
 def test_there_are_campaigns():
     assert {"torch-2.13.0", "torch-2.15.0"} <= {folder.name for folder in FOLDERS}
 
@@ -40,6 +57,17 @@ def test_each_finding_can_be_read_and_has_its_script(folder):
     assert {path.stem for path in folder.glob("*.py")} == {finding.name for finding in kept}
     version = folder.name.removeprefix("torch-")
     assert {finding.versions["torch"].partition("+")[0] for finding in kept} == {version}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_each_script_is_what_is_written_today(folder):
+    """What is mended in the scripts of new findings is mended in the kept ones, too."""
+    old = [
+        finding.name
+        for finding in FindingsFolder(folder)
+        if (folder / f"{finding.name}.py").read_text() not in (finding.script, finding.script_with_torch_alone)
+    ]
+    assert old == [], "write them again"
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

@@ -30,7 +30,8 @@ def fact(shard, findings=(), **fuzz):
     numbers = {
         "examples": 10,
         "passed_over": 0,
-        "bad": 0,
+        "refused": {},
+        "unclaimed": {},
         "interrupted": False,
         "seconds": 5.0,
         "reducing": 0.0,
@@ -54,7 +55,14 @@ def written(*facts, notes):
 def test_what_several_shards_found_is_told_once_with_the_smallest_program(tmp_path):
     lines = written(
         fact(0, [finding("one", 4)], met={"one": 2, "known": 1}, seconds=4.0, reducing=2.0),
-        fact(1, [finding("one", 2), finding("two", 1)], met={"one": 1, "two": 1}, passed_over=7, bad=1),
+        fact(
+            1,
+            [finding("one", 2), finding("two", 1)],
+            met={"one": 1, "two": 1},
+            passed_over=7,
+            refused={"forward: no": 1},
+            unclaimed={"backward": 2},
+        ),
         notes=tmp_path,
     )
 
@@ -62,6 +70,8 @@ def test_what_several_shards_found_is_told_once_with_the_smallest_program(tmp_pa
         "regional fuzzing",
         "torch (cpu), fuzz/programs, lane structure: 20 programs in 5 s (5.71 a second beside 1 s of reducing), "
         "5 failed, 2 new findings, 7 passed over as known, 1 that eager refuses",
+        "  2 not judged: they need backward, which the backend disclaims",
+        "  1 refused by eager and passed over: forward: no",
         "  one: title of one",
         "    2 steps, first seen at program 3, met 3 times: one-2.py",
         "  two: title of two",

@@ -96,6 +96,7 @@ OPERATORS = (
         _count,
         calls=1,
         evaluate=_loop,
+        sealed=True,
         needs=("repeated",),
     ),
 )

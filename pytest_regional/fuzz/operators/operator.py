@@ -131,6 +131,8 @@ class Operator:
         autocast: whether it does the same under autocast on every device, so that it may stand there.
         evaluate: how to compute it while building, where its source would compile; gets operands, parameters, and the
             blocks as functions.
+        sealed: whether eager allows no writes to its results where gradients flow to them: they come out of a custom
+            autograd function, as views.
         since: the first torch that has it.
     """
 
@@ -152,6 +154,7 @@ class Operator:
     block_wrapper: str = ""
     autocast: bool = False
     evaluate: Callable[..., Any] | None = None
+    sealed: bool = False
     since: tuple[int, int] = (2, 11)
 
     def written(self, operands: Sequence[str], parameters: Parameters, blocks: Sequence[str] = ()) -> str:

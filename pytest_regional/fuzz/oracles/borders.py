@@ -4,9 +4,10 @@ The outer graph was traced with fake values: their dtypes, shapes, strides and s
 a region, and the region's own code, rely on. Here a compiled graph is run node by node, and every value that enters a
 region, or that anybody else reads and a region made, is held against the fake value that stands for it.
 
-Nodes that the backend added carry no fake value; what they read is not judged, so a backend may mend strides behind a
-region. Memory shared by values that share none in the graph is a fault; memory no longer shared is one only between
-a region's input and its output, which the graph says is a view of it.
+Nodes that the backend added carry no fake value; what they read is not judged, so a backend may restore strides behind
+a region. What they make of it, which stands for the region's value from there on, is judged in its place. Memory shared
+by values that share none in the graph is a fault; memory no longer shared is one only between a region's input and its
+output, which the graph says is a view of it.
 """
 
 from __future__ import annotations
@@ -97,9 +98,18 @@ def _comes_from_region(node: Node) -> bool:
 
 
 def _made_by(node: Node) -> Node:
-    while node.op == "call_function" and node.target is operator.getitem:
-        node = node.args[0]
+    """Return what computed ``node``, through everything that only restores its strides."""
+    while node.op == "call_function" and (node.target is operator.getitem or _restores(node)):
+        node = node.all_input_nodes[0]
     return node
+
+
+def _restores(node: Node) -> bool:
+    """Return whether the backend added ``node`` behind a region: without a fake value, or with that of its input."""
+    if fuzzing.artifact_behind(node.target) is not None or not node.all_input_nodes:
+        return False
+    value, source = node.meta.get("val"), node.all_input_nodes[0].meta.get("val")
+    return value is None or source is None or value is source
 
 
 def difference(expected: Any, value: Any, *, offset: bool = True) -> str:

@@ -119,7 +119,9 @@ def changed_program(trial: Trial) -> tuple[str, Program]:
     chosen = next((region for region in regions if _name_of(region) in in_graphs), None)
     if chosen is None:
         raise NoClaim("no operator that reaches a graph is annotated")
-    changes = ("another region id", "another config", "no annotation")
+    spec = trial.regional.spec
+    needed = {"another region id": "region_ids", "another config": "region_configs", "no annotation": "regions"}
+    changes = [change for change, capability in needed.items() if spec.supports(capability)]
     change = changes[zlib.crc32(program.source.encode()) % len(changes)]
     changed = program.with_steps(tuple(_changed(step, chosen, change) for step in program.steps))
     if [step.region for step in _live_steps(changed)] == [step.region for step in _live_steps(program)]:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from pytest_regional._text import unknown_name
 from pytest_regional.fuzz.lanes import LANES, in_lane
 from pytest_regional.fuzz.oracles import (
+    again,
     borders,
     caching,
     configs,
@@ -30,7 +31,7 @@ from pytest_regional.harness.emulating import unsupported_reason
 from pytest_regional.harness.regional import Regional
 
 # Those of caches look for what the first compile stored; the later ones begin with empty caches.
-_MODULES = (parity, borders, configs, plan, counters, caching, modes, order, determinism, threads)
+_MODULES = (parity, borders, configs, plan, counters, caching, again, modes, order, determinism, threads)
 
 #: All laws by name, in the order in which they are judged.
 LAWS: Mapping[str, Law] = MappingProxyType({law.name: law for module in _MODULES for law in module.LAWS})

@@ -3,6 +3,9 @@
 Of the rules for regions: partitions hold one region each (1), all regions together have no cycle (2, shown by the
 program running at all), as few partitions as the flow of values allows (4), every annotated operator is compiled, in
 bodies of operators and in the backward too, and nothing else is (5, 6, 7), and equal partitions once (9).
+
+Two kinds of operators a backend may compile or leave eager as it likes: sums of gradients, which belong to no operator
+of the program, and views, which compute nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +63,8 @@ def _described(region: RegionId) -> str:
 
 def _nothing_else(trial: Trial, graph: WatchedGraph) -> Broken:
     for partition in graph.partitions:
-        strange = [node for node in partition.nodes if node.operator and not node.region]
+        unmarked = [node for node in partition.nodes if node.operator and not node.region]
+        strange = [node for node in unmarked if not node.sums_gradients]
         if strange:
             return (
                 "an operator outside of all regions is compiled",
@@ -78,7 +82,8 @@ def _all_compiled(trial: Trial, graph: WatchedGraph) -> Broken:
     if None in called:
         return "a call of something compiled elsewhere", "a region calls code that this compile did not make", None
     compiled = [node for partition in called if partition for node in partition.nodes if node.region]
-    missing, extra = asked - _counted(compiled), _counted(compiled) - asked
+    missing = asked - _counted(compiled) - Counter(graph.eager_views)
+    extra = _counted(compiled) - asked
     if graph.eager:
         return "a region is silently eager", f"{graph.eager} are annotated and run eager", None
     if missing:
@@ -113,38 +118,43 @@ def _as_few_as_possible(trial: Trial, graph: WatchedGraph) -> Broken:
     if not graph.shows or graph.nested:
         return None
     keys = {region: _key_of(trial, region) for region in graph.regions}
-    least = {key: least_partitions(graph.nodes, keys, key) for key in set(keys.values())}
+    least = {key: least_partitions(graph.nodes, keys, key, as_it_likes=True) for key in set(keys.values())}
     if len(graph.calls) < sum(least.values()):
         return (
             "fewer partitions than can be",
             f"{len(graph.calls)} compiled calls, though {sum(least.values())} are the least for {least}",
             None,
         )
+    enough = sum(least_partitions(graph.nodes, keys, key) for key in least)
     exact = len(least) == 1 and not any(node.effect for node in graph.nodes)
-    if exact and len(graph.calls) > sum(least.values()):
+    if exact and len(graph.calls) > enough:
         return (
             "more partitions than needed",
-            f"{len(graph.calls)} compiled calls of one region, though {sum(least.values())} are enough",
+            f"{len(graph.calls)} compiled calls of one region, though {enough} are enough",
             graph.regions[0][0],
         )
     return None
 
 
-def least_partitions(nodes: Iterable[NodeFacts], keys: Mapping[RegionId, RegionId], key: RegionId) -> int:
+def least_partitions(
+    nodes: Iterable[NodeFacts], keys: Mapping[RegionId, RegionId], key: RegionId, *, as_it_likes: bool = False
+) -> int:
     """Return how many partitions the nodes of one key need: how often a path leaves the region and comes back.
 
-    Nodes without an operator (elements of results, say) stand where the node stands that they belong to.
+    Nodes without an operator (elements of results, say) stand where the node stands that they belong to. So do those
+    that a backend may compile or not, if it does ``as_it_likes``; else they are in the region they are marked with.
     """
     inside: dict[str, bool] = {}
     behind: dict[str, int] = {}
     most = 0
     for node in nodes:
         belongs = keys.get(node.region) == key if node.region else False
-        if not node.operator and node.inputs:
-            belongs = inside.get(node.inputs[0], False)
+        free = as_it_likes and (node.view or node.sums_gradients)
+        if free or (not node.operator and node.inputs):
+            belongs = any(inside.get(name, False) for name in node.inputs)
         left = (behind.get(name, 0) + (inside.get(name, False) and not belongs) for name in node.inputs)
         behind[node.name], inside[node.name] = max(left, default=0), belongs
-        if belongs and node.operator:
+        if belongs and node.operator and not free:
             most = max(most, behind[node.name] + 1)
     return most
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,8 +18,10 @@ from pytest_regional.fuzz.program import Program
 from pytest_regional.harness.check import Unobserved
 from pytest_regional.harness.counters import Event
 from pytest_regional.harness.execution import Execution, execute
-from pytest_regional.harness.parity import ParityReport, check_program, compare
+from pytest_regional.harness.parity import Mismatch, ParityReport, check_program, compare
+from pytest_regional.harness.parity_kept import KeptResults
 from pytest_regional.harness.passes import counting_pass
+from pytest_regional.harness.precision import precision_of
 from pytest_regional.harness.record import GeneratedCode
 from pytest_regional.harness.regional import Regional
 
@@ -42,6 +44,7 @@ class Run:
         watched: the graphs and partitions that were compiled.
         events: what moved counters during the first call; ``later`` is the same for the second.
         code: what was generated.
+        overwritten: what of the first call's results holds something else after the second.
         settings_before: Inductor's settings before the first call, and ``settings_after`` those after it; none for a
             program that names none.
     """
@@ -53,6 +56,7 @@ class Run:
     code: GeneratedCode
     settings_before: Mapping[str, Any]
     settings_after: Mapping[str, Any]
+    overwritten: tuple[Mismatch, ...] = ()
 
     @property
     def error(self) -> Exception | None:
@@ -89,13 +93,23 @@ class Trial:
         return self._case(1), self._case(2)
 
     def _case(self, seed: int) -> Case:
-        inputs = self.program.inputs(self.regional.device, seed)
-        with Unobserved(self.regional):
-            eager = self.execute(self.program.function, inputs)
-            check_program(eager)
-            return Case(inputs, eager, self.execute(self.program.function, inputs, anchor=True))
+        return self.case_of(self.program.function, self.program.inputs(self.regional.device, seed))
 
-    def execute(self, fn: Any, inputs: tuple[torch.Tensor, ...], *, anchor: bool = False) -> Execution:
+    def case_of(self, fn: Any, inputs: tuple[torch.Tensor, ...]) -> Case:
+        """Return what eager and float64 make of ``fn``, the program or something around it.
+
+        Raises:
+            BadProgramError: it fails in eager.
+        """
+        with Unobserved(self.regional):
+            eager = self.execute(fn, inputs)
+            check_program(eager)
+            precision = precision_of(self.regional.spec)
+            if precision is not None:
+                eager.coarse = self.execute(fn, inputs, precision=precision)
+            return Case(inputs, eager, self.execute(fn, inputs, anchor=True))
+
+    def execute(self, fn: Any, inputs: tuple[torch.Tensor, ...], *, anchor: bool = False, **more: Any) -> Execution:
         """Run ``fn`` once as the program says: backpropagated through, or without gradients."""
         with contextlib.nullcontext() if self.trains else torch.no_grad():
             return execute(
@@ -105,6 +119,7 @@ class Trial:
                 seed=self.regional.seed,
                 state_of=self.program.function,
                 anchor=anchor,
+                **more,
             )
 
     @cached_property
@@ -136,17 +151,23 @@ class Trial:
         return self.run(self.program, checks_borders=self.checks_borders)
 
     def run(
-        self, program: Program, *, calls: int = 2, checks_borders: bool = False, pass_uuid: str | None = None
+        self,
+        program: Program,
+        *,
+        calls: int = 2,
+        checks_borders: bool = False,
+        pass_uuid: str | None = None,
+        around: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda compiled: compiled,
     ) -> Run:
-        """Compile ``program`` as things are and call it on the inputs of the cases."""
+        """Compile ``program`` as things are and call it, with ``around`` it, on the inputs of the cases."""
         observer = self.regional.observer
-        compiled = self.compile(program, pass_uuid or self.pass_uuid)
+        compiled = around(self.compile(program, pass_uuid or self.pass_uuid))
         mark, sources = observer.log.mark(), len(observer.sources)
         names = sorted({name for region in program.regions for name, _ in region.configs})
         before = config_values("torch._inductor.config") if names else {}
         interpreted = self.lane == "structure"
         with watching(self.regional, checks_borders=checks_borders, settings=names, interpreted=interpreted) as watched:
-            executions = [self.execute(compiled, self.cases[0].inputs)]
+            executions = [self.execute(compiled, self.cases[0].inputs, keep=calls > 1)]
         later, code = observer.log.mark(), observer.code(sources)
         after = config_values("torch._inductor.config") if names else {}
         if executions[0].exception is None and calls > 1:
@@ -154,7 +175,8 @@ class Trial:
                 executions.append(self.execute(compiled, self.cases[1].inputs))
         events = observer.log.since(mark)
         first = later - mark
-        return Run(tuple(executions), watched, events[:first], events[first:], code, before, after)
+        overwritten = tuple(KeptResults.of(executions[0]).overwritten().values())
+        return Run(tuple(executions), watched, events[:first], events[first:], code, before, after, overwritten)
 
     def compile(self, program: Program, pass_uuid: str | None = None) -> Any:
         """Return ``program`` compiled with the backend, drawing random numbers as eager does."""

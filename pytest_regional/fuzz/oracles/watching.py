@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from pytest_regional._torch import fuzzing, seams
+from pytest_regional._torch.pass_values import is_gradient_sum
 from pytest_regional.fuzz.oracles.borders import BorderChecker
 from pytest_regional.harness import annotated
 from pytest_regional.harness.annotated import RegionId
@@ -27,6 +28,8 @@ class NodeFacts:
         region: what it is annotated with.
         inputs: names of the nodes that it reads.
         effect: whether more than values orders it: it draws random numbers, writes, or is not ATen's own.
+        sums_gradients: whether autograd put it between two gradient functions: it is no op's gradient.
+        view: whether it computes nothing: its results are views of its argument, by its schema.
     """
 
     name: str
@@ -34,6 +37,8 @@ class NodeFacts:
     region: RegionId | None
     inputs: tuple[str, ...]
     effect: bool
+    sums_gradients: bool = False
+    view: bool = False
 
 
 @dataclass
@@ -77,7 +82,8 @@ class WatchedGraph:
         calls: for each call of a compiled region in the result: identity of the artifact.
         called: for each of them: name of the region that the call is annotated with, or None.
         configs: for each of them: what that annotation asks of Inductor, or None.
-        eager: operators in the result that are annotated and are no compiled call.
+        eager: operators in the result that are annotated, compute, and are no compiled call.
+        eager_views: operators in the result that are annotated, compute nothing, and are no compiled call.
         outside: operators in the result that are not annotated.
         shows: whether the backend returned a graph module, so that ``calls`` and ``eager`` say something.
         nested: whether it has sub-graphs, whose nodes are among ``nodes``.
@@ -91,6 +97,7 @@ class WatchedGraph:
     called: list[str | None] = field(default_factory=list)
     configs: list[dict[str, Any] | None] = field(default_factory=list)
     eager: list[str] = field(default_factory=list)
+    eager_views: list[str] = field(default_factory=list)
     outside: list[str] = field(default_factory=list)
     shows: bool = False
     nested: bool = False
@@ -167,7 +174,8 @@ class Watched(CompileSpy):
                 graph.configs.append(annotated.configs_of(node) if region else None)
                 self._kept.append(artifact)
             elif node.op == "call_function" and annotated.operator_of(node):
-                kind = graph.eager if annotated.region_of(node) else graph.outside
+                inside = graph.eager_views if _is_view(node) else graph.eager
+                kind = inside if annotated.region_of(node) else graph.outside
                 kind.append(str(annotated.operator_of(node)))
         if self._checks_borders and graph.calls:
             BorderChecker(graph.kind, self.borders, interpreted=self._interpreted).watch(gm)
@@ -199,7 +207,18 @@ def facts_of(node: Any) -> NodeFacts:
         annotated.region_of(node),
         tuple(argument.name for argument in node.all_input_nodes),
         _has_effect(node),
+        is_gradient_sum(node),
+        _is_view(node),
     )
+
+
+def _is_view(node: Any) -> bool:
+    import torch
+
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    aliases = [value.alias_info for value in node.target._schema.returns]
+    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
 
 
 def _has_effect(node: Any) -> bool:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pytest_regional.fuzz import Block, ProgramError, Region, Step
+from pytest_regional.fuzz import Block, Program, ProgramError, Region, Step
 from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.building import Builder, Refused, check
 from pytest_regional.fuzz.definitions import DEFINITIONS
@@ -172,3 +172,32 @@ def test_what_is_written_to_is_not_read_through_another_view(name):
 
     assert column not in suitable
     assert 0 in suitable
+
+
+@pytest.mark.parametrize("name", COMPILING)
+@pytest.mark.parametrize("trained", [True, False])
+def test_what_eager_allows_no_writes_to_is_not_written_to(name, trained):
+    """What a loop returns are views out of a custom autograd function, which building does not show."""
+    arguments = (TensorInput((4,), "float64", requires_grad=trained), TensorInput((4,), content="distinct"))
+    operands, parameters, blocks = {
+        "while_loop": ((0,), (("count", 2),), (0,)),
+        "cond": ((1, 0), (), (0, 1)),
+    }[name]
+    block = Block((0,), (Step("sin", (0,), (), (1,)),), 1)
+    called = Step(name, operands, parameters, (2,), (), blocks)
+    write = Step("add_number_", (2,), (("value", 1.0),))
+    program = Program(arguments, (called, write), (2,), (block, block), training=trained)
+    try:
+        program(*program.inputs())
+        refused = False
+    except RuntimeError:
+        refused = True
+    builder = Builder(arguments, (block, block))
+    builder.add(called)
+
+    assert refused == (trained and operator_named(name).sealed)
+    if refused:
+        with pytest.raises(Refused, match="write to what a custom autograd function returned"):
+            builder.add(write)
+    else:
+        builder.add(write)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import operator
+from dataclasses import replace
 
 import pytest
 import torch
 
+from pytest_regional import declared
 from pytest_regional._torch.fuzzing import artifact_behind
 from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.files import to_data
@@ -15,15 +18,19 @@ from pytest_regional.fuzz.oracles import (
     BadProgramError,
     LawBrokenError,
     UnknownLawError,
+    caching,
     counters,
     judge,
     threads,
     trial,
 )
+from pytest_regional.fuzz.oracles.trial import Trial
 from pytest_regional.fuzz.program import Block, Program, Region, Step
 from pytest_regional.reference import compile_regions
 from pytest_regional.reference.caching import outer
 from pytest_regional.testing import regional
+from tests.mutants.faults.graphs import halve_unseen
+from tests.splitting_backend import THROUGH_AOT
 
 from .backends import annotate_as, around_calls, faulty, operator_nodes
 from .programs import A, B, chain
@@ -118,6 +125,24 @@ def test_a_failure_at_run_time_is_told_from_one_at_compile_time(broken):
 def test_borders_see_strides(broken):
     error = broken(chain(("sin", A), ("exp", ())), "borders", finish=around_calls(lambda t: t.t().contiguous().t()))
     assert error.origin == "strides of a value a region"
+    assert "leaves region 'a' of the inference graph with strides (1, 4), not (4, 1)" in error.detail
+
+
+def restored_to_other_strides(gm):
+    """Copy what leaves a region, as if to restore its strides, and get them wrong."""
+    for element in gm.graph.find_nodes(op="call_function", target=operator.getitem):
+        with gm.graph.inserting_after(element):
+            turned = gm.graph.call_function(aten.permute.default, (element, [1, 0]))
+        with gm.graph.inserting_after(turned):
+            copied = gm.graph.call_function(aten.clone.default, (turned,), {"memory_format": torch.contiguous_format})
+        with gm.graph.inserting_after(copied):
+            restored = gm.graph.call_function(aten.permute.default, (copied, [1, 0]))
+        restored.meta = {"val": element.meta["val"]}
+        element.replace_all_uses_with(restored, delete_user_cb=lambda user, turned=turned: user is not turned)
+
+
+def test_borders_see_strides_restored_wrongly(broken):
+    error = broken(chain(("sin", A), ("exp", ())), "borders", finish=restored_to_other_strides)
     assert "leaves region 'a' of the inference graph with strides (1, 4), not (4, 1)" in error.detail
 
 
@@ -286,6 +311,60 @@ def test_pytorchs_cache_is_judged_with_pytorchs_backend():
     assert raised.value.origin.startswith("stale hit")
 
 
+def one_buffer():
+    """Return an edit that has a region return the same memory from every call."""
+    pool = {}
+
+    def change(value):
+        kept = pool.setdefault((value.shape, value.dtype), value)
+        return kept if kept is value else kept.copy_(value)
+
+    return around_calls(change)
+
+
+def test_results_kept(judged, broken):
+    program = chain(("sin", A))
+    assert judged(program, "results_kept").laws == ("results_kept",)
+    error = broken(program, "results_kept", finish=one_buffer())
+    assert (error.stage, error.origin) == ("run", "overwritten of output")
+
+
+def test_parity_alone_does_not_see_that_the_first_results_are_gone(broken):
+    """What the law is for: each call is right when it returns."""
+    with regional(faulty(finish=one_buffer()), "cpu", expects_regions=False) as harness:
+        assert judge(harness, chain(("sin", A)), lane="structure", laws=["parity"]).laws == ("parity",)
+
+
+def saved_overwritten(gm):
+    """Have a backward write over what the forward saved."""
+    saved = [
+        node for node in gm.graph.find_nodes(op="placeholder") if not node.name.startswith(("primals", "tangents"))
+    ]
+    if any(node.name.startswith("tangents") for node in gm.graph.find_nodes(op="placeholder")):
+        with gm.graph.inserting_before(gm.graph.output_node()):
+            for node in saved:
+                gm.graph.call_function(halve_unseen, (node,))
+        gm.recompile()
+
+
+SAVING = chain(("sin", ()), ("tanh", A), training=True)
+
+
+def test_retained_backward(judged, broken):
+    assert judged(SAVING, "retained_backward").laws == ("retained_backward",)
+    error = broken(SAVING, "retained_backward", edit=saved_overwritten)
+    assert (error.stage, error.origin) == ("backward", "value of grad")
+
+
+def test_parity_runs_one_backward_alone(judged):
+    with regional(faulty(edit=saved_overwritten), "cpu", expects_regions=False) as harness:
+        assert judge(harness, SAVING, lane="structure", laws=["parity"]).laws == ("parity",)
+
+
+def test_what_does_not_train_has_no_backward_to_retain(judged):
+    assert "no backward" in judged(chain(("sin", A)), "retained_backward").skipped["retained_backward"]
+
+
 # Judging
 
 
@@ -421,7 +500,7 @@ def test_threads_hold_and_break(monkeypatch):
 
 def test_strides_of_pytorchs_own_fake_operators_are_no_fault_of_the_backend(judged):
     arguments = (TensorInput((1, 2, 4, 4), layout="channels_last"), TensorInput((1, 2, 4, 4)))
-    steps = (Step("copysign", (1, 0), results=(2,), scope=A), Step("exp", (2,), results=(3,)))
+    steps = (Step("copysign", (1, 0), results=(2,)), Step("exp", (2,), results=(3,), scope=A))
     judgement = judged(Program(arguments, steps, (3,), training=False), "borders", "parity")
     assert "aten.copysign" in judgement.skipped["borders"]
 
@@ -436,3 +515,34 @@ def test_laws_that_empty_caches_come_behind_those_that_need_them():
     names = list(LAWS)
     needing, emptying = ("warm", "uuid_in_key"), ("annotations_in_key", "order", "determinism")
     assert max(map(names.index, needing)) < min(map(names.index, emptying))
+
+
+#: Each piece of three nodes is like the next but one.
+ALIKE = chain(*(("sin", ()),) * 12, training=True)
+
+
+def test_a_backend_that_splits_graphs_may_hand_several_to_aot_autograd(monkeypatch):
+    with regional(THROUGH_AOT, "cpu", expects_regions=False) as harness:
+        judgement = judge(harness, ALIKE)
+        assert {"compiles", "parity", "counters", "inference"} <= {*judgement.laws, *judgement.skipped}
+        assert "counters" in judgement.laws
+        monkeypatch.setattr(counters, "_is_one_result", lambda trial: True)
+        with pytest.raises(LawBrokenError) as raised:
+            judge(harness, ALIKE, laws=["counters"])
+    assert raised.value.origin == "a graph is compiled twice"
+
+
+def test_no_annotation_is_changed_that_the_backend_does_not_look_at(monkeypatch):
+    changes = set()
+    for disclaimed in ({"region_ids"}, {"region_configs"}, {"region_ids", "region_configs"}, set()):
+        capabilities = declared(**dict.fromkeys(disclaimed, False))()
+        with regional(replace(faulty(), capabilities=capabilities), "cpu", expects_regions=False) as harness:
+            for length in range(1, 8):
+                program = chain(*(("sin", A),) * length)
+                changes.add((frozenset(disclaimed), caching.changed_program(Trial(harness, program, "structure"))[0]))
+    told = {disclaimed: {change for those, change in changes if those == disclaimed} for disclaimed, _ in changes}
+
+    assert told[frozenset()] == {"another region id", "another config", "no annotation"}
+    assert told[frozenset({"region_ids"})] == {"another config", "no annotation"}
+    assert told[frozenset({"region_configs"})] == {"another region id", "no annotation"}
+    assert told[frozenset({"region_ids", "region_configs"})] == {"no annotation"}

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.oracles import judge
-from pytest_regional.fuzz.program import Context
+from pytest_regional.fuzz.oracles.plan import least_partitions
+from pytest_regional.fuzz.oracles.watching import NodeFacts
+from pytest_regional.fuzz.program import Context, Program, Step
+from pytest_regional.reference import explain_program
 from pytest_regional.testing import regional
 
 from .backends import annotate_as, faulty, operator_nodes
@@ -81,3 +85,47 @@ def test_partitions_that_differ_in_an_annotation_of_somebody_else_are_not_equal(
     with regional("reference", "cpu", expects_regions=False) as harness:
         twice = chain(("sin", A), ("exp", ()), ("sin", tagged))
         assert judge(harness, twice, lane="structure", laws=["plan"]).laws == ("plan",)
+
+
+R = ("r", "{}")
+
+
+def facts(text):
+    """Read nodes such as ``"p:r q:u:p s:sum:q v:view:s"``: a name, what it is, and what it reads."""
+    for word in text.split():
+        name, kind, *inputs = word.split(":")
+        inside = R if kind in ("r", "view") else None
+        yield NodeFacts(name, f"aten.{name}", inside, tuple(inputs), False, kind == "sum", kind == "view")
+
+
+def fewest_and_enough(text):
+    return tuple(least_partitions(facts(text), {R: R}, R, as_it_likes=likes) for likes in (True, False))
+
+
+def test_sums_of_gradients_are_compiled_or_not():
+    assert fewest_and_enough("p:r s:sum:p q:r:s") == (1, 2)
+    assert fewest_and_enough("p:r e:u:p s:sum:p:e q:r:s") == (2, 2)
+    assert fewest_and_enough("p:r e:u:p q:r:e") == (2, 2)
+
+
+def test_views_are_compiled_or_not():
+    assert fewest_and_enough("p:r e:u:p v:view:e f:u:v q:r:f") == (2, 3)
+    assert fewest_and_enough("e:u v:view:e f:u:v") == (0, 1)
+    assert fewest_and_enough("p:r v:view:p q:r:v") == (1, 1)
+
+
+def test_views_left_eager_and_sums_compiled_are_no_faults():
+    view_between = chain(("sin", A), ("cos", ()), ("matrix_transpose", A), ("exp", ()), ("sin", A))
+    used_twice = Program(
+        (TensorInput((4, 4), requires_grad=True),),
+        tuple(
+            Step(op, (read,), results=(made,), scope=A)
+            for op, read, made in (("sin", 0, 1), ("cos", 1, 2), ("exp", 1, 3))
+        ),
+        (2, 3),
+        training=True,
+    )
+    with regional("reference", "cpu", expects_regions=False) as harness:
+        for program, partitions in ((view_between, 2), (used_twice, 1)):
+            assert judge(harness, program, lane="structure", laws=["plan"]).laws == ("plan",)
+            assert len(explain_program(program, *program.inputs("cpu"), show=False)[-1].partitions) == partitions

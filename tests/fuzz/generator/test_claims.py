@@ -1,0 +1,57 @@
+"""Programs hold what a backend claims, and nothing else."""
+
+import itertools
+import random
+
+import pytest
+
+from pytest_regional import Capabilities
+from pytest_regional.fuzz.building import check
+from pytest_regional.fuzz.claims import DRAWN, needs_of
+from pytest_regional.fuzz.random_rows import random_program
+from pytest_regional.fuzz.rows import Options
+
+
+def drawn(count, without=frozenset(), seed=5):
+    source = random.Random(seed)
+    return [random_program(source, options=Options(without=frozenset(without))) for _ in range(count)]
+
+
+def test_what_programs_need_is_said_by_capabilities():
+    assert set(DRAWN) <= set(Capabilities.names())
+
+
+def test_all_are_needed_by_some_program():
+    """The meta-test of those below: without a word to the generator there are programs that need each."""
+    needed = set(itertools.chain.from_iterable(map(needs_of, drawn(400))))
+
+    assert needed == set(DRAWN)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_no_program_needs_what_is_left_out(name):
+    for program in drawn(60, {name}):
+        check(program)
+        assert name not in needs_of(program), str(program)
+
+
+def test_everything_can_be_left_out_at_once():
+    programs = drawn(150, DRAWN)
+
+    assert all(needs_of(program) == frozenset() for program in programs)
+    assert len({program.identity for program in programs}) > 140
+    assert len({name for program in programs for name in program.operators}) > 60
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_what_is_left_is_still_drawn(name):
+    """To do without one thing is not to do without the others."""
+    kin = {
+        "regions": {one for one in DRAWN if "region" in one},
+        "region_ids": {"interleaved_regions", "region_order"},
+        "region_configs": {"distinct_region_configs"},
+        "higher_order_operators": {"nested_regions"},
+    }.get(name, set())
+    needed = set(itertools.chain.from_iterable(map(needs_of, drawn(400, {name}))))
+
+    assert set(DRAWN) - {name} - kin <= needed

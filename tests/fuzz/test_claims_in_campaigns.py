@@ -1,0 +1,94 @@
+"""Campaigns judge what a backend claims."""
+
+import itertools
+import random
+
+import pytest
+
+from pytest_regional import declared
+from pytest_regional.fuzz.budget import Budget
+from pytest_regional.fuzz.cache_machine import histories_for
+from pytest_regional.fuzz.campaign import UNCLAIMED_IN_A_ROW, Campaign
+from pytest_regional.fuzz.claims import DRAWN, disclaimed, needs_of
+from pytest_regional.fuzz.histories import Compile
+from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.random_rows import random_program
+from tests.splitting_backend import BARE
+
+
+class Harness:
+    """A harness of a backend that disclaims some capabilities; nothing is compiled."""
+
+    def __init__(self, *names):
+        self.spec = type("Spec", (), {"supports": staticmethod(declared(**dict.fromkeys(names, False))().get)})
+
+
+def any_program(seed):
+    source = random.Random(seed)
+    while True:
+        yield random_program(source)
+
+
+def test_programs_of_a_draw_that_need_what_is_disclaimed_are_passed_over():
+    judged = []
+    result = Campaign(
+        lambda program, **how: judged.append(program), any_program, Budget(examples=20), 0, without=("backward", "rng")
+    ).run()
+
+    assert result.examples == len(judged) == 20
+    assert not any(needs_of(program) & {"backward", "rng"} for program in judged)
+    assert set(result.unclaimed) == {"backward", "rng"}
+
+
+def test_a_draw_of_nothing_else_ends():
+    trained = next(program for program in any_program(0) if "backward" in needs_of(program))
+
+    result = Campaign(
+        lambda program, **how: None,
+        lambda seed: itertools.repeat(trained),
+        Budget(examples=5),
+        0,
+        without=("backward",),
+    ).run()
+
+    assert (result.examples, result.unclaimed["backward"]) == (0, UNCLAIMED_IN_A_ROW)
+
+
+def test_nothing_is_reduced_to_what_the_backend_disclaims():
+    """A smaller program that writes to an input would fail as well, and is none of the backend's business."""
+    asked = []
+
+    def judge(program, **how):
+        asked.append(program)
+        raise LawBrokenError("parity", "run", "", origin="value")
+
+    Campaign(judge, any_program, Budget(examples=3), 0, without=("mutation", "aliasing"), reduce_seconds=5.0).run()
+
+    assert len(asked) > 20
+    assert not any(needs_of(program) & {"mutation", "aliasing"} for program in asked)
+
+
+FIELDS = {
+    "backward": lambda key: key.training,
+    "dynamic_shapes": lambda key: key.dynamic,
+    "region_configs": lambda key: key.fusion is not None,
+    "region_ids": lambda key: key.region == "b",
+    "pre_grad_pass_lists": lambda key: len(key.passes) > 1,
+    "pre_grad_timing": lambda key: bool(key.passes),
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_histories_hold_what_is_claimed(name):
+    def found(harness, **how):
+        events = itertools.chain.from_iterable(itertools.islice(histories_for(harness, 3, **how), 120))
+        return any(FIELDS[name](event.key) for event in events if isinstance(event, Compile))
+
+    assert found(Harness())
+    assert not found(Harness(name))
+    assert found(Harness(name), everything=True)
+
+
+def test_what_a_backend_disclaims_is_what_its_specification_says():
+    assert disclaimed(BARE) == set(DRAWN)
+    assert disclaimed(Harness("rng", "outer_cache").spec) == {"rng"}
