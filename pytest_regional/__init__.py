@@ -9,7 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_regional.annotation import region
+    from pytest_regional.annotation import AnnotationError, region
+    from pytest_regional.backends.adapters import GraphCapabilities
     from pytest_regional.backends.capabilities import (
         Capabilities,
         Support,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
 _HOMES = {
+    "AnnotationError": "annotation",
     "BackendSpec": "backends.spec",
     "BadProgramError": "harness.parity",
     "Capabilities": "backends.capabilities",
@@ -42,6 +44,7 @@ _HOMES = {
     "CounterExpectationError": "harness.counters",
     "Counters": "harness.counters",
     "FallbackError": "harness.endings",
+    "GraphCapabilities": "backends.adapters",
     "NewProcessError": "harness.process",
     "ParityError": "harness.parity",
     "ParityReport": "harness.parity",
@@ -59,6 +62,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AnnotationError",
     "BackendSpec",
     "BadProgramError",
     "Capabilities",
@@ -67,6 +71,7 @@ __all__ = [
     "CounterExpectationError",
     "Counters",
     "FallbackError",
+    "GraphCapabilities",
     "NewProcessError",
     "ParityError",
     "ParityReport",

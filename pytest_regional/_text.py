@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
-def unknown_name(what: str, name: object, valid: Iterable[str]) -> str:
-    """Return a sentence saying that ``name`` is no ``what``, the nearest valid name, and all valid ones."""
+def unknown_name(what: str, name: object, valid: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
+    """Return a sentence saying that ``name`` is no ``what``, the nearest valid name, and all valid ones.
+
+    Args:
+        what: the kind of name.
+        name: what was written.
+        valid: all names that there are.
+        aliases: valid names by what people call them elsewhere, in lower case; they come before similar spellings.
+    """
     names = sorted(valid)
-    near = [one for one in names if one.lower() == str(name).lower()]
+    meant = (aliases or {}).get(str(name).lower())
+    near = [meant] if meant else [one for one in names if one.lower() == str(name).lower()]
     near = near or difflib.get_close_matches(str(name), names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"unknown {what} {name!r}.{hint} Known: {', '.join(names)}."

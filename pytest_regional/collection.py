@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -51,25 +52,32 @@ def prepare(items: list[pytest.Item], session: RegionalSession | None) -> None:
     """
     if session is not None:
         items[:] = [one for item in items for one in _once_per_target(item, session)]
-    problems = []
-    for item in items:
-        try:
-            _prepare_one(item, session)
-        except (marks.MarkError, LookupError, ValueError) as error:
-            problems.append(f"{item.nodeid}: {error}")
-    if session is not None:
-        problems += session.known_failures.unmatched(items)
-    if problems:
-        _report(list(dict.fromkeys(problems)), items)
+    problems = {item: problem for item in items if (problem := _problem_of(item, session))}
+    of_all = session.known_failures.unmatched(items) if session is not None else []
+    if problems or of_all:
+        _report(problems, of_all, items)
 
 
-def _report(problems: list[str], items: list[pytest.Item]) -> None:
-    text = "\n".join(problems)
+def _problem_of(item: pytest.Item, session: RegionalSession | None) -> str:
+    """Return why ``item`` cannot be prepared, or an empty string; whatever is raised here would end the whole run."""
+    try:
+        _prepare_one(item, session)
+    except (marks.MarkError, LookupError, ValueError, ImportError, pytest.UsageError) as error:
+        return f"{item.nodeid}: {error}"
+    except Exception:  # noqa: BLE001 - becomes a usage error with its traceback
+        return f"{item.nodeid}: pytest-regional could not read the test's marks\n{traceback.format_exc()}"
+    return ""
+
+
+def _report(problems: dict[pytest.Item, str], of_all: list[str], items: list[pytest.Item]) -> None:
     if not hasattr(items[0].config, "workerinput"):
-        raise pytest.UsageError(text)
-    # xdist turns a usage error of a worker into an internal error that hides it, so that there every test says it.
+        raise pytest.UsageError("\n".join(dict.fromkeys([*problems.values(), *of_all])))
+    # xdist turns a usage error of a worker into an internal error that hides it. So there each test that is wrong says
+    # it, the others run; what is wrong with no test in particular every test says.
     for item in items:
-        item.stash[PROBLEM] = text
+        text = "\n".join(filter(None, [problems.get(item, ""), *of_all]))
+        if text:
+            item.stash[PROBLEM] = text
 
 
 class _CopiedTestCaseFunction(TestCaseFunction):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -32,11 +33,20 @@ def prepare(config: pytest.Config) -> None:
         root = Path(inherited)
     else:
         root = Path(tempfile.mkdtemp(prefix="pytest-regional-"))
-        config.add_cleanup(lambda: shutil.rmtree(root))
+        config.add_cleanup(lambda: _remove(root))
     folder = root / (worker or "main")
     folder.mkdir(exist_ok=True)
     config.stash[FOLDER] = folder
     _set_until_the_end(config, {**_values(root, folder), **_gpu(config), **_kernel_store(config)})
+
+
+def _remove(root: Path) -> None:
+    """Remove the run's folder; where that fails the run is over all the same, and its result stands."""
+    try:
+        shutil.rmtree(root)
+    except OSError as error:
+        if root.exists():  # else a test was faster
+            print(f"pytest-regional: {root} could not be removed, remove it by hand: {error}", file=sys.stderr)
 
 
 def _values(root: Path, folder: Path) -> dict[str, str]:

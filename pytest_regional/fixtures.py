@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
 
+def _mark_meant(item: pytest.Item) -> str:
+    """Name the mark of ``item`` that was most likely meant to be ours; pytest takes any mark for somebody's."""
+    import difflib
+
+    from pytest_regional.marker_help import COMPILE_MARK
+
+    near = difflib.get_close_matches(COMPILE_MARK, [mark.name for mark in item.iter_markers()], n=1, cutoff=0.75)
+    return f". The test has the mark {near[0]!r}: did you mean {COMPILE_MARK!r}?" if near else ""
+
+
 @pytest.fixture
 def regional(request: pytest.FixtureRequest) -> Regional:
     """Compile, compare and count with the backend under test; needs the regional_compile marker."""
@@ -24,7 +34,8 @@ def regional(request: pytest.FixtureRequest) -> Regional:
     if HARNESS not in request.node.stash:
         pytest.fail(
             "the regional fixture needs @pytest.mark.regional_compile on the test (or its class or module): the marker "
-            "is what isolates the test, counts its compiles and skips it when --regional-backend is not given",
+            "is what isolates the test, counts its compiles and skips it when --regional-backend is not given"
+            + _mark_meant(request.node),
             pytrace=False,
         )
     harness: Regional = request.node.stash[HARNESS]

@@ -16,6 +16,7 @@ import pytest
 from pytest_regional._text import plural
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.judging_notes import note_for
+from pytest_regional.fuzz.refusals import too_many
 from pytest_regional.interrupts import Interrupts
 from pytest_regional.timeout import RegionalTimeoutError, time_limit
 
@@ -51,6 +52,10 @@ class NewFindingsError(AssertionError):
     """A campaign met defects that no finding in the folder of findings explains."""
 
 
+class RefusedProgramsError(AssertionError):
+    """Eager refuses so many of a campaign's programs that their generator is at fault."""
+
+
 def shards(config: pytest.Config) -> int:
     """Return how many processes share the fuzz tests: the xdist workers, or this one."""
     worker: dict[str, Any] = getattr(config, "workerinput", {})
@@ -71,6 +76,7 @@ class FuzzTest:
         scratch: a folder for notes that survive a crash of this process.
         name: the test, as people know it.
         limit: seconds that one program may take.
+        audit: whether what the backend disclaims is drawn as well.
         result: what came of it, once it ran.
         lane: the lane that it ran in.
         unit: what it judged: programs or histories.
@@ -85,6 +91,7 @@ class FuzzTest:
     scratch: Path
     name: str = "fuzzing"
     limit: float = EXAMPLE_SECONDS
+    audit: bool = False
     result: CampaignResult | None = None
     lane: str = ""
     unit: str = "program"
@@ -101,12 +108,14 @@ class FuzzTest:
 
         Args:
             lane: ``"structure"``, ``"fast"`` or ``"full"``.
-            draw: yields programs for a seed; by default what :func:`pytest_regional.strategies.programs` draws.
+            draw: yields programs for a seed; by default what :func:`pytest_regional.strategies.programs` draws without
+                what the backend disclaims. Of other draws programs that need such a capability are passed over.
             laws: names of the laws to judge by; all that the lane can by default.
 
         Raises:
             NewFindingsError: with a line for each defect that is not among the known findings. What AOTAutograd breaks
                 without the backend is kept as a finding of ``aot_eager``, and is no reason to fail another backend.
+            RefusedProgramsError: eager refuses more than a few of a hundred programs; fewer are passed over.
         """
         from pytest_regional.fuzz.campaign import CAPTURE, Campaign
         from pytest_regional.fuzz.findings import Finding, FindingsFolder
@@ -117,13 +126,14 @@ class FuzzTest:
         folder = FindingsFolder(self._made_folder())
         campaign = Campaign(
             judge=self._judge,
-            draw=draw or _programs,
+            draw=draw or self._programs,
             budget=self.budget,
             seed=self.seed,
             backend=self.backend,
             device=self.regional.device_under_test.name,
             lane=lane,
             laws=laws,
+            without=self.without,
             known=lambda: [
                 finding
                 for finding in folder.readable(_warn)
@@ -160,6 +170,7 @@ class FuzzTest:
             self.backend,
             lane,
             processes=processes,
+            everything=self.audit,
             known=lambda: [
                 finding
                 for finding in folder.readable(_warn)
@@ -177,6 +188,19 @@ class FuzzTest:
             self.result = campaign.run()
         self._check(self.result)
         return self.result
+
+    @property
+    def without(self) -> frozenset[str]:
+        """The capabilities that programs do without: what the backend disclaims, unless the run is an audit."""
+        from pytest_regional.fuzz.claims import disclaimed
+
+        return frozenset() if self.audit else disclaimed(self.regional.spec)
+
+    def _programs(self, seed: int) -> Iterator[Program]:
+        from pytest_regional.fuzz.drawing import drawn
+        from pytest_regional.strategies import programs
+
+        return drawn(programs(without=self.without), seed)
 
     @property
     def seed(self) -> int:
@@ -219,7 +243,9 @@ class FuzzTest:
     def _check(self, result: CampaignResult) -> None:
         __tracebackhide__ = True
         if not result.examples and not result.interrupted:
-            raise NewFindingsError(f"the campaign judged no {self.unit}: give --regional-fuzz more")
+            missing = ", ".join(sorted(result.unclaimed))
+            more = f"all need what the backend disclaims ({missing})" if missing else "give --regional-fuzz more"
+            raise NewFindingsError(f"the campaign judged no {self.unit}: {more}")
         own = [finding for finding in result.findings if finding.backend == self.backend]
         if own:
             lines = [f"{finding.title}\n    {self.scripts[finding.name]}" for finding in own]
@@ -227,6 +253,8 @@ class FuzzTest:
                 f"{plural(len(lines), 'new finding')} in {plural(result.examples, self.unit)} "
                 f"(--regional-seed={self.run_seed}):\n  " + "\n  ".join(lines)
             )
+        if wrong := too_many(result.refused, result.examples):
+            raise RefusedProgramsError(f"{wrong}\n--regional-seed={self.run_seed} draws the same")
 
     @property
     def facts(self) -> dict[str, Any] | None:
@@ -241,7 +269,8 @@ class FuzzTest:
             "seed": self.seed,
             "examples": result.examples,
             "passed_over": result.passed_over,
-            "bad": result.bad,
+            "refused": dict(result.refused),
+            "unclaimed": dict(result.unclaimed),
             "interrupted": result.interrupted,
             "seconds": result.seconds,
             "reducing": result.reducing,
@@ -275,13 +304,6 @@ def _quiet_logs() -> Iterator[None]:
         logging.disable(before)
 
 
-def _programs(seed: int) -> Iterator[Program]:
-    from pytest_regional.fuzz.drawing import drawn
-    from pytest_regional.strategies import programs
-
-    return drawn(programs(), seed)
-
-
 def is_fuzz_test(item: pytest.Item) -> bool:
     """Tell whether ``item`` spends a budget of its own, program by program."""
     return SHARD_ARGUMENT in getattr(item, "fixturenames", ())
@@ -302,6 +324,7 @@ def fuzz_test(item: pytest.Item, session: RegionalSession, regional: Regional, s
         session.folder_of_notes,
         item.name,
         settings.timeout or EXAMPLE_SECONDS,
+        settings.audit,
     )
     item.stash[FUZZ] = test
     return test

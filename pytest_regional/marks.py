@@ -69,8 +69,10 @@ def resolve_compile_mark(marks: Sequence[pytest.Mark]) -> CompileMark | None:
 
 
 def _checked(name: str, value: Any) -> Any:
-    if name in ("backend", "device"):
-        return None if value is None else _strings(name, value)
+    if name == "backend":
+        return None if value is None else _different(name, value)
+    if name == "device":
+        return None if value is None else _devices(value)
     if name == "requires":
         return _strings(name, value)
     if name == "device_requires":
@@ -91,6 +93,31 @@ def _strings(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(strings, (tuple, list)) or not all(isinstance(s, str) and s for s in strings):
         raise MarkError(f"{COMPILE_MARK}: {name} must be a name or a tuple of names, not {value!r}")
     return tuple(strings)
+
+
+def _different(name: str, value: Any) -> tuple[str, ...]:
+    """Check names that a test runs once for each of."""
+    strings = _strings(name, value)
+    if not strings:
+        raise MarkError(f"{COMPILE_MARK}: {name} is empty: name at least one, or leave the keyword out")
+    doubled = sorted({one for one in strings if strings.count(one) > 1})
+    if doubled:
+        raise MarkError(f"{COMPILE_MARK}: {name} lists {', '.join(doubled)} twice")
+    if any("," in one for one in strings):
+        raise MarkError(f"{COMPILE_MARK}: {name} must be a name or a tuple of names, not {value!r}: one string a name")
+    return strings
+
+
+def _devices(value: Any) -> tuple[str, ...]:
+    from pytest_regional.harness.device import DeviceError, check_device_name
+
+    devices = _different("device", value)
+    for device in devices:
+        try:
+            check_device_name(device)
+        except DeviceError as error:
+            raise MarkError(f"{COMPILE_MARK}: {error}") from None
+    return devices
 
 
 def _device_requirements(value: Any) -> tuple[str, ...]:
@@ -128,8 +155,6 @@ def known_failures(item: pytest.Item) -> list[KnownFailure]:
 
 
 def _known_failure(mark: pytest.Mark) -> KnownFailure:
-    from pytest_regional.backends.capabilities import torch_matches
-
     known = [f.name for f in dataclasses.fields(KnownFailure)]
     for name in mark.kwargs:
         if name not in known:
@@ -140,10 +165,20 @@ def _known_failure(mark: pytest.Mark) -> KnownFailure:
         raise MarkError(
             f"{KNOWN_FAILURE_MARK} needs a backend and a reason: got {mark.args!r} {mark.kwargs!r}"
         ) from None
+    _check_known_failure(failure)
+    return failure
+
+
+def _check_known_failure(failure: KnownFailure) -> None:
+    from pytest_regional.backends.capabilities import versions_in
+
+    if not isinstance(failure.backend, str) or not failure.backend:
+        raise MarkError(f"{KNOWN_FAILURE_MARK}: backend must be the name of one backend, not {failure.backend!r}")
     if not isinstance(failure.reason, str) or not failure.reason.strip():
         raise MarkError(f"{KNOWN_FAILURE_MARK}: reason must say what fails and where it is reported")
+    if not isinstance(failure.strict, bool):
+        raise MarkError(f"{KNOWN_FAILURE_MARK}: strict must be True or False, not {failure.strict!r}")
     try:
-        torch_matches(failure.torch)
+        versions_in(failure.torch)
     except ValueError as error:
         raise MarkError(f"{KNOWN_FAILURE_MARK}: torch={error}") from None
-    return failure

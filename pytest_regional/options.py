@@ -29,8 +29,8 @@ OPTIONS = (
         "--regional-backend",
         "regional_backend",
         "Run the tests marked regional_compile, once for each of the comma-separated backends: reference (the "
-        "default), torch, inductor, aot_eager, an entry point of group pytest_regional.backends, or "
-        "package.module:attribute.",
+        "default), torch, inductor, aot_eager, an entry point of group pytest_regional.backends, a name that "
+        "torch.compile takes, or package.module:attribute.",
         metavar="NAMES",
         nargs="?",
     ),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-#: Inductor's pool outlives the test that first needed it; other tests wait for its answers.
+#: Inductor's pool outlives the test that first needed it.
 _KEPT = b"torch._inductor.compile_worker"
 
 
@@ -29,22 +29,63 @@ def now() -> int:
     return 0
 
 
+def started_since(began: int) -> list[int]:
+    """Return the numbers of this process's descendants that began at ``began`` or later, the oldest first.
+
+    Inductor's pool is none of them: other tests wait for its answers.
+    """
+    return [process.number for process in _below(os.getpid(), but=_is_kept) if process.began >= began]
+
+
+def with_all_below(number: int) -> list[int]:
+    """Return the number of a process and those of its descendants, the oldest first."""
+    return [number, *(process.number for process in _below(number))]
+
+
+def end(numbers: Iterable[int]) -> list[int]:
+    """Kill these processes; return the numbers of those that there were."""
+    return [number for number in numbers if _end(number)]
+
+
 def end_started_since(began: int) -> list[int]:
     """Kill the descendants of this process that began at ``began`` or later; return their numbers.
 
     A compiler that is killed alone would leave what it started running: ``g++`` its ``cc1plus``, a script its programs.
     """
-    processes = list(_processes())
-    ours = {os.getpid()}
-    ended = []
-    for process in sorted(processes, key=lambda one: one.began):
-        if process.parent in ours:
-            ours.add(process.number)
-            if process.began >= began and not _is_kept(process.number):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process.number, signal.SIGKILL)
-                    ended.append(process.number)
-    return ended
+    return end(started_since(began))
+
+
+def environment_of(number: int) -> dict[str, str]:
+    """Return the environment that a process began with; empty where that cannot be seen."""
+    with contextlib.suppress(OSError):
+        text = Path(f"/proc/{number}/environ").read_text(errors="replace")
+        return dict(variable.split("=", 1) for variable in text.split("\0") if "=" in variable)
+    return {}
+
+
+def catches(number: int, signum: int) -> bool:
+    """Say whether a process has a handler for a signal."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{number}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (signum - 1) & 1)
+    return False
+
+
+def _below(number: int, but: Callable[[int], bool] = lambda _: False) -> list[Process]:
+    found, family = [], {number}
+    for process in sorted(_processes(), key=lambda one: (one.began, one.number)):
+        if process.parent in family and not but(process.number):
+            family.add(process.number)
+            found.append(process)
+    return found
+
+
+def _end(number: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(number, signal.SIGKILL)
+        return True
+    return False
 
 
 def _processes() -> Iterator[Process]:
@@ -63,4 +104,13 @@ def _is_kept(number: int) -> bool:
         return False
 
 
-__all__ = ["Process", "end_started_since", "now"]
+__all__ = [
+    "Process",
+    "catches",
+    "end",
+    "end_started_since",
+    "environment_of",
+    "now",
+    "started_since",
+    "with_all_below",
+]

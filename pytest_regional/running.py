@@ -20,6 +20,7 @@ from pytest_regional.report.collected import CollectedFacts
 from pytest_regional.report.files import write_report
 from pytest_regional.report.progress import RunningNote
 from pytest_regional.report.this_run import report_of
+from pytest_regional.reporting_errors import ATTRIBUTE
 from pytest_regional.timeout import time_limit
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class RunHooks:
 
     def __init__(self, session: RegionalSession) -> None:
         self._session = session
+        self._errors = session.errors
         self._collected = CollectedFacts()
         self._lost_workers = 0
         self._places: dict[str, int] = {}
@@ -59,7 +61,10 @@ class RunHooks:
             return (yield)
         from pytest_regional._torch.logs import structured_trace_off
 
-        with structured_trace_off(), self._note.about(item.nodeid):
+        with (
+            self._errors.around("keeping PyTorch's structured trace out of the log", structured_trace_off),
+            self._errors.around("noting which test runs", lambda: self._note.about(item.nodeid)),
+        ):
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
@@ -67,7 +72,11 @@ class RunHooks:
         """Say which tests take long, and how far campaigns are, of xdist workers too, where the terminal is."""
         if not session.config.pluginmanager.has_plugin("terminalreporter"):
             return (yield)
-        with progress.ProgressLines(self._session.folder_of_notes, progress.EVERY):
+
+        def lines() -> progress.ProgressLines:
+            return progress.ProgressLines(self._session.folder_of_notes, progress.EVERY)
+
+        with self._errors.around("writing lines about tests that take long", lines):
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
@@ -105,24 +114,29 @@ class RunHooks:
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Collect facts on the process that writes the summary."""
-        self._collected.note(report)
+        """Collect facts, and errors of workers, on the process that writes the summary."""
+        with self._errors.kept(f"reading the facts of {report.nodeid} ({report.when})"):
+            self._errors.add(getattr(report, ATTRIBUTE, ()), _process_of(report))
+            self._collected.note(report)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Have all xdist workers draw programs from one seed, and tell each which place is its own."""
         node.workerinput["regional_fuzz_seed"] = self._session.fuzz_seed
-        place = self._places[node.gateway.id] = gpus.free_place(self._places.values())
-        if gpus.there_is_a_choice(os.environ):
-            # The worker's input reaches it after conftest files may have imported torch, too late for its GPU.
-            node.gateway.remote_exec(f"import os; os.environ[{gpus.PLACE_VARIABLE!r}] = '{place}'").waitclose(60)
+        with self._errors.kept(f"giving worker {node.gateway.id} a GPU of its own"):
+            place = self._places[node.gateway.id] = gpus.free_place(self._places.values())
+            if gpus.there_is_a_choice(os.environ):
+                # The worker's input reaches it after conftest files may have imported torch, too late for its GPU.
+                node.gateway.remote_exec(f"import os; os.environ[{gpus.PLACE_VARIABLE!r}] = '{place}'").waitclose(60)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Count xdist workers that died: their last test's facts are missing from the totals."""
         self._lost_workers += error is not None
-        self._places.pop(node.gateway.id, None)
-        RunningNote(self._session.folder_of_notes, node.gateway.id).forget()
+        with self._errors.kept(f"putting away what belongs to worker {node.gateway.id}"):
+            self._errors.add(getattr(node, "workeroutput", {}).get(ATTRIBUTE, ()), node.gateway.id)
+            self._places.pop(node.gateway.id, None)
+            RunningNote(self._session.folder_of_notes, node.gateway.id).forget()
 
     @pytest.hookimpl(optionalhook=True, trylast=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
@@ -135,7 +149,8 @@ class RunHooks:
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
         """Let pytest-xdist replace a worker that a test took along, however many there were."""
-        worker_restarts.allow_one_more(sched.config)
+        with self._errors.kept(f"counting the worker that died in {crashitem}"):
+            worker_restarts.allow_one_more(sched.config)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -143,15 +158,25 @@ class RunHooks:
 
         It also brings the store of compiled kernels back to its size.
         """
-        junit.add_to_run(session.config, self._collected.facts)
+        self._pytest_session = session
+        with self._errors.kept("adding totals to the JUnit file"):
+            junit.add_to_run(session.config, self._collected.facts)
         if hasattr(session.config, "workerinput"):
+            session.config.workeroutput[ATTRIBUTE] = self._errors.taken()  # type: ignore[attr-defined]
             return
-        if self._session.settings.kernel_store:
-            KernelFiles(self._session.settings.kernel_store).prune()
+        with self._errors.kept("bringing the store of compiled kernels back to its size"):
+            if self._session.settings.kernel_store:
+                KernelFiles(self._session.settings.kernel_store).prune()
+        with self._errors.kept("writing the report"):
+            self._write_reports(session)
+
+    def _write_reports(self, session: pytest.Session) -> None:
         paths = self._session.settings.reports
-        if paths:
-            report = report_of(self._session.settings, self._collected.facts, self._lost_workers)
-            for path in paths:
+        if not paths:
+            return
+        report = report_of(self._session.settings, self._collected.facts, self._lost_workers)
+        for path in paths:
+            with self._errors.kept(f"writing {path}"):
                 try:
                     write_report(report, path)
                 except OSError as error:
@@ -159,12 +184,24 @@ class RunHooks:
                     session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Write the conformance table."""
+        """Write the conformance table, and what went wrong with reporting, for which the run fails."""
         facts = self._collected.facts
-        terminal.write(terminalreporter, facts, self._lost_workers)
-        fuzzing.write(terminalreporter, facts, self._session.settings.findings, self._began)
+        with self._errors.kept("writing the table"):
+            terminal.write(terminalreporter, facts, self._lost_workers)
+        with self._errors.kept("writing the table of fuzzing"):
+            fuzzing.write(terminalreporter, facts, self._session.settings.findings, self._began)
         for line in self._unwritten:
             terminalreporter.write_line(line, red=True)
+        if self._errors:
+            self._errors.write(terminalreporter)
+            session = self._pytest_session
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+def _process_of(report: pytest.TestReport) -> str:
+    """Return the xdist worker that a report came from; empty where there are none."""
+    node = getattr(report, "node", None)
+    return "" if node is None else str(node.gateway.id)
 
 
 def _stderr(config: pytest.Config) -> int:

@@ -24,6 +24,7 @@ from pytest_regional.marker_help import KNOWN_FAILURE_MARK
 from pytest_regional.marks import CompileMark, KnownFailure
 from pytest_regional.report import details, facts, junit
 from pytest_regional.report.plan import plan_of
+from pytest_regional.reporting_errors import ATTRIBUTE, ReportingErrors
 from pytest_regional.settings import Settings
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class RegionalSession:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self.config = config
         self.settings = settings
+        #: What went wrong where the plugin reports.
+        self.errors = ReportingErrors()
         self._specs: dict[str, BackendSpec] = {}
         self._project = _project_file(config)
         #: What fuzz tests draw from: the same on every xdist worker.
@@ -95,6 +98,12 @@ class RegionalSession:
 
     def header(self) -> list[str]:
         """Return the lines of pytest's header."""
+        lines: list[str] = []
+        with self.errors.kept("writing pytest's header"):
+            lines += self._header()
+        return lines
+
+    def _header(self) -> list[str]:
         torch = importlib.metadata.version("torch")
         backends, devices = ", ".join(self.settings.backends), ", ".join(self.settings.devices)
         return [
@@ -121,6 +130,7 @@ class RegionalSession:
         backend = chosen[0] or params.get("regional_backend") or (mark.backend or self.settings.backends)[0]
         device = chosen[1] or params.get("regional_device") or (mark.device or self.settings.devices)[0]
         target = Target(self.spec(backend), device, mark, backend)
+        _require_settings(mark)
         item.stash[TARGET] = target
         item.user_properties.append(("regional_backend", target.spec.name))
         self._apply_requirements(item, target)
@@ -167,11 +177,16 @@ class RegionalSession:
     def ask_the_device(self, item: pytest.Item) -> None:
         """Add the skips that depend on the device: asked now that the test is about to run, never at import."""
         from pytest_regional.harness.cuda_state import lost
-        from pytest_regional.harness.device import device_under_test
+        from pytest_regional.harness.device import DeviceError, device_under_test
         from pytest_regional.harness.on_device import device_limit, missing_on
 
         target = item.stash[TARGET]
-        device = device_under_test(target.device)
+        try:
+            device = device_under_test(target.device)
+        except DeviceError as error:
+            # Asked for by the mark: of the command line's devices it is known that they are there.
+            item.add_marker(pytest.mark.skip(reason=str(error)))
+            return
         if device.kind == "cuda" and lost():
             pytest.fail(f"{lost()}; the GPU is lost to this process, and to this test", pytrace=False)
         for name in target.mark.requires:
@@ -201,6 +216,8 @@ class RegionalSession:
             isolate=mark.isolate,
         ) as regional:
             item.stash[HARNESS] = regional
+            # An audit wants to see the backward that is disclaimed.
+            regional.forward_only &= "backward" not in mark.requires
             if self.settings.reports:
                 item.stash[DRAWER] = details.new_drawer()
                 regional.observer.spies.append(item.stash[DRAWER])
@@ -215,21 +232,33 @@ class RegionalSession:
         return self.config.stash[environment.FOLDER] / "tests" / digest
 
     def attach_facts(self, item: pytest.Item, report: Any) -> None:
-        """Put what is known of a marked test on its report, as plain data that crosses processes."""
-        target = item.stash.get(TARGET, None)
-        if target is None:
-            return
+        """Put what is known of a marked test on its report, and what went wrong with that, on an xdist worker."""
+        with self.errors.kept(f"collecting the facts of {item.nodeid} ({report.when})"):
+            if TARGET in item.stash:
+                self._attach_facts(item, report)
+        if self.errors and hasattr(self.config, "workerinput"):
+            setattr(report, ATTRIBUTE, self.errors.taken())
+
+    def _attach_facts(self, item: pytest.Item, report: Any) -> None:
+        target = item.stash[TARGET]
         regional = item.stash.get(HARNESS, None)
         known = facts.of(item, target, regional)
         if DRAWER in item.stash and regional is not None and (report.when == "call" or report.failed):
             known["details"] = details.details_of(regional, item.stash[DRAWER])
-        setattr(report, facts.ATTRIBUTE, known)
+        setattr(report, facts.ATTRIBUTE, facts.plain(known))
         if report.when == "call":
             # The JUnit file takes them from the report of the teardown, which comes next.
             item.user_properties.extend(junit.properties_of_test(known["counters"], known["worst_parity"]))
         if report.failed and regional is not None and self.config.get_verbosity() > 0:
             plan = plan_of(regional.observer.graph_records())
             report.sections.append(("regional: what was compiled", plan or "no graph was compiled"))
+
+
+def _require_settings(mark: CompileMark) -> None:
+    if mark.inductor_configs:  # asking for their names imports torch
+        from pytest_regional.harness.options import CompileOptions
+
+        CompileOptions(inductor_configs=mark.inductor_configs).require_settings()
 
 
 def _project_file(config: pytest.Config) -> ProjectFile:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_regional._text import unknown_name
 from pytest_regional.fuzz.arguments import FLOATS
+from pytest_regional.fuzz.claims import DRAWN
 from pytest_regional.fuzz.fresh import fresh_arguments, fresh_program_inputs
 from pytest_regional.fuzz.graphs import PASSES, AnnotatedGraph, NodeRow, graph_of
 from pytest_regional.fuzz.operators.table import families as all_families
@@ -39,6 +40,7 @@ def programs(
     dynamic: bool = True,
     nonfinite: bool = True,
     data_dependent: bool = False,
+    without: Collection[str] = (),
 ) -> st.SearchStrategy[Program]:
     """Return a strategy of annotated programs that run, and where they are to train, train.
 
@@ -57,15 +59,23 @@ def programs(
         nonfinite: whether inputs of some programs hold NaN and infinities.
         data_dependent: whether sizes and numbers may depend on data. Dynamo has to be told to capture them
             (``capture_scalar_outputs``, ``capture_dynamic_output_shape_ops``).
+        without: capabilities that no program needs, such as ``"backward"``; those of
+            :data:`pytest_regional.fuzz.claims.DRAWN`.
 
     Raises:
-        ValueError: there are no such families, dtypes, or numbers of steps or arguments.
+        ValueError: there are no such families, dtypes, capabilities, or numbers of steps or arguments; or no operator
+            is left.
     """
     _check_programs(max_steps, max_arguments, families, dtypes)
+    for name in without:
+        if name not in DRAWN:
+            raise ValueError(unknown_name("capability that programs need", name, DRAWN))
     # Custom operators import Dynamo when they are first called; Hypothesis would blame the example that does.
     torch.compiler.disable(lambda: None)
     wanted = None if families is None else frozenset(_names(families))
-    options = Options(wanted, training, regions, tuple(dtypes), dynamic, nonfinite, data_dependent)
+    options = Options(wanted, training, regions, tuple(dtypes), dynamic, nonfinite, data_dependent, frozenset(without))
+    if not table(options):
+        raise ValueError(f"programs(): no operator of {', '.join(sorted(wanted or ()))} does without {sorted(without)}")
     return _rows(max_steps, max_arguments, options).map(lambda rows: program_of(rows, options))
 
 

@@ -132,9 +132,9 @@ def compile(fn: Any, **options: Any) -> Any:
     return current().compile(fn, **options)
 
 
-def run(fn: Any, *inputs: Any, backward: Any = None) -> CompileRecord:
+def run(fn: Any, *inputs: Any, **options: Any) -> CompileRecord:
     """As :meth:`Regional.run` of :func:`current`."""
-    return current().run(fn, *inputs, backward=backward)
+    return current().run(fn, *inputs, **options)
 
 
 def run_pass(passes: Any, fn_or_graph: Any, *inputs: Any, **options: Any) -> PassRun:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import signal
-import sys
 import threading
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 
 from _pytest.outcomes import Failed
 
-from pytest_regional import processes
+from pytest_regional import processes, stacks
 
 
 class RegionalTimeoutError(Failed):
@@ -54,11 +52,12 @@ def time_limit(seconds: float | None, stderr: int = 2) -> Iterator[TimeLimit]:
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         # The alarm of the grace stays set: what catches this error and goes on ends then.
-        stacks = _all_stacks()
-        ended = processes.end_started_since(began)
+        running = processes.started_since(began)
+        started, threads = stacks.of_processes(running), stacks.of_threads(frame)
+        ended = {*processes.end(running), *processes.end_started_since(began)}
         also = f"; processes that it had started were ended: {len(ended)}" if ended else ""
         limit.error = RegionalTimeoutError(
-            f"still running after --regional-timeout={seconds:g} seconds{also}\n{stacks}"
+            f"still running after --regional-timeout={seconds:g} seconds{also}\n{started}{threads}"
         )
         raise limit.error
 
@@ -71,12 +70,3 @@ def time_limit(seconds: float | None, stderr: int = 2) -> Iterator[TimeLimit]:
         faulthandler.cancel_dump_traceback_later()
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
-
-
-def _all_stacks() -> str:
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    stacks = []
-    for identity, frame in sys._current_frames().items():
-        lines = "".join(traceback.format_stack(frame))
-        stacks.append(f"Thread {names.get(identity, identity)}:\n{lines}")
-    return "\n".join(stacks)

@@ -83,6 +83,13 @@ def _new_processes_are_forked(request, monkeypatch):
         monkeypatch.setattr("pytest_regional.fuzz.script_check.run_script", warm_process.run_script)
 
 
+@pytest.fixture(autouse=True)
+def _nested_runs_print_as_in_a_terminal(monkeypatch):
+    """Where one of these is set, as CI systems do, pytest cuts no line of its summary to the terminal's width."""
+    for name in ("CI", "BUILD_NUMBER"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _kernels_are_kept():
     """Keep what the C++ compiler makes for tests that use no harness too: most compile what another has compiled."""

@@ -124,6 +124,11 @@ def torch_regional() -> BackendSpec:
 
         return regional_inductor_pass()
 
+    def compilers() -> Any:
+        from pytest_regional._torch.backends import regional_inductor
+
+        return (regional_inductor(),)
+
     def with_partitioner(partitioner: str) -> Any:
         from pytest_regional._torch.backends import regional_inductor_backend
 
@@ -135,6 +140,7 @@ def torch_regional() -> BackendSpec:
         TorchRegionalCapabilities(),
         graph_pass=graph_pass,
         variants={"partitioner": with_partitioner},
+        compilers=compilers,
     )
 
 
@@ -187,6 +193,26 @@ class WholeGraphCapabilities(Capabilities):
     def region_order(self) -> Support:
         """Annotations may ask for a region to run after others: ``region("comm", after=["mlp"])``."""
         return c.unsupported(self._reason)
+
+
+class GraphCapabilities(NoWholeGraphStages, WholeGraphCapabilities):
+    """A backend of which nothing is known but its name for ``torch.compile``: it is handed graphs.
+
+    It claims what every such backend has to do right: values, gradients, mutation, random numbers, dynamic shapes,
+    operators that it does not know.
+    """
+
+    _reason = "a backend that torch.compile knows by name is not taken to look at annotations; a BackendSpec says more"
+    _no_pass = (
+        "a backend that torch.compile knows by name is not taken to run Inductor's passes; a BackendSpec says more"
+    )
+    _no_cache = "a backend that torch.compile knows by name is not taken to keep results; a BackendSpec says more"
+    _no_inductor = "a backend that torch.compile knows by name is not taken to use Inductor; a BackendSpec says more"
+
+    @property
+    def inductor_code(self) -> Support:
+        """Inductor generates the code: its settings and passes apply, and what it generated can be read."""
+        return c.unsupported(self._no_inductor)
 
 
 class InductorCapabilities(WholeGraphCapabilities):
@@ -242,6 +268,11 @@ class EagerCapabilities(NoWholeGraphStages, WholeGraphCapabilities):
     @property
     def compiles_regions(self) -> Support:
         """At least one subgraph of an annotated program is compiled; without it, vacuity is not checked."""
+        return c.unsupported(self._reason)
+
+    @property
+    def inductor_code(self) -> Support:
+        """Inductor generates the code: its settings and passes apply, and what it generated can be read."""
         return c.unsupported(self._reason)
 
 

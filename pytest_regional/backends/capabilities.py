@@ -65,8 +65,17 @@ def torch_matches(specifier: str) -> bool:
     Raises:
         ValueError: when ``specifier`` is no version specifier.
     """
+    return versions_in(specifier).contains(torch_version().base_version)
+
+
+def versions_in(specifier: object) -> SpecifierSet:
+    """Return the versions that ``specifier`` means; no torch is asked for.
+
+    Raises:
+        ValueError: when ``specifier`` is no version specifier.
+    """
     try:
-        return SpecifierSet(specifier).contains(torch_version().base_version)
+        return SpecifierSet(specifier if isinstance(specifier, str) else "not a string")
     except InvalidSpecifier as error:
         raise ValueError(f"{specifier!r} is no version specifier such as '>=2.13' or '>=2.11,<2.14'") from error
 
@@ -85,6 +94,11 @@ class Capabilities:
     @property
     def compiles_regions(self) -> Support:
         """At least one subgraph of an annotated program is compiled; without it, vacuity is not checked."""
+        return supported()
+
+    @property
+    def inductor_code(self) -> Support:
+        """Inductor generates the code: its settings and passes apply, and what it generated can be read."""
         return supported()
 
     @property
@@ -138,6 +152,11 @@ class Capabilities:
         return supported()
 
     @property
+    def aliasing(self) -> Support:
+        """Outputs that are inputs, or views of inputs or of each other, stay so; inputs may share memory."""
+        return supported()
+
+    @property
     def channels_last(self) -> Support:
         """Channels-last memory format survives regions, forward and gradients."""
         return supported()
@@ -145,6 +164,11 @@ class Capabilities:
     @property
     def custom_ops(self) -> Support:
         """Operators made with ``torch.library.custom_op``, mutating ones too, run inside regions."""
+        return supported()
+
+    @property
+    def higher_order_operators(self) -> Support:
+        """Higher-order operators (``cond``, loops, checkpoints, nested compile regions, autograd functions) compile."""
         return supported()
 
     @property

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pytest_regional._text import unknown_name
@@ -13,6 +14,10 @@ from pytest_regional._text import unknown_name
 from .spec import BackendSpec
 
 GROUP = "pytest_regional.backends"
+
+#: Where packages name backends for ``torch.compile``.
+TORCH_GROUP = "torch_dynamo_backends"
+_OURS = "regional"
 
 
 class UnknownBackendError(LookupError):
@@ -34,13 +39,18 @@ def _built_in() -> dict[str, Callable[[], BackendSpec]]:
     }
 
 
-def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    return {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
+def _entry_points(group: str = GROUP) -> dict[str, importlib.metadata.EntryPoint]:
+    return {entry.name: entry for entry in importlib.metadata.entry_points(group=group)}
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all installed backends, built-in ones first."""
-    return (*_built_in(), *sorted(set(_entry_points()) - set(_built_in())))
+    """Return the names of all installed backends: built-in ones, those made for tests, those of ``torch.compile``."""
+    return tuple(dict.fromkeys((*_built_in(), *sorted(_entry_points()), *sorted(_for_torch_compile()))))
+
+
+def _for_torch_compile() -> dict[str, importlib.metadata.EntryPoint]:
+    """Return the backends that packages give to ``torch.compile``; ours is there as ``reference``."""
+    return {name: entry for name, entry in _entry_points(TORCH_GROUP).items() if name != _OURS}
 
 
 def origin(name: str) -> str:
@@ -48,18 +58,25 @@ def origin(name: str) -> str:
     if name in _built_in():
         return "built in"
     entry = _entry_points().get(name)
-    if entry is None:
-        return "named by --regional-backend or regional_backend"
-    package = entry.dist.name if entry.dist else "an unknown package"
-    return f"{entry.value}, of {package}"
+    if entry is not None:
+        return f"{entry.value}, of {_package(entry)}"
+    entry = _for_torch_compile().get(name)
+    if entry is not None:
+        return f"{entry.value}, of {_package(entry)}, registered with torch.compile"
+    return "named by --regional-backend or regional_backend"
+
+
+def _package(entry: importlib.metadata.EntryPoint) -> str:
+    return entry.dist.name if entry.dist else "an unknown package"
 
 
 def resolve(name: str) -> BackendSpec:
     """Return the specification of backend ``name``.
 
     Args:
-        name: a built-in name, the name of an entry point of group ``pytest_regional.backends``, or
-            ``package.module:attribute`` naming a :class:`BackendSpec` or any Dynamo backend.
+        name: a built-in name, the name of an entry point of group ``pytest_regional.backends``, a name that
+            ``torch.compile`` takes, or ``package.module:attribute`` naming a :class:`BackendSpec` or any Dynamo
+            backend.
 
     Raises:
         UnknownBackendError: nothing of that name exists.
@@ -77,9 +94,39 @@ def _find(name: str) -> BackendSpec:
     module, colon, attribute = name.partition(":")
     if colon and module and attribute:
         return _specify(name, _load(name, lambda: _attribute(module, attribute)))
-    raise UnknownBackendError(
-        f"{unknown_name('backend', name, names())} A backend may also be given as package.module:attribute."
-    )
+    if name == _OURS:
+        return _built_in()["reference"]()
+    registered = _for_torch_compile()
+    if name in registered:
+        # Loaded now, not in the first test that compiles: what its import changes is no test's doing.
+        value = _load(name, registered[name].load)
+        return _of_torch_compile(name, value)
+    built_into_torch = _built_into_torch(name)
+    if name in built_into_torch:
+        return _of_torch_compile(name, name)
+    raise UnknownBackendError(_unknown(name, built_into_torch))
+
+
+def _of_torch_compile(name: str, backend: Any) -> BackendSpec:
+    from .adapters import GraphCapabilities
+
+    return BackendSpec(name, factory=lambda: backend, capabilities=GraphCapabilities(), plain=True)
+
+
+def _built_into_torch(name: str) -> tuple[str, ...]:
+    """Return the names that ``torch.compile`` takes besides; those for debugging only where ``name`` is one."""
+    from pytest_regional._torch.backends import registered_names
+
+    return tuple(one for one in registered_names(name) if one not in (*names(), _OURS))
+
+
+def _unknown(name: str, built_into_torch: Iterable[str]) -> str:
+    known = unknown_name("backend", name, names())
+    if "Did you mean" not in known:
+        near = difflib.get_close_matches(name, built_into_torch, n=1)
+        known = known.replace(" Known:", f" Did you mean {near[0]!r}? Known:") if near else known
+    others = f" torch.compile also has {', '.join(built_into_torch)}." if built_into_torch else ""
+    return f"{known}{others} A backend may also be given as package.module:attribute."
 
 
 def _attribute(module: str, attribute: str) -> Any:
@@ -103,7 +150,7 @@ def _specify(name: str, value: Any) -> BackendSpec:
         raise BackendImportError(
             f"backend {name!r} is {type(value).__name__}; expected a BackendSpec or a Dynamo backend (a callable)"
         )
-    return BackendSpec(name=_short_name(name), factory=lambda: value)
+    return BackendSpec(name=_short_name(name), factory=lambda: value, plain=True)
 
 
 def _short_name(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,9 @@ COMPILE_OPTIONS = frozenset({"pre_grad_pass_timing"})
 #: Options that suites ask for. ``partitioner``: ``"default"`` or ``"min_cut"``, as AOTAutograd's are called;
 #: ``on_region_error``: ``"raise"``, or ``"eager"`` for a region that runs eager where it does not compile.
 VARIANTS = frozenset({"partitioner", "on_region_error"})
+
+#: Precisions that a backend may compute in, coarsest first.
+PRECISIONS = ("bfloat16", "float16", "tf32", "float32")
 
 DynamoBackend = Callable[..., Any]
 """``backend(gm, example_inputs) -> callable``, as ``torch.compile(..., backend=...)`` takes it."""
@@ -40,6 +43,17 @@ class BackendSpec:
         variants: by the name of an option of its own, a function of the option's value that returns the Dynamo backend
             with it: ``{"partitioner": lambda value: mine(partitioner=value)}``. What a suite asks for and is not
             there is a skip. Options that are asked for are ``partitioner`` and ``on_region_error``.
+        compilers: returns functions that do its work wherever they are called from, such as what stands in
+            ``aot_autograd(fw_compiler=...)``: a Dynamo backend that a test puts together from them counts as this one.
+        precision: the precision that it computes in where the program's is finer: ``"bfloat16"``, ``"float16"``,
+            ``"tf32"`` or ``"float32"`` (also as a ``torch.dtype``); or a function that returns one for this machine, or
+            ``None``. Tolerances are then earned at that precision; see ``docs/other-backends.md``.
+        compiled: returns how many graphs, or parts of graphs, it has compiled in this process; it never counts down,
+            not even when the backend forgets. A test during which it stays as it was is vacuous. ``None``: a graph that
+            the backend was handed counts as compiled.
+        inductor: whether code that Inductor generates while the backend compiles is its own doing; where not, it is
+            counted as a fallback.
+        plain: whether nobody wrote a specification: the registry was given a Dynamo backend alone.
         origin: the name that the registry resolved to this specification; another process finds it by that name.
     """
 
@@ -51,6 +65,11 @@ class BackendSpec:
     compile_options: frozenset[str] = frozenset()
     graph_pass: Callable[[], Any] | None = None
     variants: Mapping[str, Callable[[str], DynamoBackend]] = field(default_factory=dict)
+    compilers: Callable[[], Sequence[Callable[..., Any]]] = tuple
+    precision: Any = None
+    compiled: Callable[[], int] | None = None
+    inductor: bool = True
+    plain: bool = False
     origin: str = ""
 
     def __post_init__(self) -> None:
@@ -66,6 +85,12 @@ class BackendSpec:
             )
         if self.graph_pass is not None and not callable(self.graph_pass):
             raise TypeError(f"backend {self.name!r}: graph_pass must be callable and return the pass")
+        if not callable(self.compilers):
+            raise TypeError(f"backend {self.name!r}: compilers must be callable and return the functions")
+        if self.compiled is not None and not callable(self.compiled):
+            raise TypeError(f"backend {self.name!r}: compiled must be callable and return a number")
+        if self.precision is not None and not callable(self.precision):
+            self._checked_precision(self.precision)
         for option in self.compile_options - COMPILE_OPTIONS:
             raise ValueError(f"backend {self.name!r}: {unknown_name('compile option', option, COMPILE_OPTIONS)}")
         for option, variant in self.variants.items():
@@ -75,6 +100,21 @@ class BackendSpec:
                 raise TypeError(
                     f"backend {self.name!r}: the variant {option!r} must be a function of the option's value"
                 )
+
+    def computes_in(self) -> str | None:
+        """Return the name of the precision that the backend computes in on this machine; ``None`` for the program's.
+
+        Raises:
+            ValueError: ``precision`` is no precision, or returned none.
+        """
+        given = self.precision() if callable(self.precision) else self.precision
+        return None if given is None else self._checked_precision(given)
+
+    def _checked_precision(self, given: Any) -> str:
+        name = str(given).removeprefix("torch.")
+        if name not in PRECISIONS:
+            raise ValueError(f"backend {self.name!r}: {unknown_name('precision', name, PRECISIONS)}")
+        return name
 
     def supports(self, capability: str) -> Support:
         """Return whether a capability is there: as claimed, and with what it needs.

@@ -7,6 +7,7 @@ from typing import Any
 
 from pytest_regional._text import plural
 from pytest_regional.command_line.finding_paths import add_paths, checked
+from pytest_regional.command_line.targets import UsageError
 
 _HELP = "judge findings again: FIXED, FAILED or ERROR for each"
 
@@ -29,9 +30,12 @@ def run(asked: argparse.Namespace) -> int:
     """Replay what was asked for; return the exit status.
 
     Raises:
-        UsageError: a path that is not there, or a folder without findings.
+        UsageError: a path that is not there, a folder without findings, or no torch.
     """
-    from pytest_regional.fuzz.replaying import Outcome, exit_status, replay
+    try:
+        from pytest_regional.fuzz.replaying import Outcome, exit_status, replay
+    except ImportError as error:
+        raise UsageError(f"findings cannot be judged here: {error}.") from error
 
     seen = []
     for one in replay(checked(asked.paths), backend=asked.backend, device=asked.device):

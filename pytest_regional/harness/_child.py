@@ -15,6 +15,8 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pytest_regional.stacks import write_when_asked
+
 from .emulating import skipping_unsupported
 from .process import Job
 
@@ -58,7 +60,8 @@ def _call(job: Job) -> dict[str, Any]:
         wants_harness = next(iter(inspect.signature(function).parameters), None) == "regional"
         with skipping_unsupported(harness, pytest.skip):
             value = function(harness, *arguments) if wants_harness else function(*arguments)
-        return {"kind": "value", "value": value, "counters": dict(harness.counters)}
+        compiled = harness.compiled_something()
+        return {"kind": "value", "value": value, "counters": dict(harness.counters), "compiled": compiled}
 
 
 def _answer(request: Path) -> dict[str, Any]:
@@ -74,6 +77,7 @@ def _answer(request: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Read the request, make the call, write the answer in one step so that the parent never reads half of it."""
+    write_when_asked()
     request, answer = map(Path, sys.argv[1:])
     gc.disable()  # until all is imported, a tenth of whose time collections are
     try:

@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._torch import seams
-from pytest_regional._torch.annotations import REGION_AFTER
+from pytest_regional._torch.annotations import REGION_AFTER, misspelt_marks
 
 from .record import DEFAULT_REGION
 
@@ -72,6 +72,11 @@ def other_annotations_of(node: Node) -> dict[Any, Any]:
     if node.op in ("placeholder", "output") or not isinstance(custom, dict):
         return {}
     return {key: value for key, value in custom.items() if key != ANNOTATION}
+
+
+def misspelt_in(gm: GraphModule) -> list[str]:
+    """Return the keys of annotations in ``gm`` that nobody reads and that are next to that of regions."""
+    return list(dict.fromkeys(key for node in nodes_of(gm) for key in misspelt_marks(node)))
 
 
 def operator_of(node: Node) -> str | None:

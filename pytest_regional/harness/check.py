@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import contextlib
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from pytest_regional._torch.compiled_callables import never_compiled, original_of
+
 from . import isolation
-from .execution import Execution, execute, fresh_inputs
-from .parity import ParityError, ParityReport, check_program, compare
+from .call_errors import raise_annotation_error
+from .execution import Execution, execute, fresh_call
+from .parity import Mismatch, ParityError, ParityReport, check_program, compare
+from .parity_kept import KeptResults
+from .parity_noise import Noise, NoiseSource
+from .precision import precision_of
+from .tolerance import Tolerance
 
 if TYPE_CHECKING:
     from .regional import Regional
@@ -23,9 +34,20 @@ class _Case:
     """One set of inputs with what eager and float64 make of it."""
 
     inputs: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
     eager: Execution
     anchor: Execution | None
     label: str
+    measure: NoiseSource
+
+    @functools.cached_property
+    def noise(self) -> Noise:
+        """How far rounding moves what eager makes of the inputs; measured when it is first needed."""
+        return self.measure()
+
+
+#: Runs that change what operators compute, which code traced by Dynamo would pass by.
+_REWRITES_OPERATORS = {"precision", "rounding"}
 
 
 @dataclass
@@ -39,17 +61,29 @@ class ParityCheck:
     level: str
     rtol: float | None
     atol: float | None
+    kwargs: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Take the program out of what ``torch.compile`` made of it: the backend under test is to compile it."""
+        self.fn = original_of(self.fn)
+        if self.regional.forward_only and self.backward is None:
+            self.backward = False
 
     def run(self) -> ParityReport:
         """Return the report, or raise :class:`ParityError` with the region to blame."""
         __tracebackhide__ = True
-        first = self._case(self.inputs, "")
-        second = self._case(fresh_inputs(self.inputs, self.regional.seed + 1), "second call, on fresh inputs: ")
+        Tolerance.resolve(self.level, self.rtol, self.atol)  # a wrong level is an error before anything runs
+        first = self._case(self.inputs, self.kwargs, "")
+        fresh = fresh_call(self.inputs, self.kwargs, self.regional.seed + 1)
+        second = self._case(*fresh, "second call, on fresh inputs: ")
         compiled = self._compile()
-        candidate = self._execute(compiled, first.inputs)
+        candidate = self._call(compiled, first, keep=True)
+        raise_annotation_error(candidate.exception)
         report = self._judge(first, candidate)
         if candidate.exception is None:
+            kept = KeptResults.of(candidate)
             report = _merged(report, self._compare_again(second, compiled), second.label)
+            report = replace(report, mismatches=(*report.mismatches, *self._overwritten(kept, first, second)))
         if not report.ok:
             raise ParityError(report, blame=self._blame(first, second)) from candidate.exception
         if report.compared == 0:
@@ -58,40 +92,77 @@ class ParityCheck:
             )
         return report
 
-    def _case(self, inputs: tuple[Any, ...], label: str) -> _Case:
+    def _case(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], label: str) -> _Case:
         # Eager code may compile as well (flex_attention does, with Dynamo's eager backend): not the backend's doing.
         with Unobserved(self.regional):
-            eager = self._execute(self.fn, inputs)
+            eager = self._execute(self.fn, inputs, kwargs)
+            raise_annotation_error(eager.exception)
             check_program(eager)
-            anchor = self._execute(self.fn, inputs, anchor=True) if self.level == "close" else None
-        return _Case(inputs, eager, anchor, label)
+            eager.coarse = self._coarse(inputs, kwargs)
+            anchor = self._execute(self.fn, inputs, kwargs, anchor=True) if self.level == "close" else None
 
-    def _execute(self, fn: Any, inputs: tuple[Any, ...], *, anchor: bool = False) -> Execution:
-        return execute(fn, inputs, backward=self.backward, seed=self.regional.seed, state_of=self.fn, anchor=anchor)
+        def measure() -> Noise:
+            with Unobserved(self.regional):
+                return Noise.measure(eager, lambda seed: self._execute(self.fn, inputs, kwargs, rounding=seed))
+
+        return _Case(inputs, kwargs, eager, anchor, label, measure)
+
+    def _coarse(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Execution | None:
+        """Return eager's run in the coarser precision that the backend computes in, if it says that it does."""
+        precision = None if self.level == "bitwise" else precision_of(self.regional.spec)
+        return None if precision is None else self._execute(self.fn, inputs, kwargs, precision=precision)
+
+    def _call(self, fn: Any, case: _Case, *, keep: bool = False) -> Execution:
+        return self._execute(fn, case.inputs, case.kwargs, keep=keep)
+
+    def _execute(self, fn: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], **options: Any) -> Execution:
+        how: dict[str, Any] = {"backward": self.backward, "seed": self.regional.seed, "state_of": self.fn}
+        # What the program itself compiled, with whatever backend, is no part of eager; nor does Dynamo trace where
+        # operands are rounded.
+        traces = _REWRITES_OPERATORS.isdisjoint(options)
+        with (
+            never_compiled(tracing=traces) if fn is self.fn else contextlib.nullcontext(),
+            torch.no_grad() if self.regional.forward_only and self.backward is False else contextlib.nullcontext(),
+        ):
+            return execute(fn, inputs, kwargs=kwargs, **how, **options)
 
     def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:
         options = replace(self.regional.options, fallback_random=True)
         return self.regional.compile_with(self.fn, options, eager_regions)
 
     def _judge(self, case: _Case, candidate: Execution) -> ParityReport:
-        return compare(case.eager, candidate, case.anchor, level=self.level, rtol=self.rtol, atol=self.atol)
+        how: dict[str, Any] = {"level": self.level, "rtol": self.rtol, "atol": self.atol}
+        return compare(case.eager, candidate, case.anchor, noise=lambda: case.noise, **how)
 
     def _compare_again(self, case: _Case, compiled: Any) -> ParityReport:
         """Call the compiled program a second time: catches constants baked in from the first call."""
         with self.regional.no_compile():
-            return self._judge(case, self._execute(compiled, case.inputs))
+            return self._judge(case, self._call(compiled, case))
+
+    def _overwritten(self, kept: KeptResults, first: _Case, second: _Case) -> tuple[Mismatch, ...]:
+        """Return which results of the first call did not outlive the second; those of eager may not either."""
+        found = kept.overwritten()
+        if found:
+            with Unobserved(self.regional):
+                eager = KeptResults.of(self._call(self.fn, first, keep=True))
+                self._call(self.fn, second)
+            for name in eager.overwritten():
+                found.pop(name, None)
+        return tuple(found.values())
 
     # Blame
 
     def blame_for(self, second: tuple[Any, ...]) -> str:
         """Say which region makes a difference on the inputs, or on a ``second`` set of them, that others found."""
-        return self._blame(self._case(self.inputs, ""), self._case(second, ""))
+        return self._blame(self._case(self.inputs, self.kwargs, ""), self._case(second, self.kwargs, ""))
 
     def _blame(self, first: _Case, second: _Case) -> str:
         """Say which region makes the difference, found by leaving regions eager in turn."""
         names = list(dict.fromkeys(r.name for g in self.regional.observer.graph_records() for r in g.regions))
-        if not names or not self.regional.spec.capabilities.get("regions"):
-            return "the whole graph is compiled as one, so no region can be singled out"
+        if not self.regional.spec.capabilities.get("regions"):
+            return "no region can be singled out: the backend compiles whole graphs, or parts of its own choice"
+        if not names:
+            return "the program has no region, so none can be singled out"
         # The recompiles below are ours, not the test's: they must not show in its counters.
         with Unobserved(self.regional):
             return self._blame_among(names, first, second)
@@ -113,7 +184,14 @@ class ParityCheck:
         folder = self.regional.folder / "blame" / "-".join(sorted(eager_regions))
         with isolation.cache_folder(folder):
             compiled = self._compile(eager_regions)
-            return all(self._judge(case, self._execute(compiled, case.inputs)).ok for case in (first, second))
+            return self._both_agree(compiled, first, second)
+
+    def _both_agree(self, compiled: Any, first: _Case, second: _Case) -> bool:
+        candidate = self._call(compiled, first, keep=True)
+        if not self._judge(first, candidate).ok:
+            return False
+        kept = KeptResults.of(candidate)
+        return self._judge(second, self._call(compiled, second)).ok and not self._overwritten(kept, first, second)
 
 
 @dataclass
@@ -142,6 +220,8 @@ def _merged(first: ParityReport, second: ParityReport, label: str) -> ParityRepo
         anchor_unavailable_reason=first.anchor_unavailable_reason or second.anchor_unavailable_reason,
         worst_ratio=worst.worst_ratio,
         worst_where=worst.worst_where,
+        rule=first.rule if first.rule == second.rule else f"{first.rule}; second call: {second.rule}",
+        rounding_only=tuple(dict.fromkeys((*first.rounding_only, *second.rounding_only))),
     )
 
 
@@ -157,8 +237,10 @@ class Unobserved:
 
     def __enter__(self) -> None:
         self.marks = self.observer.log.mark(), len(self.observer.graphs), len(self.observer.sources)
+        self.called_compiled_region = self.observer.called_compiled_region
 
     def __exit__(self, *exception: object) -> None:
         del self.observer.log.events[self.marks[0] :]
         del self.observer.graphs[self.marks[1] :]
         del self.observer.sources[self.marks[2] :]
+        self.observer.called_compiled_region = self.called_compiled_region

@@ -41,11 +41,15 @@ class CounterExpectationError(AssertionError):
 
 @dataclass(frozen=True)
 class Event:
-    """One step of one counter, its cause, and when: seconds since the log began."""
+    """One step of one counter, its cause, and when: seconds since the log began.
+
+    ``other`` names the Dynamo backend that it was the doing of; empty for the one under test.
+    """
 
     counter: str
     cause: str
     seconds: float = field(default=0.0, compare=False)
+    other: str = ""
 
 
 class Counters(Mapping[str, int]):
@@ -89,12 +93,12 @@ class CounterLog:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _began: float = field(default_factory=time.perf_counter, repr=False)
 
-    def count(self, counter: str, cause: str) -> None:
-        """Move ``counter`` by one because of ``cause``."""
+    def count(self, counter: str, cause: str, other: str = "") -> None:
+        """Move ``counter`` by one because of ``cause``, by the doing of the Dynamo backend ``other`` than ours."""
         if counter not in COUNTERS:
             raise UnknownCounterError(counter)
         with self._lock:
-            self.events.append(Event(counter, cause, time.perf_counter() - self._began))
+            self.events.append(Event(counter, cause, time.perf_counter() - self._began, other))
 
     def mark(self) -> int:
         """Return a position to pass to :meth:`since`."""

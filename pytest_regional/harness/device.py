@@ -14,6 +14,18 @@ if TYPE_CHECKING:
 EMULATED = "cuda-emulated"
 DEVICES = ("auto", "cpu", "cuda", EMULATED, *(f"{EMULATED}:{profile}" for profile in PROFILES))
 
+#: What people call a device elsewhere. The spelling of "gpu" is next to that of "cpu", its meaning is not.
+ALIASES = {
+    "gpu": "cuda",
+    "cuda:0": "cuda",
+    "nvidia": "cuda",
+    "host": "cpu",
+    "emulated": EMULATED,
+    "gpu-emulated": EMULATED,
+    "emulated-cuda": EMULATED,
+    **{profile: f"{EMULATED}:{profile}" for profile in PROFILES},
+}
+
 
 class DeviceError(ValueError):
     """A device that does not exist, or that cannot be used here; the message says which and why."""
@@ -49,7 +61,7 @@ class DeviceUnderTest:
 def check_device_name(name: str) -> str:
     """Return ``name`` when it is one of :data:`DEVICES`, else raise :class:`DeviceError`."""
     if name not in DEVICES:
-        raise DeviceError(unknown_name("device", name, DEVICES))
+        raise DeviceError(unknown_name("device", name, DEVICES, ALIASES))
     return name
 
 
@@ -66,7 +78,10 @@ def device_under_test(name: str) -> DeviceUnderTest:
         return DeviceUnderTest(name, kind, profile or DEFAULT_PROFILE)
     usable = torch.cuda.is_available()
     if kind == "cuda" and not usable:
-        raise DeviceError(f"device 'cuda' was asked for, but torch {torch.__version__} finds no usable GPU here")
+        raise DeviceError(
+            f"device 'cuda' was asked for, but torch {torch.__version__} finds no usable GPU here; "
+            f"{EMULATED!r} runs GPU code without one"
+        )
     if kind == "auto":
         kind = "cuda" if usable else "cpu"
     return DeviceUnderTest(kind, kind)

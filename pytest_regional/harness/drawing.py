@@ -60,8 +60,6 @@ class DrawnGraph:
 
     def partition_of(self, node: NodeRecord) -> int | None:
         """Return the number of the partition that ``node`` became part of, ``None`` if none or unknown."""
-        if node.region is None:
-            return None
         return next((number for number, names in enumerate(self.partitions) if node.name in names), None)
 
     def note_order(self, gm: GraphModule) -> None:

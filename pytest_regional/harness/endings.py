@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
-from .counters import describe
+from pytest_regional._text import plural
+from pytest_regional.annotation import AnnotationWarning, misspelt_text
+
+from .counters import CounterLog, describe
 
 if TYPE_CHECKING:
     from .regional import Regional
@@ -27,19 +31,73 @@ def check_fallbacks(regional: Regional) -> None:
         raise FallbackError(f"what should have been compiled ran eager:\n{causes}")
 
 
-def check_not_vacuous(regional: Regional) -> None:
-    """Raise :class:`VacuousTestError` when no region was compiled, loaded, or shared with another test."""
-    __tracebackhide__ = True
-    if not regional.spec.capabilities.get("compiles_regions"):
-        return
-    counters = regional.counters
+def warn_of_misspelt(regional: Regional) -> None:
+    """Warn of annotations that no backend reads and whose key is next to that of regions: their ops ran eager.
+
+    Warns:
+        AnnotationWarning: for each such key.
+    """
+    for key in regional.observer.misspelt_annotations:
+        warnings.warn(AnnotationWarning(misspelt_text(key)), stacklevel=2)
+
+
+def compiled_something(regional: Regional) -> bool:
+    """Say whether the backend under test compiled anything, or loaded what it had compiled.
+
+    Of a backend of regions it is a region; of one that does not look at annotations, a graph that is not empty; of one
+    that says what it compiled, that.
+    """
+    if regional.spec.compiled is not None:
+        return regional.spec.compiled() > regional.compiled_before or regional.observer.called_compiled_region
+    observer = regional.observer
+    counters = CounterLog([event for event in observer.log.since() if not event.other]).counters()
     loaded = counters.region_cache_hits or counters.cache_hits
-    if counters.region_compiles or loaded or regional.observer.called_compiled_region:
+    if counters.region_compiles or loaded or observer.called_compiled_region:
+        return True
+    if regional.spec.capabilities.get("regions"):
+        return False
+    return any(graph.ops and not graph.other for graph in observer.graphs)
+
+
+def check_not_vacuous(regional: Regional) -> None:
+    """Raise :class:`VacuousTestError` when the backend under test compiled nothing and loaded nothing."""
+    __tracebackhide__ = True
+    if not regional.spec.capabilities.get("compiles_regions") or compiled_something(regional):
         return
     if regional.passes_on_graphs and not regional.observer.graphs:
         return
-    raise VacuousTestError(
-        f"no region was compiled and none was loaded with backend {regional.backend!r}: the test proves nothing about "
-        f"compiled code. Were the annotations lost, or was nothing called? If that is intended, mark the test "
-        f"regional_compile(expects_regions=False).\n" + "\n".join(describe(regional.observer.log.since()))
+    misspelt = "".join(f"{misspelt_text(key)}.\n" for key in regional.observer.misspelt_annotations)
+    events = "\n".join(describe(regional.observer.log.since()))
+    raise VacuousTestError(f"{_what_is_missing(regional)} {_why(regional)}\n{misspelt}{events}")
+
+
+def _what_is_missing(regional: Regional) -> str:
+    what = "no region was" if regional.spec.capabilities.get("regions") else "no graph was"
+    return (
+        f"{what} compiled and none was loaded with backend {regional.backend!r}: the test proves nothing about "
+        f"compiled code."
     )
+
+
+def _why(regional: Regional) -> str:
+    others = regional.observer.others_that_compiled()
+    if others:
+        names = " and ".join(map(repr, others))
+        return (
+            f"{names} compiled, which the test gave to torch.compile. Use regional.compile(fn), or "
+            f"torch.compile(fn, backend=regional.dynamo_backend) for the backend under test. If another one is meant, "
+            f"name it in the mark: regional_compile(backend=...)."
+        )
+    if not regional.spec.capabilities.get("regions"):
+        return f"Was nothing called? {_INTENDED}"
+    handed = [graph for graph in regional.observer.graphs if graph.ops and not graph.other]
+    if regional.spec.plain and handed:
+        return (
+            f"Were the annotations lost? The backend {regional.backend!r} was handed {plural(len(handed), 'graph')}. "
+            f"If it compiles graphs, not regions, say so: [tool.pytest-regional.backends.{regional.backend}] disclaims "
+            f'= {{ regions = "it compiles graphs" }} in pyproject.toml. {_INTENDED}'
+        )
+    return f"Were the annotations lost, or was nothing called? {_INTENDED}"
+
+
+_INTENDED = "If that is intended, mark the test regional_compile(expects_regions=False)."

@@ -14,13 +14,17 @@ from .record import GraphRecord, RegionRecord
 
 @dataclass
 class ObservedGraph:
-    """A graph being observed; becomes a :class:`GraphRecord`."""
+    """A graph being observed; becomes a :class:`GraphRecord`.
+
+    ``other`` names the Dynamo backend, if it is not the one under test.
+    """
 
     kind: str
     ops: tuple[str, ...]
     text: str
     regions: dict[RegionId, tuple[tuple[str, ...], dict[str, Any]]]
     partitions: dict[RegionId, int] = field(default_factory=dict)
+    other: str = ""
 
     @staticmethod
     def of(kind: str, gm: Any) -> ObservedGraph:
@@ -56,7 +60,7 @@ class ObservedGraph:
 
 @dataclass
 class Frame:
-    """One level of the nesting on one thread."""
+    """One level of the nesting on one thread; ``other`` names the Dynamo backend, if not the one under test."""
 
     kind: str
     graph: ObservedGraph | None = None
@@ -66,6 +70,7 @@ class Frame:
     gm: Any = None
     module: Any = None
     dynamo_graph: DynamoGraph = field(default_factory=DynamoGraph)
+    other: str = ""
 
     def __str__(self) -> str:
         names = ", ".join(dict.fromkeys(name for name, _ in self.regions))

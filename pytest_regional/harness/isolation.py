@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_regional._torch import state
+from pytest_regional._torch.portable_artifacts import forget_recorded
 
 from .cuda_state import gpu_isolated
 from .left_running import left_running, threads
@@ -240,6 +241,7 @@ def forget(*, counters: bool = True) -> None:
     """Drop everything compiled in this process, as if it had just started; files on disk stay."""
     state.reset_dynamo()
     state.clear_inductor_caches()
+    forget_recorded()
     if counters:
         state.clear_compile_counters()
 

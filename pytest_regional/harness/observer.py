@@ -9,12 +9,14 @@ result. This is what keeps the outer cache lookup and the per-region lookups apa
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pytest_regional._torch import seams
+from pytest_regional._torch.backends import dynamo_backend_of
 from pytest_regional._torch.generated_code import RawLaunch, recording_launches
 from pytest_regional._torch.processor import processor_checked_once
 
@@ -26,6 +28,7 @@ from .own_cache import OUTCOMES, OwnCache, moved
 from .passes import COUNTS_ITSELF, is_body
 from .record import CompileTime, GeneratedCode, GeneratedSource, GraphRecord
 from .spies import CompileSpy, spying_graph, spying_region
+from .whose import Ownership
 
 
 class CompileForbiddenError(AssertionError):
@@ -38,16 +41,26 @@ class Observer:
     Args:
         scope: called when AOTAutograd captures the compilers; returns a context that is entered around every later
             call of them (a backward compiles long after the forward's configuration scope has ended).
+        whose: tells the backend under test from others; without it every backend is.
+        named: finds the Dynamo backend of a name that ``torch.compile`` was given; by default PyTorch's registry.
     """
 
-    def __init__(self, scope: Callable[[], Callable[[], contextlib.AbstractContextManager[Any]]] | None = None) -> None:
+    def __init__(
+        self,
+        scope: Callable[[], Callable[[], contextlib.AbstractContextManager[Any]]] | None = None,
+        whose: Ownership | None = None,
+        named: Callable[[Callable[..., Any], Any], Any] | None = None,
+    ) -> None:
         self._log = CounterLog()
         self.graphs: list[ObservedGraph] = []
         self.sources: list[GeneratedSource] = []
         self.compile_times: list[CompileTime] = []
         self.called_compiled_region = False
+        self.misspelt_annotations: dict[str, None] = {}
         self.spies: list[CompileSpy] = []
         self._scope = scope
+        self._whose = whose
+        self._named = named
         self._local = threading.local()
         self._forbidden = 0
         self._own_cache = OwnCache()
@@ -72,6 +85,10 @@ class Observer:
     def code(self, mark: int = 0) -> GeneratedCode:
         """Return the code generated or loaded since ``mark`` (a number of sources)."""
         return GeneratedCode(tuple(self.sources[mark:]))
+
+    def others_that_compiled(self) -> tuple[str, ...]:
+        """Return the names of Dynamo backends, other than the one under test, that were handed a graph or compiled."""
+        return tuple(dict.fromkeys(event.other for event in self.log.since() if event.other))
 
     # Watching
 
@@ -128,7 +145,14 @@ class Observer:
 
     def _count(self, counter: str, cause: str) -> None:
         prefix = "region_" if self._nested and not counter.startswith("region") else ""
-        self._log.count(prefix + counter, cause)
+        self._log.count(prefix + counter, cause, self._other())
+
+    def _other(self) -> str:
+        """Return whose doing is what happens now, if it is not that of the backend under test."""
+        frame = next((frame for frame in reversed(self._stack) if frame.kind in ("graph", "backend")), None)
+        if frame is None or not frame.other or self._whose is None or self._whose.is_running():
+            return ""
+        return frame.other
 
     # Dynamo
 
@@ -152,8 +176,10 @@ class Observer:
         return exceeded, limit
 
     def _on_backend_call(self, original: Callable[..., Any], output_graph: Any, gm: Any, *rest: Any, **kw: Any) -> Any:
-        with self._frame(Frame("backend", gm=ObservedGraph.of("inference", gm), module=gm)) as frame:
+        other = self._whose.other(dynamo_backend_of(output_graph)) if self._whose else ""
+        with self._frame(Frame("backend", gm=ObservedGraph.of("inference", gm), module=gm, other=other)) as frame:
             self.note_passes()
+            self.misspelt_annotations |= dict.fromkeys(annotated.misspelt_in(gm))
             self.settle()
             mark = self._own_cache.mark()
             result = original(output_graph, gm, *rest, **kw)
@@ -162,16 +188,20 @@ class Observer:
                 self._count(OUTCOMES[outcome], cause)
         if not frame.made_graph:
             # The backend took Dynamo's graph as it is, without AOTAutograd.
+            frame.gm.other = other
             self._add_graph(frame.gm)
         return result
 
+    def _on_backend_name(self, original: Callable[..., Any], backend: Any, *args: Any, **kwargs: Any) -> Any:
+        look_up = functools.partial(original, *args, **kwargs)
+        return look_up(backend) if self._named is None else self._named(look_up, backend)
+
     def _add_graph(self, graph: ObservedGraph) -> None:
         self.graphs.append(graph)
-        self._log.count("graphs", f"{graph.kind} graph of {len(graph.ops)} ops")
+        self._log.count("graphs", f"{graph.kind} graph of {len(graph.ops)} ops", graph.other)
         for name, configs in graph.regions:
-            self._log.count(
-                "regions", f"{name} in the {graph.kind} graph" + (f" with {configs}" if configs != "[]" else "")
-            )
+            said = f"{name} in the {graph.kind} graph" + (f" with {configs}" if configs != "[]" else "")
+            self._log.count("regions", said, graph.other)
 
     # AOTAutograd
 
@@ -182,10 +212,11 @@ class Observer:
             return original(*args, **kwargs)
         self._mark_made()
         scope = self._scope() if self._scope else contextlib.nullcontext
+        other = self._other()
         first = "forward" if getattr(state, "needs_autograd", True) else "inference"
         kinds = (first, "backward", first)
         watched = [
-            seams.compiler_like(compiler, self._watched(kind, compiler, scope)) if compiler else compiler
+            seams.compiler_like(compiler, self._watched(kind, compiler, scope, other)) if compiler else compiler
             for kind, compiler in zip(kinds, compilers, strict=False)
         ]
         return original(state, capture, partition, *watched, **kwargs)
@@ -196,17 +227,22 @@ class Observer:
             backend.made_graph = True
 
     def _watched(
-        self, kind: str, compiler: Callable[..., Any], scope: Callable[[], contextlib.AbstractContextManager[Any]]
+        self,
+        kind: str,
+        compiler: Callable[..., Any],
+        scope: Callable[[], contextlib.AbstractContextManager[Any]],
+        other: str,
     ) -> Callable[..., Any]:
         def compile_graph(gm: Any, example_inputs: Any) -> Any:
             self._refuse(f"AOTAutograd compiled a {kind} graph")
             graph = ObservedGraph.of(kind, gm)
+            graph.other = other
             self._add_graph(graph)
             fallbacks = seams.regional_fallbacks()
-            with scope(), self._frame(Frame("graph", graph, tuple(graph.regions))):
+            with scope(), self._frame(Frame("graph", graph, tuple(graph.regions), other=other)):
                 result = spying_graph(self.spies, kind, gm, lambda: compiler(gm, example_inputs))
             graph.add_calls(annotated.compiled_calls_in(result))
-            self.called_compiled_region |= annotated.holds_compiled_region(result)
+            self.called_compiled_region |= not other and annotated.holds_compiled_region(result)
             for _ in range(seams.regional_fallbacks() - fallbacks):
                 self._log.count("fallbacks", f"a region of the {kind} graph did not compile and runs eager")
             return result
@@ -281,7 +317,8 @@ class Observer:
         key, info = original(*args, **kwargs)
         if key is None:
             self.innermost().lookup_pending = False
-            self._log.count("region_cache_bypasses", f"FX graph cache: {info.get('cache_bypass_reason', 'unknown')}")
+            reason = info.get("cache_bypass_reason", "unknown")
+            self._log.count("region_cache_bypasses", f"FX graph cache: {reason}", self._other())
         return key, info
 
     def _on_fx_lookup(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -290,9 +327,8 @@ class Observer:
         frame.lookup_pending = False
         # Inside a lookup of AOTAutograd's cache a miss is told as that lookup's own, and so is a hit of a region's.
         if not self._inside("lookup") or (compiled is not None and not self._nested):
-            self._log.count(
-                "region_cache_hits" if compiled is not None else "region_cache_misses", f"FX graph cache, {frame}"
-            )
+            counter = "region_cache_hits" if compiled is not None else "region_cache_misses"
+            self._log.count(counter, f"FX graph cache, {frame}", self._other())
         return compiled, info
 
     def _on_code_loaded(self, original: Callable[..., Any], compiled: Any, *args: Any, **kwargs: Any) -> Any:
@@ -302,18 +338,24 @@ class Observer:
     def _on_codegen(self, original: Callable[..., Any], gm: Any, *args: Any, **kwargs: Any) -> Any:
         self._refuse("Inductor generated code")
         frame = self.innermost()
+        self._note_foreign_inductor(frame)
         if frame.lookup_pending:
             frame.lookup_pending = False
-            self._log.count("region_cache_misses", f"AOTAutograd cache, {frame}")
+            self._log.count("region_cache_misses", f"AOTAutograd cache, {frame}", self._other())
         if frame.kind == "graph" and frame.graph:
             frame.graph.add_partition(tuple(annotated.regions_in(gm)) or frame.regions)
         began = time.perf_counter()
         with recording_launches() as launches:
             compiled = original(gm, *args, **kwargs)
         self.compile_times.append(CompileTime(time.perf_counter() - began, str(frame)))
-        self._log.count("region_compiles", f"code generation for {frame}")
+        self._log.count("region_compiles", f"code generation for {frame}", self._other())
         self._add_source(compiled, loaded=False, launches=launches)
         return compiled
+
+    def _note_foreign_inductor(self, frame: Frame) -> None:
+        ours = self._inside("backend") or self._inside("graph")
+        if ours and self._whose is not None and not self._whose.uses_inductor and not self._other():
+            self._log.count("fallbacks", f"the backend handed {frame} to Inductor")
 
     def _on_pre_grad(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         for custom in seams.pre_grad_custom_passes():

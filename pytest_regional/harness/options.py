@@ -79,11 +79,22 @@ class CompileOptions:
             return {}
         return {"options": {name: self.pre_grad_pass_timing}}
 
-    def _settings(self, taken: frozenset[str]) -> dict[str, Any]:
+    def require_settings(self) -> None:
+        """Check the Inductor settings, before anything is compiled.
+
+        Raises:
+            CompileOptionError: a setting that there is not in this torch, or words for one that is on or off.
+        """
         known = state.inductor_config_names()
-        for name in self.inductor_configs:
+        for name, value in self.inductor_configs.items():
             if name not in known:
                 raise CompileOptionError(unknown_name("Inductor setting", name, known & _similar(name, known)))
+            if isinstance(value, str) and state.inductor_config_is_switch(name):
+                raise CompileOptionError(f"inductor_configs: {name} is True or False, not {value!r}")
+
+    def _settings(self, taken: frozenset[str]) -> dict[str, Any]:
+        self.require_settings()
+        known = state.inductor_config_names()
         settings = dict(self.inductor_configs)
         if self.fallback_random:
             settings["fallback_random"] = True

@@ -18,6 +18,7 @@ import torch
 
 from pytest_regional.harness.execution import Execution
 from pytest_regional.harness.parity_captured import Alias, Captured
+from pytest_regional.harness.parity_noise import Noise, NoiseSource
 from pytest_regional.harness.parity_report import (
     BadProgramError,
     Mismatch,
@@ -27,7 +28,7 @@ from pytest_regional.harness.parity_report import (
     describe_values,
 )
 from pytest_regional.harness.parity_state import LOW_PRECISION_TO_ANCHOR
-from pytest_regional.harness.tolerance import Errors, Judgement, Tolerance, judge
+from pytest_regional.harness.tolerance import Coarse, Errors, Judgement, Tolerance, judge
 
 __all__ = [
     "BadProgramError",
@@ -55,8 +56,12 @@ def compare(
     rtol: float | None = None,
     atol: float | None = None,
     label: str = "",
+    noise: NoiseSource | None = None,
 ) -> ParityReport:
     """Return all differences of ``candidate`` from ``eager``, judged by ``anchor`` (a float64 run) where it can be.
+
+    ``noise`` measures eager's rounding. It is asked where a difference may be nothing else: in a tensor that the
+    float64 run cannot judge, or that is zero in theory.
 
     Raises:
         SelfComparisonError: if both hold the same memory, so that the comparison could not fail.
@@ -65,8 +70,12 @@ def compare(
     tolerance = Tolerance.resolve(level, rtol, atol)
     _refuse_self_comparison(eager, candidate)
     reason = anchor_unavailable_reason(eager, anchor)
-    comparison = _Comparison(tolerance, anchor if reason is None else None)
+    usable = anchor if reason is None else None
+    comparison = _Comparison(tolerance, usable, eager.coarse)
     comparison.run(eager, candidate)
+    if noise is not None and comparison.may_be_rounding:
+        comparison = _Comparison(tolerance, usable, eager.coarse, noise())
+        comparison.run(eager, candidate)
     return comparison.report(reason, label)
 
 
@@ -115,7 +124,7 @@ def _refuse_self_comparison(eager: Execution, candidate: Execution) -> None:
 
 
 def _has_own_memory(execution: Execution, path: str, leaf: Any) -> bool:
-    if not isinstance(leaf, Captured) or leaf.storage is None:
+    if not isinstance(leaf, Captured) or leaf.storage is None or path in execution.in_objects:
         return False
     alias = execution.aliases.get(path)
     return alias is None or all(name.startswith("output") for name in alias.shares)
@@ -124,8 +133,17 @@ def _has_own_memory(execution: Execution, path: str, leaf: Any) -> bool:
 class _Comparison:
     """Collects mismatches; one object a call of :func:`compare`."""
 
-    def __init__(self, tolerance: Tolerance, anchor: Execution | None) -> None:
-        self.tolerance, self.anchor = tolerance, anchor
+    def __init__(
+        self,
+        tolerance: Tolerance,
+        anchor: Execution | None,
+        coarse: Execution | None = None,
+        noise: Noise | None = None,
+    ) -> None:
+        self.tolerance, self.anchor, self.coarse, self.noise = tolerance, anchor, coarse, noise
+        self.coarse_values = _values_of(coarse)
+        self.rounding_only: list[str] = []
+        self.may_be_rounding = False
         self.mismatches: list[Mismatch] = []
         self.compared = 0
         self.anchored = False
@@ -154,14 +172,18 @@ class _Comparison:
             label=label,
             rule=self._rule(reason),
             errors=self.errors,
+            rounding_only=tuple(self.rounding_only),
         )
 
     def _rule(self, reason: str | None) -> str:
         if self.tolerance.explicit:
             return f"rtol={self.tolerance.rtol}, atol={self.tolerance.atol}"
+        if self.tolerance.uses_anchor and reason is not None and self.noise is not None:
+            return f"level 'close' (eager's own rounding, measured in {len(self.noise.runs)} runs, as {reason})"
         if self.tolerance.uses_anchor and reason is not None:
             return f"level 'close' (assert_close defaults, as {reason})"
-        return f"level {self.tolerance.level!r}"
+        coarse = self.coarse.precision.name if self.coarse is not None and self.coarse.precision is not None else ""
+        return f"level {self.tolerance.level!r}" + (f" in the backend's {coarse}" if coarse else "")
 
     def _add(self, where: str, kind: str, detail: str) -> None:
         self.mismatches.append(Mismatch(where, kind, detail))
@@ -182,9 +204,9 @@ class _Comparison:
         for path in (path for path in expected if path in found):
             alias = eager.aliases.get(path)
             strict = alias is not None and bool(alias.shares)
-            self._leaf(path, found[path], expected[path], anchors.get(path), strict)
+            self._leaf(path, found[path], expected[path], anchors.get(path), strict_stride=strict)
 
-    def _leaf(self, where: str, found: Any, expected: Any, anchor: Any, strict_stride: bool) -> None:
+    def _leaf(self, where: str, found: Any, expected: Any, anchor: Any, *, strict_stride: bool) -> None:
         if isinstance(found, Captured) and isinstance(expected, Captured):
             self._tensor(where, found, expected, anchor, strict_stride=strict_stride)
         elif type(found) is not type(expected):
@@ -203,7 +225,15 @@ class _Comparison:
         self._judged(where, verdict)
 
     def _tensor(
-        self, where: str, found: Captured, expected: Captured, anchor: Any, *, strict_stride: bool, count: bool = True
+        self,
+        where: str,
+        found: Captured,
+        expected: Captured,
+        anchor: Any,
+        *,
+        strict_stride: bool,
+        count: bool = True,
+        name: str | None = None,
     ) -> None:
         for kind in ("dtype", "device", "requires_grad", "kind", "layout"):
             ours, theirs = getattr(found, kind), getattr(expected, kind)
@@ -217,7 +247,15 @@ class _Comparison:
         if guaranteed and found.described_stride() != expected.described_stride():
             self._add(where, "stride", f"compiled {found.stride}, eager {expected.stride} (shape {list(found.shape)})")
         value = anchor.value if isinstance(anchor, Captured) else None
-        self._judged(where, judge(self.tolerance, found.value, expected.value, value), count)
+        noise = None if self.noise is None else self.noise.of(name or where, expected.value, value)
+        verdict = judge(self.tolerance, found.value, expected.value, value, self._coarse(where), noise)
+        self._judged(where, verdict, count)
+
+    def _coarse(self, where: str) -> Coarse | None:
+        if self.coarse is None or self.coarse.precision is None:
+            return None
+        captured = self.coarse_values.get(where.partition(" (mutated")[0])
+        return Coarse(self.coarse.precision, captured.value if isinstance(captured, Captured) else None)
 
     def _judged(self, where: str, verdict: Judgement, count: bool = True) -> None:
         self.compared += count
@@ -226,8 +264,13 @@ class _Comparison:
             self.errors[where] = verdict.errors
         if verdict.ratio > self.worst_ratio:
             self.worst_ratio, self.worst_where = verdict.ratio, where
+        if verdict.rounding_only:
+            self.rounding_only.append(where)
         for found in verdict.evidence:
-            self.mismatches.append(Mismatch(where, found.kind, describe_values(found), found))
+            detail = describe_values(found) + ("; rounding only: no digit of it is known" * verdict.rounding_only)
+            self.mismatches.append(Mismatch(where, found.kind, detail, found))
+            unsure = verdict.rounding_only or not verdict.anchored
+            self.may_be_rounding |= unsure and found.kind == "value" and self.tolerance.uses_anchor
 
     def _aliases(self, expected: dict[str, Alias], found: dict[str, Alias]) -> None:
         for path in expected:
@@ -250,8 +293,22 @@ class _Comparison:
         after = {**eager.inputs_after, **eager.buffers_after}
         found = {**candidate.inputs_after, **candidate.buffers_after}
         anchors = {**self.anchor.inputs_after, **self.anchor.buffers_after} if self.anchor else {}
-        for name in (name for name in after if name in found):
-            self._after(name, found[name], after[name], anchors.get(name), eager, candidate)
+        for name in _ordered_union(after, found):
+            if name in after and name in found:
+                self._after(name, found[name], after[name], anchors.get(name), eager, candidate)
+            elif name not in candidate.state_before:  # else what ran before added it, such as to a list of notes
+                who, other = ("eager", "compiled") if name in after else ("compiled", "eager")
+                self._add(name, "structure", f"holds a tensor after the {who} run, and none after the {other} one")
+        self._values(eager.values_after, candidate.values_after)
+
+    def _values(self, expected: dict[str, Any], found: dict[str, Any]) -> None:
+        """Compare what objects that were arguments count and flag."""
+        for name in _ordered_union(expected, found):
+            if name in expected and name in found:
+                self._leaf(f"{name} (after the call)", found[name], expected[name], None, strict_stride=False)
+            else:
+                missing = "the compiled program left it out" if name in expected else "eager has no such value"
+                self._add(f"{name} (after the call)", "structure", missing)
 
     def _after(
         self, name: str, found: Captured, expected: Captured, anchor: Any, eager: Execution, candidate: Execution
@@ -260,12 +317,19 @@ class _Comparison:
         if not ours and not theirs:
             return
         note = "mutated in place" if theirs else "mutated in place by the compiled program only"
-        self._tensor(f"{name} ({note})", found, expected, anchor, strict_stride=True, count=theirs)
+        self._tensor(f"{name} ({note})", found, expected, anchor, strict_stride=True, count=theirs, name=name)
         if theirs and not ours and self.mismatches and self.mismatches[-1].where.startswith(f"{name} ("):
             last = self.mismatches.pop()
             self.mismatches.append(
                 Mismatch(last.where, last.kind, f"the compiled program left it unchanged; {last.detail}", last.evidence)
             )
+
+
+def _values_of(execution: Execution | None) -> dict[str, Any]:
+    """Return by name every value of a run: outputs, gradients, inputs and buffers as it left them."""
+    if execution is None:
+        return {}
+    return {**execution.inputs_after, **execution.buffers_after, **execution.grads, **dict(execution.outputs)}
 
 
 def _has_value_equality(value: Any) -> bool:

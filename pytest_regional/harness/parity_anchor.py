@@ -2,20 +2,23 @@
 
 Widening the inputs alone is not enough: ``x.float()`` inside an RMSNorm would narrow the values in the middle, the
 float64 run would carry the same rounding as the eager one, and the tolerance earned from their distance would be too
-tight. Under :func:`float64_everywhere` such casts go to float64. Autocast needs no care: it leaves float64 alone.
+tight. Under :func:`float64_everywhere` such casts go to float64, those that a backward makes or recomputes as well.
+Autocast needs no care: it leaves float64 alone.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from pytest_regional._torch.backward_engine import backwards_inside
 from pytest_regional.harness.parity_state import LOW_PRECISION_TO_ANCHOR
 
 _CASTS = {
@@ -32,6 +35,7 @@ _NAMED = {
     torch.Tensor.double: torch.float64,
     torch.Tensor.cdouble: torch.complex128,
 }
+_BACKWARDS = frozenset({torch.autograd.backward, torch.autograd.grad, torch.Tensor.backward})
 #: What a wide tensor of unknown origin is taken to be in the program's own precision.
 _USUAL = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 
@@ -47,10 +51,30 @@ class _WideCasts(TorchFunctionMode):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._own = WeakTensorKeyDictionary()
+        self._off = threading.local()
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Be active in a backward although the mode, which handles the call of it, is off meanwhile."""
+        off, self._off.now = getattr(self._off, "now", False), False
+        try:
+            with self if off else nullcontext():
+                yield
+        finally:
+            self._off.now = off
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if torch.compiler.is_dynamo_compiling() or func not in _BACKWARDS:
+            return self._handle(func, args, kwargs)
+        self._off.now = True
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self._off.now = False
+
+    def _handle(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         named = kwargs or {}
         wide_args = [_wide(argument) for argument in args]
         result = _CASTS.get(func, func)(*wide_args, **{name: _wide(value) for name, value in named.items()})
@@ -104,7 +128,8 @@ def float64_everywhere() -> Iterator[None]:
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with _WideCasts():
+        casts = _WideCasts()
+        with casts, backwards_inside(casts.again):
             yield
     finally:
         torch.set_default_dtype(default)

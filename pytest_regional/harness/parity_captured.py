@@ -10,6 +10,7 @@ import torch
 
 from pytest_regional._torch import pytree
 from pytest_regional.harness.parity_inputs import is_plainly_strided
+from pytest_regional.harness.parity_objects import PLAIN, is_object, tensors_in, walk
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,7 @@ class Captured:
         """Copy ``tensor``'s value and note its description."""
         plain = is_plainly_strided(tensor)
         return cls(
-            value=_dense_value(tensor),
+            value=dense_value(tensor),
             dtype=tensor.dtype,
             shape=tuple(tensor.shape),
             stride=tuple(tensor.stride()) if plain else None,
@@ -51,7 +52,8 @@ class Captured:
         return tuple(stride for size, stride in zip(self.shape, self.stride, strict=True) if size > 1)
 
 
-def _dense_value(tensor: torch.Tensor) -> torch.Tensor:
+def dense_value(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of ``tensor``'s values, strided."""
     value = tensor.detach()
     return value.clone() if value.layout == torch.strided else value.to_dense().clone()
 
@@ -68,29 +70,61 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def flatten_outputs(tree: Any) -> tuple[list[tuple[str, Any]], tuple[Any, ...]]:
-    """Return ``([(path, leaf), ...], structure)``; tensor subclasses and dataclass instances are opened up as well."""
+@dataclass(frozen=True)
+class FlatOutputs:
+    """What a program returned, leaf by leaf.
+
+    Attributes:
+        leaves: ``(path, leaf)``; tensor subclasses, dataclass instances and other objects are opened up.
+        structure: the containers around the leaves; equal for equal containers.
+        in_objects: paths of leaves inside objects that are neither pytrees nor dataclasses, such as a cache.
+    """
+
+    leaves: list[tuple[str, Any]]
+    structure: tuple[Any, ...]
+    in_objects: frozenset[str]
+
+
+def flatten_outputs(tree: Any, root: str = "output") -> FlatOutputs:
+    """Take apart what a program returned; ``root`` is what paths begin with."""
     paths, spec = pytree.flatten_with_path(tree)
-    leaves: list[tuple[str, Any]] = []
-    opened: list[str] = []
+    opening = _Opening()
     for path, leaf in paths:
-        _open(f"output{pytree.key_string(path)}", leaf, leaves, opened)
-    return leaves, (spec, *opened)
+        opening.open(f"{root}{pytree.key_string(path)}", leaf)
+    return FlatOutputs(opening.leaves, (spec, *opening.opened), frozenset(opening.in_objects))
 
 
-def _open(path: str, leaf: Any, leaves: list[tuple[str, Any]], opened: list[str]) -> None:
-    if isinstance(leaf, torch.Tensor) and hasattr(leaf, "__tensor_flatten__"):
-        opened.append(f"{path}: {type(leaf).__name__}")
-        for name in leaf.__tensor_flatten__()[0]:
-            _open(f"{path}.{name}", getattr(leaf, name), leaves, opened)
-    elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-        opened.append(f"{path}: {type(leaf).__name__}")
-        for field in dataclasses.fields(leaf):
-            inner, structure = flatten_outputs(getattr(leaf, field.name))
-            opened.append(f"{path}.{field.name}: {structure}")
-            leaves.extend((f"{path}.{field.name}{name.removeprefix('output')}", value) for name, value in inner)
-    else:
-        leaves.append((path, leaf))
+class _Opening:
+    """One walk over the outputs of a program."""
+
+    def __init__(self) -> None:
+        self.leaves: list[tuple[str, Any]] = []
+        self.opened: list[str] = []
+        self.in_objects: set[str] = set()
+
+    def open(self, path: str, leaf: Any) -> None:
+        """Add ``leaf``, or what is inside of it."""
+        if isinstance(leaf, torch.Tensor) and hasattr(leaf, "__tensor_flatten__"):
+            self.opened.append(f"{path}: {type(leaf).__name__}")
+            for name in leaf.__tensor_flatten__()[0]:
+                self.open(f"{path}.{name}", getattr(leaf, name))
+        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            self._open_dataclass(path, leaf)
+        elif is_object(leaf) and tensors_in(leaf):
+            inside = [(where, value) for where, value in walk(leaf, path) if isinstance(value, (torch.Tensor, *PLAIN))]
+            self.opened.append(f"{path}: {type(leaf).__name__} of {[where for where, _ in inside]}")
+            self.leaves += inside
+            self.in_objects.update(where for where, _ in inside)
+        else:
+            self.leaves.append((path, leaf))
+
+    def _open_dataclass(self, path: str, value: Any) -> None:
+        self.opened.append(f"{path}: {type(value).__name__}")
+        for field in dataclasses.fields(value):
+            inner = flatten_outputs(getattr(value, field.name), f"{path}.{field.name}")
+            self.opened.append(f"{path}.{field.name}: {inner.structure}")
+            self.leaves += inner.leaves
+            self.in_objects |= inner.in_objects
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,13 @@ _DRAWING = frozenset(
 )
 
 
-def _draws(func: Any) -> bool:
+def draws(func: Any) -> bool:
+    """Say whether ``func`` is an operator whose result is random and nothing else."""
     name = func._schema.name.removeprefix("aten::") if isinstance(func, torch._ops.OpOverload) else ""
     return name in _DRAWING and func._schema.is_mutable == name.endswith("_")
 
 
-class _BesideCompilers(TorchDispatchMode):  # type: ignore[misc]
+class BesideCompilers(TorchDispatchMode):  # type: ignore[misc]
     """A mode under which eager loops and conditions, which Dynamo traces, go on as without; what they draw is not seen.
 
     Without the two answers Dynamo would refuse the frames of the program for the rest of the process (2.11 to 2.15).
@@ -43,7 +44,7 @@ class _BesideCompilers(TorchDispatchMode):  # type: ignore[misc]
         return True
 
 
-class RecordedDraws(_BesideCompilers):
+class RecordedDraws(BesideCompilers):
     """Keeps what is drawn while it is active, in ``drawn``."""
 
     def __init__(self) -> None:
@@ -52,12 +53,12 @@ class RecordedDraws(_BesideCompilers):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        if _draws(func):
+        if draws(func):
             self.drawn.append(made.detach().clone())
         return made
 
 
-class RepeatedDraws(_BesideCompilers):
+class RepeatedDraws(BesideCompilers):
     """Gives ``drawn`` in place of what would be drawn, in float64 where it is of floating point.
 
     What does not fit is drawn anew; ``left`` holds what nobody asked for.
@@ -68,7 +69,7 @@ class RepeatedDraws(_BesideCompilers):
         self.left = deque(drawn)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not _draws(func) or not self.left:
+        if not draws(func) or not self.left:
             return func(*args, **(kwargs or {}))
         wide = self.left.popleft()
         if wide.is_floating_point():
@@ -78,4 +79,4 @@ class RepeatedDraws(_BesideCompilers):
         return args[0].copy_(wide) if args[0].shape == wide.shape else func(*args, **(kwargs or {}))
 
 
-__all__ = ["RecordedDraws", "RepeatedDraws"]
+__all__ = ["BesideCompilers", "RecordedDraws", "RepeatedDraws", "draws"]

@@ -6,15 +6,29 @@ offset, ``requires_grad``, device, and which inputs are views of one storage. Th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 
 from pytest_regional._torch import pytree
+from pytest_regional.harness.parity_objects import copy_object, is_object, object_leaves, tensors_in, walk
 from pytest_regional.harness.parity_state import LOW_PRECISION_TO_ANCHOR
 
 FlatTransform = Callable[[torch.Tensor], torch.Tensor]
+
+
+class NoValuesError(ValueError):
+    """A tensor of the program has no values, so nothing could be compared."""
+
+
+def named_leaves(inputs: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+    """Return every leaf of the arguments, and every leaf inside of those that are objects, as reports name them."""
+    call = (tuple(inputs), dict(kwargs or {}))
+    named = [(input_name(path), leaf) for path, leaf in pytree.flatten_with_path(call)[0]]
+    return [*named, *((where, leaf) for name, value in object_leaves(named) for where, leaf in walk(value, name))]
 
 
 class CopiedInputs:
@@ -22,50 +36,106 @@ class CopiedInputs:
 
     def __init__(self) -> None:
         self.arguments: tuple[Any, ...] = ()
+        self.keywords: dict[str, Any] = {}
         self.named: list[tuple[str, torch.Tensor]] = []
         self.leaves: list[tuple[str, torch.Tensor]] = []
+        self.objects: list[tuple[str, Any]] = []
+
+    def now(self) -> dict[str, torch.Tensor]:
+        """Return the tensors by name as they are by now: an object may hold others than it was given with."""
+        inside = [(name, tensor) for path, value in self.objects for name, tensor in tensors_in(value, path)]
+        named = {name: tensor for name, tensor in self.named if name not in self.inside}
+        return {**named, **dict(inside)}
+
+    @functools.cached_property
+    def inside(self) -> frozenset[str]:
+        """The names, when the program is called, of tensors that are inside objects."""
+        return frozenset(name for path, value in self.objects for name, _ in tensors_in(value, path))
 
 
 def input_name(path: tuple[Any, ...]) -> str:
-    """Return how reports name the input at a key path below the tuple of inputs: ``input 1['mask']``."""
-    first, rest = path[0], path[1:]
-    return f"input {first.idx}{pytree.key_string(rest)}"
+    """Return how reports name what stands at a key path below ``(arguments, keywords)``.
+
+    ``input 1['mask']`` is in the second argument, ``input ids`` is the keyword argument ``ids``.
+    """
+    _, which, *rest = path
+    return f"input {which.key if hasattr(which, 'key') else which.idx}{pytree.key_string(rest)}"
 
 
 def copy_inputs(
     inputs: tuple[Any, ...],
     keep: Callable[[torch.Tensor], bool] = lambda tensor: False,
     transform: FlatTransform = torch.clone,
+    kwargs: Mapping[str, Any] | None = None,
 ) -> CopiedInputs:
-    """Copy every tensor of ``inputs`` once; what is no tensor is passed as it is.
+    """Copy every tensor of ``inputs`` and ``kwargs`` once, and the objects that may hold some; others are passed on.
 
     Args:
         inputs: a tuple of pytrees.
         keep: tells which tensors to pass uncopied (parameters given as inputs: the program may rely on identity).
         transform: maps the flat contents of one storage to the new contents, element for element.
-    """
-    storages: dict[int, tuple[Any, torch.Tensor]] = {}
-    copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-    shared = _shared_storages(inputs)
+        kwargs: pytrees by the names of the program's keyword arguments.
 
-    def copy(leaf: Any) -> Any:
+    Raises:
+        UncopyableInputError: an object holds tensors and cannot be copied.
+    """
+    call = (tuple(inputs), dict(kwargs or {}))
+    named = [(input_name(path), leaf) for path, leaf in pytree.flatten_with_path(call)[0]]
+    objects = object_leaves(named)
+    named += [item for name, value in objects for item in walk(value, name)]
+    copier = _Copier(named, keep, transform)
+    result = CopiedInputs()
+    result.arguments, result.keywords = pytree.map_leaves(copier.copy, call)
+    for name, original in named:
+        if id(original) in copier.tensors:
+            argument, leaf = copier.tensors[id(original)]
+            result.named.append((name, argument))
+            result.leaves.append((name, leaf))
+    result.objects = [(name, copier.copy(value)) for name, value in objects]
+    return result
+
+
+class _Copier:
+    """Copies the leaves of one call: what several of them share, storages and objects, stays shared."""
+
+    def __init__(
+        self, named: list[tuple[str, Any]], keep: Callable[[torch.Tensor], bool], transform: FlatTransform
+    ) -> None:
+        self.keep, self.transform = keep, transform
+        self.names = {id(leaf): name for name, leaf in named}
+        self.tensors: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.storages: dict[int, tuple[Any, torch.Tensor]] = {}
+        self.shared = _shared_storages([leaf for _, leaf in named])
+        # What ``copy.deepcopy`` finds here by id it takes for the copy.
+        self.memo: dict[int, Any] = {}
+        for _, leaf in named:
+            if isinstance(leaf, torch.Tensor | torch.nn.Module | torch.Generator):
+                self.memo[id(leaf)] = self.copy(leaf)
+
+    def copy(self, leaf: Any) -> Any:
+        """Return the copy of a leaf, the same one each time."""
+        if id(leaf) in self.memo:
+            return self.memo[id(leaf)]
         if isinstance(leaf, torch.Generator):
             return _copy_generator(leaf)
-        if not isinstance(leaf, torch.Tensor) or keep(leaf):
-            return leaf
-        if id(leaf) not in copies:
-            data = _copy_data(leaf, storages, transform)
-            copies[id(leaf)] = _as_argument(leaf, data, shared)
-        return copies[id(leaf)][0]
+        if isinstance(leaf, torch.Tensor) and not self.keep(leaf):
+            data = _copy_data(leaf, self.storages, self.transform)
+            self.tensors[id(leaf)] = _as_argument(leaf, data, self.shared)
+            for tensor in self.tensors[id(leaf)]:
+                _keep_attributes(leaf, tensor)
+            return self.tensors[id(leaf)][0]
+        return copy_object(self.names[id(leaf)], leaf, self.memo) if is_object(leaf) else leaf
 
-    result = CopiedInputs()
-    result.arguments = pytree.map_leaves(copy, tuple(inputs))
-    for path, original in pytree.flatten_with_path(tuple(inputs))[0]:
-        if id(original) in copies:
-            argument, leaf = copies[id(original)]
-            result.named.append((input_name(path), argument))
-            result.leaves.append((input_name(path), leaf))
-    return result
+
+#: A mark by which Dynamo is told that a tensor stays at one address; no copy of it does.
+_STATIC_ADDRESS = "_dynamo_static_input_type"
+
+
+def _keep_attributes(original: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Give a copy what was set on the original, such as the marks of dynamic sizes; but no tensors."""
+    for name, value in getattr(original, "__dict__", {}).items():
+        if name != _STATIC_ADDRESS and not isinstance(value, torch.Tensor):
+            setattr(tensor, name, copy.copy(value) if isinstance(value, set | dict | list) else value)
 
 
 def _copy_generator(generator: torch.Generator) -> torch.Generator:
@@ -74,9 +144,9 @@ def _copy_generator(generator: torch.Generator) -> torch.Generator:
     return copy
 
 
-def _shared_storages(inputs: tuple[Any, ...]) -> set[int]:
+def _shared_storages(tree: Any) -> set[int]:
     owners: dict[int, set[int]] = {}
-    for _, leaf in pytree.flatten_with_path(tuple(inputs))[0]:
+    for leaf in pytree.flatten(tree)[0]:
         if is_plainly_strided(leaf):
             owners.setdefault(id(leaf.untyped_storage()), set()).add(id(leaf))
     return {storage for storage, tensors in owners.items() if len(tensors) > 1}
@@ -141,13 +211,30 @@ def to_float64(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return copy_inputs(inputs, transform=widen).arguments
 
 
+def require_values(named: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Raise :class:`NoValuesError` for tensors on the meta device, naming them."""
+    names = [name for name, tensor in named if tensor.device.type == "meta"]
+    if names:
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        raise NoValuesError(
+            f"{shown}: on the meta device, where tensors have a shape and no values, so there is nothing to compare. "
+            f"Make inputs on the device under test (regional.randn(...)), and give a module built on the meta device "
+            f"its values first (module.to_empty(device=...), then its weights)."
+        )
+
+
 def has_low_precision(tensors: list[torch.Tensor]) -> bool:
     """Say whether any of ``tensors`` has a dtype that a float64 run would refine."""
     return any(tensor.dtype in LOW_PRECISION_TO_ANCHOR for tensor in tensors)
 
 
 def fresh_inputs(inputs: tuple[Any, ...], seed: int) -> tuple[Any, ...]:
-    """Return inputs of the same layout with other values, on which the same program must run as well.
+    """Return inputs of the same layout with other values: the positional ones of :func:`fresh_call`."""
+    return fresh_call(inputs, {}, seed)[0]
+
+
+def fresh_call(inputs: tuple[Any, ...], kwargs: Mapping[str, Any], seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments of the same layout with other values, on which the same program must run as well.
 
     Floats are a permutation of the old finite values, each drawn in by a random factor of 0.75 to 1: same magnitude and
     signs, never outside the old range, NaN and infinities in place; a mask of two values is only permuted. Integers and
@@ -155,17 +242,19 @@ def fresh_inputs(inputs: tuple[Any, ...], seed: int) -> tuple[Any, ...]:
     rows of a mask stay valid. A sorted vector stays sorted. Integers that share memory with another input stay.
     """
     generator = torch.Generator().manual_seed(seed)
-    copied = copy_inputs(inputs)
-    shared = _shared_storages(copied.arguments)
+    copied = copy_inputs(inputs, kwargs=kwargs)
+    shared = _shared_storages([tensor for _, tensor in copied.named])
     renewed: set[int] = set()
     with torch.no_grad():
-        for _, tensor in copied.named:
+        for name, tensor in copied.named:
             storage = id(tensor.untyped_storage()) if is_plainly_strided(tensor) else None
             if storage is None or (storage in shared and not tensor.is_floating_point()) or id(tensor) in renewed:
                 continue
             renewed.add(id(tensor))
-            _renew(tensor, generator)
-    return copied.arguments
+            # What counts or points, inside an object, fits the rest of it.
+            if name not in copied.inside or tensor.is_floating_point():
+                _renew(tensor, generator)
+    return copied.arguments, copied.keywords
 
 
 def _renew(tensor: torch.Tensor, generator: torch.Generator) -> None:

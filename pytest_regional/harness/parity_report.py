@@ -21,6 +21,7 @@ KINDS = (
     "structure",
     "exception",
     "missing-grad",
+    "overwritten",
 )
 
 
@@ -43,6 +44,7 @@ class ParityReport:
 
     ``compared`` counts the outputs, gradients and mutated tensors whose values were compared; ``worst_ratio`` is the
     largest error over its allowed error, 1.0 being the limit; ``errors`` holds those of each tensor of floats.
+    ``rounding_only`` names tensors that are zero in theory: what they hold is what rounding left.
     """
 
     mismatches: tuple[Mismatch, ...] = ()
@@ -55,6 +57,7 @@ class ParityReport:
     label: str = ""
     rule: str = field(default="", compare=False)
     errors: Mapping[str, Errors] = field(default_factory=dict, compare=False, repr=False)
+    rounding_only: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def ok(self) -> bool:
@@ -66,7 +69,8 @@ class ParityReport:
         verdict = "parity holds" if self.ok else f"{len(self.mismatches)} mismatch{'es' * (len(self.mismatches) > 1)}"
         worst = f", worst error {self.worst_ratio:.3g} of the allowed at {self.worst_where}" if self.worst_where else ""
         about = f"{self.label}: " if self.label else ""
-        return f"{about}{verdict} over {self.compared} compared value(s) at {self.rule}{worst}"
+        noise = f"; rounding only: {_few(self.rounding_only)}" if self.rounding_only else ""
+        return f"{about}{verdict} over {self.compared} compared value(s) at {self.rule}{worst}{noise}"
 
     def describe(self, blame: str | None = None) -> str:
         """Return the whole report for a person: the summary, a paragraph for each mismatch, and who is to blame."""
@@ -99,6 +103,10 @@ class BadProgramError(Exception):
 
 class SelfComparisonError(Exception):
     """Both sides of a comparison are the same memory, so that it could not have failed."""
+
+
+def _few(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def describe_values(evidence: ValueEvidence) -> str:

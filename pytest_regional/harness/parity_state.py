@@ -9,12 +9,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from pytest_regional.harness.parity_objects import (
+    LIMIT,
+    is_object,
+    is_plain_container,
+    snapshots,
+    tensors_in,
+    walk,
+)
 
 LOW_PRECISION_TO_ANCHOR = {
     torch.float32: torch.float64,
@@ -25,6 +34,10 @@ LOW_PRECISION_TO_ANCHOR = {
 }
 _PLAIN = (bool, int, float, complex, str, bytes)
 _HELPER_DEPTH = 3
+#: What ``torch.nn.Module`` keeps its own parameters, buffers and submodules in: reached by their names.
+_REGISTERED = ("_parameters", "_buffers", "_modules")
+_CAPTURED = "captured tensor "
+_MODULE_INTERNALS = frozenset(vars(torch.nn.Module()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,31 +54,92 @@ class ProgramState:
 
     tensors: tuple[StateTensor, ...]
     modules: tuple[tuple[str, torch.nn.Module], ...]
+    objects: tuple[tuple[str, Any], ...] = ()
+
+    def now(self) -> dict[str, torch.Tensor]:
+        """Return the tensors by label as they are by now: attributes and objects may hold others than before."""
+        named = {entry.label: entry.tensor for entry in self.tensors}
+        known = {id(tensor) for tensor in named.values()}
+        held = [item for prefix, module in self.modules for item in _module_tensors(prefix, module)]
+        for label, value in self.objects:
+            inside = tensors_in(value, label, LIMIT)
+            # What was added to a plain list may be a test's notes.
+            held += [item for item in inside if item[0] in named or not is_plain_container(value)]
+        # A tensor that was there before keeps its one label, though several names may lead to it.
+        return {**named, **{label: tensor for label, tensor in held if id(tensor) not in known}}
 
     def is_state(self, tensor: torch.Tensor) -> bool:
         """Say whether ``tensor`` itself is one of the state's tensors (and so must not be copied)."""
         return any(entry.tensor is tensor for entry in self.tensors)
 
 
-def find_state(fn: Any) -> ProgramState:
+def find_state(fn: Any, held: Iterable[tuple[str, Any]] = ()) -> ProgramState:
     """Return the state of a function, module, bound method, partial or callable object.
 
     A module given itself (or as the owner of a bound method) names its parameters plainly; anything reached through a
-    variable or an attribute carries that name as a prefix.
+    variable or an attribute carries that name as a prefix. What a module reaches through callables that were set on the
+    instance, through its hooks, or keeps in a list or dictionary without registering it, is state as well. ``held`` are
+    modules and callables that the program is given as arguments, with their names.
     """
     found: dict[int, StateTensor] = {}
     modules: dict[int, tuple[str, torch.nn.Module]] = {}
-    for prefix, value in _reachable(fn, "", _HELPER_DEPTH, set()):
-        if isinstance(value, torch.nn.Module):
-            for name, module in value.named_modules(prefix=prefix):
-                modules.setdefault(id(module), (name, module))
-        else:
-            found.setdefault(id(value), StateTensor(f"captured tensor {prefix}", value))
+    objects: dict[int, tuple[str, Any]] = {}
+    seen: set[int] = set()
+    own = [(f"{_CAPTURED}{name}", value) for name, value in _held_objects(fn)]
+    inside = [item for label, value in own for item in _inside(label, value, objects)]
+    given = (("", fn), *held)
+    reached = [item for name, value in given for item in _reachable(value, name, _HELPER_DEPTH, seen)]
+    # Modules by the shortest way; then objects: a label by which a tensor is found again after the run is its label.
+    pending = [*(item for item in reached if isinstance(item[1], torch.nn.Module)), *inside, *reached]
+    while pending:
+        label, value = pending.pop(0)
+        prefix = label.removeprefix(_CAPTURED)
+        if not isinstance(value, torch.nn.Module):
+            found.setdefault(id(value), StateTensor(f"{_CAPTURED}{prefix}", value))
+            continue
+        for name, module in value.named_modules(prefix=prefix):
+            if id(module) not in modules:
+                modules[id(module)] = name, module
+                seen.add(id(module))
+                pending += _unregistered(name, module, seen)
     named: dict[int, StateTensor] = {}
     for prefix, module in modules.values():
         for label, tensor in _module_tensors(prefix, module):
             named.setdefault(id(tensor), StateTensor(label, tensor))
-    return ProgramState(tuple({**found, **named}.values()), tuple(modules.values()))
+        for label, value in _attribute_objects(prefix, module):
+            for where, tensor in _inside(label, value, objects):
+                if isinstance(tensor, torch.Tensor):
+                    named.setdefault(id(tensor), StateTensor(where, tensor))
+    return ProgramState(tuple({**found, **named}.values()), tuple(modules.values()), tuple(objects.values()))
+
+
+def _held_objects(fn: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the objects that a callable holds itself: in closures and globals, as arguments of a partial, as owner."""
+    if not isinstance(fn, torch.nn.Module):
+        yield from ((name or "self", value) for name, value in (*_children(fn), ("", fn)) if is_object(value))
+
+
+def _attribute_objects(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(module).items():
+        if name not in _MODULE_INTERNALS and is_object(value):
+            yield f"attribute {prefix}.{name}" if prefix else f"attribute {name}", value
+
+
+def _inside(label: str, value: Any, objects: dict[int, tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield tensors and modules inside an object; note it in ``objects`` where it may hold tensors now or later."""
+    if id(value) in objects:
+        return
+    inside = [item for item in walk(value, label, LIMIT) if isinstance(item[1], torch.Tensor | torch.nn.Module)]
+    if inside or not is_plain_container(value):
+        objects.setdefault(id(value), (label, value))
+    yield from inside
+
+
+def _unregistered(prefix: str, module: torch.nn.Module, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yield modules and tensors that ``module`` reaches past its own parameters, buffers and submodules."""
+    for name, value in vars(module).items():
+        if name not in _REGISTERED and isinstance(value, (Callable, list, tuple, dict)):  # type: ignore[arg-type]
+            yield from _reachable(value, f"{prefix}.{name}".strip("."), _HELPER_DEPTH, seen)
 
 
 def _module_tensors(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -120,11 +194,15 @@ def _function_variables(function: types.FunctionType) -> list[tuple[str, Any]]:
             variables.append((name, cell.cell_contents))
     for name in _global_names(function.__code__):
         value = function.__globals__.get(name)
-        if isinstance(value, torch.nn.Module | torch.Tensor):
+        if isinstance(value, torch.nn.Module | torch.Tensor) or _holds_tensors(value):
             variables.append((name, value))
     if hasattr(function, "__wrapped__"):
         variables.append(("", function.__wrapped__))
     return variables
+
+
+def _holds_tensors(value: Any) -> bool:
+    return is_object(value) and bool(tensors_in(value, limit=LIMIT))
 
 
 @contextmanager
@@ -175,6 +253,7 @@ def preserved(state: ProgramState) -> Iterator[set[str]]:
     """
     saved = [_SavedTensor.of(entry.tensor) for entry in state.tensors]
     attributes = [_Attributes(name, module) for name, module in state.modules]
+    holders = [holder for _, value in state.objects for holder in snapshots(value)]
     changed: set[str] = set()
     for entry in saved:
         if entry.tensor.is_leaf:
@@ -184,6 +263,8 @@ def preserved(state: ProgramState) -> Iterator[set[str]]:
     finally:
         for attribute in attributes:
             changed |= attribute.put_back()
+        for holder in holders:
+            holder.put_back()
         for entry in saved:
             entry.put_back()
 

@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pytest_regional import processes, stacks
+
 from .counters import Counters
+
+#: For what an ended process has left in the pipe.
+_DRAIN_SECONDS = 5.0
 
 
 class ProcessResult(NamedTuple):
@@ -63,8 +68,8 @@ def job_for(function: Callable[..., Any], arguments: tuple[Any, ...], harness: d
     return Job(module, qualname, file, pickled, harness, tuple(p for p in sys.path if p))
 
 
-def call_in_new_process(job: Job, timeout: float | None) -> ProcessResult:
-    """Make the call described by ``job`` in a fresh interpreter.
+def call_in_new_process(job: Job, timeout: float | None) -> tuple[ProcessResult, bool]:
+    """Make the call described by ``job`` in a fresh interpreter; say whether the backend under test compiled there.
 
     Args:
         job: the call, from :func:`job_for`.
@@ -87,12 +92,12 @@ def _run_child(request: Path, answer: Path, timeout: float | None) -> str:
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER")}
     package_parent = str(Path(__file__).resolve().parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_parent, environment.get("PYTHONPATH")]))
+    environment[stacks.VARIABLE] = str(request.with_name("stacks"))
     try:
         done = run_interpreter("pytest_regional.harness._child", [str(request), str(answer)], environment, timeout)
     except subprocess.TimeoutExpired as error:
-        printed = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
         raise NewProcessError(
-            f"the new process did not answer within {timeout:g} s and was killed\n{printed}"
+            f"the new process did not answer within {timeout:g} s and was killed\n{error.stdout!s}"
         ) from None
     return f"exit status {done.returncode}; it printed:\n{done.stdout}"
 
@@ -103,23 +108,42 @@ def run_interpreter(
     """Run ``python -m module`` to its end; what it prints anywhere is its ``stdout``.
 
     Raises:
-        subprocess.TimeoutExpired: the time was up; the process was killed.
+        subprocess.TimeoutExpired: the time was up; the process was killed with all that it had started. Its ``stdout``
+            holds the stacks of their threads, then what was printed.
     """
-    return subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    command = [sys.executable, "-m", module, *arguments]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            printed, _ = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            running = processes.with_all_below(process.pid)
+            shown = stacks.of_processes(running)
+            processes.end(running)
+            printed = _ended(process)
+            raise subprocess.TimeoutExpired(command, timeout or 0, f"{shown}it printed:\n{printed}") from None
+        except BaseException as error:
+            printed = _ended(process)
+            if printed and hasattr(error, "add_note"):  # Python 3.11
+                error.add_note(f"The new process had printed:\n{printed}")
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, printed)
 
 
-def _unpack(answer: dict[str, Any], output: str) -> ProcessResult:
+def _ended(process: subprocess.Popen[str]) -> str:
+    """End ``process`` and all below it; return what they printed."""
+    processes.end(processes.with_all_below(process.pid))
+    try:
+        return process.communicate(timeout=_DRAIN_SECONDS)[0]
+    except subprocess.TimeoutExpired as error:  # something that is not below it writes to its output
+        return error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
+
+
+def _unpack(answer: dict[str, Any], output: str) -> tuple[ProcessResult, bool]:
     kind = answer["kind"]
     if kind == "value":
-        return ProcessResult(answer["value"], Counters(answer["counters"]))
+        return ProcessResult(answer["value"], Counters(answer["counters"])), answer["compiled"]
     if kind == "skip":
         import pytest
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +15,15 @@ from pytest_regional._torch.state import import_compilers
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 
-from . import annotated, isolation
+from . import isolation
+from .call_errors import annotation_errors_alone, refuse_keywords
+from .compiling import CompilesWithBackend
 from .counters import Bound, Counters, bounds_of, check_expectation
 from .device import device_under_test
 from .emulating import check_emulation, emulating
-from .endings import check_fallbacks, check_not_vacuous
+from .endings import check_fallbacks, check_not_vacuous, compiled_something, warn_of_misspelt
 from .inputs import InputFactories
 from .kernel_store import kernels_kept
-from .observer import Observer
 from .on_device import OnDevice
 from .options import CompileOptions
 from .process import ProcessResult, call_in_new_process, job_for
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 DEFAULT_SEED = 20251006
 
 
-class Regional(InputFactories, OnDevice):
+class Regional(CompilesWithBackend, InputFactories, OnDevice):
     """Compile, compare and count with one backend on one device.
 
     Made by the ``regional`` fixture or by :func:`pytest_regional.testing.regional`; use it inside the context it comes
@@ -52,6 +51,7 @@ class Regional(InputFactories, OnDevice):
         folder: this test's compiler caches.
         seed: what the random generators started from.
         options: how :meth:`compile` compiles unless told otherwise.
+        forward_only: whether parity is that of inference, since the backend disclaims ``backward``.
         leaks: after the end, what was left changed and has been put back.
     """
 
@@ -62,12 +62,12 @@ class Regional(InputFactories, OnDevice):
         self.folder = folder
         self.seed = seed
         self.options = options
-        self.observer = Observer(scope=self._capture_scope)
+        self._start_observing()
+        self.forward_only = not spec.supports("backward")
+        self.compiled_before = spec.compiled() if spec.compiled else 0
         self.parity_reports: list[ParityReport | TrainingReport] = []
         self.passes_on_graphs = 0
         self.leaks: tuple[isolation.Leak, ...] = ()
-        self._backends: dict[Any, Callable[..., Any]] = {}
-        self._current = threading.local()
 
     @property
     def backend(self) -> str:
@@ -93,8 +93,10 @@ class Regional(InputFactories, OnDevice):
     ) -> Any:
         """Return ``fn`` (a function or module) compiled with the backend under test.
 
-        What is left out comes from the ``regional_compile`` marker. The Inductor settings hold while this program
-        compiles, its backward included, and nowhere else.
+        Of what ``torch.compile`` made, the program inside is compiled; of a module that was compiled in place, a
+        function is returned. What is left out comes from the
+        ``regional_compile`` marker. The Inductor settings hold while this program compiles, its backward included, and
+        nowhere else.
 
         Raises:
             CompileOptionError: an option that no torch, or not this one, knows.
@@ -110,59 +112,11 @@ class Regional(InputFactories, OnDevice):
         )
         return self.compile_with(fn, options)
 
-    def compile_with(self, fn: Any, options: CompileOptions, eager_regions: frozenset[str] = frozenset()) -> Any:
-        """Compile with explicit options; regions named in ``eager_regions`` lose their annotation first."""
-        import torch
-
-        with options.scope(self.spec.compile_options):
-            # A wrong setting is an error here, at the user's call, not deep inside the first compile.
-            backend = self._backend(options, eager_regions)
-        return torch.compile(fn, backend=backend, dynamic=options.dynamic, fullgraph=options.fullgraph)
-
-    def _backend(self, options: CompileOptions, eager_regions: frozenset[str]) -> Callable[..., Any]:
-        # Dynamo tells backends apart by identity: the same options must give the same object, or it recompiles.
-        identity = (options.identity(), eager_regions)
-        if identity not in self._backends:
-            self._backends[identity] = self._make_backend(options, eager_regions)
-        return self._backends[identity]
-
-    def _make_backend(self, options: CompileOptions, eager_regions: frozenset[str]) -> Callable[..., Any]:
-        inner, taken = self._inner_backend(), self.spec.compile_options
-        keywords = options.backend_keywords(taken)
-
-        def backend_under_test(gm: Any, example_inputs: Any) -> Any:
-            for region in eager_regions:
-                annotated.strip_region(gm, region)
-            with options.scope(taken), self._compiling_with(options):
-                self.observer.note_passes()
-                return inner(gm, example_inputs, **keywords)
-
-        return backend_under_test
-
-    def _inner_backend(self) -> Callable[..., Any]:
-        made = self.spec.factory()
-        if isinstance(made, str):
-            from pytest_regional._torch.backends import registered_backend
-
-            return registered_backend(made)
-        return made
-
-    @contextlib.contextmanager
-    def _compiling_with(self, options: CompileOptions) -> Iterator[None]:
-        outer = getattr(self._current, "options", None)
-        self._current.options = options
-        try:
-            yield
-        finally:
-            self._current.options = outer
-
-    def _capture_scope(self) -> Callable[[], contextlib.AbstractContextManager[None]]:
-        options: CompileOptions | None = getattr(self._current, "options", None)
-        return functools.partial(options.scope, self.spec.compile_options) if options else contextlib.nullcontext
-
     # Running
 
-    def run(self, fn: Any, *inputs: Any, backward: Any = None) -> CompileRecord:
+    def run(
+        self, fn: Any, *inputs: Any, backward: Any = None, kwargs: Mapping[str, Any] | None = None, **unknown: Any
+    ) -> CompileRecord:
         """Compile ``fn``, call it on ``inputs`` and report what happened.
 
         Args:
@@ -170,16 +124,27 @@ class Regional(InputFactories, OnDevice):
             inputs: its arguments, used as they are: in-place changes and ``.grad`` are visible afterwards.
             backward: ``None`` backpropagates random cotangents through every output that requires grad; ``False`` does
                 not; a callable gets the output and returns the scalar to call ``backward()`` on.
-        """
-        return self.observe(self.compile(fn), *inputs, backward=backward)
+            kwargs: its keyword arguments, by name.
+            unknown: nothing; an argument of the program's given as a keyword here is refused with the way to give it.
 
-    def observe(self, compiled: Any, *inputs: Any, backward: Any = None) -> CompileRecord:
+        Raises:
+            AnnotationError: the backend does not understand an annotation of the program.
+            TypeError: a keyword that ``run`` does not have.
+        """
+        refuse_keywords("run", unknown)
+        return self.observe(self.compile(fn), *inputs, backward=backward, kwargs=kwargs)
+
+    def observe(
+        self, compiled: Any, *inputs: Any, backward: Any = None, kwargs: Mapping[str, Any] | None = None, **unknown: Any
+    ) -> CompileRecord:
         """As :meth:`run`, for something compiled already."""
         from .backward import backpropagate
 
+        refuse_keywords("observe", unknown)
         observer = self.observer
         marks = observer.log.mark(), len(observer.graphs), len(observer.sources)
-        output = compiled(*inputs)
+        with annotation_errors_alone():
+            output = compiled(*inputs, **(kwargs or {}))
         backpropagate(output, backward, seed=self.seed)
         return CompileRecord(
             output, observer.graph_records(marks[1]), observer.code(marks[2]), observer.log.counters(marks[0])
@@ -194,30 +159,38 @@ class Regional(InputFactories, OnDevice):
         rtol: float | None = None,
         atol: float | None = None,
         compiled: Callable[[Any], Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        **unknown: Any,
     ) -> ParityReport:
         """Assert that the compiled program is numerically the same as eager, forward and backward.
 
         Args:
             fn: a function or module.
             inputs: its arguments; they are copied, so the program may mutate them.
-            backward: as :meth:`run`.
+            backward: as :meth:`run`; of a backend that disclaims ``backward``, ``None`` compares inference alone.
             level: ``"close"`` (anchored on a float64 run, element by element), ``"dtype"``
                 (``torch.testing.assert_close`` defaults) or ``"bitwise"``.
             rtol: relative tolerance that replaces the level's.
             atol: absolute tolerance that replaces the level's.
             compiled: makes a callable of ``fn``, in place of :meth:`compile`: a pipeline, for one.
+            kwargs: the program's keyword arguments, by name; copied like ``inputs``.
+            unknown: nothing; an argument of the program's given as a keyword here is refused with the way to give it.
 
         Raises:
             ParityError: what differs, where, by how much, and which region is to blame.
             BadProgramError: the program fails in eager.
+            AnnotationError: the backend does not understand an annotation of the program.
+            TypeError: a keyword that ``assert_parity`` does not have.
         """
         from .check import GivenParity, ParityCheck
         from .parity_report import ParityError
 
         __tracebackhide__ = True
-        how = (self, fn, inputs, backward, level, rtol, atol)
+        refuse_keywords("assert_parity", unknown)
+        how, named = (self, fn, inputs, backward, level, rtol, atol), dict(kwargs or {})
+        check = GivenParity(*how, compiled, kwargs=named) if compiled else ParityCheck(*how, kwargs=named)
         try:
-            report = (GivenParity(*how, compiled) if compiled else ParityCheck(*how)).run()
+            report = check.run()
         except ParityError as error:
             self.parity_reports.append(error.report)
             raise
@@ -248,8 +221,8 @@ class Regional(InputFactories, OnDevice):
     def run_pass(self, passes: Any, fn_or_graph: Any, *inputs: Any, **options: Any) -> PassRun:
         """Run a graph pass, or a list of them, on a program; see ``docs/testing-passes.md``.
 
-        Keywords are ``stage`` ("pre_grad", "joint", "post_grad", "graph"), ``backward`` as :meth:`run`, and
-        ``dynamic``, ``fullgraph`` and ``inductor_configs`` as :meth:`compile`.
+        Keywords are ``stage`` ("pre_grad", "joint", "post_grad", "graph"), ``backward`` and ``kwargs`` as :meth:`run`,
+        and ``dynamic``, ``fullgraph`` and ``inductor_configs`` as :meth:`compile`.
         """
         from .graph_passes.running import run_pass
 
@@ -297,12 +270,9 @@ class Regional(InputFactories, OnDevice):
             NewProcessError: the call raised or died there, or took longer than ``timeout`` seconds.
             TypeError: the function or its arguments cannot cross to another process.
         """
-        result = call_in_new_process(job_for(function, arguments, self._for_new_process()), timeout)
-        there = result.counters
+        result, compiled = call_in_new_process(job_for(function, arguments, self._for_new_process()), timeout)
         # What was compiled or loaded there was compiled or loaded by this test.
-        self.observer.called_compiled_region |= bool(
-            there.region_compiles or there.cache_hits or there.region_cache_hits
-        )
+        self.observer.called_compiled_region |= compiled
         return result
 
     def _for_new_process(self) -> dict[str, Any]:
@@ -328,9 +298,18 @@ class Regional(InputFactories, OnDevice):
         isolation.seed_everything(self.seed)
         isolation.clear_folder(self.folder, keep_code=keep_code)
 
+    def compiled_something(self) -> bool:
+        """Say whether the backend under test compiled anything, or loaded what it had compiled."""
+        return compiled_something(self)
+
     def check_fallbacks(self) -> None:
-        """Raise :class:`FallbackError` when anything ran eager that was asked to compile."""
+        """Raise :class:`FallbackError` when anything ran eager that was asked to compile; warn of what nobody asked.
+
+        Warns:
+            AnnotationWarning: an annotation's key is nearly that of a region.
+        """
         __tracebackhide__ = True
+        warn_of_misspelt(self)
         check_fallbacks(self)
 
     def check_not_vacuous(self) -> None:

@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from pytest_regional.harness.parity_report import ParityReport
     from pytest_regional.harness.record import GeneratedSource
     from pytest_regional.harness.regional import Regional
+    from pytest_regional.harness.tolerance import Errors
     from pytest_regional.harness.training.report import TrainingReport
 
-#: Of one test. A fuzz test compiles thousands of graphs; a whole model has thousands of nodes.
-GRAPHS, NODES, SOURCES, CHARACTERS, EVENTS, ERRORS = 12, 400, 12, 60_000, 200, 60
+#: Of one test. A fuzz test compiles thousands of graphs.
+GRAPHS, SOURCES, CHARACTERS, EVENTS, ERRORS = 12, 12, 60_000, 200, 60
+#: Of a training: a model has hundreds of parameters, each compared in each step.
+TRAINING_ERRORS = 5
 
 
 def new_drawer() -> GraphDrawer:
@@ -31,7 +34,7 @@ def details_of(regional: Regional, drawer: GraphDrawer) -> dict[str, Any]:
     """Return what a report shows of the test that ``regional`` was the harness of."""
     observer = regional.observer
     return {
-        "graphs": [_graph(graph) for graph in drawer.graphs],
+        "graphs": [_graph(graph, not regional.spec.supports("regions")) for graph in drawer.graphs],
         "code": [_code(source) for source in observer.sources[-SOURCES:]],
         "timeline": _timeline(observer.log.since()),
         "errors": _errors(regional.parity_reports),
@@ -46,16 +49,20 @@ def _left_out(regional: Regional, drawer: GraphDrawer) -> dict[str, int]:
         "graphs": (drawer.count, GRAPHS),
         "code": (len(observer.sources), SOURCES),
         "timeline": (len(observer.log.since()), EVENTS),
-        "errors": (sum(len(report.errors) for report in regional.parity_reports), ERRORS),
+        "errors": (
+            sum(len(report.errors) for report in regional.parity_reports),
+            len(_errors(regional.parity_reports)),
+        ),
     }
     return {name: number - most for name, (number, most) in kept.items() if number > most}
 
 
-def _graph(graph: DrawnGraph) -> dict[str, Any]:
-    nodes = graph.nodes[:NODES]
+def _graph(graph: DrawnGraph, whole: bool) -> dict[str, Any]:
+    nodes = graph.nodes
     number = {node.name: index for index, node in enumerate(nodes)}
     return {
         "kind": graph.kind,
+        "whole": whole,
         "size": len(graph.nodes),
         "nodes": [
             {
@@ -113,9 +120,18 @@ def _errors(reports: Iterable[ParityReport | TrainingReport]) -> list[dict[str, 
             "allowed": _finite(errors.allowed),
         }
         for report in reports
-        for where, errors in report.errors.items()
+        for where, errors in _shown_errors(report)
     ]
     return found[:ERRORS]
+
+
+def _shown_errors(report: ParityReport | TrainingReport) -> Iterable[tuple[str, Errors]]:
+    """Return all errors of a call; of a training the worst of its first bad step, or of its worst one."""
+    steps = getattr(report, "steps", None)
+    if not steps:
+        return report.errors.items()
+    step = next((step for step in steps if step.mismatches), max(steps, key=lambda step: step.worst_ratio))
+    return [(f"step {step.number}: {where}", errors) for where, errors in step.worst_errors()[:TRAINING_ERRORS]]
 
 
 def _finite(number: float) -> float:

@@ -11,6 +11,7 @@ over allowed error, at most 1e300, or ``None``),
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import PurePosixPath
@@ -79,6 +80,16 @@ def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str
     }
 
 
+def plain(known: dict[str, Any]) -> dict[str, Any]:
+    """Return ``known`` in the types of JSON and no others: what pytest-xdist cannot send ends its worker.
+
+    Raises:
+        TypeError: something else is in it.
+    """
+    data: dict[str, Any] = json.loads(json.dumps(known))
+    return data
+
+
 def _slowest_compiles(regional: Regional) -> list[dict[str, Any]]:
     slowest = sorted(regional.observer.compile_times, key=lambda compiled: -compiled.seconds)[:_KEPT]
     return [{"seconds": round(compiled.seconds, 3), "what": compiled.what} for compiled in slowest]
@@ -94,9 +105,12 @@ def _causes(events: Iterable[Event]) -> dict[str, dict[str, int]]:
 
 def _device_name(name: str) -> str:
     """Return what ``auto`` means here, for a test that never got as far as a device."""
-    from pytest_regional.harness.device import device_under_test
+    from pytest_regional.harness.device import DeviceError, device_under_test
 
-    return device_under_test(name).name
+    try:
+        return device_under_test(name).name
+    except DeviceError:
+        return name  # not on this machine, which is why the test was skipped
 
 
 def suite_of(nodeid: str) -> str:

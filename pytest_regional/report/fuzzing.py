@@ -68,15 +68,20 @@ def _write_group(reporter: Any, name: str, shards: Sequence[dict[str, Any]]) -> 
     unit = shards[0]["unit"]
     reducing = sum(shard["reducing"] for shard in shards) / len(shards)
     beside = f" beside {duration(reducing)} of reducing" if reducing >= 1 else ""
-    bad = sum(shard["bad"] for shard in shards)
+    refused: Counter[str] = sum((Counter(shard["refused"]) for shard in shards), Counter())
     reporter.write_line(
         f"{name}: {plural(examples, unit)} in {duration(seconds)} ({examples / judging:.3g} a second{beside}), "
         f"{met} failed, {plural(len(found), 'new finding')}"
         + (f", {passed_over} passed over as known" if passed_over else "")
-        + (f", {bad} that eager refuses" if bad else "")
+        + (f", {refused.total()} that eager refuses" if refused else "")
         + (", interrupted" if any(shard["interrupted"] for shard in shards) else ""),
         **({"red": True} if found else {}),
     )
+    unclaimed: Counter[str] = sum((Counter(shard["unclaimed"]) for shard in shards), Counter())
+    for name, count in unclaimed.most_common():
+        reporter.write_line(f"  {count} not judged: they need {name}, which the backend disclaims")
+    for reason, count in refused.most_common():
+        reporter.write_line(f"  {count} refused by eager and passed over: {reason}")
 
 
 def _write_findings(reporter: Any, fuzzed: Sequence[Facts]) -> None:

@@ -106,6 +106,7 @@ class ProgressLines:
         self._notes = notes
         self._every = every
         self._over = threading.Event()
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._write, name="regional-progress", daemon=True)
 
     def __enter__(self) -> ProgressLines:
@@ -115,13 +116,21 @@ class ProgressLines:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Write no more."""
+        """Write no more; what stopped the thread is raised here, where no test is taken for it."""
         self._over.set()
         self._thread.join()
         if self._terminal is not sys.stdout:
             self._terminal.close()
+        if self._error is not None:
+            raise self._error
 
     def _write(self) -> None:
+        try:
+            self._write_until_over()
+        except Exception as error:  # noqa: BLE001 - raised again by the thread that waits for this one
+            self._error = error
+
+    def _write_until_over(self) -> None:
         before = ""
         while not self._over.wait(self._every):
             lines = "\n".join(filter(None, (progress_line(self._notes), slow_line(self._notes, self._every))))

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from pytest_regional._text import plural
+
 from . import capabilities
 from .document import BAD
 from .facts import EXPLAINED, Facts
@@ -72,8 +74,11 @@ def _write_totals(reporter: Any, facts: Sequence[Facts]) -> None:
         totals.update(fact["counters"])
     ratios = [ratio for fact in facts if (ratio := _margin(fact)) is not None]
     worst = f"; worst parity margin {max(ratios):.2g} of what is allowed" if ratios else ""
+    # A backend that Inductor has no part in compiles graphs, and never a region.
+    regions = totals["region_compiles"] or totals["region_cache_hits"]
+    graphs = "" if regions else f"{plural(totals['graphs'], 'graph')}, "
     reporter.write_line(
-        f"{totals['region_compiles']} region compiles, {totals['region_cache_hits']} region loads, "
+        f"{graphs}{totals['region_compiles']} region compiles, {totals['region_cache_hits']} region loads, "
         f"{totals['cache_hits']} cache hits, {totals['cache_misses']} misses, {totals['cache_bypasses']} bypasses, "
         f"{totals['recompiles']} recompiles{worst}"
     )

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from tests import warm_process
 
 TOOLS = ("pytest", "pytest_regional", "make", "pip", "python")
 EXECUTED = ("pytest", "pytest_regional")
+QUIET = ("-p", "no:randomly", "-p", "no:cacheprovider")
 SCRIPT_OPTIONS = "--regional-backend=aot_eager"
 #: Neither scripts nor tests of other harnesses use ours, so what that saves of a compile's time is saved here.
 CONFTEST = """\
@@ -35,9 +37,25 @@ def compiles_are_short():
 """
 
 
+#: The program ``pytest``: unlike ``python -m pytest`` it does not look for modules in the working folder.
+PLAIN_PYTEST = """\
+import os
+import sys
+
+sys.path.remove(os.getcwd())
+os.chdir({folder!r})
+
+import pytest
+
+sys.exit(pytest.main())
+"""
+
+
 def run_pytest(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run pytest in ``folder`` as a reader would."""
-    return run_module("pytest", ["-p", "no:randomly", "-p", "no:cacheprovider", *arguments], folder)
+    """Run the command ``pytest`` in ``folder`` as a reader would."""
+    with tempfile.TemporaryDirectory(prefix="plain-") as scratch:
+        Path(scratch, "plain_pytest.py").write_text(PLAIN_PYTEST.format(folder=str(folder)))
+        return run_module("plain_pytest", [*QUIET, *arguments], Path(scratch).resolve())
 
 
 def run_module(module: str, arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -56,7 +74,8 @@ def write_project(blocks: Sequence[Block], folder: Path, replace: str = "") -> P
         DocsError: two blocks with one title, or a replacement that finds nothing.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "pytest.ini").write_text("[pytest]\n")
+    if not any(block.title == "pyproject.toml" for block in blocks):
+        (folder / "pytest.ini").write_text("[pytest]\n")
     old, _, new = replace.partition(" => ")
     replaced = 0
     for block in blocks:
@@ -169,10 +188,14 @@ def check_console(block: Block, blocks: Sequence[Block], folder: Path) -> None:
     """Execute a console block and compare what it prints."""
     write_project(blocks, folder, block.directives.get("replace", ""))
     assert len(block.commands) == 1, f"{block.where}: an executed console block holds one command"
+    as_module = block.commands[0].startswith("python -m ")
     program, *arguments = shlex.split(block.commands[0].removeprefix("python -m "))
     assert program in EXECUTED, f"{block.where}: only {' and '.join(EXECUTED)} can be executed, not {program}"
     assert block.output, f"{block.where}: an executed console block shows output"
-    done = run_pytest(arguments, folder) if program == "pytest" else run_module(program, arguments, folder)
+    if as_module:
+        done = run_module(program, [*(QUIET if program == "pytest" else ()), *arguments], folder)
+    else:
+        done = run_pytest(arguments, folder)
     printed = [_normal(line) for line in (done.stdout + done.stderr).splitlines()]
     patterns = [_normal(line).replace("[", "[[]").replace("...", "*") for line in block.output]
     pytest.LineMatcher(printed).fnmatch_lines(patterns)

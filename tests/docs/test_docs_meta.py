@@ -49,6 +49,27 @@ def test_output_that_is_not_printed(tmp_path):
         check_console(blocks[1], blocks, tmp_path / "project")
 
 
+PROJECT = block('python title="program.py"', "value = 1\n") + block(
+    'python title="tests/test_it.py"', "from program import value\n\n\ndef test_it():\n    assert value\n"
+)
+FOUND = block('toml title="pyproject.toml"', '[tool.pytest.ini_options]\npythonpath = ["."]\n')
+
+
+@pytest.mark.parametrize(
+    ("project", "command", "said"),
+    [
+        (PROJECT, "pytest tests", "No module named 'program'"),
+        (PROJECT, "python -m pytest tests", "1 passed"),
+        (FOUND + PROJECT, "pytest tests", "1 passed"),
+        (FOUND + PROJECT, "python -m pytest tests", "1 passed"),
+    ],
+)
+def test_the_command_pytest_is_not_the_module(tmp_path, project, command, said):
+    """A reader types ``pytest``, which does not look for modules where it is started."""
+    blocks = page(tmp_path, project + block("console", f"$ {command}\n...{said}...\n", "run"))
+    check_console(blocks[-1], blocks, tmp_path / "project")
+
+
 def test_a_replacement_that_finds_nothing(tmp_path):
     file = block('python title="test_right.py"', PASSING)
     blocks = page(tmp_path, file + block("console", "$ pytest\n1 passed\n", "run; replace: absent => present"))

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import faulthandler
+import itertools
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,7 +16,10 @@ from pathlib import Path
 import pytest
 
 from pytest_regional import NewProcessError, VacuousTestError
+from pytest_regional.harness import process
+from pytest_regional.stacks import VARIABLE
 from pytest_regional.testing import regional
+from pytest_regional.timeout import RegionalTimeoutError, time_limit
 
 from .programs import pair, product
 
@@ -34,8 +42,8 @@ def skip():
     pytest.skip("no such device there")
 
 
-def sleep():
-    time.sleep(60)
+def crash():
+    faulthandler._sigsegv()
 
 
 def die():
@@ -104,10 +112,127 @@ def test_a_skip_there_is_a_skip_here():
         r.in_new_process(skip)
 
 
+def hang_in_c(started):
+    """Hold the lock of the interpreter in a loop of C that looks at no signal; another thread of the test waits."""
+    threading.Thread(target=wait_beside, daemon=True).start()
+    Path(started).write_text(str(os.getpid()))
+    all(itertools.repeat(True))
+
+
+def wait_beside():
+    time.sleep(600)
+
+
+def start_one_that_hangs(started):
+    """Wait for an interpreter that hangs, which itself waits for a program of another language."""
+    subprocess.run([sys.executable, "-c", HANGING, str(started)], check=False)
+
+
+def fork_one_that_hangs(started):
+    if os.fork() == 0:
+        hang_in_fork(started)
+    os.wait()
+
+
+def hang_in_fork(started):
+    Path(started).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+HANGING = """
+import subprocess, sys
+
+def far_below():
+    child = subprocess.Popen(["sleep", "600"])
+    open(sys.argv[1], "w").write(str(child.pid))
+    child.wait()
+
+far_below()
+"""
+
+
+def state(number):
+    """Return the state of a process as proc(5) has it: ``Z`` is dead, and its parent has not looked."""
+    stat = Path("/proc", number, "stat")
+    return stat.read_text().rpartition(")")[2].split()[0] if stat.exists() else "gone"
+
+
+def end_time_when_there(file):
+    """Have the time limit of a test be over a moment after ``file`` is there: no clock says when a process hangs."""
+
+    def wait():
+        while not file.exists() or not file.read_text():
+            time.sleep(0.05)
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGALRM)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 @pytest.mark.usefixtures("real_interpreter")
-def test_a_hang_is_killed():
-    with quiet() as r, pytest.raises(NewProcessError, match="did not answer within"):
-        r.in_new_process(sleep, timeout=1)
+@pytest.mark.skipif(not Path("/proc/uptime").exists(), reason="processes are seen on Linux alone")
+class TestAHang:
+    """What is said of one when the time of the test is over."""
+
+    def said_of(self, function, started):
+        end_time_when_there(started)
+        with quiet() as r, pytest.raises(RegionalTimeoutError) as caught, time_limit(600):
+            r.in_new_process(function, started)
+        notes = getattr(caught.value, "__notes__", [])
+        return "\n".join([str(caught.value), *notes])
+
+    def test_in_code_of_another_language_shows_its_stack(self, tmp_path):
+        shown = self.said_of(hang_in_c, tmp_path / "started")
+        assert "in hang_in_c" in shown
+        assert shown.index("in hang_in_c") < shown.index("in wait_beside") < shown.index("in said_of")
+        assert "runpy" not in shown
+        assert "in _answer" not in shown
+
+    @pytest.mark.parametrize(
+        ("function", "where"), [(start_one_that_hangs, "far_below"), (fork_one_that_hangs, "hang_in_fork")]
+    )
+    def test_shows_what_it_started_and_ends_it(self, tmp_path, function, where):
+        shown = self.said_of(function, tmp_path / "started")
+        assert f"in {function.__name__}" in shown
+        assert f"in {where}" in shown
+        assert state((tmp_path / "started").read_text()) in ("gone", "Z")
+
+
+HANGS = """
+import subprocess, sys, time
+from pytest_regional.stacks import write_when_asked
+
+def waits():
+    print("printed before", flush=True)
+    time.sleep(600)
+
+write_when_asked()
+waits()
+"""
+
+
+@pytest.mark.usefixtures("real_interpreter")
+def test_what_does_not_end_in_time_shows_its_stack_and_output(tmp_path):
+    Path(tmp_path, "hangs.py").write_text(HANGS)
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": paths, VARIABLE: str(tmp_path / "stacks")}
+    with pytest.raises(subprocess.TimeoutExpired) as late:
+        process.run_interpreter("hangs", [], environment, 8)
+    assert "in waits" in late.value.stdout
+    assert "it printed:\nprinted before" in late.value.stdout
+
+
+@pytest.mark.usefixtures("real_interpreter")
+def test_a_call_that_does_not_end_in_time_is_killed():
+    with quiet() as r, pytest.raises(NewProcessError, match="did not answer within 1 s and was killed"):
+        r.in_new_process(wait_beside, timeout=1)
+
+
+@pytest.mark.usefixtures("real_interpreter")
+def test_a_crash_shows_its_stack():
+    with quiet() as r, pytest.raises(NewProcessError, match="without an answer\nexit status -11") as caught:
+        r.in_new_process(crash)
+    assert "in crash" in str(caught.value)
 
 
 def test_a_death_is_reported():

@@ -286,12 +286,12 @@ BACKENDS = (
     Mutant(
         "latest_first",
         "independent ops and partitions run in the opposite order",
-        patches=_one("partition:_topological", _latest_first),
+        patches=_one("schedule:_topological", _latest_first),
     ),
     Mutant(
         "as_scheduled",
         "ops that could be in several partitions are in the first",
-        patches=_one("partition:place_in_program_order", _as_scheduled),
+        patches=_one("schedule:place_in_program_order", _as_scheduled),
     ),
     Mutant(
         "inputs_reversed",
@@ -364,7 +364,7 @@ BACKENDS = (
     Mutant(
         "newest_first",
         "entries of one key are tried in the opposite order",
-        patches=_one("caching.local:LocalStore.candidates", _newest_first),
+        patches=_one("caching.local:EntryFiles.candidates", _newest_first),
     ),
     Mutant(
         "chatty", "every compile warns of nothing", patches=_one("regional_inductor:warn_of_unknown_regions", _chatty)

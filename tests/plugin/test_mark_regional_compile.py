@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 TORCH = "--regional-backend=torch"
 
@@ -17,7 +18,24 @@ TORCH = "--regional-backend=torch"
         ("requires=3", "*requires must be a name or a tuple of names*"),
         ("inductor_configs=[1]", "*inductor_configs must be a dict*"),
         ("pre_grad_pass_timing='erly'", "*unknown pre_grad_pass_timing 'erly'. Did you mean 'early'*"),
+        (
+            "inductor_configs={'max_autotun': True}",
+            "*unknown Inductor setting 'max_autotun'. Did you mean 'max_autotune'*",
+        ),
+        ("inductor_configs={'max_autotune': 'yes'}", "*max_autotune is True or False, not 'yes'*"),
         ("backend='tourch'", "*unknown backend 'tourch'. Did you mean 'torch'*"),
+        ("backend='torch,inductor'", "*backend must be a name or a tuple of names, not 'torch,inductor'*"),
+        ("backend=()", "*backend is empty: name at least one*"),
+        ("backend='no.such.module:backend'", "*test_it: backend 'no.such.module:backend' could not be loaded*"),
+        ("device='cdua'", "*test_it: regional_compile: unknown device 'cdua'. Did you mean 'cuda'*Known: auto, cpu*"),
+        ("device='gpu'", "*unknown device 'gpu'. Did you mean 'cuda'*"),
+        ("device='h100'", "*unknown device 'h100'. Did you mean 'cuda-emulated:h100'*"),
+        ("device='mps'", "*unknown device 'mps'. Known: auto, cpu*"),
+        ("device=('cpu', 'cpu')", "*device lists cpu twice*"),
+        ("device=3", "*device must be a name or a tuple of names*"),
+        ("requires='region'", "*unknown capability 'region'. Did you mean 'regions'*"),
+        ("device_requires='memory'", "*test_it: regional_compile: device requirement 'memory'*"),
+        ("pre_grad_pass_timing=['late']", "*unknown pre_grad_pass_timing ?'late'?*Known: default, early, late*"),
     ],
 )
 def test_a_wrong_mark_is_a_usage_error_that_names_the_test(downstream, mark, message):
@@ -32,6 +50,80 @@ def test_a_wrong_mark_is_a_usage_error_that_names_the_test(downstream, mark, mes
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([message])
     result.stderr.no_fnmatch_line("*Traceback*")
+
+
+WRONG_AND_RIGHT = """
+    @pytest.mark.regional_compile(device="gpu")
+    def test_wrong(regional):
+        pass
+
+    @pytest.mark.regional_compile(device="gpu")
+    class TestWrong(__import__("unittest").TestCase):
+        def test_method(self):
+            pass
+
+    @pytest.mark.regional_compile(expects_regions=False)
+    def test_right(regional):
+        pass
+"""
+
+
+def test_with_workers_a_wrong_mark_is_an_error_of_its_test_alone(downstream):
+    result = downstream(WRONG_AND_RIGHT, "--regional-backend=aot_eager", "-n2", subprocess=True)
+    result.assert_outcomes(passed=1, errors=2)
+    result.stdout.fnmatch_lines(["*test_wrong: regional_compile: unknown device 'gpu'. Did you mean 'cuda'*"])
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+
+
+MISSING = """
+    @pytest.mark.regional_compile(device="cuda")
+    def test_missing(regional):
+        pass
+
+    @pytest.mark.regional_compile(device=("cpu", "cuda"), expects_regions=False)
+    def test_two(regional):
+        pass
+
+    @pytest.mark.regional_compile(device="cuda")
+    class TestMissing(__import__("unittest").TestCase):
+        def test_method(self):
+            pass
+
+    @pytest.mark.regional_compile(expects_regions=False)
+    def test_right(regional):
+        pass
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU: the skip is for those that have none")
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["serial", "n2"])
+def test_a_device_that_is_not_there_is_a_skip(downstream, workers):
+    options = ("--regional-backend=aot_eager", "--regional-device=cpu", "--regional-report=r.json", *workers)
+    result = downstream(MISSING, *options, subprocess=bool(workers))
+    result.assert_outcomes(passed=2, skipped=3)
+    result.stdout.fnmatch_lines(["suite *aot_eager (cpu) *aot_eager (cuda)*", "it *2 passed *3 skipped*"])
+    result.stdout.fnmatch_lines(
+        ["SKIPPED *device 'cuda' was asked for, but torch * finds no usable GPU here; 'cuda-emulated'*"]
+    )
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+    result.stdout.no_fnmatch_line("*reporting errors*")
+
+
+def test_what_a_mark_raises_unforeseen_names_the_test(downstream):
+    result = downstream(
+        """
+        class Odd(str):
+            def __hash__(self):
+                raise RuntimeError("no hash")
+
+        @pytest.mark.regional_compile(backend=Odd("torch"))
+        def test_it(regional):
+            pass
+        """,
+        TORCH,
+    )
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*test_it: pytest-regional could not read the test's marks", "*RuntimeError: no hash"])
 
 
 def test_wrong_marks_are_errors_with_the_plugin_off_too(downstream):
@@ -176,6 +268,21 @@ def test_the_fixture_without_the_mark_says_what_is_missing(downstream):
     )
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*the regional fixture needs @pytest.mark.regional_compile*"])
+
+
+@pytest.mark.parametrize("mark", ["regional_complie", "regional", "regional_compiled", "regional_compilation"])
+def test_a_misspelt_mark_is_named(downstream, mark):
+    result = downstream(
+        f"""
+        @pytest.mark.{mark}
+        def test_it(regional):
+            pass
+        """,
+        TORCH,
+    )
+    result.assert_outcomes(errors=1, warnings=1)  # pytest's own, of an unknown mark
+    named = f"The test has the mark '{mark}': did you mean 'regional_compile'?"
+    result.stdout.fnmatch_lines([f"*{named if mark != 'regional' else 'the regional fixture needs'}*"])
 
 
 def test_every_test_is_isolated(downstream):

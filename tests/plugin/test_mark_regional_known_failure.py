@@ -52,6 +52,10 @@ def test_the_torch_range(downstream, specifier, outcome):
         ("'aot_eger', reason='r'", "*unknown backend 'aot_eger'. Did you mean 'aot_eager'*"),
         ("'aot_eager', reason='r', torc='>=2'", "*unknown keyword 'torc'. Did you mean 'torch'*"),
         ("'aot_eager', reason='r', torch='new'", "*'new' is no version specifier*"),
+        ("'aot_eager', reason='r', torch=2.13", "*torch=2.13 is no version specifier*"),
+        ("'aot_eager', reason='r', strict='no'", "*strict must be True or False, not 'no'*"),
+        ("('aot_eager', 'torch'), reason='r'", "*backend must be the name of one backend*"),
+        ("'aot_eager', reason=3", "*reason must say what fails*"),
     ],
 )
 def test_a_wrong_mark_is_a_usage_error(downstream, mark, message):

@@ -125,6 +125,149 @@ def test_an_entry_point(downstream, pytester):
     unknown.stderr.fnmatch_lines(["*Did you mean 'installed'*"])
 
 
+TORCH_BACKENDS = """
+from torch._dynamo.backends.common import aot_autograd
+from functorch.compile import make_boxed_func
+
+def compile_graph(gm, inputs):
+    return make_boxed_func(gm.forward)
+
+def whole(gm, inputs):
+    return aot_autograd(fw_compiler=compile_graph, bw_compiler=compile_graph)(gm, inputs)
+
+def broken():
+    raise ImportError("no such library")
+"""
+
+
+@pytest.fixture
+def registered(pytester):
+    """Install a package that names backends for torch.compile, and nothing for tests."""
+    pytester.makepyfile(theirs=TORCH_BACKENDS)
+    pytester.makepyfile(unimportable="raise ImportError('a library is missing')")
+    info = pytester.mkdir("theirs-1.0.dist-info")
+    info.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    info.joinpath("entry_points.txt").write_text(
+        "[torch_dynamo_backends]\nwholesale = theirs:whole\nunimportable = unimportable:thing\n"
+    )
+
+
+def test_a_name_that_torch_compile_takes(downstream, registered):
+    """It claims nothing about regions, and has to have been handed a graph."""
+    result = downstream(
+        """
+        @pytest.mark.regional_compile
+        def test_parity(regional):
+            assert regional.backend == "wholesale"
+            regional.assert_parity(plain, *pair(regional))
+
+        @pytest.mark.regional_compile
+        def test_vacuous(regional):
+            regional.compile(plain)
+
+        @pytest.mark.regional_compile
+        def test_empty_graph(regional):
+            regional.compile(lambda x: x)(regional.randn(3))
+
+        @pytest.mark.regional_compile(requires=("regions",))
+        def test_regions(regional):
+            pass
+        """,
+        "--regional-backend=wholesale",
+    )
+    result.assert_outcomes(passed=1, failed=2, skipped=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*VacuousTestError: no graph was compiled and none was loaded with backend 'wholesale'*Was nothing called?*",
+            "*graphs, 0 region compiles, 0 region loads*",
+            "SKIPPED * backend 'wholesale' disclaims regions: a backend that torch.compile knows by name*",
+        ]
+    )
+
+
+@pytest.mark.parametrize("name", ["eager", "aot_eager_decomp_partition", "cudagraphs"])
+def test_a_name_that_torch_has_itself(downstream, name):
+    result = downstream(
+        "@pytest.mark.regional_compile(expects_regions=False)\ndef test_it(regional):\n    pass\n",
+        f"--regional-backend={name}",
+    )
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([f"*regional: backend {name};*"])
+
+
+def test_our_name_for_torch_compile_is_the_reference(downstream):
+    downstream(PARITY, "-s", "--regional-backend=regional").stdout.fnmatch_lines(["*ran on reference*"])
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("wholesail", "*unknown backend 'wholesail'. Did you mean 'wholesale'?*Known: *wholesale*"),
+        ("cudagraph", "*unknown backend 'cudagraph'. Did you mean 'cudagraphs'?*torch.compile also has *cudagraphs*"),
+        ("unimportable", "*backend 'unimportable' could not be loaded: ImportError: a library is missing*"),
+    ],
+)
+def test_names_for_torch_compile_are_offered(downstream, registered, value, message):
+    result = downstream(PARITY, f"--regional-backend={value}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([message])
+    result.stderr.no_fnmatch_line("*Traceback*")
+
+
+def test_names_for_torch_compile_are_listed(downstream, registered):
+    result = downstream(PARITY, "--regional-list-backends")
+    result.stdout.fnmatch_lines(
+        [
+            "wholesale  (theirs:whole, of theirs, registered with torch.compile)",
+            "    claims * capabilities",
+            "    - *: a backend that torch.compile knows by name is not taken*",
+        ]
+    )
+    result.stdout.fnmatch_lines(["unimportable  (*", "    cannot be used: *a library is missing*"])
+
+
+def test_what_its_import_changes_is_no_tests_doing(downstream, pytester, registered):
+    pytester.makepyfile(
+        theirs=TORCH_BACKENDS + "\nimport torch._dynamo.config\ntorch._dynamo.config.recompile_limit = 3\n"
+    )
+    result = downstream(
+        """
+        import torch._dynamo.config
+        _before = torch._dynamo.config.recompile_limit
+
+        @pytest.mark.parametrize("number", [1, 2])
+        @pytest.mark.regional_compile
+        def test_it(regional, number):
+            assert torch._dynamo.config.recompile_limit == 3
+            regional.assert_parity(plain, *pair(regional))
+        """,
+        "--regional-backend=wholesale",
+        "-W",
+        "error",
+        subprocess=True,
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_a_plain_callable_that_compiles_graphs_is_told_how_to_say_so(downstream, pytester):
+    """It is taken to claim everything; where it was handed graphs and no region was compiled, it may have none."""
+    pytester.makepyfile(theirs=TORCH_BACKENDS)
+    result = downstream(PARITY, "--regional-backend=theirs:whole")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*no region was compiled*backend 'whole' was handed * If it compiles graphs, not regions*disclaims = { regions*"
+        ]
+    )
+    pytester.makepyprojecttoml(
+        """
+        [tool.pytest-regional.backends.whole]
+        disclaims = { regions = "it compiles graphs" }
+        """
+    )
+    downstream(PARITY, "--regional-backend=theirs:whole").assert_outcomes(passed=1)
+
+
 def test_help_marks_and_fixtures_tell_everything(pytester):
     from pytest_regional.options import OPTIONS
 

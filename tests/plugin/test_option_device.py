@@ -35,6 +35,7 @@ def test_ini(downstream, pytester):
     ("value", "message"),
     [
         ("cdua", "*unknown device 'cdua'. Did you mean 'cuda'*Known: auto, cpu, cuda*"),
+        ("gpu", "*unknown device 'gpu'. Did you mean 'cuda'*"),
         ("cpu,cpu", "*cpu is listed twice*"),
     ],
 )

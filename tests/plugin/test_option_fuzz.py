@@ -247,3 +247,53 @@ def test_a_budget_that_is_none_is_a_usage_error(downstream, option, message, bac
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([message])
+
+
+#: The first of every so many programs writes to a leaf that wants a gradient, which eager refuses.
+REFUSED = """
+    from pytest_regional.fuzz.arguments import TensorInput
+    from pytest_regional.fuzz.program import Program, Step
+
+    def programs(seed):
+        while True:
+            yield Program((TensorInput((4,), requires_grad=True),), (Step("add_number_", (0,), (("value", 1.0),)),), (0,))
+            for value in range({others}):
+                yield Program((TensorInput((4,)),), (Step("neg", (0,), (), (1,)),), (1,), training=False)
+
+    @pytest.mark.regional_compile(expects_regions=False)
+    def test_any(regional_fuzz):
+        regional_fuzz.run("full", draw=programs, laws=("compiles", "parity"))
+"""
+
+
+@pytest.mark.parametrize(("others", "budget", "ended"), [(5, 6, {"passed": 1}), (0, 6, {"failed": 1})])
+def test_a_program_that_eager_refuses_is_passed_over_and_too_many_are_an_error(downstream, others, budget, ended):
+    result = fuzzed(downstream, REFUSED.format(others=others), f"--regional-fuzz={budget}")
+
+    result.assert_outcomes(**ended)
+    count = budget // (others + 1)
+    result.stdout.fnmatch_lines(
+        [
+            *([f"*RefusedProgramsError: eager refuses {count} of {budget} programs*"] if "failed" in ended else []),
+            f"*{budget} programs in *, {count} that eager refuses",
+            f"  {count} refused by eager and passed over: forward: RuntimeError: a leaf Variable that requires grad *",
+        ]
+    )
+
+
+CAMPAIGN = """
+    @pytest.mark.regional_compile(expects_regions=False)
+    def test_any(regional_fuzz):
+        regional_fuzz.run("full", laws=("compiles", "parity", "counters"))
+"""
+
+
+def test_a_backend_that_claims_nothing_is_given_nothing_else_and_an_audit_gives_it_everything(downstream):
+    options = {"backend": "tests.splitting_backend:BARE"}
+    result = fuzzed(downstream, CAMPAIGN, "--regional-fuzz=20", "--regional-seed=3", **options)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["bare (cpu), *: 20 programs in *, 0 failed, 0 new findings"])
+
+    audit = fuzzed(downstream, CAMPAIGN, "--regional-fuzz=5", "--regional-seed=3", "--regional-audit", **options)
+    audit.assert_outcomes(failed=1)
+    audit.stdout.fnmatch_lines(["*compiles (run): RefusedError at tests.splitting_backend:*"])

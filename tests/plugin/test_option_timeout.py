@@ -31,6 +31,50 @@ def test_a_hang(downstream, pytester, source):
     )
 
 
+def test_a_hang_in_a_new_process_shows_where_it_is(downstream, real_interpreter):
+    """The test's own code first, then what it waited in; threads of pytest's and of this plugin's last."""
+    result = downstream(
+        """
+        import os, pathlib, signal, threading, time
+
+        def waits(file):
+            file.touch()
+            time.sleep(600)
+
+        def of_the_test(file):
+            while not file.exists():
+                time.sleep(0.1)
+            time.sleep(1)
+            os.kill(os.getpid(), signal.SIGALRM)  # as if the time were over: how long an import takes nobody knows
+            time.sleep(600)
+
+        @pytest.mark.regional_compile(expects_regions=False)
+        def test_hangs(regional, tmp_path):
+            threading.Thread(target=of_the_test, args=(tmp_path / "hangs",), daemon=True).start()
+            regional.in_new_process(waits, tmp_path / "hangs")
+        """,
+        "--regional-backend=aot_eager",
+        "--regional-timeout=500",
+        "-W",
+        "ignore",
+        subprocess=True,
+    )
+    result.assert_outcomes(failed=1)
+    text = result.stdout.str()
+    order = [
+        "Process ",
+        "in waits",
+        "Thread MainThread:",
+        "in test_hangs",
+        "in of_the_test",
+        "Thread regional-progress:",
+    ]
+    places = [text.index(part, text.index("still running after")) for part in order]
+    assert places == sorted(places)
+    assert "pytest_pyfunc_call" not in text[places[0] :]
+    assert "in interrupt" not in text[places[0] :]
+
+
 def test_a_hang_inside_a_parity_check_is_not_taken_for_the_programs_own_error(downstream):
     result = downstream(
         """

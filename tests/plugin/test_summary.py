@@ -85,7 +85,9 @@ def test_it_is_not_shown_otherwise(downstream):
     result.stdout.no_fnmatch_line("*regional: what was compiled*")
 
 
-def test_a_capability_whose_tests_all_fail_is_most_likely_absent(downstream):
+def test_a_capability_whose_tests_all_fail_is_most_likely_absent(downstream, pytester):
+    pytester.makepyfile(mine_backend="from torch._dynamo.backends.debugging import aot_eager as mine")
+    pytester.syspathinsert()
     source = """
         @pytest.mark.parametrize("passes", [0, 0])
         @pytest.mark.regional_compile(requires=("rng",), expects_regions=False)
@@ -105,15 +107,64 @@ def test_a_capability_whose_tests_all_fail_is_most_likely_absent(downstream):
         def test_sizes(regional):
             pass
     """
-    result = downstream(source, "--regional-backend=aot_eager")
+    result = downstream(source, "--regional-backend=aot_eager,mine_backend:mine")
 
-    declared = "declare it absent if it is: [[]tool.pytest-regional.backends.aot_eager] disclaims = { %s = *}*"
+    declared = "declare it absent if it is: [[]tool.pytest-regional.backends.mine] disclaims = { rng = *}*"
+    defect = "the backend is built in and claims it, so this is a defect to report"
     result.stdout.fnmatch_lines(
         [
             "*regional conformance*",
             "backward of aot_eager: 2 of 4 tests that need it failed; it is there, with defects",
-            f"mutation of aot_eager: the only test that needs it failed; {declared % 'mutation'}",
-            f"rng of aot_eager: all 2 tests that need it failed; {declared % 'rng'}",
+            f"mutation of aot_eager: the only test that needs it failed; {defect}",
+            f"rng of aot_eager: all 2 tests that need it failed; {defect}",
+            "backward of mine: 2 of 4 tests that need it failed; it is there, with defects",
+            "mutation of mine: the only test that needs it failed; one test does not say whether it is absent or has *",
+            f"rng of mine: all 2 tests that need it failed; {declared}",
         ]
     )
     result.stdout.no_fnmatch_line("dynamic_shapes of*")
+
+
+ENDINGS = """
+    def wrong(x):
+        y = block(x, x.T)
+        return y + 1 if torch.compiler.is_compiling() else y
+
+    @pytest.mark.regional_compile
+    def test_p(regional):
+        regional.assert_parity(wrong, regional.randn(8, 8))
+
+    @pytest.mark.regional_compile
+    def test_c(regional):
+        with regional.expect(region_compiles=3):
+            regional.run(block, *pair(regional))
+
+    @pytest.mark.regional_compile
+    def test_n(regional):
+        with regional.no_compile():
+            regional.run(block, *pair(regional))
+
+    @pytest.mark.regional_compile
+    def test_v(regional):
+        pass
+
+    @pytest.mark.regional_compile
+    def test_u(regional):
+        regional.counters.region_compile
+"""
+
+
+def test_lines_of_failed_tests_begin_with_what_happened(downstream, monkeypatch):
+    """Of 80 columns the path of a module, ``pytest_regional.harness.parity_report``, leaves nothing for the message."""
+    monkeypatch.setenv("COLUMNS", "80")
+    result = downstream(ENDINGS, "--regional-backend=torch", "--regional-device=cpu", "-rf")
+
+    lines = {line.split()[1].partition("::")[2]: line for line in result.outlines if line.startswith("FAILED")}
+    assert {name: line.partition(" - ")[2][:44] for name, line in lines.items()} == {
+        "test_p": "ParityError: 2 mismatches over 2 compared va",
+        "test_c": "CounterExpectationError: region_compiles: ex",
+        "test_n": "CompileForbiddenError: Dynamo compiled block",
+        "test_v": "Failed: VacuousTestError: no region was comp",
+        "test_u": "UnknownCounterError: unknown counter 'region",
+    }
+    assert max(map(len, lines.values())) <= 80

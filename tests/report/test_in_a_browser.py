@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from pytest_regional.report.files import write_report
-from tests.report.test_page import sample
+from tests.report.test_boxes import layers
+from tests.report.test_document import fact, report
+from tests.report.test_page import DETAILS, sample
 from tests.warm_process import run_module
 
 selenium = pytest.importorskip("selenium", reason="selenium is not installed; pip install 'pytest-regional[dev]'")
@@ -177,7 +179,7 @@ def test_a_graph_is_drawn_and_moves(browser, page):
     webdriver.ActionChains(browser).move_to_element(graph).click_and_hold().move_by_offset(40, 20).release().perform()
     assert graph.get_dom_attribute("viewBox") != whole
     click(browser, nodes[3])
-    assert "add: aten.add.Tensor; region b, partition 2; takes x; waits for sin" in test.text
+    assert "add: aten.add.Tensor; region b, partition 2, compiled; takes x; waits for sin" in test.text
 
 
 def test_code_stands_beside_its_events(browser, page):
@@ -256,3 +258,72 @@ def test_screenshots(browser, real_page, tmp_path, name, size):
     if kept:
         Path(kept).mkdir(parents=True, exist_ok=True)
         shutil.copy(picture, kept)
+
+
+@pytest.fixture(scope="module")
+def page_of_a_model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "report.html"
+    nodes = layers(40)
+    code = "\n".join(
+        [*(f"# line {number}" for number in range(1, 200)), "    extern_kernels.mm(a, b)", "    return ()"]
+    )
+    details = {
+        **DETAILS,
+        "graphs": [{"kind": "forward", "size": len(nodes), "nodes": nodes}],
+        "code": [{**DETAILS["code"][0], "text": code, "events": [{"line": 200, "kind": "extern", "ops": "aten.mm"}]}],
+    }
+    failure = "\n".join(
+        [*(f"    source line {number}" for number in range(300)), "E   ParityError: wrong", "E    - worst", "x"]
+    )
+    write_report(report({**fact("t.py::model", "failed"), "details": details, "failure": failure}), path)
+    return path
+
+
+def test_a_large_graph_is_boxes_that_open(browser, page_of_a_model):
+    (test,) = open_tests(opened(browser, page_of_a_model))
+    (overview,) = test.find_elements(By.CSS_SELECTOR, "svg.graph")
+    boxes = overview.find_elements(By.CSS_SELECTOR, "g.node")
+    assert [box.text for box in boxes[:4]] == ["inputs: 1 value", "eager: 1 node", "mlp, 1: 3 nodes", "eager: 2 nodes"]
+    assert "region mlp, partition 1: compiled, 3 nodes" in test.find_element(By.CSS_SELECTOR, "ul.key").text
+    assert "eager, not compiled: 80 nodes" in test.find_element(By.CSS_SELECTOR, "ul.key").text
+
+    browser.execute_script("arguments[0].dispatchEvent(new MouseEvent('click', {bubbles: true}))", boxes[2])
+    (section,) = test.find_elements(By.CSS_SELECTOR, ".opened")
+    assert "region mlp, partition 1, compiled: 3 nodes" in section.text
+    inside = section.find_elements(By.CSS_SELECTOR, "g.node")
+    styles = [one.get_attribute("class").split()[1] for one in inside]
+    assert styles == ["plain", "compiled", "compiled", "compiled", "plain"]
+
+    click(browser, test.find_element(By.XPATH, ".//summary[text()='The 83 boxes as a list']"))
+    button = test.find_elements(By.CSS_SELECTOR, ".boxes button")[2]
+    assert button.get_attribute("aria-expanded") == "true"
+    button.send_keys(Keys.ENTER)  # without a mouse
+    assert test.find_elements(By.CSS_SELECTOR, ".opened") == []
+    assert complaints(browser) == []
+
+
+def test_a_failure_opens_at_its_error_lines_and_code_at_its_first_event(browser, page_of_a_model):
+    (test,) = open_tests(opened(browser, page_of_a_model))
+
+    def is_seen(element, inside):
+        box, line = inside.rect, element.rect
+        return box["y"] <= line["y"] < box["y"] + box["height"]
+
+    failure = test.find_element(By.CSS_SELECTOR, ".failure")
+    errors = test.find_elements(By.CSS_SELECTOR, ".error-line")
+    assert [error.text.strip() for error in errors] == ["E   ParityError: wrong", "E    - worst"]
+    assert is_seen(errors[0], failure)
+    assert not is_seen(failure.find_element(By.TAG_NAME, "span"), failure)
+    click(browser, test.find_element(By.XPATH, ".//button[starts-with(text(), 'Code')]"))
+    code = test.find_element(By.CSS_SELECTOR, "[role=tabpanel]:not([hidden]) pre")
+    assert is_seen(code.find_element(By.CSS_SELECTOR, ".event"), code)
+
+
+def test_a_backend_without_regions_is_not_said_to_leave_graphs_eager(browser, tmp_path):
+    nodes = [{**one, "region": None, "partition": None} for one in DETAILS["graphs"][0]["nodes"]]
+    details = {**DETAILS, "graphs": [{**DETAILS["graphs"][0], "whole": True, "nodes": nodes}]}
+    write_report(report({**fact("t.py::whole"), "details": details}), tmp_path / "report.html")
+    (test,) = open_tests(opened(browser, tmp_path / "report.html"))
+    key = test.find_element(By.CSS_SELECTOR, "ul.key").text
+    assert "handed to the backend as one graph: 3 nodes" in key
+    assert "eager" not in key

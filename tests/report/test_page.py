@@ -36,7 +36,7 @@ NODES = [
     node("output", "output", [2, 3]),
 ]
 DETAILS = {
-    "graphs": [{"kind": "forward", "size": 5, "nodes": NODES}],
+    "graphs": [{"kind": "forward", "whole": False, "size": 5, "nodes": NODES}],
     "code": [
         {
             "graph": "forward",
@@ -176,3 +176,16 @@ def test_another_ending_is_told():
     from pathlib import Path
 
     assert wrong_name(Path("a.txt")) == "expected a name that ends in .json or .html"
+
+
+def drawn_graphs(nodes):
+    graph = {"kind": "forward", "size": len(nodes), "nodes": nodes}
+    seen = Seen(html_of(report({**fact("t.py::a"), "details": {**DETAILS, "graphs": [graph]}})))
+    return json.loads(seen.scripts[0])[0]["details"]["graphs"]
+
+
+@pytest.mark.parametrize(("size", "boxed"), [(60, False), (61, True), (900, True)])
+def test_large_graphs_are_boxes_and_nothing_is_cut(size, boxed):
+    (graph,) = drawn_graphs([node(f"n{i}", "aten.sin.default", [i - 1] if i else []) for i in range(size)])
+    assert len(graph["nodes"]) == size
+    assert (graph["boxes"] is not None, graph["places"] is None) == (boxed, boxed)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import types
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch.fx
@@ -45,6 +45,7 @@ class Trial:
         inputs: its arguments.
         options: how to compile, without the passes.
         stage: where the passes stand.
+        kwargs: its keyword arguments.
     """
 
     regional: Regional
@@ -52,6 +53,7 @@ class Trial:
     inputs: tuple[Any, ...]
     options: CompileOptions
     stage: Stage
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def recorder(self, passes: tuple[GraphPass, ...], *, twice: bool = False) -> Recorder:
         """Return a recorder that knows which graph of this harness's compile it stands in."""
@@ -86,8 +88,8 @@ class Trial:
             PassNeverRanError: no graph came by.
         """
         compiled = self.compile(self.options_with(recorder))
-        seed = self.regional.seed
-        run = execute(compiled, self.inputs, backward=backward, seed=seed, state_of=self.program)
+        how: dict[str, Any] = {"backward": backward, "seed": self.regional.seed, "state_of": self.program}
+        run = execute(compiled, self.inputs, kwargs=self.kwargs, **how)
         recorder.forget_modules()
         if recorder.failure is not None:
             raise recorder.failure
@@ -149,7 +151,8 @@ class Recompile:
         """Compare the program compiled with the passes with eager; when it differs, say whether they are to blame."""
         trial, backward = self.trial, self.backward if backward is None else backward
         recorder = trial.recorder(self.passes)
-        check = PassParity(trial.regional, trial.program, trial.inputs, backward, level, rtol, atol, trial, recorder)
+        how = (trial.regional, trial.program, trial.inputs, backward, level, rtol, atol)
+        check = PassParity(*how, trial, recorder, kwargs=trial.kwargs)
         report = check.run()
         trial.require_ran(recorder)
         trial.regional.parity_reports.append(report)
@@ -170,7 +173,7 @@ class PassParity(ParityCheck):
     def _blame(self, first: Any, second: Any) -> str:
         names = ", ".join(one.name for one in self.recorder.passes)
         plain = self.trial.compile(replace(self.trial.options, fallback_random=True))
-        if all(self._judge(case, self._execute(plain, case.inputs)).ok for case in (first, second)):
+        if self._both_agree(plain, first, second):
             return f"the pass {names}: compiled without it the program agrees with eager"
         return f"not the pass {names} alone: compiled without it the program differs from eager as well"
 
@@ -183,8 +186,8 @@ def never_compiled(program: Any) -> Callable[..., Any]:
     """
     if not isinstance(program, types.FunctionType):
 
-        def call(*inputs: Any) -> Any:
-            return program(*inputs)
+        def call(*inputs: Any, **kwargs: Any) -> Any:
+            return program(*inputs, **kwargs)
 
         return never_compiled(call)
     code = program.__code__.replace(co_name=f"{program.__code__.co_name}_{next(_NUMBERS)}")

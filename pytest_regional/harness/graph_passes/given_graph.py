@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch.fx
@@ -12,6 +12,7 @@ from pytest_regional._torch.annotations import preserve_node_meta
 from pytest_regional._torch.graph_passes import trace_to_aten
 from pytest_regional.harness.execution import execute
 from pytest_regional.harness.parity import ParityError, ParityReport, check_program, compare
+from pytest_regional.harness.parity_noise import Noise
 
 from .errors import GraphPassError
 from .forms import GraphPass
@@ -24,15 +25,36 @@ PLACE = Place("graph")
 
 
 def run_on_graph(
-    given: Any, passes: tuple[GraphPass, ...], program: Any, inputs: tuple[Any, ...], *, dynamic: bool, seed: int
+    given: Any,
+    passes: tuple[GraphPass, ...],
+    program: Any,
+    inputs: tuple[Any, ...],
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic: bool,
+    seed: int,
 ) -> PassRun:
     """Run ``passes`` on ``program``: a graph (module), changed as the passes change it, or a function to be traced."""
+    keywords = dict(kwargs or {})
+    if keywords and callable(program) and not isinstance(program, torch.fx.GraphModule):
+        # A traced graph takes its inputs in order; the keyword arguments are its last ones.
+        program, inputs, keywords = by_position(program, tuple(keywords)), (*inputs, *keywords.values()), {}
     module = graph_module_of(program, inputs, dynamic=dynamic)
     require_valid(module, "the graph given to run_pass is invalid before any pass ran", GRAPH)
     recorder = Recorder(passes, GRAPH, lambda: PLACE)
     recorder.run(module)
-    rerun = GivenGraph(passes, recorder.graphs[0], inputs, seed)
+    rerun = GivenGraph(passes, recorder.graphs[0], inputs, seed, keywords)
     return PassRun(recorder.graphs, given, passes, GRAPH, rerun)
+
+
+def by_position(program: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
+    """Return ``program`` as a function whose last positional arguments are its keyword arguments ``names``."""
+
+    def call(*inputs: Any) -> Any:
+        first = len(inputs) - len(names)
+        return program(*inputs[:first], **dict(zip(names, inputs[first:], strict=True)))
+
+    return call
 
 
 def graph_module_of(program: Any, inputs: tuple[Any, ...], *, dynamic: bool) -> torch.fx.GraphModule:
@@ -56,6 +78,7 @@ class GivenGraph:
     graphs: PassGraphs
     inputs: tuple[Any, ...]
     seed: int
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def again(self, graphs: Sequence[PassGraphs]) -> Sequence[PassGraphs]:
         """Run the passes on a copy of their own result."""
@@ -70,19 +93,24 @@ class GivenGraph:
         check_program(before)
         anchor = self._execute(self.graphs.before, backward, anchor=True) if level == "close" else None
         after = self._execute(self.graphs.after, backward)
-        report = compare(before, after, anchor, level=level, rtol=rtol, atol=atol, label="the graph after the pass")
+
+        def noise() -> Noise:
+            return Noise.measure(before, lambda seed: self._execute(self.graphs.before, backward, rounding=seed))
+
+        how: dict[str, Any] = {"level": level, "rtol": rtol, "atol": atol, "label": "the graph after the pass"}
+        report = compare(before, after, anchor, noise=noise, **how)
         if not report.ok:
             names = ", ".join(one.name for one in self.passes)
             blame = f"the pass {names} ('eager' is the graph before it, 'compiled' the graph after it)"
             raise ParityError(report, blame) from after.exception
         return report
 
-    def _execute(self, module: torch.fx.GraphModule, backward: Any, *, anchor: bool = False) -> Any:
-        return execute(module, self.inputs, backward=backward, seed=self.seed, anchor=anchor)
+    def _execute(self, module: torch.fx.GraphModule, backward: Any, **options: Any) -> Any:
+        return execute(module, self.inputs, kwargs=self.kwargs, backward=backward, seed=self.seed, **options)
 
     def _require_inputs(self) -> None:
         wanted = len(self.graphs.before.graph.find_nodes(op="placeholder"))
-        if wanted and not self.inputs:
+        if wanted and not self.inputs and not self.kwargs:
             raise GraphPassError(
                 f"assert_same_numerics needs inputs to run the graph on (it takes {wanted}): "
                 f"run_pass(pass, graph, *inputs)"

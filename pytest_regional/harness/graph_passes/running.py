@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch.fx
+
+from pytest_regional._torch.compiled_callables import original_of
+from pytest_regional.harness.call_errors import refuse_keywords
 
 from .compiled import Trial, run_in_compile
 from .forms import graph_passes
@@ -27,8 +31,11 @@ def run_pass(
     fullgraph: bool | None = None,
     inductor_configs: dict[str, Any] | None = None,
     backward: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
+    **unknown: Any,
 ) -> PassRun:
     """As :meth:`Regional.run_pass`."""
+    refuse_keywords("run_pass", unknown)
     is_graph = isinstance(program, torch.fx.Graph | torch.fx.GraphModule)
     where = stage_named(("graph" if is_graph else "post_grad") if stage is None else stage)
     ready = graph_passes(passes, where)
@@ -36,10 +43,13 @@ def run_pass(
     if where is GRAPH:
         # A test of passes on bare graphs compiles nothing by design, and each result knows whether it is vacuous.
         regional.passes_on_graphs += 1
-        return run_on_graph(passes, ready, program, inputs, dynamic=bool(options.dynamic), seed=regional.seed)
+        how: dict[str, Any] = {"kwargs": kwargs, "dynamic": bool(options.dynamic), "seed": regional.seed}
+        return run_on_graph(passes, ready, program, inputs, **how)
     if isinstance(program, torch.fx.Graph) or not callable(program):
         raise TypeError(
             f"stage {where.name!r} compiles a function or module, not {type(program).__name__}: a graph itself is for "
             f"stage 'graph'"
         )
-    return run_in_compile(passes, ready, Trial(regional, program, inputs, options, where), backward)
+    return run_in_compile(
+        passes, ready, Trial(regional, original_of(program), inputs, options, where, kwargs or {}), backward
+    )

@@ -1,16 +1,18 @@
 """Several optimizer steps of a compiled model, every one judged by what eager makes of the same step.
 
-``trainer`` takes steps; ``judging`` compares one; ``report`` tells of them; ``check`` is the flow.
+``copying`` makes the models that are trained; ``trainer`` takes steps; ``judging`` compares one; ``report`` tells of
+them; ``check`` is the flow.
 """
 
 from .check import assert_training_parity
-from .errors import BadTrainingError, TrainingParityError
+from .errors import BadTrainingError, LostAnchorWarning, TrainingParityError
 from .report import Drift, StepReport, TrainingMismatch, TrainingReport
 from .trainer import TrainingRun, TrainingStep, train
 
 __all__ = [
     "BadTrainingError",
     "Drift",
+    "LostAnchorWarning",
     "StepReport",
     "TrainingMismatch",
     "TrainingParityError",

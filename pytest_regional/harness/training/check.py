@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pytest_regional._torch.compiled_callables import never_compiled, original_of
 from pytest_regional._torch.state import patched_config
 from pytest_regional.harness.check import Unobserved
+from pytest_regional.harness.precision import Precision, precision_of
 from pytest_regional.harness.tolerance import Tolerance
 
+from .copying import copy_model
 from .errors import BadTrainingError, TrainingParityError
+from .evidence import (
+    AllowedUnused,
+    AllowUnused,
+    OriginalUntouched,
+    in_steps,
+    lost_anchors,
+    unused_parameters,
+    warn_of_lost_anchors,
+)
 from .references import References, first_line
 from .report import StepReport, TrainingMismatch, TrainingReport
 from .trainer import Batch, Loss, OptimizerFactory, Trainer, adam
@@ -37,6 +49,8 @@ def assert_training_parity(
     rtol: float | None = None,
     atol: float | None = None,
     compiling_steps: int = 1,
+    allow_unused: AllowUnused = False,
+    kwargs: Mapping[str, Any] | None = None,
 ) -> TrainingReport:
     """Assert that the compiled model trains as eager does, judging every optimizer step.
 
@@ -55,18 +69,32 @@ def assert_training_parity(
         rtol: relative tolerance that replaces the level's.
         atol: absolute tolerance that replaces the level's.
         compiling_steps: in all later steps any compile is an error.
+        allow_unused: which trainable parameters may get no gradient in eager: patterns of their names (``*`` stands for
+            any characters), or True for all. They are named in the report's ``unused``.
+        kwargs: keyword arguments of the model, the same in every step; a batch that is a dictionary adds its own.
 
     Raises:
         TrainingParityError: what differs, at which step first, by how much.
-        BadTrainingError: the training fails in eager, or could not show anything.
+        BadTrainingError: the training fails in eager, or could not show anything; a parameter got no gradient; a
+            callable that was set on an instance refers to the model in a way that no copy can follow.
+        ValueError: a pattern in ``allow_unused`` that matches no parameter.
+
+    Warns:
+        LostAnchorWarning: a step had no float64 run to be judged by.
     """
     __tracebackhide__ = True
     tolerance = Tolerance.resolve(level, rtol, atol)
-    check = TrainingCheck(regional, model, tuple(batches), compiled, loss, optimizer, tolerance, compiling_steps)
+    model = original_of(model)  # the backend under test is to compile what torch.compile compiled already
+    allowed = AllowedUnused(allow_unused, model)
+    how = compiled, loss, optimizer, tolerance, compiling_steps, allowed, dict(kwargs or {})
+    check = TrainingCheck(regional, model, tuple(batches), *how)
     report = check.run()
     regional.parity_reports.append(report)
+    if tolerance.uses_anchor:
+        warn_of_lost_anchors(report.steps)
     if not report.ok:
         raise TrainingParityError(report) from check.error
+    allowed.check(report.unused)
     return report
 
 
@@ -82,19 +110,27 @@ class TrainingCheck:
     optimizer: OptimizerFactory
     tolerance: Tolerance
     compiling_steps: int
+    allowed: AllowedUnused
+    kwargs: dict[str, Any]
     error: Exception | None = None
 
     def run(self) -> TrainingReport:
         """Train and return the report; only a test that proves nothing raises here."""
         if not self.batches:
             raise BadTrainingError("no batches: nothing was trained")
-        references = References(self._eager_trainer, self.tolerance)
-        steps, failure = self._train(references)
+        precision = None if self.tolerance.level == "bitwise" else precision_of(self.regional.spec)
+        coarse = None if precision is None else functools.partial(self._eager_trainer, precision=precision)
+        references = References(self._eager_trainer, self.tolerance, coarse)
+        with OriginalUntouched(self.model) as original:
+            steps, failure = self._train(references, original)
         if failure is None and not references.saw_gradient:
             raise BadTrainingError("every gradient of every step is zero in eager: no comparison of them could fail")
-        return TrainingReport(tuple(steps), self.tolerance.level, self._rule(steps), failure)
+        unused = () if failure else unused_parameters(self.model, references.with_gradient)
+        return TrainingReport(tuple(steps), self.tolerance.level, self._rule(steps), failure, unused)
 
-    def _train(self, references: References) -> tuple[list[StepReport], TrainingMismatch | None]:
+    def _train(
+        self, references: References, original: OriginalUntouched
+    ) -> tuple[list[StepReport], TrainingMismatch | None]:
         steps: list[StepReport] = []
         candidate: Trainer | None = None
         for number, batch in enumerate(self.batches, start=1):
@@ -108,12 +144,13 @@ class TrainingCheck:
             except Exception as error:  # noqa: BLE001 - whatever the compiled program raises is a result.
                 return steps, self._failure(references, batch, number, error)
             # Eager code may compile as well (flex_attention does): not the backend's doing.
-            with Unobserved(self.regional):
+            with Unobserved(self.regional), never_compiled():
                 steps.append(references.judge(start, step, batch))
+            original.check()
         return steps, None
 
     def _failure(self, references: References, batch: Batch, number: int, error: Exception) -> TrainingMismatch:
-        with Unobserved(self.regional):
+        with Unobserved(self.regional), never_compiled():
             references.confirm(batch, number)
         self.error = error
         return TrainingMismatch(number, "the compiled step", "exception", first_line(error))
@@ -125,38 +162,31 @@ class TrainingCheck:
         return patched_config("torch._inductor.config", {"fallback_random": True})
 
     def _candidate(self) -> Trainer:
-        model = self._copy()
+        model = copy_model(self.model)
         call = self._compile(model) if self.compiled is None else self.compiled(model)
         return self._trainer(call, owner_of(call, model))
 
     def _compile(self, model: torch.nn.Module) -> Any:
         return self.regional.compile_with(model, replace(self.regional.options, fallback_random=True))
 
-    def _eager_trainer(self, wide: bool) -> Trainer:
-        model = self._copy()
-        return self._trainer(model, model, wide)
+    def _eager_trainer(self, wide: bool = False, precision: Precision | None = None) -> Trainer:
+        model = copy_model(self.model)
+        return self._trainer(model, model, wide, precision)
 
-    def _trainer(self, call: Any, owner: torch.nn.Module, wide: bool = False) -> Trainer:
+    def _trainer(
+        self, call: Any, owner: torch.nn.Module, wide: bool = False, precision: Precision | None = None
+    ) -> Trainer:
         names = tuple(name for name, _ in self.model.named_parameters())
-        keywords: dict[str, Any] = {"loss": self.loss, "optimizer": self.optimizer, "seed": self.regional.seed}
-        return Trainer(call, owner, wide=wide, names=names, **keywords)
-
-    def _copy(self) -> torch.nn.Module:
-        try:
-            return copy.deepcopy(self.model)
-        except (RuntimeError, TypeError) as error:
-            raise BadTrainingError(
-                f"{type(self.model).__name__} cannot be copied ({first_line(error)}); each of the trainings that are "
-                f"compared needs a copy of its own"
-            ) from error
+        how: dict[str, Any] = {"loss": self.loss, "optimizer": self.optimizer, "kwargs": self.kwargs}
+        return Trainer(call, owner, wide=wide, names=names, precision=precision, seed=self.regional.seed, **how)
 
     def _rule(self, steps: Sequence[StepReport]) -> str:
         tolerance = self.tolerance
         if tolerance.explicit:
             return f"rtol={tolerance.rtol}, atol={tolerance.atol}"
-        without = [str(step.number) for step in steps if step.anchor_unavailable_reason]
-        if tolerance.uses_anchor and without:
-            return f"level 'close' (assert_close defaults in step {', '.join(without)})"
+        lost = lost_anchors(steps) if tolerance.uses_anchor else []
+        if lost:
+            return f"level 'close' ({in_steps(lost)}: assert_close defaults)"
         return f"level {tolerance.level!r}"
 
 

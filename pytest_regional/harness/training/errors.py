@@ -18,3 +18,7 @@ class TrainingParityError(AssertionError):
 
 class BadTrainingError(Exception):
     """The training itself is at fault, not the compiler: it fails in eager, or could not show anything."""
+
+
+class LostAnchorWarning(UserWarning):
+    """A comparison at level ``close`` had no float64 run to go by, and fell back to ``assert_close`` defaults."""

@@ -9,25 +9,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import torch
 
 from pytest_regional.harness.parity_report import describe_values
 from pytest_regional.harness.parity_state import LOW_PRECISION_TO_ANCHOR
-from pytest_regional.harness.tolerance import Errors, Tolerance, judge
+from pytest_regional.harness.precision import Precision
+from pytest_regional.harness.tolerance import Coarse, Errors, Tolerance, judge
 
 from .report import Drift, StepReport, TrainingMismatch
 from .trainer import TrainingStep
 
 Values = Mapping[str, torch.Tensor | None]
 
+#: Why a step has no anchor that could not have one: its tensors are as wide as float64 already.
+NOTHING_TO_REFINE = "nothing that trains has a precision below float64"
+
+
+class CoarseStep(NamedTuple):
+    """A step of eager's in the coarser precision that a backend computes in."""
+
+    precision: Precision
+    step: TrainingStep
+
 
 class StepJudge:
     """Collects the differences of one step; ``anchor`` is the float64 one, or None with the reason why not."""
 
     def __init__(
-        self, tolerance: Tolerance, candidate: TrainingStep, eager: TrainingStep, anchor: TrainingStep | str
+        self,
+        tolerance: Tolerance,
+        candidate: TrainingStep,
+        eager: TrainingStep,
+        anchor: TrainingStep | str,
+        coarse: CoarseStep | None = None,
     ) -> None:
+        self.coarse = coarse
         self.tolerance, self.candidate, self.eager = tolerance, candidate, eager
         self.reason = anchor if isinstance(anchor, str) else _flaw(eager, anchor)
         self.float64 = None if isinstance(anchor, str) else anchor
@@ -59,8 +77,8 @@ class StepJudge:
         )
 
     def _pairs(self) -> Iterator[tuple[str, tuple[torch.Tensor | None, ...]]]:
-        """Yield what a tensor is called, and its value in the compiled, the eager and the float64 step."""
-        steps = self.candidate, self.eager, self.anchor
+        """Yield what a tensor is called, and its value in the compiled, the eager, the float64 and the coarse step."""
+        steps = self.candidate, self.eager, self.anchor, self.coarse.step if self.coarse else None
         yield "loss", tuple(None if step is None else step.loss for step in steps)
         for kind, group in (("gradient of", "gradients"), ("parameter", "parameters"), ("buffer", "buffers")):
             values: list[Values] = [{} if step is None else getattr(step, group) for step in steps]
@@ -68,7 +86,12 @@ class StepJudge:
                 yield f"{kind} {name}", tuple(one.get(name) for one in values)
 
     def _compare(
-        self, where: str, candidate: torch.Tensor | None, eager: torch.Tensor | None, anchor: torch.Tensor | None
+        self,
+        where: str,
+        candidate: torch.Tensor | None,
+        eager: torch.Tensor | None,
+        anchor: torch.Tensor | None,
+        coarse: torch.Tensor | None,
     ) -> None:
         if candidate is None and eager is None:
             return
@@ -81,10 +104,18 @@ class StepJudge:
             if ours != theirs:
                 self._add(where, kind, f"compiled {ours}, eager {theirs}")
                 return
-        self._judge(where, candidate, eager, anchor)
+        rounded = Coarse(self.coarse.precision, coarse) if self.coarse else None
+        self._judge(where, candidate, eager, anchor, rounded)
 
-    def _judge(self, where: str, candidate: torch.Tensor, eager: torch.Tensor, anchor: torch.Tensor | None) -> None:
-        verdict = judge(self.tolerance, candidate, eager, anchor)
+    def _judge(
+        self,
+        where: str,
+        candidate: torch.Tensor,
+        eager: torch.Tensor,
+        anchor: torch.Tensor | None,
+        coarse: Coarse | None,
+    ) -> None:
+        verdict = judge(self.tolerance, candidate, eager, anchor, coarse)
         self.compared += 1
         if verdict.errors is not None:
             self.errors[where] = verdict.errors
@@ -108,7 +139,7 @@ def _flaw(eager: TrainingStep, anchor: TrainingStep) -> str | None:
     dtypes = {gradient.dtype for gradient in eager.gradients.values() if gradient is not None}
     narrow = [dtype for dtype in dtypes if dtype in LOW_PRECISION_TO_ANCHOR]
     if not narrow:
-        return "nothing that trains has a precision below float64"
+        return NOTHING_TO_REFINE
     limit = max(math.sqrt(torch.finfo(dtype).eps) for dtype in narrow)
     distance, size = _distance(eager.gradients, anchor.gradients)
     if not distance <= limit * size:

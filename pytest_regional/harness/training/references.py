@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from pytest_regional.harness.tolerance import Tolerance
 
 from .errors import BadTrainingError
-from .judging import StepJudge, largest_error
+from .judging import CoarseStep, StepJudge, largest_error
 from .report import Drift, StepReport
 from .trainer import Batch, Trainer, TrainingState, TrainingStep
 
@@ -47,15 +47,22 @@ class _Float64:
 
 @dataclass
 class References:
-    """Eager and float64 trainings: two that start each step where the compiled run did, two left to themselves."""
+    """Eager and float64 trainings: two that start each step where the compiled run did, two left to themselves.
+
+    ``with_gradient`` names the parameters that got a gradient in any eager step; ``saw_gradient`` is true where one was
+    not zero. ``make_coarse`` makes a trainer in the precision of a backend that computes in a coarser one.
+    """
 
     make: TrainerFactory
     tolerance: Tolerance
+    make_coarse: Callable[[], Trainer] | None = None
+    with_gradient: set[str] = field(default_factory=set)
     saw_gradient: bool = False
 
     def __post_init__(self) -> None:
         """Make the copies."""
         self.eager, self.free = self.make(False), self.make(False)
+        self.coarse = self.make_coarse() if self.make_coarse else None
         self.float64, self.free64 = _Float64(self.make), _Float64(self.make)
 
     def judge(self, start: TrainingState, candidate: TrainingStep, batch: Batch) -> StepReport:
@@ -63,8 +70,16 @@ class References:
         self.eager.resume(start)
         eager = self._eager_step(self.eager, batch, candidate)
         anchor = self.float64.step(batch, candidate.number, start, candidate.gradients)
+        self.with_gradient |= {name for name, gradient in eager.gradients.items() if gradient is not None}
         self.saw_gradient |= any(g is not None and bool(g.any()) for g in eager.gradients.values())
-        return StepJudge(self.tolerance, candidate, eager, anchor).report(self._drift(candidate, batch))
+        coarse = self._coarse_step(start, candidate, batch)
+        return StepJudge(self.tolerance, candidate, eager, anchor, coarse).report(self._drift(candidate, batch))
+
+    def _coarse_step(self, start: TrainingState, candidate: TrainingStep, batch: Batch) -> CoarseStep | None:
+        if self.coarse is None or self.coarse.precision is None:
+            return None
+        self.coarse.resume(start)
+        return CoarseStep(self.coarse.precision, self._eager_step(self.coarse, batch, candidate))
 
     def confirm(self, batch: Batch, number: int) -> None:
         """Take step ``number`` in eager alone.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_regional._text import plural
 from pytest_regional.harness.tolerance import Errors, ValueEvidence
+
+#: Differences that a message shows, of the first bad step; a wrong gradient makes all later steps wrong.
+SHOWN_MISMATCHES = 5
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,20 @@ class StepReport:
     drift: Drift | None = None
     errors: Mapping[str, Errors] = field(default_factory=dict, compare=False, repr=False)
 
+    def worst_mismatches(self) -> list[TrainingMismatch]:
+        """Return the mismatches: those without a number (a missing gradient, a shape) first, then the largest."""
+        return sorted(self.mismatches, key=lambda one: -self._excess(one.where))
+
+    def worst_errors(self) -> list[tuple[str, Errors]]:
+        """Return the errors of each tensor, the largest against what was allowed first."""
+        return sorted(self.errors.items(), key=lambda item: -self._excess(item[0]))
+
+    def _excess(self, where: str) -> float:
+        errors = self.errors.get(where)
+        if errors is None or math.isnan(errors.candidate):
+            return math.inf
+        return errors.candidate / errors.allowed if errors.allowed else (math.inf if errors.candidate else 0.0)
+
 
 _COLUMNS: tuple[tuple[str, Callable[[StepReport], Any]], ...] = (
     ("step", lambda step: step.number),
@@ -80,13 +98,15 @@ _COLUMNS: tuple[tuple[str, Callable[[StepReport], Any]], ...] = (
 class TrainingReport:
     """All steps of one training; ``rule`` says how they were judged.
 
-    ``failure`` is what ended the compiled training before its last batch, if anything did.
+    ``failure`` is what ended the compiled training before its last batch, if anything did; ``unused`` are the trainable
+    parameters that got no gradient in any eager step, so that no gradient of them was compared.
     """
 
     steps: tuple[StepReport, ...]
     level: str = "close"
     rule: str = ""
     failure: TrainingMismatch | None = None
+    unused: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -146,14 +166,24 @@ class TrainingReport:
         return "\n".join(_aligned(rows))
 
     def describe(self) -> str:
-        """Return the whole report: the summary, where it first went wrong, every difference, the table."""
+        """Return the report: the summary, the worst differences of the first bad step, how many more, the table."""
         lines = [self.summary()]
         if not self.ok:
             lines.append(f"  first at step {self.first_bad_step}")
-        lines += [f"  - {mismatch}" for mismatch in self.mismatches]
+        lines += self._shown_mismatches()
         reasons = dict.fromkeys(step.anchor_unavailable_reason for step in self.steps)
         lines += [f"  not anchored: {reason}" for reason in reasons if reason and self.level == "close"]
+        if self.unused:
+            lines.append(f"  no gradient in eager, nothing compared: {', '.join(self.unused)}")
         return "\n".join([*lines, self.table()]) if self.steps else "\n".join(lines)
+
+    def _shown_mismatches(self) -> list[str]:
+        step = next((step for step in self.steps if step.mismatches), None)
+        shown = step.worst_mismatches()[:SHOWN_MISMATCHES] if step else []
+        shown += [] if self.failure is None else [self.failure]
+        more = len(self.mismatches) - len(shown)
+        told = [f"  - {mismatch}" for mismatch in shown]
+        return [*told, f"  and {plural(more, 'more difference')}, in this step and later ones"] if more else told
 
     def __str__(self) -> str:
         return self.describe()

@@ -14,6 +14,7 @@ import torch
 from pytest_regional.harness.parity_anchor import float64_everywhere
 from pytest_regional.harness.parity_inputs import copy_inputs, widen
 from pytest_regional.harness.parity_state import LOW_PRECISION_TO_ANCHOR
+from pytest_regional.harness.precision import Precision, rounding_to
 from pytest_regional.harness.seeding import seed_torch
 
 from .errors import BadTrainingError
@@ -69,22 +70,25 @@ def train(
     loss: Loss | None = None,
     optimizer: OptimizerFactory = adam,
     seed: int = 0,
+    kwargs: Mapping[str, Any] | None = None,
 ) -> TrainingRun:
     """Train ``model`` itself with one optimizer step a batch, forward through ``call``; return what each step did.
 
     Args:
         call: the model, or it compiled.
         model: the module whose parameters are trained.
-        batches: a tuple of arguments for each step; a single tensor stands for the tuple of it. Tensors are copied.
+        batches: for each step a tuple of arguments, or a dictionary of keyword arguments; a single tensor stands for
+            the tuple of it. Tensors are copied.
         loss: gets the output and the last item of the batch, the target, which ``call`` is not given. Without one,
-            ``call`` returns the loss.
+            ``call`` returns the loss, or an object with the loss as its attribute ``loss``.
         optimizer: called with the parameters; Adam with a learning rate of 1e-3 by default.
         seed: step number n draws its random numbers from ``seed + n``.
+        kwargs: keyword arguments of ``call`` that are the same in every step.
 
     Raises:
         BadTrainingError: no parameters, or no scalar loss to backpropagate from.
     """
-    trainer = Trainer(call, model, loss=loss, optimizer=optimizer, seed=seed)
+    trainer = Trainer(call, model, loss=loss, optimizer=optimizer, seed=seed, kwargs=kwargs)
     return TrainingRun(tuple(trainer.step(batch, number) for number, batch in enumerate(batches, start=1)))
 
 
@@ -97,8 +101,10 @@ class Trainer:
         loss: as :func:`train`'s.
         optimizer: as :func:`train`'s.
         seed: as :func:`train`'s.
+        kwargs: as :func:`train`'s.
         wide: hold and compute everything in float64.
         names: order in which the optimizer gets the parameters; that of ``model`` by default.
+        precision: compute loss and gradients in this one, which is coarser than the model's.
     """
 
     def __init__(
@@ -109,10 +115,14 @@ class Trainer:
         loss: Loss | None,
         optimizer: OptimizerFactory,
         seed: int,
+        kwargs: Mapping[str, Any] | None = None,
         wide: bool = False,
         names: Sequence[str] = (),
+        precision: Precision | None = None,
     ) -> None:
+        self.precision = precision
         self.call, self.model, self.loss, self.seed, self.wide = call, model, loss, seed, wide
+        self.kwargs = dict(kwargs or {})
         if wide:
             widen_module(model)
         parameters = dict(model.named_parameters())
@@ -147,9 +157,12 @@ class Trainer:
         for parameter in self.parameters.values():
             parameter.grad = None
         # Copied outside the float64 mode, which would take the copying itself for part of the program.
-        arguments = copy_inputs(as_arguments(batch), transform=widen if self.wide else torch.clone).arguments
+        arguments, keywords = as_call(batch)
+        copied = copy_inputs(
+            arguments, transform=widen if self.wide else torch.clone, kwargs={**self.kwargs, **keywords}
+        )
         with seeded(self.seed + number, self.parameters.values()), self._precision():
-            loss = self._loss(arguments)
+            loss = self._loss(copied.arguments, copied.keywords, target=_last(keywords))
             loss.backward()
         own = {name: _gradient(parameter) for name, parameter in self.parameters.items()}
         if gradients is not None:
@@ -159,18 +172,25 @@ class Trainer:
         return TrainingStep(number, loss.detach().clone(), own, _copied(self.parameters), _copied(buffers))
 
     def _precision(self) -> contextlib.AbstractContextManager[None]:
+        if self.precision is not None:
+            return rounding_to(self.precision)
         return float64_everywhere() if self.wide else contextlib.nullcontext()
 
-    def _loss(self, arguments: tuple[Any, ...]) -> torch.Tensor:
+    def _loss(self, arguments: tuple[Any, ...], keywords: dict[str, Any], target: str | None) -> torch.Tensor:
         if self.loss is None:
-            loss = self.call(*arguments)
+            output = self.call(*arguments, **keywords)
+            loss = getattr(output, "loss", output)
+        elif target is not None:
+            expected = keywords.pop(target)
+            loss = self.loss(self.call(*arguments, **keywords), expected)
         else:
-            *inputs, target = arguments
-            loss = self.loss(self.call(*inputs), target)
+            *inputs, expected = arguments
+            loss = self.loss(self.call(*inputs, **keywords), expected)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
             raise BadTrainingError(
                 f"a loss is a tensor of one element that requires a gradient, not {_brief(loss)}; return one from the "
-                f"model, or pass loss=, a function of the output and the last item of the batch"
+                f"model, or an object with it as its attribute loss, or pass loss=, a function of the output and the "
+                f"last item of the batch"
             )
         return loss
 
@@ -180,9 +200,15 @@ class Trainer:
             parameter.grad = None if given is None else given.to(parameter.dtype, copy=True)
 
 
-def as_arguments(batch: Batch) -> tuple[Any, ...]:
-    """Return the arguments that ``batch`` stands for."""
-    return tuple(batch) if isinstance(batch, tuple | list) else (batch,)
+def as_call(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments and keyword arguments that ``batch`` stands for."""
+    if isinstance(batch, Mapping):
+        return (), dict(batch)
+    return (tuple(batch) if isinstance(batch, tuple | list) else (batch,)), {}
+
+
+def _last(keywords: Mapping[str, Any]) -> str | None:
+    return next(reversed(list(keywords)), None)
 
 
 def widen_module(model: torch.nn.Module) -> None:

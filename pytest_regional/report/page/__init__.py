@@ -10,6 +10,7 @@ from typing import Any
 
 from pytest_regional.report.document import BAD, OUTCOMES, RunReport
 from pytest_regional.report.facts import Facts
+from pytest_regional.report.page.boxes import MOST_NODES, boxes_of
 from pytest_regional.report.page.layout import positions
 
 _FOLDER = Path(__file__).parent
@@ -75,12 +76,20 @@ def _totals(tests: Sequence[Facts]) -> dict[str, Any]:
 
 
 def _drawn(fact: Facts) -> dict[str, Any]:
-    """Return ``fact`` with a place for each node of its graphs."""
+    """Return ``fact`` with a place for each node of its small graphs, and boxes of its large ones."""
     details = fact["details"]
     if not details:
         return dict(fact)
-    graphs = [{**graph, "places": positions(graph["nodes"])} for graph in details["graphs"]]
-    return {**fact, "details": {**details, "graphs": graphs}}
+    return {
+        **fact,
+        "details": {**details, "graphs": [{**graph, **_layout(graph["nodes"])} for graph in details["graphs"]]},
+    }
+
+
+def _layout(nodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    if len(nodes) > MOST_NODES:
+        return {"places": None, "boxes": boxes_of(nodes)}
+    return {"places": positions(nodes), "boxes": None}
 
 
 def _embedded(data: Any) -> str:

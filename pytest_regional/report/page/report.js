@@ -18,7 +18,7 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-function plural(count, what) { return `${count} ${what}${count === 1 ? "" : "s"}`; }
+function plural(count, what, many = `${what}s`) { return `${count} ${count === 1 ? what : many}`; }
 
 // Which tests are shown
 
@@ -56,9 +56,19 @@ filter();
 
 for (const item of items) {
   item.querySelector("details").addEventListener("toggle", (event) => {
-    const place = item.querySelector(".details");
-    if (event.target.open && !place.hasChildNodes()) show(tests[Number(item.dataset.index)], place, item.dataset.index);
+    const place = item.querySelector(".details"), failure = item.querySelector(".failure");
+    if (event.target !== event.currentTarget || !event.target.open || place.hasChildNodes()) return;
+    if (failure) markErrors(failure);
+    show(tests[Number(item.dataset.index)], place, item.dataset.index);
   });
+}
+
+/** Mark the lines in which pytest says what went wrong, and show the first of them. */
+function markErrors(failure) {
+  const lines = failure.textContent.split("\n").map((text) => make("span", { class: /^E( |$)/.test(text) ? "error-line" : null }, `${text}\n`));
+  failure.replaceChildren(...lines);
+  const first = failure.querySelector(".error-line");
+  if (first) scrollTo(failure, first);
 }
 
 function show(test, place, id) {
@@ -85,6 +95,7 @@ function show(test, place, id) {
     return { tab, panel, fill: () => {
       const missing = details.left_out[kind];
       panel.append(draw(data, `${id}-${number}`));
+      for (const code of panel.querySelectorAll("pre:has(.event)")) scrollTo(code, code.querySelector(".event"));
       if (missing) panel.append(make("p", { class: "note" }, `${missing} more are not in this file.`));
     } };
   });
@@ -117,28 +128,95 @@ function graphsOf(graphs, id) {
   return all;
 }
 
+/** The name of what a node or a box was compiled in, or null where it runs eager. */
+function partOf(one) {
+  if (one.whole) return "handed to the backend as one graph";
+  if (one.region === null && one.partition === null) return null;
+  const partition = one.partition === null ? "" : `partition ${one.partition + 1}`;
+  return [one.region === null ? "" : `region ${one.region}`, partition].filter(Boolean).join(", ");
+}
+
+/** A colour for each partition, and for each region whose partitions are not known. */
 function groupsOf(graph) {
-  // A colour for each partition, and for each region whose partitions are not known.
   const groups = new Map();
   for (const node of graph.nodes) {
-    if (node.region === null) continue;
-    const key = `${node.region}/${node.partition}`;
-    if (!groups.has(key)) {
-      const partition = node.partition === null ? "" : `, partition ${node.partition + 1}`;
-      groups.set(key, { colour: COLOURS[groups.size % COLOURS.length], label: `region ${node.region}${partition}` });
-    }
+    const label = partOf(node);
+    if (label === null) continue;
+    if (!groups.has(label)) groups.set(label, { colour: COLOURS[groups.size % COLOURS.length], label, count: 0 });
+    groups.get(label).count += 1;
   }
   return groups;
 }
 
 function graphOf(graph, id) {
+  // Of a backend that looks at no region it is known what it was handed, and not what it compiled of that.
+  if (graph.whole) for (const one of [...graph.nodes, ...(graph.boxes || [])]) one.whole = one.kind ? one.kind === "eager" || one.kind === "compiled" : !["input", "output"].includes(one.op);
   const groups = groupsOf(graph);
-  const groupOf = (node) => (node.region === null ? null : groups.get(`${node.region}/${node.partition}`));
-  const at = graph.places.map(([column, row]) => [column * ACROSS, row * DOWN]);
+  const groupOf = (one) => groups.get(partOf(one)) || null;
+  const title = `${graph.kind} graph: ${plural(graph.size, "node")}${graph.size > graph.nodes.length ? `, the first ${graph.nodes.length} drawn` : ""}`;
+  const drawn = graph.boxes ? boxesOf(graph, groups, groupOf, id)
+    : picture(graph.nodes.map((node, index) => itemOf(graph, node, groupOf(node), node, graph.places[index])), spoken(graph, groups), "Choose a node to read of it.", id);
+  return make("section", {}, make("h3", {}, title), keyOf(groups, graph), drawn, nodesOf(graph, groupOf));
+}
+
+function itemOf(graph, node, group, edges, at) {
+  const plain = node.op === "input" || node.op === "output";
+  return { text: plain ? node.name : node.op, title: told(graph, node, group), style: plain ? "plain" : group ? "compiled" : "eager",
+    colour: group ? group.colour : null, inputs: edges.inputs, after: edges.after, at };
+}
+
+/** A large graph: a box for each partition and each stretch of eager ops; what a box holds is drawn below when it opens. */
+function boxesOf(graph, groups, groupOf, id) {
+  const opened = make("div");
+  const list = make("ol", { class: "boxes", "aria-label": `Parts of the ${graph.kind} graph in execution order` });
+  const buttons = [];
+  const toggle = (number) => {
+    const button = buttons[number], there = opened.querySelector(`[data-box="${number}"]`);
+    if (there) there.remove();
+    else {
+      const part = insideOf(graph, graph.boxes[number], groupOf, `${id}-${number}`);
+      part.dataset.box = number;
+      opened.prepend(part);
+    }
+    button.setAttribute("aria-expanded", String(!there));
+  };
+  const items = graph.boxes.map((box, number) => {
+    const text = boxName(box), group = groupOf(box);
+    buttons.push(make("button", { type: "button", "aria-expanded": "false", onclick: () => toggle(number) }, text));
+    list.append(make("li", {}, buttons[number]));
+    return { text, title: `${text}${group ? ", compiled" : ""}: choose it to see its nodes`, style: group ? "compiled" : box.kind === "eager" ? "eager" : "plain",
+      colour: group ? group.colour : null, inputs: box.inputs, after: box.after, at: box.place, open: () => toggle(number) };
+  });
+  const hint = `${plural(graph.nodes.length, "node")} are too many to draw at once: a box is a partition, or the eager ops that run between partitions. Choose a box to open or close it.`;
+  return make("div", {}, picture(items, spoken(graph, groups), hint, id), make("details", {}, make("summary", {}, `The ${plural(items.length, "box", "boxes")} as a list`), list), opened);
+}
+
+function boxName(box) {
+  const part = partOf(box);
+  if (box.kind === "output") return "output";
+  return `${part === null ? box.kind : part.replace("region ", "").replace("partition ", "")}: ${plural(box.nodes.length, box.kind === "inputs" ? "value" : "node")}`;
+}
+
+function insideOf(graph, box, groupOf, id) {
+  const items = box.shown.nodes.map((index, place) => {
+    const node = graph.nodes[index];
+    const item = itemOf(graph, node, groupOf(node), box.shown.edges[place], box.shown.places[place]);
+    return box.nodes.includes(index) ? item : { ...item, style: "plain", colour: null };
+  });
+  const title = `${partOf(box) === null ? box.kind : `${partOf(box)}, compiled`}: ${plural(box.nodes.length, "node")}`;
+  return make("section", { class: "opened" }, make("h4", {}, title),
+    picture(items, `${title}. Dashed nodes are neighbours outside of it.`, "Dashed nodes are neighbours outside of it. Choose a node to read of it.", `${id}-inside`));
+}
+
+/** Draw items, each with `at` (column and row), `inputs` and `after` (numbers of items); one with `open` opens when chosen. */
+function picture(items, label, hint, id) {
+  const at = items.map((item) => [item.at[0] * ACROSS, item.at[1] * DOWN]);
   const left = Math.min(...at.map(([x]) => x)) - WIDTH, top = -DOWN;
   const full = { x: left, y: top, w: Math.max(...at.map(([x]) => x)) + WIDTH - left, h: Math.max(...at.map(([, y]) => y)) + DOWN - top };
-  let view = { ...full };
-  const svg = make("svg", { class: "graph", role: "img", tabindex: 0, "aria-label": spoken(graph, groups) });
+  // A tall graph begins at its top, large enough to read.
+  const least = Math.min(full.h, 14 * DOWN);
+  let view = { ...full, h: least };
+  const svg = make("svg", { class: "graph", role: "img", tabindex: 0, "aria-label": label });
   const arrow = make("marker", { id: `arrow-${id}`, viewBox: "0 0 8 8", refX: 8, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" },
     make("path", { d: "M0 0 8 4 0 8z", fill: "var(--edge)" }));
   svg.append(make("defs", {}, arrow));
@@ -147,24 +225,23 @@ function graphOf(graph, id) {
     const start = y + HEIGHT / 2, end = v - HEIGHT / 2, middle = (start + end) / 2;
     svg.append(make("path", { class: kind, d: `M${x} ${start}C${x} ${middle} ${u} ${middle} ${u} ${end}`, "marker-end": `url(#arrow-${id})` }));
   };
-  graph.nodes.forEach((node, index) => {
-    node.inputs.forEach((one) => edge(one, index, "edge"));
-    node.after.forEach((one) => edge(one, index, "order"));
+  items.forEach((item, index) => {
+    item.inputs.forEach((one) => edge(one, index, "edge"));
+    item.after.forEach((one) => edge(one, index, "order"));
   });
-  const said = make("p", { class: "note", "aria-live": "polite" }, "Choose a node to read of it.");
-  graph.nodes.forEach((node, index) => {
-    const group = groupOf(node), [x, y] = at[index];
-    const plain = node.op === "input" || node.op === "output";
-    const text = short(plain ? node.name : node.op);
-    const drawn = make("g", { class: `node ${plain ? "plain" : group ? "compiled" : "eager"}`, transform: `translate(${x - WIDTH / 2} ${y - HEIGHT / 2})`,
+  const said = make("p", { class: "note", "aria-live": "polite" }, hint);
+  items.forEach((item, index) => {
+    const [x, y] = at[index];
+    const drawn = make("g", { class: `node ${item.style}`, transform: `translate(${x - WIDTH / 2} ${y - HEIGHT / 2})`,
       onclick: () => {
         svg.querySelectorAll(".chosen").forEach((one) => one.classList.remove("chosen"));
         drawn.classList.add("chosen");
-        said.textContent = told(graph, node, group);
+        said.textContent = item.title;
+        if (item.open) item.open();
       } },
-      make("title", {}, told(graph, node, group)),
-      make("rect", { class: "box", width: WIDTH, height: HEIGHT, rx: 5, fill: group ? group.colour : null }),
-      make("text", { class: "op", x: WIDTH / 2, y: HEIGHT / 2 + 4, "text-anchor": "middle" }, text));
+      make("title", {}, item.title),
+      make("rect", { class: "box", width: WIDTH, height: HEIGHT, rx: 5, fill: item.colour }),
+      make("text", { class: "op", x: WIDTH / 2, y: HEIGHT / 2 + 4, "text-anchor": "middle" }, short(item.text)));
     svg.append(drawn);
   });
   const look = () => svg.setAttribute("viewBox", `${view.x} ${view.y} ${view.w} ${view.h}`);
@@ -180,11 +257,8 @@ function graphOf(graph, id) {
     if (act) { event.preventDefault(); act(); }
   });
   look();
-  const button = (label, act) => make("button", { type: "button", onclick: act }, label);
-  const title = `${graph.kind} graph: ${plural(graph.size, "node")}${graph.size > graph.nodes.length ? `, the first ${graph.nodes.length} drawn` : ""}`;
-  return make("section", {}, make("h3", {}, title), keyOf(groups, graph),
-    make("div", { class: "tools" }, button("Zoom in", () => zoom(0.8)), button("Zoom out", () => zoom(1.25)), button("Whole graph", reset)),
-    svg, said, nodesOf(graph, groupOf));
+  const button = (text, act) => make("button", { type: "button", onclick: act }, text);
+  return make("div", {}, make("div", { class: "tools" }, button("Zoom in", () => zoom(0.8)), button("Zoom out", () => zoom(1.25)), button("Whole graph", reset)), svg, said);
 }
 
 function steer(svg, view, zoom, pan) {
@@ -216,7 +290,7 @@ function short(text) { return text.length > 24 ? `${text.slice(0, 23)}…` : tex
 
 function told(graph, node, group) {
   const names = (numbers) => numbers.map((number) => graph.nodes[number].name).join(", ");
-  return `${node.name}: ${node.op}; ${group ? group.label : "eager"}` + (node.inputs.length ? `; takes ${names(node.inputs)}` : "") +
+  return `${node.name}: ${node.op}; ${group ? `${group.label}${graph.whole ? "" : ", compiled"}` : "eager"}` + (node.inputs.length ? `; takes ${names(node.inputs)}` : "") +
     (node.after.length ? `; waits for ${names(node.after)}` : "") + (node.source ? `; ${node.source}` : "");
 }
 
@@ -228,8 +302,9 @@ function spoken(graph, groups) {
 
 function keyOf(groups, graph) {
   const key = make("ul", { class: "key", "aria-label": "Key" });
-  for (const { colour, label } of groups.values()) key.append(make("li", {}, make("i", { style: `background:${colour}` }), label));
-  key.append(make("li", {}, make("i", { style: "background:var(--eager)" }), "eager"));
+  for (const { colour, label, count } of groups.values()) key.append(make("li", {}, make("i", { style: `background:${colour}` }), `${label}: ${graph.whole ? "" : "compiled, "}${plural(count, "node")}`));
+  const eager = graph.nodes.filter((node) => partOf(node) === null && node.op !== "input" && node.op !== "output").length;
+  if (eager) key.append(make("li", {}, make("i", { style: "background:var(--eager)" }), `eager, not compiled: ${plural(eager, "node")}`));
   if (graph.nodes.some((node) => node.after.length)) key.append(make("li", {}, "dashed: waits for, by control_deps"));
   return key;
 }
@@ -242,13 +317,20 @@ function tableOf(caption, head, rows) {
 
 function nodesOf(graph, groupOf) {
   const names = (numbers) => numbers.map((number) => graph.nodes[number].name).join(", ");
-  const rows = graph.nodes.map((node) => [node.name, node.op, (groupOf(node) || { label: "eager" }).label, names(node.inputs), names(node.after), node.source]);
+  const row = (node) => [node.name, node.op, (groupOf(node) || { label: "eager" }).label, names(node.inputs), names(node.after), node.source];
   const folded = make("details", {}, make("summary", {}, "The nodes as a table"));
-  folded.append(tableOf(`Nodes of the ${graph.kind} graph`, ["node", "operator", "compiled in", "takes", "waits for", "called at"], rows));
+  folded.addEventListener("toggle", () => {
+    if (folded.open && !folded.querySelector("table")) {
+      folded.append(tableOf(`Nodes of the ${graph.kind} graph`, ["node", "operator", "compiled in", "takes", "waits for", "called at"], graph.nodes.map(row)));
+    }
+  });
   return folded;
 }
 
 // Code
+
+/** Scroll a text so that a line of it stands near its top. */
+function scrollTo(text, line) { text.scrollTop = line.offsetTop - text.offsetTop - 60; }
 
 function codeOf(sources) {
   const all = make("div");
@@ -264,7 +346,7 @@ function codeOf(sources) {
       list.append(make("li", {}, make("button", { type: "button", onclick: () => {
         code.querySelectorAll(".chosen").forEach((one) => one.classList.remove("chosen"));
         drawn[event.line - 1].classList.add("chosen");
-        code.scrollTop = drawn[event.line - 1].offsetTop - code.offsetTop - 60;
+        scrollTo(code, drawn[event.line - 1]);
       } }, `line ${event.line}: ${event.kind}${event.ops ? ` (${event.ops})` : ""}`)));
     }
     const regions = source.regions.length ? `region ${source.regions.join(", ")} of ` : "";

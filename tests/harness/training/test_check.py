@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 
 import pytest
 import torch
@@ -220,3 +221,46 @@ def test_train_does_what_a_loop_by_hand_does():
         losses.append(loss.item())
     assert run.losses == tuple(losses)
     assert all(torch.equal(run.steps[-1].parameters[name], p) for name, p in mine.named_parameters())
+
+
+# Models that are called by keyword
+
+
+class ByKeyword(Small):
+    """Takes nothing but keywords and returns an object that holds the loss, as many a model does."""
+
+    def forward(self, *, values, scale=1.0, labels=None):
+        logits = super().forward(values) * scale
+        if labels is None:
+            return logits
+        return types.SimpleNamespace(loss=LOSS(logits, labels), logits=logits)
+
+
+def by_keyword(harness):
+    return [{"values": x, "labels": y} for x, y in batches(harness, 3)]
+
+
+def test_a_batch_of_keyword_arguments():
+    with eager() as harness:
+        steps = by_keyword(harness)
+        report = assert_training_parity(harness, ByKeyword(), steps, compiled=lambda model: model)
+        run = train(model := ByKeyword(), model, steps)
+    assert report.anchored
+    assert len(run.losses) == 3
+
+
+def test_the_last_keyword_is_the_target_of_a_loss():
+    with eager() as harness:
+        report = assert_training_parity(
+            harness, ByKeyword(), by_keyword(harness), loss=LOSS, compiled=lambda model: model
+        )
+    assert report.ok
+
+
+def test_keyword_arguments_of_every_step():
+    with eager() as harness:
+        steps, options = by_keyword(harness), {"compiled": lambda model: model}
+        model = ByKeyword()
+        one = assert_training_parity(harness, model, steps, **options)
+        other = assert_training_parity(harness, model, steps, kwargs={"scale": 2.0}, **options)
+    assert one.steps[0].loss != other.steps[0].loss

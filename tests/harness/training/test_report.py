@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
+from pytest_regional.harness.tolerance import Errors
+from pytest_regional.harness.training.report import StepReport, TrainingMismatch, TrainingReport
+from pytest_regional.report.details import details_of, new_drawer
+
 from .programs import judged
 from .test_faults import WrongElement
 
@@ -39,3 +46,39 @@ def test_the_first_line_tells_the_verdict():
     failed = str(judged(WrongElement, level="bitwise"))
     assert failed.startswith("1 mismatch over 5 steps, 80 compared tensor(s) at level 'bitwise'\n  first at step 3\n")
     assert "step 3: gradient of up.weight: value: 1 of 288 elements differ; worst at [7, 5]: compiled" in failed
+
+
+def everything_wrong():
+    """A training of eight parameters whose every gradient is wrong in steps 2 and 3, the last parameter's most."""
+    steps = []
+    for number in (1, 2, 3):
+        size = 0.1 if number == 1 else 10.0
+        errors = {f"gradient of p{i}": Errors(size * (i + 1), 1.0, 1.0) for i in range(8)}
+        found = [TrainingMismatch(number, where, "value", "off") for where in errors] if number > 1 else []
+        steps.append(StepReport(number, 1.0, 1.0, 1.0, size, 1.0, tuple(found), 8, size * 8, errors=errors))
+    return TrainingReport(tuple(steps), rule="a rule")
+
+
+def test_the_worst_of_the_first_bad_step_are_told_and_the_others_counted():
+    told = everything_wrong().describe().splitlines()
+    assert told[1] == "  first at step 2"
+    assert told[2:7] == [f"  - step 2: gradient of p{i}: value: off" for i in (7, 6, 5, 4, 3)]
+    assert told[7] == "  and 11 more differences, in this step and later ones"
+
+
+def test_a_missing_gradient_is_told_before_large_errors():
+    step = everything_wrong().steps[1]
+    missing = TrainingMismatch(2, "gradient of p8", "missing", "no gradient")
+    assert replace(step, mismatches=(*step.mismatches, missing)).worst_mismatches()[0] is missing
+
+
+def test_a_report_of_the_run_shows_five_errors_of_a_training_and_counts_the_others():
+    harness = SimpleNamespace(
+        parity_reports=[everything_wrong()],
+        observer=SimpleNamespace(sources=[], log=SimpleNamespace(since=list)),
+    )
+    details = details_of(harness, new_drawer())
+    assert [one["where"] for one in details["errors"]] == [
+        f"training: step 2: gradient of p{i}" for i in (7, 6, 5, 4, 3)
+    ]
+    assert details["left_out"] == {"errors": 19}

@@ -16,6 +16,7 @@ from tests.mutants.rewriting import alike, is_backward, is_float, ops, value_of
 EFFECTS = "suites/regions/test_effects.py"
 BORDERS = "suites/regions/test_values_across_borders.py"
 HITS = "suites/caching/test_hits.py"
+RETAINED = "suites/regions/test_retained_backwards.py"
 Compiled = Callable[..., Any]
 
 
@@ -49,6 +50,29 @@ def _outputs_cloned(compiled: Compiled) -> Compiled:
         return [_clone(value) if _lies_in(value, given) else value for value in compiled(*arguments)]
 
     return call
+
+
+def _outputs_pooled(compiled: Compiled) -> Compiled:
+    """Hand each output out in memory that is used again by the next call, as a pool of buffers does."""
+    pool: dict[tuple[Any, ...], torch.Tensor] = {}
+
+    def call(*arguments: Any) -> Any:
+        given = {value.untyped_storage()._cdata for value in arguments if isinstance(value, torch.Tensor)}
+        return [
+            _pooled(pool, place, value) if is_float(value) and not _lies_in(value, given) else value
+            for place, value in enumerate(compiled(*arguments))
+        ]
+
+    return call
+
+
+def _pooled(pool: dict[tuple[Any, ...], torch.Tensor], place: int, value: torch.Tensor) -> torch.Tensor:
+    if value.requires_grad or value._is_view():
+        return value
+    kept = pool.setdefault((place, value.shape, value.stride(), value.dtype), value)
+    if kept is not value:
+        kept.copy_(value)
+    return kept
 
 
 def _clone(value: torch.Tensor) -> torch.Tensor:
@@ -131,6 +155,32 @@ def _is_pure(node: torch.fx.Node) -> bool:
     return not (random or views or new or target._schema.is_mutable or not node.users)
 
 
+def halve_unseen(value: torch.Tensor) -> None:
+    """Write to ``value`` as generated code does: autograd, which counts writes, sees none."""
+    value.data.mul_(0.5)
+
+
+torch.fx.node.has_side_effect(halve_unseen)
+
+
+def _saved_overwritten(original: Any) -> Any:
+    """Let a backward write over what the forward saved for it alone, as if that were donated to it."""
+
+    def plan(graph: torch.fx.Graph) -> Any:
+        saved = [node for node in graph.find_nodes(op="placeholder") if _is_saved(node)]
+        with graph.inserting_before(graph.output_node()):
+            for node in saved if is_backward(graph.nodes) else ():
+                graph.call_function(halve_unseen, (node,)).meta = {"partitioner_tag": "is_backward"}
+        return original(graph)
+
+    return plan
+
+
+def _is_saved(node: torch.fx.Node) -> bool:
+    """Tell whether only the backward holds the value: it is no input of the program, and no gradient."""
+    return is_float(value_of(node)) and not node.name.startswith(("primals", "tangents"))
+
+
 # Symbols, boxes, threads
 
 
@@ -160,6 +210,21 @@ FAULTS = (
         ("parity",),
         (EFFECTS, HITS, "suites/regions/test_values_across_borders.py"),
         wrap=_outputs_cloned,
+    ),
+    Mutant(
+        "outputs_pooled",
+        "what a graph returns lies in memory that its next call writes to",
+        ("results_kept",),
+        (BORDERS,),
+        wrap=_outputs_pooled,
+    ),
+    Mutant(
+        "saved_overwritten",
+        "a backward writes over what the forward saved, so that it cannot be run again",
+        ("retained_backward",),
+        (RETAINED,),
+        (Patch("regional_inductor:plan_in_order", _saved_overwritten),),
+        needs=("training + family:pointwise", "training + family:norm"),
     ),
     Mutant(
         "effects_unordered",

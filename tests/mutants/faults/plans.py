@@ -162,7 +162,7 @@ FAULTS = (
         "each region is one partition, also where two regions wait for each other",
         ("compiles", "plan"),
         (INTERLEAVED,),
-        (Patch("partition:_fewest_runs", _one_run_a_key),),
+        (Patch("schedule:_fewest_runs", _one_run_a_key),),
         errors=ANY_ERROR,
     ),
     Mutant(
@@ -170,14 +170,14 @@ FAULTS = (
         "whatever stands between two ops of a region divides it",
         ("plan",),
         (COUNTS,),
-        (Patch("partition:_fewest_runs", _adjacent_runs),),
+        (Patch("schedule:_fewest_runs", _adjacent_runs),),
     ),
     Mutant(
         "every_op_alone",
         "every op is a partition of its own",
         ("plan",),
         (COUNTS,),
-        (Patch("partition:_fewest_runs", _single_ops),),
+        (Patch("schedule:_fewest_runs", _single_ops),),
     ),
     Mutant(
         "region_silently_eager",
@@ -248,6 +248,6 @@ FAULTS = (
         "independent ops and partitions run now in one order, now in another",
         ("determinism",),
         ("suites/regions/test_determinism.py",),
-        (Patch("partition:_topological", _another_order_each_time),),
+        (Patch("schedule:_topological", _another_order_each_time),),
     ),
 )

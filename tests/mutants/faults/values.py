@@ -213,7 +213,7 @@ FAULTS = (
     Mutant(
         "result_memory_reused",
         "a region returns the same memory from every call",
-        ("parity", "warm"),
+        ("parity", "warm", "results_kept"),
         (INTERLEAVED, "suites/regions/test_nesting.py", "suites/regions/test_nested_compile_region.py", NORM),
         calls(_same_memory_each_time),
         needs=("family:call", "family:nested", "block:called several times", "region:feeds a region"),

@@ -1,0 +1,337 @@
+"""Values that rounding decides: gradients that are zero in theory, and programs that no float64 run can judge."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from faults import kinds
+from torch.utils.checkpoint import checkpoint
+
+from pytest_regional.harness.execution import execute
+from pytest_regional.harness.parity import compare
+from pytest_regional.harness.parity_noise import RUNS, Noise
+from pytest_regional.harness.parity_rounding import moved
+
+SEEDS = range(12)
+
+
+def parity(eager, candidate, *inputs, anchored=True, measured=True, **options):
+    """Compare as ``assert_parity`` does, with eager's noise measured where it is asked for."""
+    expected, found = execute(eager, inputs), execute(candidate, inputs, state_of=eager)
+    anchor = execute(eager, inputs, anchor=True) if anchored else None
+    assert expected.exception is None
+    assert found.exception is None
+
+    def measure():
+        return Noise.measure(expected, lambda seed: execute(eager, inputs, rounding=seed))
+
+    return compare(expected, found, anchor, noise=measure if measured else None, **options)
+
+
+def _heads(t):
+    return t.view(*t.shape[:2], 4, -1).transpose(1, 2)
+
+
+def attention(x, weights, bias, *, attend):
+    """Self-attention whose keys have a bias: softmax does not see it, so its gradient is zero in theory."""
+    q, k, v = (_heads(x @ w + (b if b is not None else 0)) for w, b in zip(weights, (None, bias, None), strict=True))
+    return attend(q, k, v)
+
+
+def manual(q, k, v):
+    return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), -1) @ v
+
+
+def online(q, k, v):
+    """As flash attention: over blocks of keys, with a running maximum."""
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    top = torch.full_like(scores[..., :1], -math.inf)
+    total, result = torch.zeros_like(top), torch.zeros_like(q)
+    for block, values in zip(scores.split(16, -1), v.split(16, -2), strict=True):
+        new = torch.maximum(top, block.amax(-1, keepdim=True))
+        weights, shrink = torch.exp(block - new), torch.exp(top - new)
+        total = total * shrink + weights.sum(-1, keepdim=True)
+        result, top = result * shrink + weights @ values, new
+    return result / total
+
+
+def _attention_inputs(seed, dtype, size=32, length=64):
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator).to(dtype)
+
+    weights = [(draw(size, size) / math.sqrt(size)).requires_grad_() for _ in range(3)]
+    return draw(2, length, size), weights, draw(size).requires_grad_()
+
+
+def normalized(x, w, bias):
+    """A bias before a normalization over the batch: its gradient is zero in theory."""
+    h = x @ w + bias
+    return torch.nn.functional.batch_norm(h, None, None, training=True)
+
+
+def normalized_by_hand(x, w, bias):
+    h = (x.flip(0) @ w).flip(0) + bias
+    centered = h - h.mean(0)
+    return centered * torch.rsqrt(centered.square().mean(0) + 1e-5)
+
+
+def _norm_inputs(seed, dtype, rows=256, size=32):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = ((rows, size), (size, size), (size,))
+    return [torch.randn(*shape, generator=generator).to(dtype).requires_grad_() for shape in shapes]
+
+
+class _OneByOne(torch.autograd.Function):
+    """A bias for each row, whose gradient is summed row after row in float32, as kernels do."""
+
+    @staticmethod
+    def forward(ctx, bias, rows):
+        return bias.expand(rows, -1).clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        total = torch.zeros_like(grad[0], dtype=torch.promote_types(grad.dtype, torch.float32))
+        for row in grad:
+            total = total + row
+        return total.to(grad.dtype), None
+
+
+def normalized_one_by_one(x, w, bias):
+    h = x @ w + _OneByOne.apply(bias, x.shape[0])
+    return torch.nn.functional.batch_norm(h, None, None, training=True)
+
+
+PAIRS = {
+    "keys": (lambda *a: attention(*a, attend=manual), lambda *a: attention(*a, attend=online), _attention_inputs),
+    "keys, other way": (
+        lambda *a: attention(*a, attend=online),
+        lambda *a: attention(*a, attend=manual),
+        _attention_inputs,
+    ),
+    "norm": (normalized, normalized_by_hand, _norm_inputs),
+    "norm, one by one": (normalized, normalized_one_by_one, _norm_inputs),
+    "norm, other way": (normalized_by_hand, normalized, _norm_inputs),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_that_are_zero_in_theory_raise_no_false_alarm(pair, dtype):
+    eager, candidate, inputs = PAIRS[pair]
+    for seed in SEEDS:
+        report = parity(eager, candidate, *inputs(seed, dtype))
+        about_bias = [m for m in report.mismatches if m.where == "grad of input 2"]
+        assert not about_bias, f"seed {seed}: {report.describe()}"
+        assert "grad of input 2" in report.rounding_only
+        assert "rounding only: grad of input 2" in report.summary()
+
+
+def test_the_float64_rule_alone_does_alarm_there():
+    """What the measured noise is for: without it an honest other order of sums fails."""
+    eager, candidate, inputs = PAIRS["norm, one by one"]
+    reports = [parity(eager, candidate, *inputs(seed, torch.float32), measured=False) for seed in SEEDS]
+    assert any(m.where == "grad of input 2" for report in reports for m in report.mismatches)
+
+
+class _Scaled(torch.autograd.Function):
+    """A backward that is wrong by a factor, in one place."""
+
+    @staticmethod
+    def forward(ctx, x, wrong):
+        ctx.wrong = wrong
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.wrong(grad), None
+
+
+def _one_row_lost(grad):
+    grad = grad.clone()
+    grad[0] = 0
+    return grad
+
+
+def _not_centered(grad):
+    return grad + 0.01 * grad.abs().mean()
+
+
+@pytest.mark.parametrize("wrong", [_one_row_lost, _not_centered])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_real_fault_in_a_gradient_that_is_zero_in_theory_is_seen(wrong, dtype):
+    for seed in SEEDS:
+
+        def faulty(x, w, bias):
+            h = x @ w + _Scaled.apply(bias.expand(x.shape[0], -1), wrong)
+            return torch.nn.functional.batch_norm(h, None, None, training=True)
+
+        report = parity(normalized, faulty, *_norm_inputs(seed, dtype))
+        assert kinds(report) == {("grad of input 2", "value")}, f"seed {seed}: {report.describe()}"
+        assert "rounding only" in report.mismatches[0].detail
+
+
+class Checkpointed(torch.nn.Module):
+    """A block as models have it: a norm that names float32, and casts back, recomputed in the backward."""
+
+    def __init__(self, size=16, *, reentrant=False):
+        super().__init__()
+        self.linear, self.reentrant = torch.nn.Linear(size, size), reentrant
+
+    def block(self, x):
+        h = self.linear(x)
+        scale = torch.rsqrt(h.float().pow(2).mean(-1, keepdim=True) + 1e-6)
+        positions = torch.arange(h.shape[-1], dtype=torch.float32, device=h.device)
+        return torch.nn.functional.silu(h * scale.to(x.dtype)) + (positions / 7).cos().to(x.dtype)
+
+    def forward(self, x):
+        return checkpoint(self.block, checkpoint(self.block, x, use_reentrant=self.reentrant), use_reentrant=False)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_checkpointing_keeps_its_float64_run(reentrant, dtype):
+    model = Checkpointed(reentrant=reentrant).to(dtype)
+    plain = Checkpointed(reentrant=reentrant).to(dtype)
+    plain.load_state_dict(model.state_dict())
+    plain.forward = lambda x: plain.block(plain.block(x))
+    x = torch.randn(8, 16).to(dtype).requires_grad_()
+    anchor, without = execute(model, (x,), anchor=True), execute(plain, (x,), anchor=True)
+    assert anchor.anchor_unavailable_reason is None
+    for name, gradient in anchor.grads.items():
+        assert gradient.dtype == torch.float64
+        torch.testing.assert_close(gradient.value, without.grads[name].value, rtol=1e-12, atol=1e-12)
+
+
+def test_checkpointing_with_dropout_keeps_its_float64_run():
+    class Dropped(Checkpointed):
+        def block(self, x):
+            return torch.nn.functional.dropout(super().block(x), 0.5)
+
+    anchor = execute(Dropped(), (torch.randn(8, 16, requires_grad=True),), anchor=True)
+    assert anchor.anchor_unavailable_reason is None
+
+
+@pytest.mark.parametrize("how", ["backward", "grad", "tensor.backward"])
+def test_casts_of_every_backward_are_wide(how):
+    """Also those of a backward inside the program, and of a second one inside a first."""
+    seen = []
+
+    class Noted(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            seen.append(grad.to(torch.float32).dtype)
+            return grad * 2
+
+    def program(x):
+        leaf = x.detach().requires_grad_()
+        total = Noted.apply(leaf).sum()
+        if how == "grad":
+            return torch.autograd.grad(total, leaf)[0]
+        torch.autograd.backward(total) if how == "backward" else total.backward()
+        return leaf.grad
+
+    anchor = execute(program, (torch.randn(4),), anchor=True)
+    assert anchor.exception is None
+    assert seen == [torch.float64]
+    assert torch.randn(2, dtype=torch.float64).to(torch.float32).dtype == torch.float32
+
+
+def test_without_an_anchor_rounding_is_measured():
+    def chain(x, w):
+        h = x
+        for _ in range(6):
+            h = torch.tanh(h @ w / 6) * 3
+        return h
+
+    def reordered(x, w):
+        h, order = x, torch.arange(w.shape[0] - 1, -1, -1)
+        for _ in range(6):
+            h = torch.tanh(h[:, order] @ w[order] / 6) * 3
+        return h
+
+    alarms = 0
+    for seed in SEEDS:
+        generator = torch.Generator().manual_seed(seed)
+        x, w = (torch.randn(64, 64, generator=generator) for _ in range(2))
+        report = parity(chain, reordered, x, w, anchored=False)
+        assert report.ok, f"seed {seed}: {report.describe()}"
+        if f"eager's own rounding, measured in {RUNS} runs, as no float64 run was made" in report.rule:
+            alarms += 1
+            assert not parity(chain, reordered, x, w, anchored=False, measured=False).ok
+        wrong = parity(chain, lambda x, w: _one_wrong(reordered(x, w)), x, w, anchored=False)
+        assert kinds(wrong) == {("output", "value")}
+    assert alarms, "assert_close never failed honest rounding, so the test shows nothing"
+
+
+def _one_wrong(y):
+    y = y.clone()
+    y[3, 5] += 0.5
+    return y
+
+
+def test_runs_that_choose_otherwise_measure_nothing():
+    """A choice that rounding flips is no rounding: it would excuse everything."""
+
+    def program(x):
+        best = (x.sin() * 1e-30 + 1).argmax(-1)
+        return best, x.gather(-1, best[:, None])
+
+    x = torch.randn(64, 8)
+    expected = execute(program, (x,))
+    noise = Noise.measure(expected, lambda seed: execute(program, (x,), rounding=seed))
+    assert not noise.runs
+    assert noise.of("output[1]", expected.outputs[1][1].value, None) is None
+
+
+def test_results_that_are_far_apart_measure_nothing():
+    """A program in which rounding grows beyond sense has no noise to be judged by."""
+
+    def chaotic(x):
+        for _ in range(100):
+            x = 3.9 * x * (1 - x)
+        return x
+
+    x = torch.rand(64)
+    expected = execute(chaotic, (x,))
+    noise = Noise.measure(expected, lambda seed: execute(chaotic, (x,), rounding=seed))
+    assert len(noise.runs) == RUNS
+    assert noise.of("output", expected.outputs[0][1].value, None) is None
+    assert not parity(chaotic, lambda x: chaotic(x) + 0.01, x, anchored=False).ok
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.complex64])
+def test_a_moved_value_is_at_most_one_unit_away(dtype):
+    generator = torch.Generator().manual_seed(0)
+    value = torch.randn(512, dtype=torch.float32).to(dtype)
+    value[:2] = 0
+    result = moved(value, generator)
+    assert result.dtype == dtype
+    assert not torch.equal(result, value)
+    assert torch.equal(result[:2], value[:2])
+    real = torch.view_as_real(value) if value.is_complex() else value
+    other = torch.view_as_real(result) if value.is_complex() else result
+    unit = torch.finfo(dtype).eps * torch.exp2(real.double().abs().log2().floor())
+    assert ((other.double() - real.double()).abs() <= unit.nan_to_num()).all()
+    whole = torch.arange(4)
+    assert moved(whole, generator) is whole
+    extremes = torch.tensor([math.inf, -math.inf, math.nan, torch.finfo(torch.float32).max])
+    assert torch.equal(moved(extremes, generator).isfinite(), extremes.isfinite())
+
+
+def test_the_program_draws_the_same_numbers_and_state_is_put_back():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(8))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    x = torch.randn(16, 8)
+    plain, other = execute(model, (x,)), execute(model, (x,), rounding=3)
+    assert torch.equal(plain.rng_after["cpu"], other.rng_after["cpu"])
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not torch.equal(plain.outputs[0][1].value, other.outputs[0][1].value)
+    torch.testing.assert_close(plain.outputs[0][1].value, other.outputs[0][1].value, rtol=1e-4, atol=1e-4)

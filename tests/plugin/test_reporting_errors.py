@@ -1,0 +1,182 @@
+"""A failure of the plugin's own reporting: the run goes on, shows it at its end, and fails."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+
+import pytest
+
+from pytest_regional import plugin, session
+from pytest_regional.reporting_errors import ReportingErrors
+from pytest_regional.running import RunHooks
+
+assert session  # imported here, so that a nested run and what is planted in it see the same modules
+
+#: Hooks that are not guarded, and why what they raise loses no run.
+MAY_RAISE = {
+    "pytest_addoption": "before the run",
+    "pytest_load_initial_conftests": "before the run",
+    "pytest_configure": "before the run",
+    "pytest_cmdline_main": "before the run",
+    "pytest_collection_modifyitems": "collection.prepare keeps what the marks of a test raise as that test's problem",
+    "pytest_generate_tests": "pytest reports it as an error of the file",
+    "pytest_runtest_setup": "pytest reports it as an error of the test",
+    "pytest_runtest_call": "pytest reports it as a failure of the test",
+    "pytest_xdist_make_scheduler": "before the run",
+}
+
+#: Functions that hooks call to report: where each fails, and what the run then says.
+FAILING = {
+    "pytest_regional.report.facts.of": "collecting the facts of test_it.py::test_passes",
+    "pytest_regional.report.facts.plain": "collecting the facts of test_it.py::test_passes",
+    "pytest_regional.report.details.details_of": "collecting the facts of test_it.py::test_passes",
+    "pytest_regional.report.junit.properties_of_test": "collecting the facts of test_it.py::test_passes",
+    "pytest_regional.report.junit.add_to_run": "adding totals to the JUnit file",
+    "pytest_regional.report.collected.read": "reading the facts of test_it.py::test_passes",
+    "pytest_regional.report.terminal.write": "writing the table",
+    "pytest_regional.report.fuzzing.write": "writing the table of fuzzing",
+    "pytest_regional.report.progress.RunningNote.about": "noting which test runs",
+    "pytest_regional.report.progress.RunningNote.forget": "",
+    "pytest_regional.report.progress.ProgressLines.__enter__": "writing lines about tests that take long",
+    "pytest_regional.report.progress.progress_line": "writing lines about tests that take long",
+    "pytest_regional.running.report_of": "writing the report",
+    "pytest_regional.running.write_report": "writing */report.json",
+    "pytest_regional.running.KernelFiles.prune": "bringing the store of compiled kernels back to its size",
+    "pytest_regional.session.RegionalSession._header": "writing pytest's header",
+    "pytest_regional.worker_restarts.allow_one_more": "counting the worker that died in test_it.py::test_dies",
+    "pytest_regional.gpus.free_place": "giving worker gw0 a GPU of its own",
+}
+ON_THE_CONTROLLER = ("allow_one_more", "free_place")
+CROSSING = (".facts.of", ".read", ".about", "add_to_run", *ON_THE_CONTROLLER)
+
+SOURCE = """
+    import os, time
+
+    @pytest.mark.regional_compile(expects_regions=False)
+    def test_passes(regional):
+        time.sleep(0.2)
+
+    @pytest.mark.regional_compile(expects_regions=False)
+    def test_fails(regional):
+        assert 1 == 2
+
+    def test_of_somebody_else():
+        pass
+"""
+
+DIES = """
+    @pytest.mark.regional_compile(expects_regions=False)
+    def test_dies(regional):
+        os._exit(3)
+"""
+
+#: In the nested run, on its workers too.
+CONFTEST = """
+import importlib, sys
+import pytest
+from pytest_regional.report import progress
+
+progress.EVERY = 0.05
+NAME = {name!r}
+
+def fails(*arguments, **keywords):
+    raise RuntimeError("planted in reporting")
+
+def holder(parts):
+    for end in range(len(parts) - 1, 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[end:-1]:
+            found = getattr(found, part)
+        return found
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    config.add_cleanup(pytest.MonkeyPatch().undo)
+    patch = pytest.MonkeyPatch()
+    parts = NAME.split(".")
+    where = holder(parts)
+    assert hasattr(where, parts[-1]), NAME
+    patch.setattr(where, parts[-1], fails)
+    config.add_cleanup(patch.undo)
+    config.add_cleanup(lambda: setattr(progress, "EVERY", 30.0))
+"""
+
+
+def run_with(downstream, pytester, name, *options):
+    pytester.makeconftest(CONFTEST.format(name=name))
+    dies = DIES if "allow_one_more" in name else ""
+    return downstream(
+        SOURCE + dies,
+        "--regional-backend=aot_eager",
+        "--regional-device=cpu",
+        "--regional-report=report.json",
+        "--junit-xml=junit.xml",
+        *options,
+        subprocess="-n2" in options,
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in FAILING if not name.endswith(ON_THE_CONTROLLER)])
+def test_the_run_goes_on_shows_it_and_fails(downstream, pytester, name):
+    result = run_with(downstream, pytester, name, "-v")
+    result.assert_outcomes(passed=2, failed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    shown = ["*= regional reporting errors =*", f"while {FAILING[name]}*:", "*RuntimeError: planted in reporting"]
+    result.stdout.fnmatch_lines([line for line in shown if line])
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+
+
+def test_a_run_without_failing_tests_fails(downstream, pytester):
+    pytester.makeconftest(CONFTEST.format(name="pytest_regional.report.terminal.write"))
+    test = "def test_it(): pass"
+    assert downstream(test, "--regional-backend=aot_eager").ret == pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize("name", [name for name in FAILING if name.endswith(CROSSING)])
+def test_with_workers_too(downstream, pytester, name):
+    result = run_with(downstream, pytester, name, "-n2", "-v")
+    deaths = "allow_one_more" in name
+    result.assert_outcomes(passed=2, failed=2 if deaths else 1)
+    result.stdout.fnmatch_lines(["*= regional reporting errors =*", "*RuntimeError: planted in reporting"])
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+    result.stdout.no_fnmatch_line("*no active workers*")
+
+
+def test_each_hook_is_guarded_or_says_why_not():
+    """A hook that is added reports through the guard, or stands above with the reason."""
+    hooks = {
+        name: hook for holder in (RunHooks, plugin) for name, hook in vars(holder).items() if name.startswith("pytest_")
+    }
+    guarded = {
+        name
+        for name, hook in hooks.items()
+        if any(
+            word in inspect.getsource(hook)
+            for word in ("_errors.kept(", "_errors.around(", ".header()", "attach_facts")
+        )
+    }
+    assert guarded | set(MAY_RAISE) >= set(hooks)
+    assert len(guarded) >= 8
+
+
+def test_what_ends_a_test_or_the_run_passes_through():
+    errors = ReportingErrors()
+    with pytest.raises(KeyboardInterrupt), errors.kept("reporting"):
+        raise KeyboardInterrupt
+    assert not errors
+
+
+def test_an_error_of_the_block_is_not_the_contexts():
+    @contextlib.contextmanager
+    def fails_at_its_end():
+        yield
+        raise OSError("of the context")
+
+    errors = ReportingErrors()
+    with pytest.raises(LookupError, match="of the test"), errors.around("reporting", fails_at_its_end):
+        raise LookupError("of the test")
+    assert [text.splitlines()[-1] for _, text in errors.taken()] == ["OSError: of the context"]
