@@ -78,3 +78,15 @@ def test_a_custom_pass_with_a_uuid(regional):
     for outcome, name in [("miss", "v1"), ("hit", "v1"), ("miss", "v2"), ("hit", "v1")]:
         look_up(regional, outcome, mlp, inputs, inductor_configs={"post_grad_custom_post_pass": Named(name)})
     look_up(regional, "miss", mlp, inputs)
+
+
+def test_a_bypass_is_an_error_where_the_user_asks_for_one(regional):
+    def program(x, w):
+        return mlp(x, w) + untraced(x)
+
+    inputs = pair(regional)
+    with torch._functorch.config.patch(strict_autograd_cache=True):
+        with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="untraced"):
+            run(regional.compile(program), inputs)
+        look_up(regional, "miss", mlp, inputs)
+        look_up(regional, "hit", mlp, inputs)

@@ -12,7 +12,7 @@ from pytest_regional.reference.ordering import OrderingCycleError
 from .edges import AddEdges, run_ordered
 from .programs import Case, independent, reversed_rows
 
-pytestmark = pytest.mark.regional_compile(requires=("compiles_regions",), dynamic=False)
+pytestmark = pytest.mark.regional_compile(requires=("inductor_code",), dynamic=False)
 
 TOLD: list[str] = []
 
@@ -53,7 +53,7 @@ def drawing(x, w):
     return torch.nn.functional.dropout(x @ w, 0.5), torch.rand_like(x), w @ w
 
 
-@pytest.mark.regional_compile(requires=("compiles_regions", "rng"))
+@pytest.mark.regional_compile(requires=("inductor_code", "rng"))
 def test_draws_are_those_of_eager(regional):
     draw = "rand_like" if torch_matches(">=2.13") else "rand"  # torch 2.11 decomposes it
     edges = (("mm#2", "native_dropout"), ("native_dropout", draw))
@@ -62,7 +62,7 @@ def test_draws_are_those_of_eager(regional):
     record.code.assert_order("aten.mm", "aten.native_dropout", f"aten.{draw}")
 
 
-@pytest.mark.regional_compile(requires=("compiles_regions", "rng"), expects_regions=False)
+@pytest.mark.regional_compile(requires=("inductor_code", "rng"), expects_regions=False)
 def test_draws_cannot_change_places(regional):
     def two_draws(x, w):
         return torch.rand_like(x), torch.rand_like(w)
@@ -113,7 +113,7 @@ def written_afterwards(x, w):
     return turned, product
 
 
-@pytest.mark.regional_compile(requires=("compiles_regions", "mutation"))
+@pytest.mark.regional_compile(requires=("inductor_code", "mutation"))
 def test_who_waits_still_reads_what_was_there_before_a_write(regional):
     edges = (("mm", "reversed_rows"),)
     record = run_ordered(regional, written_afterwards, regional.randn(8, 8), regional.randn(8, 8), edges=edges)
@@ -137,7 +137,7 @@ def convolved(x, w, weight):
     return torch.nn.functional.conv2d(x, weight), w @ w, w.t() @ w
 
 
-@pytest.mark.regional_compile(requires=("compiles_regions", "channels_last"))
+@pytest.mark.regional_compile(requires=("inductor_code", "channels_last"))
 def test_a_channels_last_convolution(regional):
     x = regional.randn(2, 4, 6, 6).to(memory_format=torch.channels_last)
     inputs = x, regional.randn(8, 8), regional.randn(4, 4, 3, 3)

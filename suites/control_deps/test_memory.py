@@ -14,7 +14,7 @@ from pytest_regional.reference.ordering import add_control_deps
 from .edges import AddEdges, ops_by_name, pytorchs_orderer, run_ordered
 from .programs import without_kernels
 
-pytestmark = pytest.mark.regional_compile(requires=("compiles_regions",), dynamic=False)
+pytestmark = pytest.mark.regional_compile(requires=("inductor_code",), dynamic=False)
 
 MATRIX = 8 * 8 * 4
 

@@ -7,7 +7,7 @@ import pytest
 from .edges import run_ordered, run_ordered_regions
 from .programs import CASES
 
-pytestmark = pytest.mark.regional_compile(requires=("compiles_regions",), dynamic=False)
+pytestmark = pytest.mark.regional_compile(requires=("inductor_code",), dynamic=False)
 
 cases = pytest.mark.parametrize("case", CASES)
 

@@ -16,7 +16,7 @@ from .programs import BRANCH_BACK, INDEPENDENT, WRITTEN_LAST, Case, independent,
 from .test_effects import FallBack, telling
 from .test_twins import flowing
 
-pytestmark = pytest.mark.regional_compile(requires=("compiles_regions",), dynamic=False)
+pytestmark = pytest.mark.regional_compile(requires=("inductor_code",), dynamic=False)
 
 # In program order, since it takes no later dependency.
 NESTED = Case(many_kinds, ("cat", "reversed_rows", "mm"))

@@ -12,7 +12,7 @@ from pytest_regional import region
 
 from .edges import AddEdges, run_ordered, run_ordered_regions
 
-pytestmark = pytest.mark.regional_compile(requires=("compiles_regions",), dynamic=False)
+pytestmark = pytest.mark.regional_compile(requires=("inductor_code",), dynamic=False)
 
 STEPS: list[int] = []
 

@@ -10,7 +10,7 @@ from pytest_regional.harness.codegen import CodeAssertionError
 from .edges import SETTINGS, AddEdges, run_ordered, run_ordered_regions
 from .programs import independent, without_kernels
 
-pytestmark = pytest.mark.regional_compile(requires=("compiles_regions", "backward"), dynamic=False)
+pytestmark = pytest.mark.regional_compile(requires=("inductor_code", "backward"), dynamic=False)
 
 
 @region("r")
@@ -57,7 +57,7 @@ def test_parity(regional):
     assert result.assert_same_numerics().compared == 4
 
 
-@pytest.mark.regional_compile(requires=("compiles_regions", "dynamic_shapes"))
+@pytest.mark.regional_compile(requires=("inductor_code", "dynamic_shapes"))
 def test_symbolic_sizes(regional):
     adding = AddEdges(("add", "mm"), ("mm", "mul"))
     settings = {**SETTINGS, "post_grad_custom_post_pass": adding}

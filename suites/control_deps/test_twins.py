@@ -10,7 +10,7 @@ from pytest_regional.harness.codegen import CodeAssertionError
 from .edges import AddEdges, run_ordered, run_ordered_regions
 from .programs import BACK, BRANCH_FORTH, FORTH, in_branches, independent, many_kinds
 
-pytestmark = pytest.mark.regional_compile(requires=("compiles_regions",), dynamic=False)
+pytestmark = pytest.mark.regional_compile(requires=("inductor_code",), dynamic=False)
 
 
 def test_without_edges_the_ops_are_fused(regional):

@@ -39,6 +39,7 @@ def images(regional, **options):
     return x.requires_grad_(**options) if options else x
 
 
+@pytest.mark.regional_compile(requires=("channels_last", "backward"))
 def test_training_parity_with_running_statistics(regional, block):
     # Parity compares strides of outputs and gradients, and the buffers that batch norm updates.
     regional.assert_parity(block, images(regional, requires_grad=True))
@@ -49,7 +50,7 @@ def test_inference_parity(regional, block):
     regional.assert_parity(block, images(regional))
 
 
-@pytest.mark.regional_compile(requires=("channels_last", "regions"))
+@pytest.mark.regional_compile(requires=("channels_last", "regions", "backward"))
 def test_the_output_stays_channels_last(regional, block):
     record = regional.run(block, images(regional, requires_grad=True))
 

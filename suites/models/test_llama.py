@@ -18,6 +18,7 @@ def hidden_states(regional, **options):
     return regional.randn(BATCH, LENGTH, SIZE, **options)
 
 
+@pytest.mark.regional_compile(requires=("backward",))
 def test_training_parity(regional, block):
     regional.assert_parity(block, hidden_states(regional, requires_grad=True))
 

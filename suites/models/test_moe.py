@@ -43,6 +43,7 @@ def experts(regional):
     return MixtureOfExperts().to(regional.device)
 
 
+@pytest.mark.regional_compile(requires=("backward",))
 def test_training_parity(regional, experts):
     regional.assert_parity(experts, regional.randn(TOKENS, SIZE, requires_grad=True))
 

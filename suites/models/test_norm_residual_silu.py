@@ -34,6 +34,7 @@ def tail(regional):
     return Tail().to(regional.device)
 
 
+@pytest.mark.regional_compile(requires=("backward",))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_training_parity(regional, tail, dtype):
     regional.assert_parity(tail.to(dtype), regional.randn(ROWS, SIZE, dtype=dtype, requires_grad=True))

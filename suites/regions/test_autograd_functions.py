@@ -7,7 +7,7 @@ import torch
 
 from .annotations import in_region
 
-pytestmark = pytest.mark.regional_compile(requires=("backward",))
+pytestmark = pytest.mark.regional_compile(requires=("backward", "higher_order_operators"))
 
 
 def pair(regional):
@@ -65,7 +65,7 @@ def test_training(regional, program):
     regional.assert_parity(program, *pair(regional))
 
 
-@pytest.mark.regional_compile(requires=("backward", "regions"))
+@pytest.mark.regional_compile(requires=("backward", "higher_order_operators", "regions"))
 def test_its_backward_is_compiled_in_the_same_region(regional):
     record = regional.run(saves_a_result, *pair(regional))
 

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from .annotations import in_region
 
-pytestmark = pytest.mark.regional_compile(requires=("backward",))
+pytestmark = pytest.mark.regional_compile(requires=("backward", "higher_order_operators"))
 
 
 def pair(regional):
@@ -58,7 +58,7 @@ def test_both_kinds_of_checkpoint(regional, reentrant):
     regional.assert_parity(program, *pair(regional))
 
 
-@pytest.mark.regional_compile(requires=("backward", "rng"))
+@pytest.mark.regional_compile(requires=("backward", "higher_order_operators", "rng"))
 @pytest.mark.parametrize(
     "program",
     [around(dropout_beside_region), around(dropout_in_region), inside_region],
@@ -87,7 +87,7 @@ def test_selective_checkpoint(regional):
     regional.assert_parity(selective, *pair(regional))
 
 
-@pytest.mark.regional_compile(requires=("backward", "regions"))
+@pytest.mark.regional_compile(requires=("backward", "higher_order_operators", "regions"))
 def test_what_selective_checkpoint_saves_is_not_compiled_again(regional):
     record = regional.run(selective, *pair(regional))
 

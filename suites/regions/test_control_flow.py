@@ -10,6 +10,7 @@ from pytest_regional._torch import higher_order
 from .annotations import in_region
 
 map_over, scan, while_loop = higher_order.map_over(), higher_order.scan(), higher_order.while_loop()
+associative_scan = higher_order.associative_scan()
 
 pytestmark = pytest.mark.regional_compile(requires=("nested_regions",))
 
@@ -100,6 +101,37 @@ def test_a_condition_inside_a_region_trains(regional):
     regional.assert_parity(condition_in_region, *operands(regional, requires_grad=True))
 
 
+def product_and_sum(left, right):
+    """Combine two steps ``h -> a * h + b``, given as pairs ``(a, b)``, as a selective scan does."""
+    return left[0] * right[0], left[1] * right[0] + right[1]
+
+
+GAPS_ARE_LOST = pytest.mark.regional_known_failure(
+    "torch",
+    reason="a slice leaves a region without its gaps: docs/findings/gaps_leaving_region.py",
+    torch=">=2.11",
+)
+
+
+@pytest.mark.parametrize("length", [3, pytest.param(4, marks=GAPS_ARE_LOST), pytest.param(7, marks=GAPS_ARE_LOST)])
+def test_an_associative_scan_of_pairs_trains(regional, length):
+    """Slices of each level are saved for the backward, whose region is compiled for the strides of the trace."""
+
+    def program(a, b):
+        with in_region("r"):
+            h = associative_scan(product_and_sum, (a.sigmoid(), b), 1, combine_mode="generic")[1]
+        return h.sin()
+
+    regional.assert_parity(
+        program, regional.randn(2, length, 3, requires_grad=True), regional.randn(2, length, 3, requires_grad=True)
+    )
+
+
+@pytest.mark.parametrize("program", [map_in_region, scan_in_region], ids=lambda program: program.__name__)
+def test_a_loop_inside_a_region_trains(regional, program):
+    regional.assert_parity(program, *operands(regional, requires_grad=True))
+
+
 @BODY_IS_CALLED_UNBOXED
 @pytest.mark.parametrize("program", AROUND, ids=lambda program: program.__name__)
 def test_a_region_in_a_body(regional, program):
@@ -116,6 +148,20 @@ def test_a_region_in_a_body_trains(regional, program):
 
 @pytest.mark.regional_compile(expects_regions=False)
 def test_a_region_in_the_body_of_a_scan_that_trains(regional):
-    """PyTorch traces the two graphs of such a scan without annotations: no backend sees a region there."""
+    """PyTorch traces the two graphs of such a scan without annotations: no backend sees a region there.
+
+    docs/findings/bodies_lose_annotations.py; when this fails, PyTorch keeps them.
+    """
     regional.assert_parity(scan_around_region, *operands(regional, requires_grad=True))
     assert regional.counters["region_compiles"] == 0
+
+
+@BODY_IS_CALLED_UNBOXED
+@pytest.mark.parametrize("program", [map_around_region, condition_around_region], ids=lambda program: program.__name__)
+def test_gradients_of_a_region_in_a_body_are_not_annotated(regional, program):
+    """PyTorch traces gradients of a body without annotations: no backend sees a region there.
+
+    docs/findings/bodies_lose_annotations.py; when this fails, PyTorch keeps them.
+    """
+    record = regional.run(program, *operands(regional, requires_grad=True))
+    assert [(r.name, r.graph) for r in record.regions] == [("r", "forward")]

@@ -43,6 +43,7 @@ def test_mutation(regional, program):
     regional.assert_parity(program, regional.randn(4, 8), regional.randn(8, 8))
 
 
+@pytest.mark.regional_compile(requires=("mutation", "backward"))
 def test_a_buffer_mutated_in_a_region(regional):
     class Counting(nn.Module):
         def __init__(self):
@@ -61,7 +62,7 @@ def test_a_buffer_mutated_in_a_region(regional):
     assert report.compared == 8
 
 
-@pytest.mark.regional_compile(requires=("rng",))
+@pytest.mark.regional_compile(requires=("rng", "backward"))
 def test_dropout_in_a_region_draws_what_eager_draws(regional):
     def program(x, w):
         with in_region("r"):
@@ -83,7 +84,7 @@ def test_draws_keep_their_order_across_borders(regional):
     regional.assert_parity(program, regional.randn(4, 8), regional.randn(8, 8))
 
 
-@pytest.mark.regional_compile(requires=("rng",), inductor_configs={"fallback_random": True})
+@pytest.mark.regional_compile(requires=("rng", "backward"), inductor_configs={"fallback_random": True})
 @pytest.mark.regional_known_failure(
     "torch",
     reason="the default partitioner takes an unused dropout for a tensor: docs/findings/unused_dropout.py",

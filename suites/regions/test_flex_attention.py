@@ -25,6 +25,10 @@ def operands(regional, **options):
 
 def test_inference(regional):
     regional.assert_parity(attention, *operands(regional))
+
+
+@pytest.mark.regional_compile(requires=("flex_attention", "regions"))
+def test_it_is_in_the_region_that_it_is_annotated_with(regional):
     record = regional.run(attention, *operands(regional))
 
     assert record.region("attention").partitions == 1

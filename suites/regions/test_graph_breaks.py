@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from .annotations import in_region
+from .variants import wants_gradient
 
 pytestmark = pytest.mark.regional_compile(fullgraph=False)
 
@@ -32,13 +33,13 @@ def inside(x, w):
 
 
 def test_breaks_around_a_region(regional):
-    regional.assert_parity(around, *pair(regional, requires_grad=True))
+    regional.assert_parity(around, *pair(regional, requires_grad=wants_gradient(regional)))
 
 
 @pytest.mark.regional_compile(fullgraph=False, expects_regions=False)
 def test_a_break_inside_a_region(regional):
     """Dynamo cannot resume inside the annotation and leaves such a function eager: no backend sees it."""
-    regional.assert_parity(inside, *pair(regional, requires_grad=True))
+    regional.assert_parity(inside, *pair(regional, requires_grad=wants_gradient(regional)))
 
 
 @pytest.mark.regional_compile(fullgraph=False, requires=("regions",))

@@ -37,8 +37,18 @@ def module_used_twice(x, w):
     return product(product(x, w), w)
 
 
+trained = pytest.mark.regional_compile(requires=("backward",))
+checkpointed = pytest.mark.regional_compile(requires=("backward", "higher_order_operators"))
+
+
 @pytest.mark.parametrize(
-    "program", [checkpointed_body, checkpoint_in_region, module_used_twice], ids=lambda p: p.__name__
+    "program",
+    [
+        pytest.param(checkpointed_body, marks=checkpointed),
+        pytest.param(checkpoint_in_region, marks=checkpointed),
+        pytest.param(module_used_twice, marks=trained),
+    ],
+    ids=lambda p: p.__name__,
 )
 def test_training_parity(regional, program):
     regional.assert_parity(program, *pair(regional, requires_grad=True))
@@ -94,6 +104,7 @@ def test_a_region_in_both_branches_of_a_condition(regional):
         regional.assert_parity(program, sign * regional.rand(4, 8), regional.randn(8, 8), regional.randn(8, 8))
 
 
+@pytest.mark.regional_compile(requires=("backward", "higher_order_operators"))
 def test_an_autograd_function_in_a_region(regional):
     class Scaled(torch.autograd.Function):
         @staticmethod
@@ -114,6 +125,7 @@ def test_an_autograd_function_in_a_region(regional):
     regional.assert_parity(program, *pair(regional, requires_grad=True))
 
 
+@pytest.mark.regional_compile(requires=("backward",))
 def test_calls_take_a_boxed_list_without_complaint(regional, recwarn):
     class Model(nn.Module):
         def forward(self, x, w):

@@ -56,7 +56,9 @@ def program(x, w):
     return h.cos()
 
 
-@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize(
+    "requires_grad", [False, pytest.param(True, marks=pytest.mark.regional_compile(requires=("backward",)))]
+)
 def test_a_subclass_crosses_a_region(regional, requires_grad):
     x, w = regional.randn(4, 8), regional.randn(8, 8)
     wrapped, weight = TakenApart(x.clone()), TakenApart(w.clone())

@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 
 
+def wants_gradient(regional: Any) -> bool:
+    """Return whether inputs are to want gradients; without them values are compared all the same."""
+    return bool(regional.spec.supports("backward"))
+
+
 def variant(regional: Any, option: str, value: str) -> Callable[..., Any]:
     """Return the backend under test, as Dynamo calls it, with ``option``; skip where it has no such option."""
     made = regional.spec.variants.get(option)
