@@ -12,13 +12,17 @@ PINNED := $(shell sed -n 's/^torch==//p' constraints.txt)
 VENV := $(if $(filter $(PINNED),$(TORCH)),.venv,.venv-torch-$(TORCH))
 RUN := $(VENV)/bin/python -m
 
-.PHONY: conformance gpu services test lint types docs examples bench measurements coverage detection property check clean
+.PHONY: conformance transformers gpu services test lint types docs reference examples bench measurements coverage detection property check clean
 
 conformance: $(VENV)/installed  ## Run the conformance suites on real models; ends with the conformance table.
 	$(RUN) pytest --regional-backend=$(BACKEND) suites $(WORKERS) $(PYTEST_ARGS)
 
 test: $(VENV)/installed  ## Run the project's own tests.
 	$(RUN) pytest tests $(WORKERS) $(PYTEST_ARGS)
+
+transformers: $(VENV)/installed  ## Install transformers into the environment and run the suite of its models.
+	$(RUN) pip install --quiet --disable-pip-version-check -c $(firstword $(wildcard $(VENV)/constraints.txt) constraints.txt) -e ".[transformers]"
+	$(RUN) pytest --regional-backend=$(BACKEND) suites/transformers $(WORKERS) $(PYTEST_ARGS)
 
 gpu:  ## Run the suites on the GPU of this machine with the Python that is there (PYTHON=...); installs nothing.
 	$(PYTHON) tools/gpu --backend=$(BACKEND) --record=docs/gpu.md $(PYTEST_ARGS)
@@ -35,6 +39,9 @@ types: $(VENV)/installed  ## Check types.
 
 docs: $(VENV)/installed  ## Build the site of the documentation (build/site); a warning is an error.
 	$(RUN) sphinx --fail-on-warning --keep-going --quiet docs build/site
+
+reference: $(VENV)/installed  ## Write docs/reference from the docstrings.
+	$(VENV)/bin/python tools/reference
 
 examples: $(VENV)/installed  ## Build the wheel, install it alone, run some suites from it and the example repositories.
 	$(VENV)/bin/python tools/examples $(EXAMPLES_ARGS)
@@ -61,8 +68,8 @@ coverage: $(VENV)/installed  ## Print which functions the emulated GPU gets righ
 detection: $(VENV)/installed  ## Run suites and fuzzer against faulty backends; print who notices what (about two hours).
 	$(RUN) tests.mutants.detection --write --json build/detection.json $(DETECTION_ARGS)
 
-property: $(VENV)/installed  ## Partition 10,000 random graphs instead of 100, two ways (about ten minutes).
-	$(RUN) pytest tests/reference/test_partition_property.py --hypothesis-profile=full $(PYTEST_ARGS)
+property: $(VENV)/installed  ## Plan 1,000,000 small graphs, and partition 10,000 larger ones two ways (about fifteen minutes).
+	$(RUN) pytest tests/reference/test_schedule.py tests/reference/test_partition_property.py --hypothesis-profile=full $(PYTEST_ARGS)
 
 check: lint types docs test examples  ## Everything that CI runs.
 

@@ -1,7 +1,8 @@
-"""How Sphinx makes the site of these pages: ``make docs``; a warning is an error.
+"""How Sphinx makes the site of these pages (``make docs``, a warning is an error) and docs/reference.
 
 Pages are Markdown that reads well where Sphinx is not, so what is written for that is translated here: the file name of
-a code block, links to files that are no pages, and the comments that say how a block is tested.
+a code block, links to files that are no pages, and the comments that say how a block is tested. Pages of docs/reference
+are made from docstrings by ``make reference``; Sphinx reads those of docs/autodoc in their place.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from importlib import metadata
 from pathlib import Path
 
+from docutils import nodes
 from sphinx.application import Sphinx
 
 project = "pytest-regional"
@@ -17,7 +19,7 @@ author = "The authors of pytest-regional"
 release = version = metadata.version("pytest-regional")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["findings/campaigns/torch-*", "findings/campaigns/reference*"]
+exclude_patterns = ["autodoc", "findings/campaigns/torch-*", "findings/campaigns/reference*"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 autodoc_member_order = "bysource"
@@ -26,6 +28,9 @@ autodoc_typehints_description_target = "documented"
 autodoc_preserve_defaults = True
 # One name of one thing: a dataclass's fields stand among its members.
 napoleon_use_ivar = True
+
+# For `make reference`: links from page to page lead to the name.
+markdown_anchor_signatures = True
 
 html_theme = "furo"
 html_title = "pytest-regional"
@@ -42,7 +47,10 @@ def _translated(text: str) -> str:
     return _ELSEWHERE.sub(r"\1", text)
 
 
-def _page(_app: Sphinx, name: str, source: list[str]) -> None:
+def _page(app: Sphinx, name: str, source: list[str]) -> None:
+    if name.startswith("reference/"):
+        source[0] = (Path(app.srcdir) / "autodoc" / Path(name).name).with_suffix(".md").read_text(encoding="utf-8")
+        return
     source[0] = _translated(source[0])
     if "/" not in name:
         # The repository's README is the site's first page.
@@ -53,8 +61,16 @@ def _included(_app: Sphinx, _path: Path, _name: str, content: list[str]) -> None
     content[0] = _translated(content[0])
 
 
+def _without_abbreviations(app: Sphinx, tree: nodes.document, _name: str) -> None:
+    """Write the star before keyword-only parameters as text: the Markdown builder (0.6) drops it otherwise."""
+    if app.builder.name == "markdown":
+        for node in list(tree.findall(nodes.abbreviation)):
+            node.replace_self(nodes.Text(node.astext()))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Connect what is above."""
     app.connect("source-read", _page)
     app.connect("include-read", _included)
+    app.connect("doctree-resolved", _without_abbreviations)
     return {"parallel_read_safe": True}

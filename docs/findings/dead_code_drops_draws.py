@@ -4,7 +4,10 @@ Outside of any tracing context the same call keeps it, so that a pass tested on 
 follows gives another number than eager.
 """
 
+import os
 import sys
+
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx

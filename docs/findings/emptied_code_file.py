@@ -14,6 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+
 PROGRAM = """
 import torch, torch._inductor.config
 torch._inductor.config.fx_graph_cache = False

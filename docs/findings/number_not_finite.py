@@ -1,6 +1,9 @@
 """A program with a float64 input without dimensions is compiled again when a value comes that is not finite."""
 
+import os
 import sys
+
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
 
 import torch
 

@@ -1,6 +1,9 @@
 """A write to an input of float64 without dimensions, as ``zero_`` or ``mul_``, is lost once compiled, in silence."""
 
+import os
 import sys
+
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
 
 import torch
 

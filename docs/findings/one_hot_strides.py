@@ -1,6 +1,9 @@
 """``one_hot`` of a transposed tensor: compiled, by any backend behind AOTAutograd, the result has other strides."""
 
+import os
 import sys
+
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
 
 import torch
 

@@ -4,7 +4,10 @@ Needs no GPU: what is looked at is how Inductor writes the expression.
 """
 
 import inspect
+import os
 import sys
+
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
 
 import torch
 from torch._inductor.codegen.triton import TritonKernelOverrides

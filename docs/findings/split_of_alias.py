@@ -6,7 +6,10 @@ dimension, so the dimension that was split does not exist: IndexError, after the
 changed. ``unbind_of_alias.py`` shows the same of another view.
 """
 
+import os
 import sys
+
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
 
 import torch
 

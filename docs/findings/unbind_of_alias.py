@@ -1,6 +1,9 @@
 """One of two inputs that share memory is unbound while the other is written: the compiled program fails."""
 
+import os
 import sys
+
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
 
 import torch
 

@@ -9,6 +9,17 @@ import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
 
+
+def cannot_be_judged(kind, error, trace):
+    """Exit with 2, neither 0 (mended) nor 1 (stands): the error says nothing about the defect."""
+    sys.__excepthook__(kind, error, trace)
+    print(f"cannot be judged here: {kind.__name__}", flush=True)
+    os._exit(2)
+
+
+if __name__ == "__main__":
+    sys.excepthook = cannot_be_judged
+
 import torch
 from torch.fx.traceback import annotate
 import torch._inductor.config
@@ -72,6 +83,15 @@ def run(function, seed):
     return [(name, value.detach()) for name, value in named if value is not None]
 
 
+def is_lacking(error):
+    """Whether a compile failed for what this machine has not: a package, a compiler."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) or type(error).__name__ in ("InvalidCxxCompiler", "TritonMissing"):
+            return True
+        error = getattr(error, "inner_exception", None) or error.__cause__
+    return False
+
+
 torch._inductor.config.fallback_random = True  # the same random numbers as eager
 compiled = torch.compile(program, backend=backend, fullgraph=True, dynamic=DYNAMIC)
 for seed in SEEDS:
@@ -79,6 +99,8 @@ for seed in SEEDS:
     try:
         run(compiled, seed)
     except Exception as error:
+        if is_lacking(error):
+            raise
         text = " ".join(str(error).split())[:160]
         print(f"torch {torch.__version__}: stands: {type(error).__name__}: {text}")
         sys.exit(1)
