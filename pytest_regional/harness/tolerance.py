@@ -11,10 +11,12 @@ float64 run the level falls back to the defaults of :func:`torch.testing.assert_
 A tensor of at most 16 elements is also given what ``dtype`` gives: the largest of a handful of errors says little
 about eager's noise (measured: a mean over 4,096 float32 numbers, summed in another order, alarmed in 4.7 % of runs; of
 60,000 gradients of 16 elements of a small feed-forward block, 6 alarmed; of 70,000 with 32 or 512 elements, none).
-What rounding does to eager, measured in runs that are rounded otherwise (:mod:`.parity_noise`), widens that in two
-cases. A tensor whose float64 values are all below eager's error holds *no digit*: it is what rounding left of terms
-that cancel, and may be four times as large as those runs made it. And without a float64 run, ``close`` allows four
-times what rounding moves the tensor by, where that is more than ``dtype`` allows.
+What rounding does to eager, measured in runs that are rounded otherwise (:mod:`.parity_noise`), widens that. One and
+a half times the largest error of those runs is allowed, up to 0.4 of the tensor's largest element, where that is
+more: eager's own error was luck, or rounding decides on which side of a kink a value falls. A tensor whose float64 values are all below
+eager's error holds *no digit*: it is what rounding left of terms that cancel, and may be four times as large as those
+runs made it. And without a float64 run, ``close`` allows four times what rounding moves the tensor by, where that is
+more than ``dtype`` allows.
 Of a backend that computes in a coarser precision, the error that eager has in that one counts where it is larger.
 ``bitwise`` wants equal bytes, NaN payloads and the sign of zero included.
 """
@@ -39,6 +41,8 @@ _OTHER_NAMES = {
     **dict.fromkeys(("float64", "fp64", "anchored"), "close"),
 }
 EAGER_ERROR_FACTOR = 4.0
+ROUNDED_RUNS_FACTOR = 1.5
+MOST_EXPLAINED = 0.4
 ULPS = 2.0
 FEW_ELEMENTS = 16
 
@@ -156,6 +160,20 @@ class Errors(NamedTuple):
     allowed: float
 
 
+class Rounding(NamedTuple):
+    """How far rounding moves a tensor: the largest distances of an element, over runs that are rounded otherwise.
+
+    Attributes:
+        usual: their median; None where they are so large that more than rounding differed.
+        largest: the largest of them.
+        runs: how many there were.
+    """
+
+    usual: float | None
+    largest: float
+    runs: int
+
+
 @dataclass(frozen=True)
 class Judgement:
     """The verdict over one pair of tensors: what differs, the largest error over the allowed one, anchored or not.
@@ -183,7 +201,7 @@ def judge(
     eager: torch.Tensor,
     anchor: torch.Tensor | None,
     coarse: Coarse | None = None,
-    noise: float | None = None,
+    noise: Rounding | None = None,
 ) -> Judgement:
     """Compare two tensors of one shape.
 
@@ -246,7 +264,7 @@ def _judge_floats(
     eager: torch.Tensor,
     anchor: torch.Tensor | None,
     coarse: Coarse | None,
-    noise: float | None,
+    noise: Rounding | None,
 ) -> Judgement:
     dtype = _REAL_OF.get(eager.dtype, eager.dtype)
     coarse = coarse if coarse is not None and coarse.precision.is_coarser_than(dtype) else None
@@ -261,7 +279,7 @@ def _judge_floats(
     reference = e if a is None or not tolerance.uses_anchor else a
     errors_of_eager = None if a is None else torch.where(finite & a.isfinite(), (e - a).abs(), 0.0)
     rounding_only = tolerance.uses_anchor and _is_rounding(reference, errors_of_eager, noise)
-    allowed = _allowed(tolerance, e, a, eager.dtype, dtype, noise if a is None or rounding_only else None)
+    allowed = _allowed(tolerance, e, a, eager.dtype, dtype, _moved(noise, a, rounding_only))
     if coarse is not None and not tolerance.explicit:
         allowed = torch.maximum(allowed, _allowed_at(coarse.precision, tolerance, e, a, rounded))
     error = torch.where(finite, (c - reference).abs(), 0.0)
@@ -284,12 +302,25 @@ def without_digits(size: float, noise: float) -> bool:
     return noise > 0 and size <= noise
 
 
-def _is_rounding(reference: torch.Tensor, errors_of_eager: torch.Tensor | None, noise: float | None) -> bool:
-    finite = reference[reference.isfinite()]
-    size = float(finite.abs().max()) if finite.numel() else 0.0
+def _is_rounding(reference: torch.Tensor, errors_of_eager: torch.Tensor | None, noise: Rounding | None) -> bool:
+    size = _size(reference)
     if errors_of_eager is not None:
         return without_digits(size, float(errors_of_eager.max()))
-    return noise is not None and without_digits(size, noise)
+    return noise is not None and without_digits(size, noise.usual or 0.0)
+
+
+def _moved(noise: Rounding | None, a: torch.Tensor | None, rounding_only: bool) -> float:
+    """Return the error that rounding explains, which is allowed :data:`EAGER_ERROR_FACTOR` times."""
+    if noise is None:
+        return 0.0
+    if a is None or rounding_only:
+        return noise.usual or 0.0
+    return min(ROUNDED_RUNS_FACTOR * noise.largest, MOST_EXPLAINED * _size(a)) / EAGER_ERROR_FACTOR
+
+
+def _size(values: torch.Tensor) -> float:
+    finite = values[values.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 0.0
 
 
 def same_as_real(tensor: torch.Tensor, as_complex: bool | None = None) -> torch.Tensor:
@@ -316,17 +347,17 @@ def _allowed(
     a: torch.Tensor | None,
     full_dtype: torch.dtype,
     dtype: torch.dtype,
-    noise: float | None,
+    moved: float,
 ) -> torch.Tensor:
     rtol, atol = tolerance.constants(full_dtype)
     constant = atol + rtol * e.abs()
-    if not tolerance.uses_anchor or (a is None and noise is None):
+    if not tolerance.uses_anchor or (a is None and not moved):
         return constant
     if a is None:
-        return torch.maximum(constant, EAGER_ERROR_FACTOR * (noise or 0.0) + ULPS * ulp(e, dtype))
+        return torch.maximum(constant, EAGER_ERROR_FACTOR * moved + ULPS * ulp(e, dtype))
     finite = e.isfinite() & a.isfinite()
     errors = (e - a).abs()[finite]
-    measured = max(float(errors.max()) if errors.numel() else 0.0, noise or 0.0)
+    measured = max(float(errors.max()) if errors.numel() else 0.0, moved)
     earned = EAGER_ERROR_FACTOR * measured + ULPS * ulp(a, dtype)
     # Nor does the float64 run refine a float64 output of a narrower program that never was rounded.
     weak = dtype == torch.float64 or errors.numel() <= FEW_ELEMENTS

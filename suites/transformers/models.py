@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
@@ -40,8 +40,6 @@ class ModelCase:
         checkpoints: whether the model offers activation checkpointing.
         breaks_when_checkpointed: whether Dynamo cannot trace it in one graph then.
         decodes: whether it takes a cache of keys and values and one token more.
-        smooth: settings that replace ReLU in its regions. In bfloat16 an honest rounding moves values across its kink,
-            and the gradient of a whole row is there or is not.
         attributes: what is set on the model once it is made.
     """
 
@@ -56,12 +54,7 @@ class ModelCase:
     checkpoints: bool = True
     breaks_when_checkpointed: bool = False
     decodes: bool = False
-    smooth: Mapping[str, Any] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
-
-    def smoothed(self) -> ModelCase:
-        """Return the case without a kink in its regions."""
-        return replace(self, settings={**self.settings, **self.smooth})
 
     def build(self) -> Any:
         """Return the model with new random weights, in training mode."""
@@ -195,7 +188,6 @@ CASES = (
         tokens,
         {"use_cache": False},
         breaks_when_checkpointed=True,
-        smooth={"feed_forward_proj": "gelu"},
     ),
     ModelCase(
         "whisper_encoder",
@@ -251,7 +243,6 @@ CASES = (
         image,
         kinds,
         checkpoints=False,
-        smooth={"hidden_act": "gelu"},
     ),
     ModelCase(
         "mamba",

@@ -28,7 +28,7 @@ def test_float32(regional, case, model):
     assert_parity_of_ten(regional, case, model, model)
 
 
-@pytest.mark.parametrize("case", [case.smoothed() for case in CASES], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_bfloat16_autocast(regional, case, model):
     def program(**inputs):
         with torch.autocast(regional.device.type, torch.bfloat16):

@@ -13,6 +13,7 @@ from pytest_regional.harness.execution import execute
 from pytest_regional.harness.parity import compare
 from pytest_regional.harness.parity_noise import RUNS, Noise
 from pytest_regional.harness.parity_rounding import moved
+from pytest_regional.harness.tolerance import Rounding, Tolerance, judge
 
 SEEDS = range(12)
 
@@ -244,6 +245,69 @@ def test_casts_of_every_backward_are_wide(how):
     assert torch.randn(2, dtype=torch.float64).to(torch.float32).dtype == torch.float32
 
 
+def residual(x, weights, norms, biases, *, wide=False):
+    """Convolutions, norms and ReLU under mixed precision; ``wide`` rounds only what a convolution reads."""
+    x = x.to(torch.bfloat16)
+    for weight, norm, bias in zip(weights, norms, biases, strict=True):
+        h = torch.nn.functional.conv2d(x, weight.to(torch.bfloat16), padding=1)
+        h = torch.nn.functional.batch_norm(h.float() if wide else h, None, None, norm, bias, training=True)
+        x = torch.relu(h + x).to(torch.bfloat16)
+    return x
+
+
+def _residual_inputs(seed, channels=8, size=8, layers=3):
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape, around=0.0, scale=1.0):
+        return (around + scale * torch.randn(*shape, generator=generator)).requires_grad_()
+
+    weights = [draw(channels, channels, 3, 3, scale=1 / math.sqrt(9 * channels)) for _ in range(layers)]
+    norms = [draw(channels, around=1.0, scale=0.25) for _ in range(layers)]
+    x = torch.randn(2, channels, size, size, generator=generator)
+    return x, weights, norms, [draw(channels, scale=0.25) for _ in range(layers)]
+
+
+def test_values_that_rounding_moves_across_a_kink_raise_no_false_alarm():
+    """Eager's one error says too little there: the gradient of a whole row hangs on which side of zero a value falls."""
+    single = 0
+    for seed in range(30):
+        inputs = _residual_inputs(seed)
+        single += not parity(residual, lambda *a: residual(*a, wide=True), *inputs, measured=False).ok
+        report = parity(residual, lambda *a: residual(*a, wide=True), *inputs)
+        assert report.ok, f"seed {seed}: {report.describe()}"
+    assert single >= 3, "eager's one error was enough, so the test shows nothing"
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+@pytest.mark.parametrize("wrong", [_one_row_lost, lambda grad: grad * 1.5], ids=["one row", "by half"])
+def test_what_rounding_explains_hides_no_fault_that_was_seen_without(wrong, layer):
+    seen = 0
+    for seed in SEEDS:
+
+        def faulty(x, weights, norms, biases):
+            weights = [_Scaled.apply(w, wrong) if n == layer else w for n, w in enumerate(weights)]
+            return residual(x, weights, norms, biases, wide=True)
+
+        single, report = (parity(residual, faulty, *_residual_inputs(seed), measured=m) for m in (False, True))
+        fault = (f"grad of input 1[{layer}]", "value")
+        if fault in kinds(single):
+            seen += 1
+            assert kinds(report) == {fault}, f"seed {seed}: {report.describe()}"
+            assert f"with eager's own rounding, measured in {RUNS} runs" in report.rule
+    assert seen >= 6
+
+
+def test_rounding_explains_no_tensor_that_is_gone_or_halved():
+    """Also where the runs lose every digit."""
+    anchor = torch.randn(64, dtype=torch.float64)
+    eager = anchor.float()
+    noise = Rounding(None, 100.0, RUNS)
+    for left in (0.0, 0.5):
+        assert judge(Tolerance(), left * eager, eager, anchor, noise=noise).evidence
+    assert not judge(Tolerance(), eager * 1.1, eager, anchor, noise=noise).evidence
+    assert judge(Tolerance(), eager * 1.1, eager, anchor).evidence
+
+
 def test_without_an_anchor_rounding_is_measured():
     def chain(x, w):
         h = x
@@ -303,7 +367,9 @@ def test_results_that_are_far_apart_measure_nothing():
     expected = execute(chaotic, (x,))
     noise = Noise.measure(expected, lambda seed: execute(chaotic, (x,), rounding=seed))
     assert len(noise.runs) == RUNS
-    assert noise.of("output", expected.outputs[0][1].value, None) is None
+    measured = noise.of("output", expected.outputs[0][1].value, None)
+    assert measured is not None
+    assert measured.usual is None
     assert not parity(chaotic, lambda x: chaotic(x) + 0.01, x, anchored=False).ok
 
 
