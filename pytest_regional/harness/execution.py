@@ -30,7 +30,7 @@ from pytest_regional.harness.parity_inputs import (
     widen,
 )
 from pytest_regional.harness.parity_objects import plain_values_in
-from pytest_regional.harness.parity_rounding import Rounded, moved_input, rounded
+from pytest_regional.harness.parity_rounding import moved_input, rounded
 from pytest_regional.harness.parity_state import ProgramState, find_state, preserved, promoted, same_bytes
 from pytest_regional.harness.precision import Precision, rounding_to
 from pytest_regional.harness.seeding import seed_torch
@@ -153,7 +153,7 @@ def execute(
         if anchor:
             _run_anchor(fn, copied, state, backward, seed, result)
         elif rounding is not None:
-            with rounded(state, rounding), Rounded(rounding):
+            with rounded((entry.tensor for entry in state.tensors), rounding):
                 _run(fn, copied, state, backward, seed, result)
         else:
             _run(fn, copied, state, backward, seed, result, keep=keep)

@@ -181,7 +181,7 @@ class _Comparison:
             return f"level 'close' (eager's own rounding, measured in {len(self.noise.runs)} runs, as {reason})"
         if self.tolerance.uses_anchor and reason is not None:
             return f"level 'close' (assert_close defaults, as {reason})"
-        if self.noise is not None:
+        if self.noise is not None and not self.mismatches and not self.tolerance.explicit:
             return f"level 'close' (with eager's own rounding, measured in {len(self.noise.runs)} runs)"
         coarse = self.coarse.precision.name if self.coarse is not None and self.coarse.precision is not None else ""
         return f"level {self.tolerance.level!r}" + (f" in the backend's {coarse}" if coarse else "")

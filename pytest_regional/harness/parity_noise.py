@@ -21,7 +21,7 @@ import torch
 from pytest_regional.harness.execution import Execution
 from pytest_regional.harness.parity_captured import Captured
 from pytest_regional.harness.parity_state import same_bytes
-from pytest_regional.harness.tolerance import Rounding, same_as_real, without_digits
+from pytest_regional.harness.tolerance import Rounding, root_mean_square, same_as_real, without_digits
 
 #: Of a kink that rounding passes in one run of n, n being what hides it best, this many runs miss it in 3 % of tries.
 RUNS = 12
@@ -58,13 +58,15 @@ class Noise:
         if not is_float(eager.dtype):
             return None
         reference = same_as_real(eager if anchor is None else anchor)
-        found = [distance(same_as_real(run[where]), reference) for run in self.runs if where in run]
-        if len(found) < 3:
+        runs = [same_as_real(run[where]) for run in self.runs if where in run]
+        if len(runs) < 3:
             return None
+        found = [distance(run, reference) for run in runs]
+        whole = max(root_mean_square(run - reference) if run.shape == reference.shape else math.inf for run in runs)
         usual, size = statistics.median(found), largest(reference)
         limit = self.scale if without_digits(size, usual) else size
         only_rounding = usual <= limit * math.sqrt(torch.finfo(eager.dtype).eps)
-        return Rounding(usual if only_rounding else None, max(found), len(found))
+        return Rounding(usual if only_rounding else None, max(found), whole)
 
 
 def largest(value: torch.Tensor) -> float:

@@ -7,14 +7,13 @@ what the terms' magnitudes leave, whether or not eager's own errors happened to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from pytest_regional.harness.parity_draws import BesideCompilers, draws
-from pytest_regional.harness.parity_state import ProgramState
 from pytest_regional.harness.tolerance import ulp
 
 #: Operators whose results are their arguments' values, chosen, copied or moved: nothing is rounded in them.
@@ -87,12 +86,13 @@ def moved_input(value: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 @contextmanager
-def rounded(state: ProgramState, seed: int) -> Iterator[None]:
-    """Move every floating tensor of ``state`` in the body; ``preserved`` around it puts them back."""
-    for number, entry in enumerate(state.tensors):
-        if entry.tensor.layout == torch.strided:
-            entry.tensor.data = moved_input(entry.tensor.data, seed + number)
-    yield
+def rounded(state: Iterable[torch.Tensor], seed: int) -> Iterator[None]:
+    """Move every floating tensor of ``state``, and each result in the body; who calls puts ``state`` back."""
+    for number, tensor in enumerate(state):
+        if tensor.layout == torch.strided:
+            tensor.data = moved_input(tensor.data, seed + number)
+    with Rounded(seed):
+        yield
 
 
 __all__ = ["Rounded", "moved", "moved_input", "rounded"]

@@ -12,8 +12,9 @@ A tensor of at most 16 elements is also given what ``dtype`` gives: the largest 
 about eager's noise (measured: a mean over 4,096 float32 numbers, summed in another order, alarmed in 4.7 % of runs; of
 60,000 gradients of 16 elements of a small feed-forward block, 6 alarmed; of 70,000 with 32 or 512 elements, none).
 What rounding does to eager, measured in runs that are rounded otherwise (:mod:`.parity_noise`), widens that. One and
-a half times the largest error of those runs is allowed, up to 0.4 of the tensor's largest element, where that is
-more: eager's own error was luck, or rounding decides on which side of a kink a value falls. A tensor whose float64 values are all below
+a half times the largest error of those runs is allowed, where that is more: eager's own error was luck, or rounding
+decides on which side of a kink a value falls. On the whole, as a root mean square, the error may then be one and a
+half times the largest of those runs too, and 0.4 of the tensor. A tensor whose float64 values are all below
 eager's error holds *no digit*: it is what rounding left of terms that cancel, and may be four times as large as those
 runs made it. And without a float64 run, ``close`` allows four times what rounding moves the tensor by, where that is
 more than ``dtype`` allows.
@@ -161,17 +162,17 @@ class Errors(NamedTuple):
 
 
 class Rounding(NamedTuple):
-    """How far rounding moves a tensor: the largest distances of an element, over runs that are rounded otherwise.
+    """How far rounding moves a tensor, over runs that are rounded otherwise.
 
     Attributes:
-        usual: their median; None where they are so large that more than rounding differed.
-        largest: the largest of them.
-        runs: how many there were.
+        usual: of the largest distances of an element, the median; None where more than rounding differed.
+        largest: of the largest distances of an element, the largest.
+        root_mean_square: of the distances' root mean squares, the largest.
     """
 
     usual: float | None
     largest: float
-    runs: int
+    root_mean_square: float
 
 
 @dataclass(frozen=True)
@@ -279,10 +280,10 @@ def _judge_floats(
     reference = e if a is None or not tolerance.uses_anchor else a
     errors_of_eager = None if a is None else torch.where(finite & a.isfinite(), (e - a).abs(), 0.0)
     rounding_only = tolerance.uses_anchor and _is_rounding(reference, errors_of_eager, noise)
-    allowed = _allowed(tolerance, e, a, eager.dtype, dtype, _moved(noise, a, rounding_only))
+    error = torch.where(finite, (c - reference).abs(), 0.0)
+    allowed = _allowed(tolerance, e, a, eager.dtype, dtype, _moved(noise, error, a, rounding_only))
     if coarse is not None and not tolerance.explicit:
         allowed = torch.maximum(allowed, _allowed_at(coarse.precision, tolerance, e, a, rounded))
-    error = torch.where(finite, (c - reference).abs(), 0.0)
     beyond = finite & ~(error <= allowed)
     excess = torch.where(finite, _ratio(error, allowed), 0.0)
     found = []
@@ -309,13 +310,23 @@ def _is_rounding(reference: torch.Tensor, errors_of_eager: torch.Tensor | None, 
     return noise is not None and without_digits(size, noise.usual or 0.0)
 
 
-def _moved(noise: Rounding | None, a: torch.Tensor | None, rounding_only: bool) -> float:
+def _moved(noise: Rounding | None, error: torch.Tensor, a: torch.Tensor | None, rounding_only: bool) -> float:
     """Return the error that rounding explains, which is allowed :data:`EAGER_ERROR_FACTOR` times."""
     if noise is None:
         return 0.0
     if a is None or rounding_only:
         return noise.usual or 0.0
-    return min(ROUNDED_RUNS_FACTOR * noise.largest, MOST_EXPLAINED * _size(a)) / EAGER_ERROR_FACTOR
+    # A kink moves a row, far; a fault in all of the tensor is larger on the whole than in its worst element.
+    explained = min(ROUNDED_RUNS_FACTOR * noise.root_mean_square, MOST_EXPLAINED * root_mean_square(a))
+    if root_mean_square(error) > explained:
+        return 0.0
+    return ROUNDED_RUNS_FACTOR * noise.largest / EAGER_ERROR_FACTOR
+
+
+def root_mean_square(values: torch.Tensor) -> float:
+    """Return that of the finite elements; 0 without any."""
+    finite = values[values.isfinite()]
+    return float(finite.square().mean().sqrt()) if finite.numel() else 0.0
 
 
 def _size(values: torch.Tensor) -> float:

@@ -185,9 +185,12 @@ class TrainingCheck:
         if tolerance.explicit:
             return f"rtol={tolerance.rtol}, atol={tolerance.atol}"
         lost = lost_anchors(steps) if tolerance.uses_anchor else []
-        if lost:
-            return f"level 'close' ({in_steps(lost)}: assert_close defaults)"
-        return f"level {tolerance.level!r}"
+        notes = [f"no float64 anchor {in_steps(lost)}: assert_close defaults"] if lost else []
+        measured = [step for step in steps if step.rounded_runs and not step.mismatches]
+        if measured:
+            runs = measured[0].rounded_runs
+            notes.append(f"{in_steps(measured)} with eager's own rounding, measured in {runs} runs")
+        return f"level {tolerance.level!r}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def owner_of(call: Any, model: torch.nn.Module) -> torch.nn.Module:

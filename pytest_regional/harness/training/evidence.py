@@ -94,7 +94,7 @@ def warn_of_lost_anchors(steps: Sequence[StepReport]) -> None:
     lost = lost_anchors(steps)
     if lost:
         warnings.warn(
-            f"{in_steps(lost)}: {lost[0].anchor_unavailable_reason}. Judged by the defaults of "
+            f"no float64 anchor {in_steps(lost)}: {lost[0].anchor_unavailable_reason}. Judged by the defaults of "
             f"torch.testing.assert_close, which know nothing of this program's rounding",
             LostAnchorWarning,
             stacklevel=2,
@@ -107,13 +107,13 @@ def lost_anchors(steps: Sequence[StepReport]) -> list[StepReport]:
 
 
 def in_steps(steps: Sequence[StepReport]) -> str:
-    """Return ``no float64 anchor in steps 2 to 5``, or the numbers one by one where some are left out."""
+    """Return ``in steps 2 to 5``, or the numbers one by one where some are left out."""
     numbers = [step.number for step in steps]
     if len(numbers) == 1:
-        return f"no float64 anchor in step {numbers[0]}"
+        return f"in step {numbers[0]}"
     if numbers == list(range(numbers[0], numbers[-1] + 1)):
-        return f"no float64 anchor in steps {numbers[0]} to {numbers[-1]}"
-    return f"no float64 anchor in steps {', '.join(map(str, numbers))}"
+        return f"in steps {numbers[0]} to {numbers[-1]}"
+    return f"in steps {', '.join(map(str, numbers))}"
 
 
 def _listed(names: Sequence[str], most: int = 20) -> str:

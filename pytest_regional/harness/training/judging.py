@@ -8,11 +8,12 @@ Adam, which divides a gradient by its own size, would turn the rounding of a gra
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
 
+from pytest_regional.harness.parity_noise import Noise, NoiseSource, is_float
 from pytest_regional.harness.parity_report import describe_values
 from pytest_regional.harness.parity_state import LOW_PRECISION_TO_ANCHOR
 from pytest_regional.harness.precision import Precision
@@ -44,12 +45,17 @@ class StepJudge:
         eager: TrainingStep,
         anchor: TrainingStep | str,
         coarse: CoarseStep | None = None,
+        noise: NoiseSource | None = None,
     ) -> None:
-        self.coarse = coarse
+        self.coarse, self._measure = coarse, noise
+        self.noise: Noise | None = None
         self.tolerance, self.candidate, self.eager = tolerance, candidate, eager
         self.reason = anchor if isinstance(anchor, str) else _flaw(eager, anchor)
         self.float64 = None if isinstance(anchor, str) else anchor
         self.anchor = self.float64 if self.reason is None else None
+        self._forget()
+
+    def _forget(self) -> None:
         self.mismatches: list[TrainingMismatch] = []
         self.compared = 0
         self.worst_ratio, self.worst_where = 0.0, ""
@@ -57,8 +63,12 @@ class StepJudge:
 
     def report(self, drift: Drift | None) -> StepReport:
         """Return the verdict over this step."""
-        for where, values in self._pairs():
-            self._compare(where, *values)
+        self._compare_all()
+        values_differ = any(mismatch.kind == "value" for mismatch in self.mismatches)
+        if self._measure is not None and values_differ and self.tolerance.uses_anchor:
+            self.noise = self._measure()
+            self._forget()
+            self._compare_all()
         anchor, float64 = self.anchor, self.float64
         return StepReport(
             number=self.candidate.number,
@@ -74,16 +84,19 @@ class StepJudge:
             anchor_unavailable_reason=self.reason,
             drift=drift,
             errors=self.errors,
+            rounded_runs=0 if self.noise is None else len(self.noise.runs),
         )
+
+    def _compare_all(self) -> None:
+        for where, values in self._pairs():
+            self._compare(where, *values)
 
     def _pairs(self) -> Iterator[tuple[str, tuple[torch.Tensor | None, ...]]]:
         """Yield what a tensor is called, and its value in the compiled, the eager, the float64 and the coarse step."""
         steps = self.candidate, self.eager, self.anchor, self.coarse.step if self.coarse else None
-        yield "loss", tuple(None if step is None else step.loss for step in steps)
-        for kind, group in (("gradient of", "gradients"), ("parameter", "parameters"), ("buffer", "buffers")):
-            values: list[Values] = [{} if step is None else getattr(step, group) for step in steps]
-            for name in dict.fromkeys([*values[1], *values[0]]):
-                yield f"{kind} {name}", tuple(one.get(name) for one in values)
+        values = [{} if step is None else named_values(step) for step in steps]
+        for name in dict.fromkeys([*values[1], *values[0]]):
+            yield name, tuple(one.get(name) for one in values)
 
     def _compare(
         self,
@@ -115,7 +128,8 @@ class StepJudge:
         anchor: torch.Tensor | None,
         coarse: Coarse | None,
     ) -> None:
-        verdict = judge(self.tolerance, candidate, eager, anchor, coarse)
+        noise = None if self.noise is None else self.noise.of(where, eager, anchor)
+        verdict = judge(self.tolerance, candidate, eager, anchor, coarse, noise)
         self.compared += 1
         if verdict.errors is not None:
             self.errors[where] = verdict.errors
@@ -127,6 +141,23 @@ class StepJudge:
 
     def _add(self, where: str, kind: str, detail: str) -> None:
         self.mismatches.append(TrainingMismatch(self.candidate.number, where, kind, detail))
+
+
+def named_values(step: TrainingStep) -> dict[str, torch.Tensor | None]:
+    """Return what a step made under the names that reports give it."""
+    values: dict[str, torch.Tensor | None] = {"loss": step.loss}
+    for kind, group in (("gradient of", step.gradients), ("parameter", step.parameters), ("buffer", step.buffers)):
+        values |= {f"{kind} {name}": value for name, value in group.items()}
+    return values
+
+
+def noise_of(eager: TrainingStep, runs: Iterable[TrainingStep]) -> Noise:
+    """Keep what ``runs``, each rounded otherwise, made of the step that ``eager`` took."""
+    return Noise.of_values(_floats(eager), [_floats(run) for run in runs])
+
+
+def _floats(step: TrainingStep) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in named_values(step).items() if value is not None and is_float(value.dtype)}
 
 
 def _flaw(eager: TrainingStep, anchor: TrainingStep) -> str | None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 
+from pytest_regional.harness.parity_noise import RUNS, Noise
 from pytest_regional.harness.tolerance import Tolerance
 
 from .errors import BadTrainingError
-from .judging import CoarseStep, StepJudge, largest_error
+from .judging import CoarseStep, StepJudge, largest_error, noise_of
 from .report import Drift, StepReport
 from .trainer import Batch, Trainer, TrainingState, TrainingStep
 
@@ -73,7 +75,15 @@ class References:
         self.with_gradient |= {name for name, gradient in eager.gradients.items() if gradient is not None}
         self.saw_gradient |= any(g is not None and bool(g.any()) for g in eager.gradients.values())
         coarse = self._coarse_step(start, candidate, batch)
-        return StepJudge(self.tolerance, candidate, eager, anchor, coarse).report(self._drift(candidate, batch))
+        noise = functools.partial(self._noise, start, eager, candidate, batch)
+        return StepJudge(self.tolerance, candidate, eager, anchor, coarse, noise).report(self._drift(candidate, batch))
+
+    def _noise(self, start: TrainingState, eager: TrainingStep, candidate: TrainingStep, batch: Batch) -> Noise:
+        steps = []
+        for seed in range(1, RUNS + 1):
+            self.eager.resume(start)
+            steps.append(self._eager_step(self.eager, batch, candidate, rounding=seed))
+        return noise_of(eager, steps)
 
     def _coarse_step(self, start: TrainingState, candidate: TrainingStep, batch: Batch) -> CoarseStep | None:
         if self.coarse is None or self.coarse.precision is None:
@@ -89,8 +99,10 @@ class References:
         """
         self._take(self.free, batch, number)
 
-    def _eager_step(self, trainer: Trainer, batch: Batch, candidate: TrainingStep) -> TrainingStep:
-        return self._take(trainer, batch, candidate.number, candidate.gradients)
+    def _eager_step(
+        self, trainer: Trainer, batch: Batch, candidate: TrainingStep, rounding: int | None = None
+    ) -> TrainingStep:
+        return self._take(trainer, batch, candidate.number, candidate.gradients, rounding)
 
     def _take(
         self,
@@ -98,9 +110,10 @@ class References:
         batch: Batch,
         number: int,
         gradients: Mapping[str, torch.Tensor | None] | None = None,
+        rounding: int | None = None,
     ) -> TrainingStep:
         try:
-            return trainer.step(batch, number, gradients)
+            return trainer.step(batch, number, gradients, rounding)
         except BadTrainingError:
             raise
         except Exception as error:

@@ -49,6 +49,7 @@ class StepReport:
     """One step from one starting point: compiled, eager, float64.
 
     Errors of gradients are the largest of any gradient's element; ``errors`` holds those of each tensor of floats.
+    ``rounded_runs`` counts the eager steps that were taken, each rounded otherwise, to see what rounding explains.
     """
 
     number: int
@@ -64,6 +65,7 @@ class StepReport:
     anchor_unavailable_reason: str | None = None
     drift: Drift | None = None
     errors: Mapping[str, Errors] = field(default_factory=dict, compare=False, repr=False)
+    rounded_runs: int = 0
 
     def worst_mismatches(self) -> list[TrainingMismatch]:
         """Return the mismatches: those without a number (a missing gradient, a shape) first, then the largest."""

@@ -13,6 +13,7 @@ import torch
 
 from pytest_regional.harness.parity_anchor import float64_everywhere
 from pytest_regional.harness.parity_inputs import copy_inputs, widen
+from pytest_regional.harness.parity_rounding import moved_input, rounded
 from pytest_regional.harness.parity_state import LOW_PRECISION_TO_ANCHOR
 from pytest_regional.harness.precision import Precision, rounding_to
 from pytest_regional.harness.seeding import seed_torch
@@ -151,17 +152,23 @@ class Trainer:
         self.optimizer.load_state_dict(copy.deepcopy(state.optimizer))
 
     def step(
-        self, batch: Batch, number: int, gradients: Mapping[str, torch.Tensor | None] | None = None
+        self,
+        batch: Batch,
+        number: int,
+        gradients: Mapping[str, torch.Tensor | None] | None = None,
+        rounding: int | None = None,
     ) -> TrainingStep:
-        """Take one step; where ``gradients`` are given, the optimizer gets them instead of those just computed."""
+        """Take one step; where ``gradients`` are given, the optimizer gets them instead of those just computed.
+
+        ``rounding`` is a seed: loss and gradients are computed with every value moved by at most one unit in its last
+        place.
+        """
         for parameter in self.parameters.values():
             parameter.grad = None
         # Copied outside the float64 mode, which would take the copying itself for part of the program.
         arguments, keywords = as_call(batch)
-        copied = copy_inputs(
-            arguments, transform=widen if self.wide else torch.clone, kwargs={**self.kwargs, **keywords}
-        )
-        with seeded(self.seed + number, self.parameters.values()), self._precision():
+        copied = copy_inputs(arguments, transform=self._transform(rounding), kwargs={**self.kwargs, **keywords})
+        with seeded(self.seed + number, self.parameters.values()), self._precision(), self._rounded(rounding):
             loss = self._loss(copied.arguments, copied.keywords, target=_last(keywords))
             loss.backward()
         own = {name: _gradient(parameter) for name, parameter in self.parameters.items()}
@@ -175,6 +182,21 @@ class Trainer:
         if self.precision is not None:
             return rounding_to(self.precision)
         return float64_everywhere() if self.wide else contextlib.nullcontext()
+
+    def _transform(self, rounding: int | None) -> Callable[[torch.Tensor], torch.Tensor]:
+        if rounding is not None:
+            return functools.partial(moved_input, seed=rounding)
+        return widen if self.wide else torch.clone
+
+    @contextlib.contextmanager
+    def _rounded(self, seed: int | None) -> Iterator[None]:
+        kept = [(parameter, parameter.data) for parameter in self.parameters.values()]
+        try:
+            with contextlib.nullcontext() if seed is None else rounded(self.parameters.values(), seed):
+                yield
+        finally:
+            for parameter, data in kept:
+                parameter.data = data
 
     def _loss(self, arguments: tuple[Any, ...], keywords: dict[str, Any], target: str | None) -> torch.Tensor:
         if self.loss is None:
