@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -38,12 +37,7 @@ class _Case:
     eager: Execution
     anchor: Execution | None
     label: str
-    measure: NoiseSource
-
-    @functools.cached_property
-    def noise(self) -> Noise:
-        """How far rounding moves what eager makes of the inputs; measured when it is first needed."""
-        return self.measure()
+    noise: NoiseSource
 
 
 #: Runs that change what operators compute, which code traced by Dynamo would pass by.
@@ -101,11 +95,11 @@ class ParityCheck:
             eager.coarse = self._coarse(inputs, kwargs)
             anchor = self._execute(self.fn, inputs, kwargs, anchor=True) if self.level == "close" else None
 
-        def measure() -> Noise:
+        def rounded_otherwise(seed: int) -> Execution:
             with Unobserved(self.regional):
-                return Noise.measure(eager, lambda seed: self._execute(self.fn, inputs, kwargs, rounding=seed))
+                return self._execute(self.fn, inputs, kwargs, rounding=seed)
 
-        return _Case(inputs, kwargs, eager, anchor, label, measure)
+        return _Case(inputs, kwargs, eager, anchor, label, Noise.source_of_executions(eager, rounded_otherwise))
 
     def _coarse(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Execution | None:
         """Return eager's run in the coarser precision that the backend computes in, if it says that it does."""
@@ -132,7 +126,7 @@ class ParityCheck:
 
     def _judge(self, case: _Case, candidate: Execution) -> ParityReport:
         how: dict[str, Any] = {"level": self.level, "rtol": self.rtol, "atol": self.atol}
-        return compare(case.eager, candidate, case.anchor, noise=lambda: case.noise, **how)
+        return compare(case.eager, candidate, case.anchor, noise=case.noise, **how)
 
     def _compare_again(self, case: _Case, compiled: Any) -> ParityReport:
         """Call the compiled program a second time: catches constants baked in from the first call."""

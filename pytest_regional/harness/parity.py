@@ -18,7 +18,7 @@ import torch
 
 from pytest_regional.harness.execution import Execution
 from pytest_regional.harness.parity_captured import Alias, Captured
-from pytest_regional.harness.parity_noise import Noise, NoiseSource
+from pytest_regional.harness.parity_noise import Noise, NoiseSource, judged
 from pytest_regional.harness.parity_report import (
     BadProgramError,
     Mismatch,
@@ -70,12 +70,13 @@ def compare(
     _refuse_self_comparison(eager, candidate)
     reason = anchor_unavailable_reason(eager, anchor)
     usable = anchor if reason is None else None
-    comparison = _Comparison(tolerance, usable, eager.coarse)
-    comparison.run(eager, candidate)
-    if noise is not None and comparison.may_be_rounding:
-        comparison = _Comparison(tolerance, usable, eager.coarse, noise())
+
+    def compared(noise: Noise | None) -> _Comparison:
+        comparison = _Comparison(tolerance, usable, eager.coarse, noise)
         comparison.run(eager, candidate)
-    return comparison.report(reason, label)
+        return comparison
+
+    return judged(compared, noise).report(reason, label)
 
 
 def anchor_unavailable_reason(eager: Execution, anchor: Execution | None) -> str | None:
@@ -181,7 +182,7 @@ class _Comparison:
             return f"level 'close' (eager's own rounding, measured in {len(self.noise.runs)} runs, as {reason})"
         if self.tolerance.uses_anchor and reason is not None:
             return f"level 'close' (assert_close defaults, as {reason})"
-        if self.noise is not None and not self.mismatches and not self.tolerance.explicit:
+        if self.noise is not None and not self.mismatches:
             return f"level 'close' (with eager's own rounding, measured in {len(self.noise.runs)} runs)"
         coarse = self.coarse.precision.name if self.coarse is not None and self.coarse.precision is not None else ""
         return f"level {self.tolerance.level!r}" + (f" in the backend's {coarse}" if coarse else "")

@@ -9,16 +9,16 @@ chosen on these programs.
 from __future__ import annotations
 
 import argparse
-import functools
 import random
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from pytest_regional.harness.parity_noise import RUNS, Noise
+from pytest_regional.harness.parity_noise import Noise, judged
 from pytest_regional.harness.parity_rounding import Rounded, moved_input
 from pytest_regional.harness.tolerance import Tolerance, judge
 
@@ -72,14 +72,24 @@ def dropped_op(y):
     y.mul_(0.5)
 
 
+class Judged(NamedTuple):
+    """A verdict as the rule about eager's rounding takes it."""
+
+    may_be_rounding: bool
+    worst_ratio: float
+
+
 FAULTS = [one_element, wrong_tile, swapped_rows, zero_row, dropped_op]
 
 
 def close_alarms(candidate, eager, anchor, measure):
     """Alarm of this package's rule, with eager's rounding measured where eager's one error allows too little."""
-    if not judge(Tolerance(), candidate, eager, anchor).evidence:
-        return False
-    return bool(judge(Tolerance(), candidate, eager, anchor, noise=measure()).evidence)
+
+    def compared(noise):
+        verdict = judge(Tolerance(), candidate, eager, anchor, noise=noise and noise.of("output", eager, anchor))
+        return Judged(bool(verdict.evidence), verdict.ratio)
+
+    return judged(compared, measure).may_be_rounding
 
 
 def one_error_alarms(candidate, eager, anchor, measure):
@@ -109,12 +119,12 @@ def rmse_alarms(candidate, eager, anchor, measure):
 RULES = {"close": close_alarms, "one error": one_error_alarms, "assert_close": assert_close_alarms, "rmse": rmse_alarms}
 
 
-def _noise(program, x, w, same, eager, anchor):
-    runs = []
-    for seed in range(1, RUNS + 1):
+def _noise(program, x, w, same, eager):
+    def rounded_otherwise(seed):
         with Rounded(seed):
-            runs.append({"output": program(moved_input(x, seed), moved_input(w, seed), same)})
-    return Noise.of_values({"output": eager}, runs).of("output", eager, anchor)
+            return {"output": program(moved_input(x, seed), moved_input(w, seed), same)}
+
+    return Noise.source({"output": eager}, rounded_otherwise)
 
 
 def measure(dtype, size, programs, seed):
@@ -131,7 +141,7 @@ def measure(dtype, size, programs, seed):
             legitimate = program(x, w, shuffle)
         else:
             legitimate = program(x.float(), w.float(), same).to(dtype)
-        measure = functools.cache(functools.partial(_noise, program, x, w, same, eager, anchor))
+        measure = _noise(program, x, w, same, eager)
         tried = {"legitimate": legitimate}
         for fault in FAULTS:
             faulty = legitimate.clone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pytest_regional.harness.execution import execute
 from pytest_regional.harness.parity import compare
-from pytest_regional.harness.parity_noise import RUNS, Noise
+from pytest_regional.harness.parity_noise import MORE_RUNS, RUNS, Noise, judged
 from pytest_regional.harness.parity_rounding import moved
 from pytest_regional.harness.tolerance import Rounding, Tolerance, judge
 
@@ -25,10 +26,8 @@ def parity(eager, candidate, *inputs, anchored=True, measured=True, **options):
     assert expected.exception is None
     assert found.exception is None
 
-    def measure():
-        return Noise.measure(expected, lambda seed: execute(eager, inputs, rounding=seed))
-
-    return compare(expected, found, anchor, noise=measure if measured else None, **options)
+    noise = Noise.source_of_executions(expected, lambda seed: execute(eager, inputs, rounding=seed))
+    return compare(expected, found, anchor, noise=noise if measured else None, **options)
 
 
 def _heads(t):
@@ -275,7 +274,7 @@ def test_values_that_rounding_moves_across_a_kink_raise_no_false_alarm():
         single += not parity(residual, lambda *a: residual(*a, wide=True), *inputs, measured=False).ok
         report = parity(residual, lambda *a: residual(*a, wide=True), *inputs)
         assert report.ok, f"seed {seed}: {report.describe()}"
-        measured += f"with eager's own rounding, measured in {RUNS} runs" in report.rule
+        measured += "with eager's own rounding, measured in" in report.rule
     assert single == measured
     assert single >= 3, "eager's one error was enough, so the test shows nothing"
 
@@ -351,7 +350,7 @@ def test_runs_that_choose_otherwise_measure_nothing():
 
     x = torch.randn(64, 8)
     expected = execute(program, (x,))
-    noise = Noise.measure(expected, lambda seed: execute(program, (x,), rounding=seed))
+    noise = Noise.source_of_executions(expected, lambda seed: execute(program, (x,), rounding=seed))(RUNS)
     assert not noise.runs
     assert noise.of("output[1]", expected.outputs[1][1].value, None) is None
 
@@ -366,7 +365,7 @@ def test_results_that_are_far_apart_measure_nothing():
 
     x = torch.rand(64)
     expected = execute(chaotic, (x,))
-    noise = Noise.measure(expected, lambda seed: execute(chaotic, (x,), rounding=seed))
+    noise = Noise.source_of_executions(expected, lambda seed: execute(chaotic, (x,), rounding=seed))(RUNS)
     assert len(noise.runs) == RUNS
     measured = noise.of("output", expected.outputs[0][1].value, None)
     assert measured is not None
@@ -402,3 +401,47 @@ def test_the_program_draws_the_same_numbers_and_state_is_put_back():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not torch.equal(plain.outputs[0][1].value, other.outputs[0][1].value)
     torch.testing.assert_close(plain.outputs[0][1].value, other.outputs[0][1].value, rtol=1e-4, atol=1e-4)
+
+
+class Found(NamedTuple):
+    may_be_rounding: bool
+    worst_ratio: float
+
+
+@pytest.mark.parametrize(
+    ("ratios", "asked"),
+    [
+        ([0.5], []),
+        ([9.0, 0.5], [RUNS]),
+        ([9.0, 1.5, 0.5], [RUNS, MORE_RUNS]),
+        ([9.0, 1.5, 1.2], [RUNS, MORE_RUNS]),
+        ([9.0, 2.5], [RUNS]),
+    ],
+)
+def test_runs_are_made_where_they_may_explain_the_difference(ratios, asked):
+    left = iter(ratios)
+    made = []
+
+    def noise(count):
+        made.append(count)
+        return Noise((), 0.0)
+
+    def compare(noise):
+        ratio = next(left)
+        return Found(ratio > 1, ratio)
+
+    assert judged(compare, noise).worst_ratio == ratios[-1]
+    assert made == asked
+
+
+def test_no_run_is_made_twice():
+    seeds = []
+
+    def run(seed):
+        seeds.append(seed)
+        return {} if seed % 2 else None
+
+    noise = Noise.source({}, run)
+    assert not seeds
+    assert [len(noise(count).runs) for count in (3, 3, 5)] == [2, 2, 3]
+    assert seeds == [1, 2, 3, 4, 5]

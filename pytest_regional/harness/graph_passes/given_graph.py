@@ -94,9 +94,9 @@ class GivenGraph:
         anchor = self._execute(self.graphs.before, backward, anchor=True) if level == "close" else None
         after = self._execute(self.graphs.after, backward)
 
-        def noise() -> Noise:
-            return Noise.measure(before, lambda seed: self._execute(self.graphs.before, backward, rounding=seed))
-
+        noise = Noise.source_of_executions(
+            before, lambda seed: self._execute(self.graphs.before, backward, rounding=seed)
+        )
         how: dict[str, Any] = {"level": level, "rtol": rtol, "atol": atol, "label": "the graph after the pass"}
         report = compare(before, after, anchor, noise=noise, **how)
         if not report.ok:

@@ -8,16 +8,17 @@ Adam, which divides a gradient by its own size, would turn the rounding of a gra
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
 
-from pytest_regional.harness.parity_noise import Noise, NoiseSource, is_float
+from pytest_regional.harness.parity_noise import Noise, NoiseSource, is_float, judged
 from pytest_regional.harness.parity_report import describe_values
 from pytest_regional.harness.parity_state import LOW_PRECISION_TO_ANCHOR
 from pytest_regional.harness.precision import Precision
-from pytest_regional.harness.tolerance import Coarse, Errors, Tolerance, judge
+from pytest_regional.harness.tolerance import EAGER_ERROR_FACTOR, Coarse, Errors, Tolerance, judge
 
 from .report import Drift, StepReport, TrainingMismatch
 from .trainer import TrainingStep
@@ -26,6 +27,10 @@ Values = Mapping[str, torch.Tensor | None]
 
 #: Why a step has no anchor that could not have one: its tensors are as wide as float64 already.
 NOTHING_TO_REFINE = "nothing that trains has a precision below float64"
+#: How many runs say how far rounding moves all gradients together.
+FEW_RUNS = 5
+#: Where rounding moves all gradients together by more than this of their size, choices flip in those runs, too.
+MOST_MOVED = 0.1
 
 
 class CoarseStep(NamedTuple):
@@ -35,59 +40,69 @@ class CoarseStep(NamedTuple):
     step: TrainingStep
 
 
-class StepJudge:
-    """Collects the differences of one step; ``anchor`` is the float64 one, or None with the reason why not."""
+def judge_step(
+    tolerance: Tolerance,
+    candidate: TrainingStep,
+    eager: TrainingStep,
+    anchor: TrainingStep | str,
+    *,
+    coarse: CoarseStep | None = None,
+    noise: NoiseSource,
+    drift: Drift | None = None,
+) -> StepReport:
+    """Return the differences of one step; ``anchor`` is the float64 one, or the reason why there is none."""
+    float64 = None if isinstance(anchor, str) else anchor
+    reason = anchor if isinstance(anchor, str) else _flaw(eager, anchor, noise)
+    usable = float64 if reason is None else None
+
+    def compared(noise: Noise | None) -> _StepComparison:
+        comparison = _StepComparison(tolerance, candidate, eager, usable, coarse, noise)
+        comparison.run()
+        return comparison
+
+    found = judged(compared, noise)
+    return StepReport(
+        number=candidate.number,
+        loss=float(candidate.loss),
+        loss_eager=float(eager.loss),
+        loss_float64=None if float64 is None else float(float64.loss),
+        gradient_error=None if usable is None else largest_error(candidate.gradients, usable.gradients),
+        gradient_error_eager=None if usable is None else largest_error(eager.gradients, usable.gradients),
+        mismatches=tuple(found.mismatches),
+        compared=found.compared,
+        worst_ratio=found.worst_ratio,
+        worst_where=found.worst_where,
+        anchor_unavailable_reason=reason,
+        drift=drift,
+        errors=found.errors,
+        rounded_runs=0 if found.noise is None else len(found.noise.runs),
+    )
+
+
+class _StepComparison:
+    """Collects the differences of one step."""
 
     def __init__(
         self,
         tolerance: Tolerance,
         candidate: TrainingStep,
         eager: TrainingStep,
-        anchor: TrainingStep | str,
-        coarse: CoarseStep | None = None,
-        noise: NoiseSource | None = None,
+        anchor: TrainingStep | None,
+        coarse: CoarseStep | None,
+        noise: Noise | None,
     ) -> None:
-        self.coarse, self._measure = coarse, noise
-        self.noise: Noise | None = None
         self.tolerance, self.candidate, self.eager = tolerance, candidate, eager
-        self.reason = anchor if isinstance(anchor, str) else _flaw(eager, anchor)
-        self.float64 = None if isinstance(anchor, str) else anchor
-        self.anchor = self.float64 if self.reason is None else None
-        self._forget()
-
-    def _forget(self) -> None:
+        self.anchor, self.coarse, self.noise = anchor, coarse, noise
         self.mismatches: list[TrainingMismatch] = []
         self.compared = 0
         self.worst_ratio, self.worst_where = 0.0, ""
         self.errors: dict[str, Errors] = {}
 
-    def report(self, drift: Drift | None) -> StepReport:
-        """Return the verdict over this step."""
-        self._compare_all()
-        values_differ = any(mismatch.kind == "value" for mismatch in self.mismatches)
-        if self._measure is not None and values_differ and self.tolerance.uses_anchor:
-            self.noise = self._measure()
-            self._forget()
-            self._compare_all()
-        anchor, float64 = self.anchor, self.float64
-        return StepReport(
-            number=self.candidate.number,
-            loss=float(self.candidate.loss),
-            loss_eager=float(self.eager.loss),
-            loss_float64=None if float64 is None else float(float64.loss),
-            gradient_error=None if anchor is None else largest_error(self.candidate.gradients, anchor.gradients),
-            gradient_error_eager=None if anchor is None else largest_error(self.eager.gradients, anchor.gradients),
-            mismatches=tuple(self.mismatches),
-            compared=self.compared,
-            worst_ratio=self.worst_ratio,
-            worst_where=self.worst_where,
-            anchor_unavailable_reason=self.reason,
-            drift=drift,
-            errors=self.errors,
-            rounded_runs=0 if self.noise is None else len(self.noise.runs),
-        )
+    @property
+    def may_be_rounding(self) -> bool:
+        return self.tolerance.uses_anchor and any(mismatch.kind == "value" for mismatch in self.mismatches)
 
-    def _compare_all(self) -> None:
+    def run(self) -> None:
         for where, values in self._pairs():
             self._compare(where, *values)
 
@@ -151,21 +166,22 @@ def named_values(step: TrainingStep) -> dict[str, torch.Tensor | None]:
     return values
 
 
-def noise_of(eager: TrainingStep, runs: Iterable[TrainingStep]) -> Noise:
-    """Keep what ``runs``, each rounded otherwise, made of the step that ``eager`` took."""
-    return Noise.of_values(_floats(eager), [_floats(run) for run in runs])
+def noise_of(eager: TrainingStep, run: Callable[[int], TrainingStep]) -> NoiseSource:
+    """Return what takes the step that ``eager`` is again, each time rounded otherwise."""
+    return Noise.source(_floats(eager), lambda seed: _floats(run(seed)))
 
 
 def _floats(step: TrainingStep) -> dict[str, torch.Tensor]:
     return {name: value for name, value in named_values(step).items() if value is not None and is_float(value.dtype)}
 
 
-def _flaw(eager: TrainingStep, anchor: TrainingStep) -> str | None:
+def _flaw(eager: TrainingStep, anchor: TrainingStep, noise: NoiseSource) -> str | None:
     """Say why the float64 step is no step of the same computation, or None.
 
     Another dropout mask or another choice of experts in float64 makes gradients that are far from eager's, and a
     tolerance earned from their distance would excuse everything. All gradients count together: that of a bias before
-    a normalization is nothing but rounding.
+    a normalization is nothing but rounding. Under autocast the gradients' dtype does not say how coarse the numbers
+    are that they were computed from, so what rounding does to them decides.
     """
     dtypes = {gradient.dtype for gradient in eager.gradients.values() if gradient is not None}
     narrow = [dtype for dtype in dtypes if dtype in LOW_PRECISION_TO_ANCHOR]
@@ -173,12 +189,20 @@ def _flaw(eager: TrainingStep, anchor: TrainingStep) -> str | None:
         return NOTHING_TO_REFINE
     limit = max(math.sqrt(torch.finfo(dtype).eps) for dtype in narrow)
     distance, size = _distance(eager.gradients, anchor.gradients)
-    if not distance <= limit * size:
+    if not distance <= limit * size and not distance <= _moved_by_rounding(eager, noise):
         return (
             f"the float64 run computes something else: its gradients are {distance / size if size else math.inf:.2g} "
             f"of their size away from eager's (random numbers, or choices that flipped)"
         )
     return None
+
+
+def _moved_by_rounding(eager: TrainingStep, noise: NoiseSource) -> float:
+    """Return how far all gradients together may be from float64 for no reason but rounding; 0 where it says nothing."""
+    gradients = {f"gradient of {name}": value for name, value in eager.gradients.items()}
+    found = [_distance(run, gradients) for run in noise(FEW_RUNS).runs]
+    moved = statistics.median(distance for distance, _ in found) if found else 0.0
+    return EAGER_ERROR_FACTOR * moved if all(moved <= MOST_MOVED * size for _, size in found) else 0.0
 
 
 def _distance(first: Values, second: Values) -> tuple[float, float]:

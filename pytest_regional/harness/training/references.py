@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 
-from pytest_regional.harness.parity_noise import RUNS, Noise
 from pytest_regional.harness.tolerance import Tolerance
 
 from .errors import BadTrainingError
-from .judging import CoarseStep, StepJudge, largest_error, noise_of
+from .judging import CoarseStep, judge_step, largest_error, noise_of
 from .report import Drift, StepReport
 from .trainer import Batch, Trainer, TrainingState, TrainingStep
 
@@ -75,15 +73,20 @@ class References:
         self.with_gradient |= {name for name, gradient in eager.gradients.items() if gradient is not None}
         self.saw_gradient |= any(g is not None and bool(g.any()) for g in eager.gradients.values())
         coarse = self._coarse_step(start, candidate, batch)
-        noise = functools.partial(self._noise, start, eager, candidate, batch)
-        return StepJudge(self.tolerance, candidate, eager, anchor, coarse, noise).report(self._drift(candidate, batch))
 
-    def _noise(self, start: TrainingState, eager: TrainingStep, candidate: TrainingStep, batch: Batch) -> Noise:
-        steps = []
-        for seed in range(1, RUNS + 1):
+        def rounded_otherwise(seed: int) -> TrainingStep:
             self.eager.resume(start)
-            steps.append(self._eager_step(self.eager, batch, candidate, rounding=seed))
-        return noise_of(eager, steps)
+            return self._eager_step(self.eager, batch, candidate, rounding=seed)
+
+        return judge_step(
+            self.tolerance,
+            candidate,
+            eager,
+            anchor,
+            coarse=coarse,
+            noise=noise_of(eager, rounded_otherwise),
+            drift=self._drift(candidate, batch),
+        )
 
     def _coarse_step(self, start: TrainingState, candidate: TrainingStep, batch: Batch) -> CoarseStep | None:
         if self.coarse is None or self.coarse.precision is None:
