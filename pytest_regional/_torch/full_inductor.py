@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_regional._torch import private_module, symbol, torch_version
+from pytest_regional._torch.region_compile import python_dispatcher
 
 _COMPILE_FX = "torch._inductor.compile_fx"
 
@@ -32,12 +33,10 @@ def trace_op(call: Callable[..., Any], values: Sequence[Any], table: Mapping[Any
 def fake_execution(fake_mode: Any) -> Iterator[None]:
     """Run ops on fake values, symbolic sizes included, as AOTAutograd does while it traces.
 
-    The mode itself, ``torch._dispatch.python.enable_python_dispatcher`` and ``torch._C._DisableAutocast`` (2.11 to
-    2.15).
+    The mode itself, and ``torch._C._DisableAutocast`` (2.11 to 2.15).
     """
     import torch
 
-    python_dispatcher = symbol("torch._dispatch.python", "enable_python_dispatcher")
     with fake_mode, python_dispatcher(), torch.no_grad(), without_autocast():
         yield
 
@@ -141,7 +140,6 @@ def inductor_compile(fake_mode: Any) -> Iterator[None]:
 
     lazily = symbol("torch.fx._lazy_graph_module", "_use_lazy_graph_module")(True)
     handlers = symbol("torch._inductor.virtualized", "V")
-    python_dispatcher = symbol("torch._dispatch.python", "enable_python_dispatcher")
     with lazily, handlers.set_fake_mode(fake_mode), python_dispatcher(), torch.no_grad(), without_autocast():
         yield
 

@@ -16,7 +16,7 @@ from pytest_regional._torch import symbol
 from pytest_regional._torch.annotations import preserve_node_meta
 from pytest_regional._torch.autograd_cache import with_serialization
 from pytest_regional._torch.kernels import CodeFile, code_files_of_entry
-from pytest_regional._torch.region_compile import compile_lock, new_fake_mode, tracing
+from pytest_regional._torch.region_compile import compile_lock, new_fake_mode, python_dispatcher, tracing
 
 _CACHE = "torch._functorch._aot_autograd.autograd_cache"
 _SIDE_EFFECTS = re.compile(
@@ -238,7 +238,7 @@ def _stage_two_modes(joint: Any) -> Iterator[None]:
         stack.enter_context(symbol("torch._dynamo.utils", "preserve_rng_state")())
         stack.enter_context(joint.fake_mode)
         if joint.fake_mode.shape_env is not None:
-            stack.enter_context(symbol("torch._dispatch.python", "enable_python_dispatcher")())
+            stack.enter_context(python_dispatcher())
         stack.enter_context(symbol("torch._dynamo.utils", "_disable_saved_tensors_hooks_during_tracing")())
         yield
 

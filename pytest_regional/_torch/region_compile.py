@@ -249,6 +249,12 @@ def aot_autograd(**options: Any) -> Callable[..., Any]:
     return backend
 
 
+def python_dispatcher() -> AbstractContextManager[Any]:
+    """``torch._dispatch.python.enable_python_dispatcher``: decompositions on symbolic sizes (2.11 to 2.15)."""
+    context: AbstractContextManager[Any] = symbol("torch._dispatch.python", "enable_python_dispatcher")()
+    return context
+
+
 def partition_function(name: str) -> Callable[..., Any]:
     """Return AOTAutograd's ``default`` or ``min_cut`` partitioner (``functorch.compile``, 2.11 to 2.15)."""
     functions = {"default": "default_partition", "min_cut": "min_cut_rematerialization_partition"}

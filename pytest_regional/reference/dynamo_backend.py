@@ -11,7 +11,12 @@ import torch.fx
 
 from pytest_regional._torch.annotations import preserve_node_meta
 from pytest_regional._torch.autograd_cache import caches_are_on
-from pytest_regional._torch.region_compile import aot_autograd, force_autograd_cache, regional_output_code
+from pytest_regional._torch.region_compile import (
+    aot_autograd,
+    force_autograd_cache,
+    python_dispatcher,
+    regional_output_code,
+)
 from pytest_regional.reference.caching.outer import OuterCache
 from pytest_regional.reference.caching.pytorchs_key import annotations_in_pytorchs_key
 from pytest_regional.reference.caching.store import open_store
@@ -114,7 +119,16 @@ def through_aot_autograd(
 
 
 def _backend(partitioner: Partitioner, compilers: Mapping[str, Any]) -> Callable[..., Any]:
-    return aot_autograd(**compilers, partition_fn=partitioner_for(partitioner))
+    backend = aot_autograd(**compilers, partition_fn=partitioner_for(partitioner))
+
+    def compile_as_inductor_does(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        # Else an input with a size that was symbolic until the trace made it constant passes for symbolic still, and
+        # the program has another key than one that was traced with that size.
+        with python_dispatcher():
+            compiled: Callable[..., Any] = backend(gm, example_inputs)
+        return compiled
+
+    return compile_as_inductor_does
 
 
 def _seen_by_pytorch_cache(

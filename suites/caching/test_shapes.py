@@ -114,6 +114,34 @@ def test_two_entries_of_one_graph_are_told_apart_by_their_guards(regional):
         check(regional, "hit", first_five, pair(regional, n))
 
 
+def made_constant(x, w):
+    """As many rows as may be, until the trace finds that there are five."""
+    with region("r"):
+        return x.reshape(5, -1) @ w
+
+
+@pytest.mark.regional_compile(requires=(*NEEDS, "dynamic_shapes"), dynamic=None)
+@pytest.mark.parametrize("marked", [(True, False), (False, True)], ids=["then without", "then with"])
+def test_a_mark_that_the_trace_made_nothing_of_is_not_in_the_key(regional, marked):
+    for outcome, mark in zip(("miss", "hit"), marked, strict=True):
+        x, w = regional.randn(5, 4), regional.randn(4, 3)
+        if mark:
+            torch._dynamo.maybe_mark_dynamic(x, 0)
+        check(regional, outcome, made_constant, (x, w))
+
+
+@pytest.mark.regional_compile(requires=(*NEEDS, "dynamic_shapes"), dynamic=None)
+def test_sizes_that_become_symbolic_are_found_again(regional):
+    """The second size of a process makes the dimension symbolic: two entries, and none for the third size."""
+    for counts in ({"cache_misses": 2}, {"cache_hits": 2}):
+        regional.restart()
+        compiled = regional.compile(mlp)
+        with regional.expect(**counts):
+            for n in (8, 6, 7):
+                inputs = pair(regional, n)
+                torch.testing.assert_close(run(compiled, inputs), run(mlp, inputs))
+
+
 @symbolic
 def test_the_guards_of_a_hit_hold_for_later_calls(regional):
     """What was loaded for one size is not called for a size that its guards exclude."""

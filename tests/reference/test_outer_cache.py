@@ -151,6 +151,23 @@ def test_a_size_outside_the_guards_misses_and_both_entries_stay():
         torch.testing.assert_close(output, guarded(*inputs))
 
 
+def made_constant(x, w):
+    """The number of rows may be another until the trace finds that there are five."""
+    with region():
+        return x.reshape(5, -1) @ w
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["marked first", "marked later"])
+def test_a_mark_that_the_trace_made_nothing_of_is_not_in_the_key(first):
+    for marked, expected in ((first, (0, 1)), (not first, (1, 0))):
+        x, w = torch.randn(5, 4), torch.randn(4, 3)
+        if marked:
+            torch._dynamo.maybe_mark_dynamic(x, 0)
+        output, seen = run(made_constant, x, w)
+        assert (seen["hit"], seen["miss"]) == expected
+        torch.testing.assert_close(output, made_constant(x, w))
+
+
 def test_the_guards_of_a_hit_hold_for_later_calls():
     run(guarded, *tensors(4), dynamic=True)
     again = compiled(guarded, dynamic=True)
