@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -70,12 +70,16 @@ def _class(path: str) -> Any:
     return getattr(importlib.import_module(f"transformers.models.{module}"), name)
 
 
+def classes(case: ModelCase) -> list[Any]:
+    """Return the classes whose calls become regions."""
+    return [_class(path) for path in case.regions]
+
+
 @contextlib.contextmanager
 def annotated(case: ModelCase) -> Iterator[None]:
     """Make a region of every call of the case's classes in the body."""
     with contextlib.ExitStack() as stack:
-        for path, name in case.regions.items():
-            cls = _class(path)
+        for cls, name in zip(classes(case), case.regions.values(), strict=True):
             stack.enter_context(mock.patch.object(cls, "forward", region(name)(cls.forward)))
         yield
 
@@ -263,3 +267,23 @@ CASES = (
         **_CAUSAL,
     ),
 )
+
+_FAILURES = {
+    "mamba": pytest.mark.regional_known_failure(
+        "torch",
+        reason="a slice leaves a region without its gaps: docs/findings/gaps_leaving_region.py",
+        torch=">=2.11",
+    ),
+    "bert checkpointed": pytest.mark.regional_known_failure(
+        "torch",
+        reason="each region is partitioned alone, and the cycle refused: docs/findings/interleaved_regions.py",
+        torch=">=2.13",
+    ),
+}
+
+
+def each_trained(cases: Sequence[ModelCase], how: str = "") -> pytest.MarkDecorator:
+    """Parametrize a test that trains; what PyTorch's backend is known to fail at is marked."""
+    failures = [_FAILURES.get(case.name) or _FAILURES.get(f"{case.name} {how}") for case in cases]
+    marked = [pytest.param(case, marks=mark or (), id=case.name) for case, mark in zip(cases, failures, strict=True)]
+    return pytest.mark.parametrize("case", marked)

@@ -21,20 +21,26 @@ def static_cache(model):
     return transformers.StaticCache(config=model.config, max_cache_len=LENGTH + 4)
 
 
-def decode(regional, model, cache):
+def held(cache):
+    """Return the tensors of a cache: keys and values, or the states of layers without attention."""
+    if isinstance(cache, transformers.EncoderDecoderCache):
+        return held(cache.self_attention_cache), held(cache.cross_attention_cache)
+    names = ("keys", "values", "conv_states", "recurrent_states")
+    return [[getattr(layer, name) for name in names if hasattr(layer, name)] for layer in cache.layers]
+
+
+def decode(regional, model, cache, *, name="past_key_values", ids="input_ids", tensors=2 * 2, **given):
     """Fill ``cache`` with a prompt, and compare the step after it: its logits, and all that the cache holds then."""
 
-    def step(input_ids, past_key_values):
-        output = model(input_ids=input_ids, past_key_values=past_key_values, use_cache=True)
-        return output.logits, [(layer.keys, layer.values) for layer in past_key_values.layers]
+    def step(**inputs):
+        output = model(**inputs, **given, use_cache=True)
+        return output.logits, held(inputs[name])
 
     with torch.no_grad():
-        model(input_ids=tokens(regional), past_key_values=cache, use_cache=True)
-        report = regional.assert_parity(
-            step, kwargs={"input_ids": regional.randint(0, TOKENS, (BATCH, 1)), "past_key_values": cache}
-        )
-    # Logits, keys and values of two layers; twice.
-    assert report.compared >= 2 * 5
+        model(**{ids: tokens(regional), name: cache}, **given, use_cache=True)
+        report = regional.assert_parity(step, kwargs={ids: regional.randint(0, TOKENS, (BATCH, 1)), name: cache})
+    # Logits, and what the cache holds; twice.
+    assert report.compared >= 2 * (1 + tensors)
     assert report.anchored
 
 
@@ -46,3 +52,17 @@ def test_a_dynamic_cache(regional, case, model):
 @EACH
 def test_a_static_cache(regional, case, model):
     decode(regional, model, static_cache(model))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.name == "t5"], ids=lambda case: case.name)
+def test_caches_of_a_decoder_that_attends_to_an_encoder(regional, case, model):
+    with torch.no_grad():
+        encoded = (model.encoder(input_ids=tokens(regional)).last_hidden_state,)
+    cache = transformers.EncoderDecoderCache(dynamic_cache(model), dynamic_cache(model))
+    decode(regional, model, cache, ids="decoder_input_ids", tensors=2 * 2, encoder_outputs=encoded)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.name == "mamba"], ids=lambda case: case.name)
+def test_states_of_a_model_without_attention(regional, case, model):
+    """In evaluation mode: in training mode the model makes no states."""
+    decode(regional, model.eval(), dynamic_cache(model), name="cache_params")

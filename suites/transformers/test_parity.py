@@ -7,7 +7,7 @@ import contextlib
 import pytest
 import torch
 
-from .models import CASES
+from .models import CASES, each_trained
 
 pytestmark = pytest.mark.regional_compile
 
@@ -23,12 +23,12 @@ def assert_parity_of_ten(regional, case, model, program):
         assert report.anchored
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@each_trained(CASES)
 def test_float32(regional, case, model):
     assert_parity_of_ten(regional, case, model, model)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@each_trained(CASES)
 def test_bfloat16_autocast(regional, case, model):
     def program(**inputs):
         with torch.autocast(regional.device.type, torch.bfloat16):

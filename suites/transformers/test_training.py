@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .models import CASES
+from .models import CASES, each_trained
 
 pytestmark = pytest.mark.regional_compile
 
@@ -12,7 +12,7 @@ CHECKPOINTED = [case for case in CASES if case.checkpoints]
 WHOLE = [case for case in CHECKPOINTED if not case.breaks_when_checkpointed]
 BROKEN = [case for case in CHECKPOINTED if case.breaks_when_checkpointed]
 
-ALL = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+ALL = each_trained(CASES)
 
 
 def squares(output, target):
@@ -44,13 +44,13 @@ def test_steps(regional, case, model):
     assert_trains(regional, case, model)
 
 
-@pytest.mark.parametrize("case", WHOLE, ids=lambda case: case.name)
+@each_trained(WHOLE, "checkpointed")
 def test_steps_with_checkpointing(regional, case, model):
     assert_trains(regional, case, checkpointed(model))
 
 
 @pytest.mark.regional_compile(fullgraph=False)
-@pytest.mark.parametrize("case", BROKEN, ids=lambda case: case.name)
+@each_trained(BROKEN, "checkpointed")
 def test_steps_with_checkpointing_in_several_graphs(regional, case, model):
     """These set ``requires_grad`` of a tensor while they run, which Dynamo does not trace."""
     assert_trains(regional, case, checkpointed(model))
