@@ -8,6 +8,8 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
+
 from pytest_regional._torch.dynamo_errors import annotation_mistake_in
 from pytest_regional.annotation import AnnotationError
 
@@ -23,6 +25,17 @@ def refuse_keywords(function: str, unknown: Mapping[str, Any]) -> None:
     raise TypeError(
         f"{function} has no keyword {names}.{meant} Keyword arguments of the program are given as a mapping: pass "
         f"kwargs={{{shown}}}"
+    )
+
+
+def refuse_no_program(function: str, program: object) -> None:
+    """Raise a TypeError where ``program`` is what a program returned, or nothing that can be called."""
+    if callable(program):
+        return
+    given = "a tensor" if isinstance(program, torch.Tensor) else f"of type {type(program).__name__}"
+    raise TypeError(
+        f"regional.{function} needs a function or module, and this is {given}. Give the program and its arguments, "
+        f"not what it returns: {function}(program, x), not {function}(program(x))"
     )
 
 

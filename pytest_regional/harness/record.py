@@ -144,5 +144,6 @@ class CompileRecord:
         found = [r for r in self.regions if r.name == name and graph in (None, r.graph)]
         if len(found) != 1:
             there = ", ".join(f"{r.name} ({r.graph})" for r in self.regions) or "none"
-            raise LookupError(f"{len(found)} regions match {name!r} in graph {graph!r}; there are: {there}")
+            within = "" if graph is None else f" in the {graph} graph"
+            raise LookupError(f"{len(found)} regions match {name!r}{within}; there are: {there}")
         return found[0]

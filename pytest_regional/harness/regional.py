@@ -16,7 +16,7 @@ from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 
 from . import isolation
-from .call_errors import annotation_errors_alone, refuse_keywords
+from .call_errors import annotation_errors_alone, refuse_keywords, refuse_no_program
 from .compiling import CompilesWithBackend
 from .counters import Bound, Counters, bounds_of, check_expectation
 from .device import device_under_test
@@ -101,8 +101,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         Raises:
             CompileOptionError: an option that no torch, or not this one, knows.
         """
-        if not callable(fn):
-            raise TypeError(f"regional.compile needs a function or module, not {fn!r}")
+        refuse_no_program("compile", fn)
         options = self.options.override(
             dynamic=dynamic,
             fullgraph=fullgraph,
@@ -132,6 +131,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
             TypeError: a keyword that ``run`` does not have.
         """
         refuse_keywords("run", unknown)
+        refuse_no_program("run", fn)
         return self.observe(self.compile(fn), *inputs, backward=backward, kwargs=kwargs)
 
     def observe(
@@ -141,6 +141,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         from .backward import backpropagate
 
         refuse_keywords("observe", unknown)
+        refuse_no_program("observe", compiled)
         observer = self.observer
         marks = observer.log.mark(), len(observer.graphs), len(observer.sources)
         with annotation_errors_alone():
@@ -187,6 +188,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
 
         __tracebackhide__ = True
         refuse_keywords("assert_parity", unknown)
+        refuse_no_program("assert_parity", fn)
         how, named = (self, fn, inputs, backward, level, rtol, atol), dict(kwargs or {})
         check = GivenParity(*how, compiled, kwargs=named) if compiled else ParityCheck(*how, kwargs=named)
         try:
