@@ -39,6 +39,11 @@ class OpenVINOCapabilities(GraphCapabilities):
         return unsupported("what a compiled part returns is contiguous")
 
     @property
+    def rng(self) -> Support:
+        """Random operators draw what eager draws under ``fallback_random``."""
+        return unsupported("torch.rand becomes an operator of OpenVINO's, which draws other numbers and heeds no seed")
+
+    @property
     def mutation(self) -> Support:
         """Inputs and buffers mutated inside a region are mutated for the caller."""
         return unsupported("what a part of a graph writes to stays as it was outside of it")
