@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from pytest_regional import BackendSpec, GraphCapabilities, declared
+from pytest_regional._torch.backends import registered_backend
 from pytest_regional._torch.fuzzing import artifact_behind
+from pytest_regional._torch.state import patched_config
 from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.files import to_data
 from pytest_regional.fuzz.oracles import (
@@ -415,6 +417,22 @@ def test_a_loop_is_run_in_the_backends_precision_without_a_trace():
     with regional(spec, "cpu", expects_regions=False) as harness:
         cases = Trial(harness, program, "full").cases
     assert [case.eager.coarse.exception for case in cases] == [None, None]
+
+
+def forgets_draws(gm, inputs):
+    """Compile as a backend that drops a draw whose result nobody reads, for which PyTorch has a setting."""
+    with patched_config("torch._inductor.config", {"fallback_random": False}):
+        return registered_backend("aot_eager")(gm, inputs)
+
+
+def test_capture_is_not_to_blame_for_draws_that_it_keeps():
+    """AOTAutograd alone is asked with the settings under which the backend was."""
+    steps = (Step("sin", (0,), (), (1,)), Step("uniform_", (1,)), Step("dropout", (0,), (), (2,)))
+    program = Program((TensorInput((8,)),), steps, (2,), training=False)
+    spec = BackendSpec("forgets", lambda: forgets_draws, GraphCapabilities())
+    with regional(spec, "cpu", expects_regions=False) as harness, pytest.raises(LawBrokenError) as raised:
+        judge(harness, program, lane="full", laws=["parity"])
+    assert not raised.value.without_backend
 
 
 def test_an_unknown_law(judged):
