@@ -216,8 +216,9 @@ class RegionalSession:
             isolate=mark.isolate,
         ) as regional:
             item.stash[HARNESS] = regional
-            # An audit wants to see the backward that is disclaimed.
+            # An audit wants to see the backward that is disclaimed, and the results that do not last.
             regional.forward_only &= "backward" not in mark.requires
+            regional.looks_again |= "results_kept" in mark.requires
             if self.settings.reports:
                 item.stash[DRAWER] = details.new_drawer()
                 regional.observer.spies.append(item.stash[DRAWER])

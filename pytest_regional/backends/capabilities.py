@@ -157,6 +157,11 @@ class Capabilities:
         return supported()
 
     @property
+    def results_kept(self) -> Support:
+        """What a call returned stays as it was when the program is called again: no memory is handed out twice."""
+        return supported()
+
+    @property
     def channels_last(self) -> Support:
         """Channels-last memory format survives regions, forward and gradients."""
         return supported()

@@ -59,6 +59,9 @@ def _difference(live: torch.Tensor, copy: Captured) -> str:
     )
 
 
-_ADVICE = "The backend writes to memory that it gave to the caller; it has to return fresh memory, or a copy"
+_ADVICE = (
+    "The backend writes to memory that it gave to the caller; it has to return fresh memory or a copy, or to disclaim "
+    "results_kept"
+)
 
 __all__ = ["KeptResults"]

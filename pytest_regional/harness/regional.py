@@ -52,6 +52,8 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         seed: what the random generators started from.
         options: how :meth:`compile` compiles unless told otherwise.
         forward_only: whether parity is that of inference, since the backend disclaims ``backward``.
+        looks_again: whether parity looks at results of a first call after a second; not where ``results_kept`` is
+            disclaimed.
         leaks: after the end, what was left changed and has been put back.
     """
 
@@ -64,6 +66,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         self.options = options
         self._start_observing()
         self.forward_only = not spec.supports("backward")
+        self.looks_again = bool(spec.supports("results_kept"))
         self.compiled_before = spec.compiled() if spec.compiled else 0
         self.parity_reports: list[ParityReport | TrainingReport] = []
         self.passes_on_graphs = 0

@@ -14,7 +14,7 @@ def test_structure(regional, regional_fuzz):
     regional_fuzz.run("structure")
 
 
-@pytest.mark.regional_compile(device="cuda-emulated")
+@pytest.mark.regional_compile(device="cuda-emulated", requires=("inductor_code",))
 def test_fast(regional_fuzz):
     """GPU code, interpreted: no C++ compiler to wait for."""
     regional_fuzz.run("fast")

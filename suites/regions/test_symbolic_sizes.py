@@ -35,7 +35,8 @@ def nonzero_leaves(x, w):
 
 
 def item_enters(x, w):
-    count = (x[:, 0] > 0).sum().item()
+    # Of normal numbers, whichever are drawn, some are above -1: the check holds.
+    count = (x[:, 0] > -1).sum().item()
     torch._check(count >= 1)
     torch._check(count <= x.shape[0])
     head = x.narrow(0, 0, count)
@@ -45,7 +46,7 @@ def item_enters(x, w):
 
 
 def item_in_region(x, w):
-    flags = (x[:, 0] > 0).sum()
+    flags = (x[:, 0] > -1).sum()
     with in_region("r"):
         count = flags.item()
         torch._check(count >= 1)
@@ -55,7 +56,7 @@ def item_in_region(x, w):
 
 
 def item_crosses_two_regions(x, w):
-    count = (x[:, 0] > 0).sum().item()
+    count = (x[:, 0] > -1).sum().item()
     torch._check(count >= 1)
     torch._check(count <= x.shape[0])
     with in_region("one"):
@@ -126,11 +127,14 @@ def test_training(regional, program):
 def test_later_calls_of_other_sizes(regional, program):
     """What a region is told of sizes is told at each call."""
     compiled, w = regional.compile(program), regional.randn(8, 8)
-    compiled(regional.randn(6, 8), w)
+
+    def same_as_eager(rows):
+        regional.assert_parity(program, regional.randn(rows, 8), w, compiled=lambda _: compiled)
+
+    same_as_eager(6)
     with regional.expect(recompiles=0, region_compiles=0):
         for rows in (16, 9):
-            x = regional.randn(rows, 8)
-            torch.testing.assert_close(compiled(x, w), program(x, w))
+            same_as_eager(rows)
 
 
 def test_a_failed_check_in_a_region_is_raised(regional):
@@ -138,7 +142,7 @@ def test_a_failed_check_in_a_region_is_raised(regional):
     w = regional.randn(8, 8)
     compiled(regional.rand(6, 8), w)
     with pytest.raises(RuntimeError, match="u0"):
-        compiled(-regional.rand(6, 8), w)
+        compiled(-1 - regional.rand(6, 8), w)
 
 
 @SIZE_IS_AN_EXPRESSION
@@ -151,5 +155,4 @@ def test_an_unbacked_size_marked_by_the_caller(regional):
 
     x, w = regional.randn(4, 8), regional.randn(8, 8)
     mark_unbacked(x, 0)
-    compiled = regional.compile(program)
-    torch.testing.assert_close(compiled(x, w), program(x, w))
+    regional.assert_parity(program, x, w)

@@ -143,6 +143,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.regional_compile(requires=("results_kept",))
 def test_a_second_call_leaves_the_first_results_as_they_are(regional):
     """What a call returned is the caller's: memory of it is not used again while somebody holds it."""
     compiled = regional.compile(several_outputs)
@@ -237,13 +238,15 @@ def test_one_compile_serves_several_sizes(regional):
             h = x @ w
         return h.sin() * x.shape[0]
 
-    w = regional.randn(8, 8)
-    compiled = regional.compile(program)
-    compiled(regional.randn(4, 8), w)
+    compiled, w = regional.compile(program), regional.randn(8, 8)
+
+    def same_as_eager(size):
+        regional.assert_parity(program, regional.randn(size, 8), w, compiled=lambda _: compiled)
+
+    same_as_eager(4)
     with regional.expect(recompiles=0, region_compiles=0), regional.no_compile():
         for size in (3, 9, 33):
-            x = regional.randn(size, 8)
-            torch.testing.assert_close(compiled(x, w), program(x, w))
+            same_as_eager(size)
 
 
 @pytest.mark.regional_compile(dynamic=True, requires=("dynamic_shapes",))

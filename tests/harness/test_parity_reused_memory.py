@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional import BackendSpec, ParityError
+from pytest_regional import BackendSpec, ParityError, declared, unsupported
 from pytest_regional.testing import regional
 
 from .programs import in_region, pair, product, two_products
@@ -67,6 +67,12 @@ def test_a_pooled_output_is_named():
     report = failure(pooled, product, (4, 8), (8, 8)).report
     assert [(m.where, m.kind) for m in report.mismatches] == [("output", "overwritten")]
     assert "32 of 32 elements changed after they were returned, first at [0, 0]" in str(report.mismatches[0])
+
+
+def test_who_disclaims_it_is_not_asked():
+    spec = BackendSpec("pooled", lambda: pooled, declared(results_kept=unsupported("outputs are pooled"))())
+    with regional(spec, expects_regions=False) as r:
+        assert r.assert_parity(product, r.randn(4, 8), r.randn(8, 8)).ok
 
 
 def test_of_several_outputs_the_pooled_one_is_named():

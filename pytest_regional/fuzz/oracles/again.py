@@ -87,6 +87,7 @@ LAWS = (
         "results_kept",
         "A second call leaves what the first one gave, gradients included, as it is.",
         check_results_kept,
+        requires=("results_kept",),
     ),
     Law(
         "retained_backward",

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from pytest_regional._torch import fuzzing
+from pytest_regional._torch.compiled_callables import never_compiled
 from pytest_regional._torch.state import config_values
 from pytest_regional.fuzz.oracles.errors import LawBrokenError
 from pytest_regional.fuzz.oracles.watching import Watched, watching
@@ -106,7 +107,8 @@ class Trial:
             check_program(eager)
             precision = precision_of(self.regional.spec)
             if precision is not None:
-                eager.coarse = self.execute(fn, inputs, precision=precision)
+                with never_compiled(tracing=False):  # Dynamo would trace past the rounding, and keep what it traced
+                    eager.coarse = self.execute(fn, inputs, precision=precision)
             return Case(inputs, eager, self.execute(fn, inputs, anchor=True))
 
     def execute(self, fn: Any, inputs: tuple[torch.Tensor, ...], *, anchor: bool = False, **more: Any) -> Execution:

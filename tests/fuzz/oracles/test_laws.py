@@ -9,8 +9,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pytest_regional import declared
+from pytest_regional import BackendSpec, GraphCapabilities, declared
+from pytest_regional._torch.backends import registered_backend
 from pytest_regional._torch.fuzzing import artifact_behind
+from pytest_regional._torch.state import patched_config
 from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.files import to_data
 from pytest_regional.fuzz.oracles import (
@@ -329,6 +331,14 @@ def test_results_kept(judged, broken):
     assert (error.stage, error.origin) == ("run", "overwritten of output")
 
 
+def test_results_kept_is_not_asked_of_who_disclaims_it():
+    spec = replace(faulty(finish=one_buffer()), capabilities=declared(results_kept=False)())
+    with regional(spec, "cpu", expects_regions=False) as harness:
+        judgement = judge(harness, chain(("sin", A)), lane="structure", laws=["results_kept"])
+    assert judgement.laws == ()
+    assert "results_kept" in judgement.skipped["results_kept"]
+
+
 def test_parity_alone_does_not_see_that_the_first_results_are_gone(broken):
     """What the law is for: each call is right when it returns."""
     with regional(faulty(finish=one_buffer()), "cpu", expects_regions=False) as harness:
@@ -396,6 +406,33 @@ def test_what_aotautograd_alone_cannot_do_is_told_from_the_backend(judged, broke
     assert raised.value.without_backend
     assert "the backend is not to blame" in str(raised.value)
     assert not broken(chain(("sin", A)), "parity", edit=replaced).without_backend
+
+
+def test_a_loop_is_run_in_the_backends_precision_without_a_trace():
+    """Eager code of a loop asks Dynamo for a trace; one made while operands are rounded would refuse the next call."""
+    block = Block((0,), (Step("sin", (0,), (), (1,)),), 1)
+    loop = Step("while_loop", (0,), (("count", 2),), (1,), (), (0,))
+    program = Program((TensorInput((4, 3)),), (loop,), (1,), (block,), training=False)
+    spec = BackendSpec("coarse", lambda: "eager", GraphCapabilities(), precision="bfloat16")
+    with regional(spec, "cpu", expects_regions=False) as harness:
+        cases = Trial(harness, program, "full").cases
+    assert [case.eager.coarse.exception for case in cases] == [None, None]
+
+
+def forgets_draws(gm, inputs):
+    """Compile as a backend that drops a draw whose result nobody reads, for which PyTorch has a setting."""
+    with patched_config("torch._inductor.config", {"fallback_random": False}):
+        return registered_backend("aot_eager")(gm, inputs)
+
+
+def test_capture_is_not_to_blame_for_draws_that_it_keeps():
+    """AOTAutograd alone is asked with the settings under which the backend was."""
+    steps = (Step("sin", (0,), (), (1,)), Step("uniform_", (1,)), Step("dropout", (0,), (), (2,)))
+    program = Program((TensorInput((8,)),), steps, (2,), training=False)
+    spec = BackendSpec("forgets", lambda: forgets_draws, GraphCapabilities())
+    with regional(spec, "cpu", expects_regions=False) as harness, pytest.raises(LawBrokenError) as raised:
+        judge(harness, program, lane="full", laws=["parity"])
+    assert not raised.value.without_backend
 
 
 def test_an_unknown_law(judged):

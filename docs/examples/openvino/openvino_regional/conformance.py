@@ -23,6 +23,31 @@ class OpenVINOCapabilities(GraphCapabilities):
         """Programs that train are compiled, backward included."""
         return unsupported("it is made for inference: results carry no gradient")
 
+    @property
+    def results_kept(self) -> Support:
+        """What a call returned stays as it was when the program is called again: no memory is handed out twice."""
+        return unsupported("results are OpenVINO's own output buffers, which the next call fills again")
+
+    @property
+    def aliasing(self) -> Support:
+        """Outputs that are inputs, or views of inputs or of each other, stay so; inputs may share memory."""
+        return unsupported("a view that a compiled part returns is a copy")
+
+    @property
+    def channels_last(self) -> Support:
+        """Channels-last memory format survives regions, forward and gradients."""
+        return unsupported("what a compiled part returns is contiguous")
+
+    @property
+    def rng(self) -> Support:
+        """Random operators draw what eager draws under ``fallback_random``."""
+        return unsupported("torch.rand becomes an operator of OpenVINO's, which draws other numbers and heeds no seed")
+
+    @property
+    def mutation(self) -> Support:
+        """Inputs and buffers mutated inside a region are mutated for the caller."""
+        return unsupported("what a part of a graph writes to stays as it was outside of it")
+
 
 @functools.cache
 def precision() -> str:
