@@ -143,12 +143,12 @@ def launches(node: torch.fx.Node) -> bool:
 
 def computes(node: torch.fx.Node) -> bool:
     """Return whether ``node`` does more than take a view, pick an element of a tuple, or reckon with sizes."""
-    if effect_classes(node) or written_arguments(node):
-        return True
     name = _name(node.target)
     if isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return name == "_local_scalar_dense"  # it reads the number from memory
-    return launches(node) and name not in _HIDDEN_VIEWS
+        runs = name == "_local_scalar_dense"  # it reads the number from memory
+    else:
+        runs = launches(node) and name not in _HIDDEN_VIEWS
+    return runs or bool(effect_classes(node) or written_arguments(node))  # last: it takes longest to know
 
 
 def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
