@@ -84,10 +84,15 @@ def _new_processes_are_forked(request, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def _nested_runs_print_as_in_a_terminal(monkeypatch):
-    """Where one of these is set, as CI systems do, pytest cuts no line of its summary to the terminal's width."""
-    for name in ("CI", "BUILD_NUMBER"):
-        monkeypatch.delenv(name, raising=False)
+def _nested_runs_print_as_in_a_terminal(request, monkeypatch):
+    """Where one of these is set, as CI systems do, pytest cuts no line of its summary to the terminal's width.
+
+    For nested runs alone: torch reads ``CI`` when it is imported, so the cache keys of a process that has it differ
+    from those of a process that has not.
+    """
+    if "pytester" in request.fixturenames:
+        for name in ("CI", "BUILD_NUMBER"):
+            monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="session", autouse=True)
