@@ -72,6 +72,13 @@ def catches(number: int, signum: int) -> bool:
     return False
 
 
+def runs(number: int) -> bool:
+    """Say whether a process is there and has not ended; one that nobody waited for has."""
+    with contextlib.suppress(OSError):
+        return _fields(Path(f"/proc/{number}"))[0] != "Z"
+    return False
+
+
 def _below(number: int, but: Callable[[int], bool] = lambda _: False) -> list[Process]:
     found, family = [], {number}
     for process in sorted(_processes(), key=lambda one: (one.began, one.number)):
@@ -92,9 +99,13 @@ def _processes() -> Iterator[Process]:
     for entry in Path("/proc").glob("[0-9]*"):
         # One that ends while it is read is not there to be killed.
         with contextlib.suppress(OSError):
-            # Fields of proc(5): the name in parentheses may hold anything, so count from behind it.
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            fields = _fields(entry)
             yield Process(int(entry.name), int(fields[1]), int(fields[19]))
+
+
+def _fields(entry: Path) -> list[str]:
+    """Return the fields of proc(5)'s ``stat`` from the state on: the name in parentheses before it may hold anything."""
+    return (entry / "stat").read_text().rpartition(")")[2].split()
 
 
 def _is_kept(number: int) -> bool:
@@ -111,6 +122,7 @@ __all__ = [
     "end_started_since",
     "environment_of",
     "now",
+    "runs",
     "started_since",
     "with_all_below",
 ]

@@ -101,7 +101,7 @@ def _stacks(number: int, until: float) -> str:
         text = _asked(number, Path(path), until)
         return f"Process {number} (most recent call first):\n{text}" if text else f"Process {number} does not answer\n"
     if "PYTHONFAULTHANDLER" in environment and processes.catches(number, signal.SIGABRT):
-        return _ended_with_stacks(number)
+        return _ended_with_stacks(number, until)
     return ""
 
 
@@ -121,14 +121,19 @@ def _asked(number: int, path: Path, until: float) -> str:
         return ordered(file.read())
 
 
-def _ended_with_stacks(number: int) -> str:
-    """End an interpreter that writes its stacks to standard error then; nothing is dumped to the disk."""
+def _ended_with_stacks(number: int, until: float) -> str:
+    """End an interpreter that writes its stacks to standard error then; nothing is dumped to the disk.
+
+    Whoever kills it comes after this, so it gets the time to write.
+    """
     import resource
 
     with contextlib.suppress(OSError):
         hard = resource.prlimit(number, resource.RLIMIT_CORE)[1]
         resource.prlimit(number, resource.RLIMIT_CORE, (0, hard))
         os.kill(number, signal.SIGABRT)
+    while processes.runs(number) and time.monotonic() < until:
+        time.sleep(0.05)
     return f"Process {number} writes its stacks to its standard error\n"
 
 

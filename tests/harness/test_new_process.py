@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional import NewProcessError, VacuousTestError
+from pytest_regional import NewProcessError, VacuousTestError, stacks
 from pytest_regional.harness import process
 from pytest_regional.stacks import VARIABLE
 from pytest_regional.testing import regional
@@ -196,6 +196,20 @@ class TestAHang:
         assert f"in {function.__name__}" in shown
         assert f"in {where}" in shown
         assert state((tmp_path / "started").read_text()) in ("gone", "Z")
+
+    def test_is_given_the_time_to_write_its_stacks(self):
+        """To a process that gets no processor for a while, as on a machine with more to do."""
+        answers = [sys.executable, "-X", "faulthandler", "-c", "import time; print(flush=True); time.sleep(600)"]
+        environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
+        with subprocess.Popen(
+            answers, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as asleep:
+            asleep.stdout.readline()
+            asleep.send_signal(signal.SIGSTOP)
+            threading.Timer(0.5, asleep.send_signal, [signal.SIGCONT]).start()
+            assert str(asleep.pid) in stacks.of_processes([asleep.pid])
+            assert state(str(asleep.pid)) == "Z"
+            assert 'File "<string>", line 1' in asleep.stderr.read()
 
 
 HANGS = """
