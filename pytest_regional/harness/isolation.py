@@ -9,6 +9,7 @@ import contextlib
 import os
 import random
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,6 +139,16 @@ def _set_deterministic(value: tuple[bool, bool]) -> None:
     torch.use_deterministic_algorithms(value[0], warn_only=value[1])
 
 
+def _flushes_subnormals() -> bool:
+    """Say whether this thread's floating point arithmetic takes numbers too small to be normal for zero.
+
+    A library that was linked with ``-funsafe-math-optimizations`` by a compiler older than GCC 13 begins so when it is
+    loaded (https://gcc.gnu.org/gcc-13/changes.html), as kernels of ``cpp.enable_unsafe_math_opt_flag`` are.
+    """
+    smallest = sys.float_info.min
+    return smallest / 2 == 0
+
+
 def _set_default_device(value: Any) -> None:
     import torch
 
@@ -211,6 +222,7 @@ _STATE: dict[str, tuple[Any, Any]] = {
     "default device": (_read("get_default_device"), _set_default_device),
     "grad mode": (_read("is_grad_enabled"), lambda value: _write("set_grad_enabled")(value)),
     "float32 matmul precision": (_precision, _set_precision),
+    "flushing of subnormal numbers": (_flushes_subnormals, _write("set_flush_denormal")),
     "number of threads": (_read("get_num_threads"), _write("set_num_threads")),
     "deterministic algorithms": (
         lambda: (

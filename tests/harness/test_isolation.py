@@ -145,6 +145,10 @@ def set_deterministic():
     torch.use_deterministic_algorithms(True)
 
 
+def set_flushing():
+    torch.set_flush_denormal(True)
+
+
 def change_folder():
     os.chdir("/")
 
@@ -166,6 +170,7 @@ LEAKS = {
     set_default_device: "default device",
     set_grad_mode: "grad mode",
     set_precision: "float32 matmul precision",
+    set_flushing: "flushing of subnormal numbers",
     # PyTorch itself makes Inductor follow.
     set_deterministic: "torch._inductor.config.deterministic, deterministic algorithms",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 import torch
@@ -67,6 +68,7 @@ def test_other_flags_are_another_kernel(store, compiles):
     compiles.clear()
     counted(**{"cpp.enable_unsafe_math_opt_flag": True})
     assert len(kernels(compiles)) == 2
+    assert sys.float_info.min / 2 > 0, "what GCC 12 links to it is undone for the tests behind"
 
 
 def test_off(monkeypatch, compiles):
