@@ -104,7 +104,7 @@ def _processes() -> Iterator[Process]:
 
 
 def _fields(entry: Path) -> list[str]:
-    """Return the fields of proc(5)'s ``stat`` from the state on; the name before it, in parentheses, may hold anything."""
+    """Return the fields of proc(5)'s ``stat`` from the state on; the name before it may hold anything."""
     return (entry / "stat").read_text().rpartition(")")[2].split()
 
 
