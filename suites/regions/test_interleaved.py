@@ -103,3 +103,28 @@ def test_regions_that_cross_only_in_the_backward(regional):
     record = regional.run(program, *operands(regional, 1, requires_grad=True))
     assert {r.graph for r in record.regions} == {"backward"}
     assert sum(r.partitions for r in record.regions) == 3
+
+
+def placed_late(x, w):
+    """Some nodes of the region could run earlier than the program has them; ``u`` reads another such node, ``j``."""
+    with in_region("r"):
+        a0 = x.sin()
+    e0 = a0.cos()
+    with in_region("r"):
+        j = e0 * 2
+        a1 = e0.sin()
+    e1 = a1.cos()
+    with in_region("r"):
+        i = w + 1
+        a2 = e1.sin()
+        u = j * i
+    e2 = a2.cos()
+    with in_region("r"):
+        return u * e2
+
+
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["inference", "training"])
+def test_nodes_that_several_partitions_could_take(regional, requires_grad):
+    """A plan that moves ``u`` and not ``j``, which it reads, makes two partitions wait for each other."""
+    x, w = (regional.randn(4, 8, requires_grad=requires_grad) for _ in range(2))
+    regional.assert_parity(placed_late, x, w)

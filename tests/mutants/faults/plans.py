@@ -16,6 +16,7 @@ from tests.mutants.rewriting import Keys, dissolved, is_backward, plans, region_
 
 COUNTS = "suites/regions/test_partition_counts.py"
 CONFIGS = "suites/regions/test_configs.py"
+GRADIENTS = "suites/regions/test_gradients.py"
 INTERLEAVED = "suites/regions/test_interleaved.py"
 NESTING = "suites/regions/test_nesting.py"
 LLAMA = "suites/models/test_llama.py"
@@ -118,6 +119,17 @@ def _compiled_twice(original: Any) -> Any:
         return original(request, module)
 
     return compile_module
+
+
+def _operands_of_earlier_runs_forgotten(original: Any) -> Any:
+    """Bound a node that moves by the operands of its own run alone, though others may have moved past it."""
+
+    def place(keys: Any, before: Any, after: Any, runs: list[list[int]]) -> list[list[int]]:
+        run_of = {i: number for number, run in enumerate(runs) for i in run}
+        own = [[j for j in operands if run_of.get(j, -1) == run_of.get(i)] for i, operands in enumerate(before)]
+        return original(keys, own, after, runs)
+
+    return place
 
 
 _coin = random.Random(0)
@@ -235,6 +247,28 @@ FAULTS = (
         ("suites/regions/test_nested_compile_region.py", NESTING, "suites/regions/test_control_flow.py"),
         (Patch("regional_inductor:called_attributes", lambda original: lambda gm: {}),),
         needs=("family:nested", "family:checkpoint", "family:cond", "family:loop", "family:call"),
+    ),
+    Mutant(
+        "moved_operands_forgotten",
+        "a node moves to a run before that of an operand, which moved as well: the partitions wait for each other",
+        ("compiles",),
+        (INTERLEAVED, "suites/regions/test_recurrent.py"),
+        (Patch("schedule:place_in_program_order", _operands_of_earlier_runs_forgotten),),
+        errors=ANY_ERROR,
+    ),
+    Mutant(
+        "sums_of_gradients_outside",
+        "the sum of two gradients of a region is in no region, and divides its backward",
+        (),
+        (GRADIENTS,),
+        (Patch("partition:with_sums_of_gradients", lambda original: lambda graph, keys, ordered=(): keys),),
+    ),
+    Mutant(
+        "lost_gradients_outside",
+        "gradients of an op in place are in no region",
+        (),
+        (GRADIENTS,),
+        (Patch("partitioners:annotate_lost_gradients", lambda original: lambda joint: 0),),
     ),
     Mutant(
         "compiled_twice",
