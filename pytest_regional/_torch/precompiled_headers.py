@@ -28,6 +28,15 @@ def default_folder() -> Path:
     return Path(symbol(_MODULE, "_HEADER_DIR")).parent
 
 
+def default_folder_of_others() -> Path:
+    """Return that of a process without :func:`headers_kept_in`, whatever this one has (2.11 to 2.15)."""
+    return Path(symbol("torch._inductor.runtime.runtime_utils", "default_cache_dir")())
+
+
+#: Has a process of torch's compile without precompiled headers (2.11 to 2.15).
+NO_HEADERS = {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
+
+
 @contextlib.contextmanager
 def headers_kept_in(folder: Path) -> Iterator[None]:
     """Have Inductor keep its precompiled headers in ``folder``, and take them from there."""
@@ -77,4 +86,4 @@ def _folders(folder: Path) -> Iterator[None]:
         codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = before  # type: ignore[attr-defined]
 
 
-__all__ = ["default_folder", "headers_kept_in", "no_headers"]
+__all__ = ["NO_HEADERS", "default_folder", "default_folder_of_others", "headers_kept_in", "no_headers"]

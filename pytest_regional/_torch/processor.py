@@ -39,7 +39,7 @@ def processor_checked_in(folder: Path) -> Iterator[None]:
 
     def write(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         chosen = getattr(checking, "folder", None)
-        return original(*args, **kwargs) if chosen is None else original(*args, **{**kwargs, "specified_dir": chosen})
+        return original(*args, **kwargs) if chosen is None else original(*args, **{"specified_dir": chosen, **kwargs})
 
     def locks(original: Callable[[], str]) -> str:
         chosen = getattr(checking, "folder", None)

@@ -6,8 +6,8 @@ the same. It is kept here: a *kernel* is what one run of the compiler leaves. No
 
 ``commands`` says what a kernel depends on (``compilers``: of the compiler itself), ``files`` keeps them,
 ``triton_binaries`` does the same for Triton's, and ``places`` where the store is. ``PYTEST_REGIONAL_KERNEL_STORE`` (a
-folder, or ``off``) says so to every process. Precompiled headers and checks of the processor, which Inductor itself looks
-for in a folder, stay in PyTorch's own where nobody else can have written to it, else they are in the store too.
+folder, or ``off``) says so to every process. Precompiled headers and checks of the processor, for which Inductor looks
+in a folder of its own, stay there if nobody else can have written to it, and are in the store otherwise.
 
 What is here is code: it is trusted as far as this user and root are, and what anybody else can have written is not
 used. ``pytest_regional._private_folders`` says how that is told.
@@ -64,6 +64,12 @@ def _shared_by_tests(store: Path | None) -> Iterator[None]:
         yield
 
 
+def environment_of_scripts() -> dict[str, str]:
+    """Return variables for a process without this harness, in which torch reads no header that others translated."""
+    folder = folder_for_compilers(HEADERS, precompiled_headers.default_folder_of_others())
+    return {} if folder else precompiled_headers.NO_HEADERS
+
+
 @contextlib.contextmanager
 def _kept_in(files: KernelFiles) -> Iterator[KernelFiles]:
     def run(original: cpp_compile.Run, line: str, working_folder: str) -> None:
@@ -94,4 +100,4 @@ def _triton_manager() -> Iterator[None]:
         os.environ.pop(_TRITON_VARIABLE, None)
 
 
-__all__ = ["VARIABLE", "KernelFiles", "KernelStoreWarning", "kernels_kept"]
+__all__ = ["VARIABLE", "KernelFiles", "KernelStoreWarning", "environment_of_scripts", "kernels_kept"]

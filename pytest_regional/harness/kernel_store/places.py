@@ -91,7 +91,7 @@ def folder_for_compilers(name: str, *bases: Path) -> Path | None:
             faults.append(str(error))
         else:
             return folder
-    warn_once(f"each test makes its own {name.replace('_', ' ')}: {'; '.join(faults)}")
+    warn_once(f"compiles take longer, as there is no folder for {name.replace('_', ' ')}: {'; '.join(faults)}")
     return None
 
 
