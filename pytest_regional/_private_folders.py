@@ -46,22 +46,21 @@ def make_folder(folder: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
 
 
-def private_folder(folder: Path) -> Path:
+def private_folder(folder: str | os.PathLike[str]) -> str:
     """Return where ``folder`` is, links followed, which is a private folder.
 
     Raises:
         NotPrivateError: somebody else could write to it, or exchange it.
         OSError: it is not there.
     """
-    place = Path(os.path.realpath(folder))
-    # From the top, so that what has been looked at is settled when what is in it is looked at.
-    for above in reversed(place.parents):
-        _require_settled(place, above)
-    require_own(place, os.lstat(place))
+    place = os.path.abspath(folder)
+    if os.pardir in os.fspath(folder) or not _is_checked(place):
+        place = os.path.realpath(folder)
+        _require_kind(place, _is_checked(place))
     return place
 
 
-def private_tree(folder: Path) -> Path:
+def private_tree(folder: str | os.PathLike[str]) -> str:
     """Return where ``folder`` is, as :func:`private_folder`, with nothing in it that somebody else can have written.
 
     Raises:
@@ -69,14 +68,35 @@ def private_tree(folder: Path) -> Path:
         OSError: it is not there.
     """
     place = private_folder(folder)
-    for inside, folders, files in os.walk(place):
-        for path in (Path(inside, name) for name in folders + files):
-            with contextlib.suppress(FileNotFoundError):  # another process of ours was done with it
-                _require_own_entry(path, path.lstat())
+    _require_own_below(place)
     return place
 
 
-def open_private(path: Path, above: int | None = None, *, folder: bool = False) -> int:
+def _require_own_below(folder: str) -> None:
+    for entry in os.scandir(folder):
+        with contextlib.suppress(FileNotFoundError):  # another process of ours was done with it
+            found = entry.stat(follow_symlinks=False)
+            _require_kind(entry.path, stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode))
+            require_own(entry.path, found)
+            if stat.S_ISDIR(found.st_mode):
+                _require_own_below(entry.path)
+
+
+def _is_checked(place: str) -> bool:
+    """Look at ``place`` and all folders above it; ``False`` where one of them is a link, which leads elsewhere."""
+    above, found = os.sep, os.lstat(os.sep)
+    # From the top, so that what has been looked at is settled when what is in it is looked at.
+    for name in filter(None, place.split(os.sep)):
+        _require_settled(place, above, found)
+        above = os.path.join(above, name)
+        found = os.lstat(above)
+        if stat.S_ISLNK(found.st_mode):
+            return False
+    require_own(place, found)
+    return True
+
+
+def open_private(path: str, above: int | None = None, *, folder: bool = False) -> int:
     """Open ``path`` for reading and return its descriptor; no link is followed, and no pipe is waited for.
 
     Args:
@@ -89,7 +109,7 @@ def open_private(path: Path, above: int | None = None, *, folder: bool = False) 
         FileNotFoundError: there is none.
         OSError: it cannot be read.
     """
-    name = path if above is None else path.name
+    name = path if above is None else os.path.basename(path)
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above)
     except OSError as error:
@@ -105,7 +125,7 @@ def open_private(path: Path, above: int | None = None, *, folder: bool = False) 
     return descriptor
 
 
-def require_own(path: Path, found: os.stat_result) -> None:
+def require_own(path: str | os.PathLike[str], found: os.stat_result) -> None:
     """Refuse a file or folder that somebody else owns or can write to.
 
     Raises:
@@ -123,14 +143,8 @@ def require_own(path: Path, found: os.stat_result) -> None:
         raise NotPrivateError(f"{path} can be written to by its group", f"Run: chmod g-w {path}")
 
 
-def _require_own_entry(path: Path, found: os.stat_result) -> None:
-    _require_kind(path, stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode))
-    require_own(path, found)
-
-
-def _require_settled(place: Path, above: Path) -> None:
+def _require_settled(place: str, above: str, found: os.stat_result) -> None:
     """Refuse a folder above ``place`` in which somebody else could exchange what leads to it."""
-    found = os.lstat(above)
     _require_kind(above, stat.S_ISDIR(found.st_mode))
     if not _trusted(found.st_uid):
         raise NotPrivateError(
@@ -149,7 +163,7 @@ def _require_settled(place: Path, above: Path) -> None:
         )
 
 
-def _require_kind(path: Path, right: bool) -> None:
+def _require_kind(path: str | os.PathLike[str], right: bool) -> None:
     if not right:
         raise NotPrivateError(f"{path} is a link, a pipe, or something else that was not put there by us", "Delete it")
 

@@ -116,24 +116,26 @@ class KernelFiles:
                     deleted += 1
         return deleted
 
-    def _files(self) -> Iterator[tuple[float, int, Path, str]]:
+    def _files(self) -> Iterator[tuple[float, int, str, str]]:
         with contextlib.suppress(OSError, NotPrivateError):
             place = private_folder(self.folder)
             for entry in os.scandir(place):
                 for folders, files in (_KERNELS, _PRECOMPILED):
                     if folders.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                        yield from _files_in(place / entry.name, files)
+                        yield from _files_in(entry.path, files)
 
     @contextlib.contextmanager
-    def _folder_of(self, key: str, *, make: bool = False) -> Iterator[tuple[Path, int]]:
+    def _folder_of(self, key: str, *, make: bool = False) -> Iterator[tuple[str, int]]:
         place = private_folder(self.folder)
+        inside = os.path.join(place, key[:2])
         if make:
-            (place / key[:2]).mkdir(mode=0o700, exist_ok=True)
-        with _opened(place / key[:2]) as folder:
-            yield place / key[:2], folder
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(inside, 0o700)
+        with _opened(inside) as folder:
+            yield inside, folder
 
 
-def _files_in(place: Path, names: re.Pattern[str]) -> Iterator[tuple[float, int, Path, str]]:
+def _files_in(place: str, names: re.Pattern[str]) -> Iterator[tuple[float, int, str, str]]:
     for entry in os.scandir(place):
         if names.fullmatch(entry.name):
             with contextlib.suppress(OSError):
@@ -142,7 +144,7 @@ def _files_in(place: Path, names: re.Pattern[str]) -> Iterator[tuple[float, int,
 
 
 @contextlib.contextmanager
-def _opened(place: Path) -> Iterator[int]:
+def _opened(place: str) -> Iterator[int]:
     """Open the private folder ``place``, which is no link."""
     descriptor = open_private(place, folder=True)
     try:
@@ -151,11 +153,11 @@ def _opened(place: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _checked(key: str, place: Path, folder: int) -> bytes | None:
+def _checked(key: str, place: str, folder: int) -> bytes | None:
     """Return what the entry of ``key`` holds; one that cannot be used is deleted, so that another takes its place."""
     name = key[2:]
     try:
-        descriptor = open_private(place / name, folder)
+        descriptor = open_private(os.path.join(place, name), folder)
     except NotPrivateError:
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=folder)

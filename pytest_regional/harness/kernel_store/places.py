@@ -85,7 +85,7 @@ def folder_for_compilers(name: str, *bases: Path) -> Path | None:
     for base in bases:
         try:
             make_folder(base / name)
-            folder = private_tree(base / name)
+            folder = Path(private_tree(base / name))
             folder.chmod(0o700)  # PyTorch makes files there as the umask says
         except (NotPrivateError, OSError) as error:
             faults.append(str(error))
