@@ -185,6 +185,16 @@ def test_kernel_store(common, attack):
     assert files.read(KEY) in (None, RIGHT)
 
 
+def test_what_is_not_used_is_named_with_its_owner(common):
+    files = KernelFiles(prepared(common / "store"))
+    opened_before(files.folder)
+    with pytest.warns(UserWarning, match=rf"not used.*{files.folder}/{KEY[:2]} is owned by user {ATTACKER}.*chown"):
+        assert files.read(KEY) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert files.read(KEY) is None, "it is said once"
+
+
 def owned_by_another(above):
     os.chown(above, ATTACKER, ATTACKER)
 

@@ -83,6 +83,19 @@ def test_what_a_killed_process_left_goes_after_an_hour(files):
     assert new.exists()
 
 
+def test_precompiled_headers_count_and_go_too(files):
+    """What is made of them; the file that names a header may be included by a compile under way."""
+    folder = files.folder / "precompiled_headers"
+    folder.mkdir()
+    for name in ("one.h", "one.h.gch", f"two.h.{1:016x}.gch", "document"):
+        (folder / name).write_bytes(bytes(1000))
+        os.utime(folder / name, (1, 1))
+    files.write(key_of(1), b"library")
+    assert files.prune(limit=500) == 2
+    assert sorted(path.name for path in folder.iterdir()) == ["document", "one.h"]
+    assert files.read(key_of(1)) == b"library"
+
+
 def write_for_ever(folder):
     files = KernelFiles(folder)
     for number in range(10**9):
