@@ -6,9 +6,9 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-from pytest_regional._torch import symbol
 from pytest_regional._torch.seams import Seam, wrapping
 
 _SEAMS = {
@@ -21,8 +21,8 @@ _SEAMS = {
 
 
 @contextlib.contextmanager
-def processor_checked_once() -> Iterator[None]:
-    """Have Inductor keep what it builds to check the processor beside its precompiled headers.
+def processor_checked_in(folder: Path) -> Iterator[None]:
+    """Have Inductor keep in ``folder`` what it builds to check the processor, and load it from there.
 
     It keeps it in the cache folder (2.11 to 2.15), so every process that begins with an empty one builds it again: as
     long as four kernels take. Its name holds a digest of compiler, flags and version of torch. What is generated
@@ -31,25 +31,25 @@ def processor_checked_once() -> Iterator[None]:
     checking = threading.local()
 
     def check(original: Callable[..., bool], *args: Any) -> bool:
-        checking.folder = os.path.join(os.path.dirname(symbol("torch._inductor.codecache", "_HEADER_DIR")), "processor")
+        checking.folder = str(folder)
         try:
             return original(*args)
         finally:
             checking.folder = None
 
     def write(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        folder = getattr(checking, "folder", None)
-        return original(*args, **kwargs) if folder is None else original(*args, **{**kwargs, "specified_dir": folder})
+        chosen = getattr(checking, "folder", None)
+        return original(*args, **kwargs) if chosen is None else original(*args, **{"specified_dir": chosen, **kwargs})
 
     def locks(original: Callable[[], str]) -> str:
-        folder = getattr(checking, "folder", None)
-        if folder is None:
+        chosen = getattr(checking, "folder", None)
+        if chosen is None:
             return original()
-        os.makedirs(os.path.join(folder, "locks"), exist_ok=True)
-        return os.path.join(folder, "locks")
+        os.makedirs(os.path.join(chosen, "locks"), mode=0o700, exist_ok=True)
+        return os.path.join(chosen, "locks")
 
     with wrapping(_SEAMS, {"check": check, "write": write, "locks": locks}):
         yield
 
 
-__all__ = ["processor_checked_once"]
+__all__ = ["processor_checked_in"]

@@ -18,7 +18,6 @@ from typing import Any
 from pytest_regional._torch import seams
 from pytest_regional._torch.backends import dynamo_backend_of
 from pytest_regional._torch.generated_code import RawLaunch, recording_launches
-from pytest_regional._torch.processor import processor_checked_once
 
 from . import annotated
 from .codegen import origins_of
@@ -97,7 +96,7 @@ class Observer:
         """Listen at every seam while the context lasts."""
         advices = {name: getattr(self, f"_on_{name}") for name in seams.SEAMS}
         self._own_cache.look_away()
-        with seams.listening(advices), processor_checked_once():
+        with seams.listening(advices):
             yield
 
     @contextlib.contextmanager

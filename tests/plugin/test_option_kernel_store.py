@@ -51,7 +51,7 @@ def test_a_folder_that_does_not_do(downstream, pytester):
     folder.mkdir()
     folder.chmod(0o777)
     result = downstream(SOURCE, *RUN, "--regional-kernel-store=kept")
-    result.stderr.fnmatch_lines(["*--regional-kernel-store=kept: *can be written to by others*chmod go-w*"])
+    result.stderr.fnmatch_lines(["*--regional-kernel-store=kept: *can be written to by everybody*chmod go-w*"])
 
 
 def test_the_store_keeps_to_its_size(downstream, pytester, monkeypatch):

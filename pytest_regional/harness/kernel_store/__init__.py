@@ -4,8 +4,13 @@ Every test begins with empty graph caches, so that its counters say what its own
 time is no graph but the C++ compiler, and what that makes of one source, with one command, on one machine, is always
 the same. It is kept here: a *kernel* is what one run of the compiler leaves. No counter of the harness looks at those.
 
-``commands`` says what a kernel depends on, ``files`` keeps them, ``triton_binaries`` does the same for Triton's, and
-``places`` where the store is. ``PYTEST_REGIONAL_KERNEL_STORE`` (a folder, or ``off``) says so to every process.
+``commands`` says what a kernel depends on (``compilers``: of the compiler itself), ``files`` keeps them,
+``triton_binaries`` does the same for Triton's, and ``places`` where the store is. ``PYTEST_REGIONAL_KERNEL_STORE`` (a
+folder, or ``off``) says so to every process. Precompiled headers and checks of the processor, for which Inductor looks
+in a folder of its own, stay there if nobody else can have written to it, and are in the store otherwise.
+
+What is here is code: it is trusted as far as this user and root are, and what anybody else can have written is not
+used. ``pytest_regional._private_folders`` says how that is told.
 """
 
 from __future__ import annotations
@@ -15,11 +20,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_regional._torch import cpp_compile
+from pytest_regional._torch import cpp_compile, precompiled_headers
+from pytest_regional._torch.processor import processor_checked_in
 
-from .commands import Command
+from .commands import Command, run_whole
 from .files import KernelFiles
-from .places import VARIABLE, chosen_folder
+from .places import HEADERS, PROCESSOR, VARIABLE, KernelStoreWarning, chosen_folder, folder_for_compilers
 
 # Named, not imported: most tests never load Triton.
 _TRITON_VARIABLE, _TRITON_MANAGER = "TRITON_CACHE_MANAGER", f"{__name__}.triton_binaries:StoredBinaries"
@@ -36,15 +42,40 @@ def kernels_kept(folder: Path | None = None) -> Iterator[KernelFiles | None]:
         The files, or ``None`` where there is no store.
     """
     place = folder or chosen_folder()
-    if place is None:
-        yield None
-        return
-    files = KernelFiles(place)
+    with _shared_by_tests(place):
+        if place is None:
+            yield None
+            return
+        with _kept_in(KernelFiles(place)) as files:
+            yield files
 
+
+@contextlib.contextmanager
+def _shared_by_tests(store: Path | None) -> Iterator[None]:
+    """Have all tests share what Inductor looks for in a folder: PyTorch's own, if it is private, else the store."""
+    bases = [precompiled_headers.default_folder(), *([store] if store else [])]
+    headers, processor = folder_for_compilers(HEADERS, *bases), folder_for_compilers(PROCESSOR, *bases)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(
+            precompiled_headers.headers_kept_in(headers) if headers else precompiled_headers.no_headers()
+        )
+        if processor:
+            stack.enter_context(processor_checked_in(processor))
+        yield
+
+
+def environment_of_scripts() -> dict[str, str]:
+    """Return variables for a process without this harness, in which torch reads no header that others translated."""
+    folder = folder_for_compilers(HEADERS, precompiled_headers.default_folder_of_others())
+    return {} if folder else precompiled_headers.NO_HEADERS
+
+
+@contextlib.contextmanager
+def _kept_in(files: KernelFiles) -> Iterator[KernelFiles]:
     def run(original: cpp_compile.Run, line: str, working_folder: str) -> None:
         command = Command.of(line)
         if command is None:
-            original(line, working_folder)
+            run_whole(original, line, working_folder)
             return
         key = command.key()
         if files.take(key, command.target):
@@ -69,4 +100,4 @@ def _triton_manager() -> Iterator[None]:
         os.environ.pop(_TRITON_VARIABLE, None)
 
 
-__all__ = ["VARIABLE", "KernelFiles", "kernels_kept"]
+__all__ = ["VARIABLE", "KernelFiles", "KernelStoreWarning", "environment_of_scripts", "kernels_kept"]

@@ -1,7 +1,8 @@
 """What a run of the compiler depends on, as a key.
 
 As ccache does in its direct mode (https://ccache.dev/manual/latest.html#_how_ccache_works): sources by content, the
-compiler by path, size and time of change, and all else that can change what it makes.
+compiler by path, size and time of change, and all else that can change what it makes. A command of which that cannot
+be told (``compilers``) is run each time.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import platform
 import re
+import secrets
 import shlex
 import shutil
 from dataclasses import dataclass
@@ -19,19 +21,11 @@ from pathlib import Path
 
 from pytest_regional._torch import cpp_compile
 
-#: Counts what is in a key and how an entry is written.
-FORMAT = 1
+from . import compilers
 
-# https://gcc.gnu.org/onlinedocs/gcc/Environment-Variables.html
-_VARIABLES = (
-    "CPATH",
-    "C_INCLUDE_PATH",
-    "CPLUS_INCLUDE_PATH",
-    "LIBRARY_PATH",
-    "COMPILER_PATH",
-    "GCC_EXEC_PREFIX",
-    "SOURCE_DATE_EPOCH",
-)
+#: Counts what is in a key and how an entry is written.
+FORMAT = 2
+
 # A source that includes a file by its place depends on what is there, which is not followed.
 _INCLUDES_BY_PLACE = re.compile(rb'^\s*#\s*include\s*["<]/', re.MULTILINE)
 
@@ -46,13 +40,13 @@ class Command:
     """One run of the compiler.
 
     Attributes:
-        compiler: its executable.
+        compiler: what is known of its executable, and of those that it runs.
         words: the command line behind it, names of files that vary replaced.
         sources: digests of the files that are compiled or linked, in order.
         target: the file that it makes.
     """
 
-    compiler: str
+    compiler: compilers.Identity
     words: tuple[str, ...]
     sources: tuple[str, ...]
     target: Path
@@ -69,7 +63,10 @@ class Command:
         if not target.is_absolute() or target.suffix in _NOT_KEPT:
             return None
         # A compiler behind another (`ccache g++`) would not be looked at, and neither would a file beside the folder.
-        if shutil.which(words[0]) or any(_is_relative_file(word) for word in words):
+        if shutil.which(words[0]) or any(_is_relative_file(word) or compilers.is_steering(word) for word in words):
+            return None
+        identity = compilers.identity(found)
+        if identity is None:
             return None
         words[place] = f"<target>{''.join(target.suffixes[-1:])}"
         digests = []
@@ -83,30 +80,44 @@ class Command:
                 return None
             digests.append(hashlib.sha256(content).hexdigest())
             words[index] = f"<file>{Path(word).suffix}"
-        return cls(found, tuple(words), tuple(digests), target) if digests else None
+        return cls(identity, tuple(words), tuple(digests), target) if digests else None
 
     def key(self) -> str:
         """Return the digest of everything that decides what is made."""
         parts = {
             "format": FORMAT,
-            "compiler": _identity(self.compiler),
+            "compiler": self.compiler,
             "words": self.words,
             "sources": self.sources,
-            "environment": {name: os.environ.get(name) for name in _VARIABLES},
+            "environment": compilers.environment(),
             "headers": _headers(),
             "processor": processor(),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
+def run_whole(run: cpp_compile.Run, line: str, folder: str) -> None:
+    """Run a command whose result is not kept here; a precompiled header has its name when it is whole.
+
+    A compiler that is killed leaves half of it otherwise, and every compile that reads it fails.
+    """
+    words = shlex.split(line)
+    place = words.index("-o") + 1 if words.count("-o") == 1 and words[-1] != "-o" else 0
+    target = Path(words[place])
+    if not place or target.suffix not in _NOT_KEPT:
+        run(line, folder)
+        return
+    aside = target.with_name(f"{target.stem}.{secrets.token_hex(8)}{target.suffix}")
+    words[place] = str(aside)
+    try:
+        run(shlex.join(words), folder)
+        os.replace(aside, target)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
 def _is_relative_file(word: str) -> bool:
     return not word.startswith(("-", "/")) and Path(word).suffix in _FILES
-
-
-def _identity(executable: str) -> tuple[str, int, int]:
-    path = os.path.realpath(executable)
-    found = os.stat(path)
-    return path, found.st_size, found.st_mtime_ns
 
 
 @functools.cache
@@ -157,4 +168,4 @@ def processor() -> str:
     return "\n".join([platform.system(), platform.machine(), *(named or [platform.processor()])])
 
 
-__all__ = ["FORMAT", "Command", "processor"]
+__all__ = ["FORMAT", "Command", "processor", "run_whole"]

@@ -1,14 +1,22 @@
-"""Kernels as files: written whole or not at all, checked when they are read, the longest unused given up first."""
+"""Kernels as files: written whole or not at all, checked when they are read, the longest unused given up first.
+
+Nothing is read that somebody else can have written: the folders are looked at for each file, and no link is followed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from pytest_regional._private_folders import NotPrivateError, open_private, private_folder
+
+from .places import HEADERS, warn_once
 
 #: How many bytes are kept between two runs.
 LIMIT = 2 * 2**30
@@ -16,10 +24,14 @@ _TEMPORARY = ".tmp-"
 #: Seconds after which a temporary file is that of a process which was killed.
 _ABANDONED = 3600.0
 _DIGEST = hashlib.sha256().digest_size
+# What is ours in the store, by the names of folders and of files in them: nothing else is deleted.
+_KERNELS = re.compile(r"[0-9a-f]{2}"), re.compile(rf"[0-9a-f]{{62}}|{re.escape(_TEMPORARY)}[0-9a-f]{{16}}")
+# Precompiled headers: what is made of them, not the file that names a header, which a compile under way includes.
+_PRECOMPILED = re.compile(HEADERS), re.compile(r"[0-9a-z]+\.h(\.[0-9a-f]{16})?\.[gp]ch")
 
 
 class KernelFiles:
-    """The files of one store: below ``folder`` each has its key for a name, and begins with a digest of the rest.
+    """The files of one store: below ``folder`` each has its key for a name, and begins with a digest of key and rest.
 
     Attributes:
         folder: the store's.
@@ -38,7 +50,11 @@ class KernelFiles:
         if content is None:
             return False
         # A file of its own, no link: a test may damage what is in its cache folder.
-        _write(target, content, mode=0o755)
+        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            _write(target.name, folder, content, mode=0o755)
+        finally:
+            os.close(folder)
         self.taken += 1
         return True
 
@@ -49,70 +65,132 @@ class KernelFiles:
 
     def keep(self, key: str, content: bytes) -> None:
         """Keep ``content``. Nothing is kept where that fails, and nothing lost: the disk may be full."""
-        with contextlib.suppress(OSError):
+        try:
             self.write(key, content)
+        except NotPrivateError as error:
+            warn_once(f"compiled kernels are not kept: {error}")
+        except OSError:
+            return
+        else:
             self.made += 1
 
     def read(self, key: str) -> bytes | None:
-        """Return what is kept under ``key``, and note that it was used."""
-        path = self._path(key)
+        """Return what is kept under ``key``, and note that it was used; ``None`` where there is nothing to rely on.
+
+        Warns:
+            KernelStoreWarning: somebody else can have written it, once for each reason.
+        """
         try:
-            stored = path.read_bytes()
-            os.utime(path)
+            with self._folder_of(key) as (place, folder):
+                return _checked(key, place, folder)
+        except NotPrivateError as error:
+            warn_once(f"a compiled kernel is not used, and is compiled again: {error}")
         except OSError:
-            return None
-        digest, content = stored[:_DIGEST], stored[_DIGEST:]
-        if hashlib.sha256(content).digest() == digest:
-            return content
-        with contextlib.suppress(OSError):
-            path.unlink()
+            pass
         return None
 
     def write(self, key: str, content: bytes) -> None:
         """Keep ``content`` under ``key``.
 
         Raises:
+            NotPrivateError: somebody else can write to the store.
             OSError: no space, no permission; what was there is there still.
         """
-        path = self._path(key)
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        _write(path, hashlib.sha256(content).digest() + content, mode=0o600)
+        with self._folder_of(key, make=True) as (_, folder):
+            _write(key[2:], folder, _digest(key, content) + content, mode=0o600)
 
     def prune(self, limit: int = LIMIT) -> int:
         """Delete the longest unused until ``limit`` bytes are left, and what killed processes left; return how many.
 
-        Other processes may read and write meanwhile: a file that is gone is a kernel that nobody kept.
+        Only files whose names are those of kernels or of precompiled headers. Other processes may read and write
+        meanwhile: a file that is gone is a kernel that nobody kept. A store that others can write to stays as it is.
         """
         found, deleted = sorted(self._files(), reverse=True), 0
         total = 0
-        for used, size, path in found:
+        for used, size, place, name in found:
             total += size
-            abandoned = path.name.startswith(_TEMPORARY) and time.time() - used > _ABANDONED
+            abandoned = name.startswith(_TEMPORARY) and time.time() - used > _ABANDONED
             if total > limit or abandoned:
-                with contextlib.suppress(OSError):
-                    path.unlink()
+                with contextlib.suppress(OSError, NotPrivateError), _opened(place) as folder:
+                    os.unlink(name, dir_fd=folder)
                     deleted += 1
         return deleted
 
-    def _files(self) -> Iterator[tuple[float, int, Path]]:
-        for path in self.folder.glob("??/*"):
+    def _files(self) -> Iterator[tuple[float, int, str, str]]:
+        with contextlib.suppress(OSError, NotPrivateError):
+            place = private_folder(self.folder)
+            for entry in os.scandir(place):
+                for folders, files in (_KERNELS, _PRECOMPILED):
+                    if folders.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                        yield from _files_in(entry.path, files)
+
+    @contextlib.contextmanager
+    def _folder_of(self, key: str, *, make: bool = False) -> Iterator[tuple[str, int]]:
+        place = private_folder(self.folder)
+        inside = os.path.join(place, key[:2])
+        if make:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(inside, 0o700)
+        with _opened(inside) as folder:
+            yield inside, folder
+
+
+def _files_in(place: str, names: re.Pattern[str]) -> Iterator[tuple[float, int, str, str]]:
+    for entry in os.scandir(place):
+        if names.fullmatch(entry.name):
             with contextlib.suppress(OSError):
-                found = path.stat()
-                yield found.st_mtime, found.st_size, path
-
-    def _path(self, key: str) -> Path:
-        return self.folder / key[:2] / key[2:]
+                found = entry.stat(follow_symlinks=False)
+                yield found.st_mtime, found.st_size, place, entry.name
 
 
-def _write(path: Path, content: bytes, mode: int) -> None:
-    temporary = path.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
+@contextlib.contextmanager
+def _opened(place: str) -> Iterator[int]:
+    """Open the private folder ``place``, which is no link."""
+    descriptor = open_private(place, folder=True)
     try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _checked(key: str, place: str, folder: int) -> bytes | None:
+    """Return what the entry of ``key`` holds; one that cannot be used is deleted, so that another takes its place."""
+    name = key[2:]
+    try:
+        descriptor = open_private(os.path.join(place, name), folder)
+    except NotPrivateError:
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=folder)
+        raise
+    with open(descriptor, "rb") as file:
+        stored = file.read()
+        with contextlib.suppress(OSError):  # it is root's
+            os.utime(descriptor)
+    content = stored[_DIGEST:]
+    if stored[:_DIGEST] == _digest(key, content):
+        return content
+    with contextlib.suppress(OSError):
+        os.unlink(name, dir_fd=folder)
+    return None
+
+
+def _digest(key: str, content: bytes) -> bytes:
+    """Return what an entry begins with: it says what is damaged and what is another's, not who wrote it."""
+    digest = hashlib.sha256(key.encode() + b"\0")
+    digest.update(content)
+    return digest.digest()
+
+
+def _write(name: str, folder: int, content: bytes, mode: int) -> None:
+    temporary = f"{_TEMPORARY}{secrets.token_hex(8)}"
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with open(os.open(temporary, flags, mode, dir_fd=folder), "wb") as file:
             file.write(content)
-        temporary.replace(path)
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with contextlib.suppress(OSError):
-            temporary.unlink()
+            os.unlink(temporary, dir_fd=folder)
         raise
 
 

@@ -1,19 +1,23 @@
 """Triton's compiled kernels and launchers in the store: what ``TRITON_CACHE_MANAGER`` names while a test runs.
 
 Triton's own key of a kernel is a digest of its source, of what it calls, of options, target, compiler and environment
-(``triton.compiler.compile``, 3.6 to 3.9), so a name in the store is that key and the name of the file. Each test still
-has its own ``TRITON_CACHE_DIR``: what is taken from the store is written there first.
+(``triton.compiler.compile``, 3.6 to 3.9), so a name in the store is that key and the name of the file. Its key of a
+launcher says nothing of the C compiler that makes it, so that is added here. Each test still has its own
+``TRITON_CACHE_DIR``: what is taken from the store is written there first.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 from triton.runtime.cache import FileCacheManager
 
+from . import compilers
 from .commands import FORMAT, processor
 from .files import KernelFiles
 from .places import chosen_folder
@@ -33,15 +37,16 @@ class StoredBinaries(FileCacheManager):  # type: ignore[misc]
         """Return the path of a file of this key, from the test's folder or from the store."""
         path: str | None = super().get_file(filename)
         if path is None and self._store and not filename.startswith(_GROUP):
-            content = self._store.read(self._name(filename))
+            name = self._name(filename)
+            content = self._store.read(name) if name else None
             path = None if content is None else super().put(content, filename)
         return path
 
     def put(self, data: bytes | str, filename: str, binary: bool = True) -> str:
         """Write a file of this key."""
         path: str = super().put(data, filename, binary)
-        if self._store and not filename.startswith(_GROUP):
-            self._store.put(self._name(filename), Path(path))
+        if self._store and not filename.startswith(_GROUP) and (name := self._name(filename)):
+            self._store.put(name, Path(path))
         return path
 
     def get_group(self, filename: str) -> dict[str, str] | None:
@@ -49,7 +54,8 @@ class StoredBinaries(FileCacheManager):  # type: ignore[misc]
         paths: dict[str, str] | None = super().get_group(filename)
         if paths is not None or self._store is None:
             return paths
-        listed = self._store.read(self._name(_GROUP + filename))
+        name = self._name(_GROUP + filename)
+        listed = self._store.read(name) if name else None
         found = {name: self.get_file(name) for name in json.loads(listed)} if listed else {}
         paths = {name: path for name, path in found.items() if path is not None}
         if not paths or len(paths) != len(found):
@@ -60,12 +66,27 @@ class StoredBinaries(FileCacheManager):  # type: ignore[misc]
     def put_group(self, filename: str, group: dict[str, str]) -> Any:
         """Note which files belong to ``filename``."""
         written = super().put_group(filename, group)
-        if self._store:
-            self._store.keep(self._name(_GROUP + filename), json.dumps(sorted(group)).encode())
+        if self._store and (name := self._name(_GROUP + filename)):
+            self._store.keep(name, json.dumps(sorted(group)).encode())
         return written
 
-    def _name(self, filename: str) -> str:
-        return hashlib.sha256(f"{FORMAT}|{processor()}|{self.key}|{filename}".encode()).hexdigest()
+    def _name(self, filename: str) -> str | None:
+        """Return the name in the store; ``None`` for a launcher of which it cannot be told what makes it."""
+        parts = [FORMAT, processor(), self.key, filename]
+        if filename.endswith(".so"):
+            made_by = _c_compilers()
+            if made_by is None:
+                return None
+            parts += [made_by, compilers.environment()]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _c_compilers() -> list[compilers.Identity] | None:
+    """Return what is known of those that Triton chooses from (``triton.runtime.build``, 3.6 to 3.9)."""
+    named = [os.environ.get(variable) for variable in ("CC", "CXX")] + ["gcc", "clang", "g++", "clang++"]
+    found = [path for path in (shutil.which(name) for name in named if name) if path]
+    known = [one for one in map(compilers.identity, found) if one]
+    return known if found and len(known) == len(found) else None
 
 
 __all__ = ["StoredBinaries"]

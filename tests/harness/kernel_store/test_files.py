@@ -74,13 +74,26 @@ def test_the_longest_unused_go_first(files):
 def test_what_a_killed_process_left_goes_after_an_hour(files):
     files.write(key_of(1), b"library")
     folder = only_file(files).parent
-    old, new = folder / ".tmp-old", folder / ".tmp-new"
+    old, new = folder / f".tmp-{1:016x}", folder / f".tmp-{2:016x}"
     for path, age in ((old, 4000), (new, 10)):
         path.write_bytes(b"half")
         os.utime(path, (time.time() - age, time.time() - age))
     files.prune()
     assert not old.exists()
     assert new.exists()
+
+
+def test_precompiled_headers_count_and_go_too(files):
+    """What is made of them; the file that names a header may be included by a compile under way."""
+    folder = files.folder / "precompiled_headers"
+    folder.mkdir()
+    for name in ("one.h", "one.h.gch", f"two.h.{1:016x}.gch", "document"):
+        (folder / name).write_bytes(bytes(1000))
+        os.utime(folder / name, (1, 1))
+    files.write(key_of(1), b"library")
+    assert files.prune(limit=500) == 2
+    assert sorted(path.name for path in folder.iterdir()) == ["document", "one.h"]
+    assert files.read(key_of(1)) == b"library"
 
 
 def write_for_ever(folder):
@@ -123,8 +136,8 @@ def test_a_compiler_that_made_nothing_leaves_nothing(files, tmp_path):
 def test_the_folder_is_the_users_alone(tmp_path):
     folder = prepared(tmp_path / "new" / "store")
     assert folder.stat().st_mode & 0o777 == 0o700
-    folder.chmod(0o770)
-    with pytest.raises(StoreError, match="can be written to by others, and what is in it gets executed: chmod go-w"):
+    folder.chmod(0o772)
+    with pytest.raises(StoreError, match=r"written to by everybody, and what is in it gets executed\. Run: chmod go-w"):
         prepared(folder)
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be made"):
