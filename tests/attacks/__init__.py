@@ -1,0 +1,1 @@
+"""Attacks on the package: hostile files, hostile tests, hostile machines."""
