@@ -27,7 +27,7 @@ from pytest_regional.fuzz.strict_json import Field, MalformedError
 VERSION = 1
 
 #: How many elements all inputs of a program have at most, so that no file takes a machine's memory.
-ELEMENTS = 2**22
+ELEMENTS = 2**23
 
 # Generated programs stay far below; contexts are ``with`` statements, of which Python nests 20.
 _LARGEST, _LARGEST_NUMBER, _RANK, _DEPTH, _ARGUMENTS = 2**20, 10**6, 12, 12, 1000

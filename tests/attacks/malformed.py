@@ -131,7 +131,7 @@ def injections(documents: list[Any]) -> Iterator[tuple[str, Any]]:
             for number, payload in enumerate(PAYLOADS):
                 if holds_text:
                     yield f"{general} = {payload!r}", put(document, place, payload)
-                if isinstance(place[-1], str) and number % 4 == 0:
+                if isinstance(place[-1], str) and number % 2 == 0:
                     yield f"{general} called {payload!r}", renamed(document, place, payload)
                     yield f"beside {general}: {payload!r}", put(document, (*place[:-1], payload), 1)
 
