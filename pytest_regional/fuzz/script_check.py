@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from pytest_regional._secrets import SecretVariables
+
 #: Seconds that a script gets: an import of torch, a compile or two, on a machine that does other things as well.
 SECONDS = 120.0
 
@@ -17,7 +19,7 @@ def shows(script: Path, text: str = "", *, seconds: float = SECONDS) -> bool:
 
     It runs in a process of its own, with the import path of this one, for backends of the tests' own.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = SecretVariables({**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
     try:
         run = run_script(script, environment, seconds)
     except subprocess.TimeoutExpired:
