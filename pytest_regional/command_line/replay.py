@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from pytest_regional._text import plural, printable
@@ -47,8 +48,20 @@ def run(asked: argparse.Namespace) -> int:
         seen.append(one)
         print(printable(f"{one.outcome.name:6} {one.path.stem}: {one.detail}"), flush=True)
         if asked.delete_fixed and one.outcome is Outcome.FIXED:
-            one.path.unlink()
-            one.path.with_suffix(".py").unlink(missing_ok=True)
+            _delete(one.path)
     counts = ", ".join(f"{sum(one.outcome is kind for one in seen)} {kind.name}" for kind in Outcome)
     print(f"{plural(len(seen), 'finding')}: {counts}")
     return exit_status(seen)
+
+
+def _delete(finding: Path) -> None:
+    """Delete the files of a finding.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+    try:
+        finding.unlink()
+        finding.with_suffix(".py").unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"{error.filename} is fixed and cannot be deleted: {error.strerror}.") from error

@@ -53,7 +53,7 @@ def makes_at_most(
         return True
     if operator.unbacked or operator.calls:
         # What depends on data cannot be asked of shapes alone; blocks work element by element.
-        return 8 * sum(tensor.numel() for tensor in operands) <= limit
+        return bool(8 * sum(tensor.numel() for tensor in operands) <= limit)
     shapes = [
         torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta") for tensor in operands
     ]
@@ -61,7 +61,7 @@ def makes_at_most(
         made = evaluate(operator, step, shapes, blocks)
     except REFUSALS:
         return False
-    return sum(tensor.numel() for tensor in made) <= limit
+    return bool(sum(tensor.numel() for tensor in made) <= limit)
 
 
 def function_of_block(block: Block) -> Callable[..., Any]:

@@ -22,8 +22,10 @@ from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.drawing import drawn
 from pytest_regional.fuzz.files import PARAMETERS
 from pytest_regional.fuzz.findings import FindingError, FindingsFolder, from_data, to_data
+from pytest_regional.fuzz.judging_notes import notes_of_the_dead
 from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.fuzz.program import Program, Region, Step
+from pytest_regional.report.fuzzing import _shown
 from pytest_regional.strategies import programs
 from tests.attacks.malformed import CAMPAIGNS, PAYLOADS, RAN, ROOT, injections, mutants
 from tests.warm_process import run_script
@@ -249,19 +251,19 @@ from tests.attacks.malformed import RAN, injections
 from tests.attacks.test_findings import DOCUMENTS
 import json
 
-for call in ("__import__('os').system('true')", "__import__('planted_module')", "open('planted_file', 'w')"):
-    tried = 0
-    for what, document in injections([json.loads(json.dumps(one)) for one in DOCUMENTS]):
-        tried += 1
-        text = json.dumps(document).replace(f"{RAN}()", call)
-        if tried == 1:
-            sys.addaudithook(note)
-        try:
-            finding = from_data(json.loads(text))
-            finding.script, finding.title, finding.text
-        except FindingError:
-            pass
-print(f"{3 * tried} tried: {done}")
+call = "(__import__('os').system('true'), open('planted_file', 'w'), __import__('planted_module'))"
+tried = 0
+for what, document in injections([json.loads(json.dumps(one)) for one in DOCUMENTS]):
+    tried += 1
+    text = json.dumps(document).replace(f"{RAN}()", call)
+    if tried == 1:
+        sys.addaudithook(note)
+    try:
+        finding = from_data(json.loads(text))
+        finding.script, finding.title, finding.text
+    except FindingError:
+        pass
+print(f"{tried} tried: {done}")
 """
 
 
@@ -352,6 +354,29 @@ def test_what_is_no_file_of_ours_is_named_and_passed_over(kind, good, tmp_path, 
     assert f"odd.json {problem}" in said.err
     assert said.out.startswith(f"{good} (torch, ")
     assert said.out.endswith("1 finding, 1 file that cannot be read\n")
+
+
+@pytest.mark.parametrize("command", ["findings", "replay"])
+@pytest.mark.parametrize("name", ["x" * 5000, "nowhere", "loop"])
+def test_a_path_that_leads_nowhere_is_a_usage_error(command, name, tmp_path, capsys):
+    (tmp_path / "loop").symlink_to("loop")
+
+    assert main([command, str(tmp_path / name)]) == 2
+    assert "give a folder of findings" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["9" * 30, "x", "0", ""])
+def test_a_note_of_nobody_is_told(number, tmp_path):
+    """What a campaign judged when its process died lies in the folder of findings, too."""
+    notes = tmp_path / "judging"
+    notes.mkdir()
+    (notes / "link-1.json").symlink_to("nowhere")
+    (notes / "folder-1.json").mkdir()
+    (notes / f"full-0-{number}.json").write_text('{"version": 1, "steps": "\x1b"}')
+
+    told = [_shown(note) for note in notes_of_the_dead(tmp_path)]
+    assert len(told) == (number != "0")
+    assert all("is no JSON" in one and "\x1b" not in one for one in told)
 
 
 def test_a_name_of_a_file_moves_no_cursor(tmp_path, capsys):

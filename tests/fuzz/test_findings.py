@@ -248,7 +248,7 @@ def edited(tmp_path, **changes):
         ({"lane": "slow"}, "no finding: lane: 'slow' is none of"),
         (
             {"program": {"version": 1, "arguments": [{"shape": [2], "dtype": "float3"}]}},
-            "the data describes no program",
+            "no finding: program: the field 'blocks' is missing",
         ),
     ],
 )
