@@ -7,7 +7,6 @@ import pickle
 import random
 import textwrap
 import warnings
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -22,7 +21,6 @@ from pytest_regional._secrets import (
     unescaped_in,
     without_secrets_of,
 )
-from pytest_regional.examples import ExamplesError, database_at
 from pytest_regional.harness.isolation import MISSING, Leak, Snapshot
 from pytest_regional.reference.caching import remote
 from pytest_regional.reference.caching.errors import forget_warnings
@@ -141,22 +139,6 @@ def test_urls_in_a_text_are_masked():
 # Where the examples of property tests are kept
 
 
-def error_of(url: str, folder: Path) -> BaseException:
-    try:
-        database_at(url, folder)
-    except ExamplesError as error:
-        return error
-    raise AssertionError(f"{url!r} is taken for a place")
-
-
-def test_no_error_about_a_server_for_examples_tells_the_password(tmp_path):
-    pytest.importorskip("redis")
-    wrong = [url for url in URLS if told(shown_error(error_of(url, tmp_path)))]
-
-    assert not wrong, f"{len(wrong)} of {len(URLS)}"
-    assert list(tmp_path.iterdir()) == []
-
-
 def shown_error(error: BaseException) -> str:
     """Return what a traceback shows of an error: its text, its causes, and what arguments of the frames look like."""
     parts = [str(error)]
@@ -170,18 +152,14 @@ def shown_error(error: BaseException) -> str:
     return "\n".join(parts) + (shown_error(cause) if cause else "")
 
 
-class Config:
-    """What is asked of pytest's configuration."""
-
-    rootpath = Path("/nowhere")
-
-
-def test_no_usage_error_tells_the_password():
+def test_no_error_about_a_server_for_examples_tells_the_password(tmp_path):
     pytest.importorskip("redis")
+    config = type("Config", (), {"rootpath": tmp_path})()
     for url in URLS:
         with pytest.raises(pytest.UsageError) as raised:
-            settings._examples(url, Config())  # type: ignore[arg-type]
+            settings._examples(url, config)
         assert not told(shown_error(raised.value)), url
+    assert list(tmp_path.iterdir()) == []
 
 
 # The shared cache
