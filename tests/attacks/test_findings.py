@@ -27,88 +27,8 @@ from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.fuzz.program import Program, Region, Step
 from pytest_regional.report.fuzzing import _shown
 from pytest_regional.strategies import programs
-from tests.attacks.malformed import CAMPAIGNS, PAYLOADS, RAN, ROOT, injections, mutants
+from tests.attacks.malformed import DOCUMENTS, PAYLOADS, RAN, ROOT, injections, mutants
 from tests.warm_process import run_script
-
-#: Blocks, regions, settings, parameters; a history of each kind of event.
-NAMES = (
-    "torch-2.13.0/torch-annotations_in_key-restart-d94977df",
-    "torch-2.15.0/aot_eager-compiles-run-c644481f",
-    "torch-2.15.0/torch-caches-run-72f6e961",
-    "torch-2.15.0/torch-caches-restart-97c7aea4",
-)
-
-
-def documents() -> list[Any]:
-    """Return valid findings as plain data: together they have every field that there is."""
-    kept = [json.loads((CAMPAIGNS / f"{name}.json").read_text()) for name in NAMES]
-    everything = {
-        **kept[0],
-        "program": {
-            "version": 1,
-            "arguments": [
-                {
-                    "shape": [2, 3],
-                    "dtype": "float64",
-                    "layout": "transposed",
-                    "content": "positive",
-                    "requires_grad": True,
-                    "dynamic": [0],
-                },
-                {"shape": [2, 3], "dtype": "float64", "layout": "transposed", "alias_of": 0},
-                {"shape": [2], "dtype": "int64", "content": "index", "below": 2},
-            ],
-            "blocks": [
-                {
-                    "parameters": [0],
-                    "steps": [
-                        {
-                            "operator": "sin",
-                            "operands": [0],
-                            "results": [1],
-                            "scope": [{"region": "b", "configs": {"max_fusion_size": 8}, "after": []}],
-                        }
-                    ],
-                    "result": 1,
-                }
-            ],
-            "steps": [
-                {
-                    "operator": "mul_number",
-                    "operands": [0],
-                    "parameters": {"value": 0.5},
-                    "results": [3],
-                    "scope": [{"region": "a", "configs": {"epilogue_fusion": False}, "after": ["b", 7]}],
-                },
-                {
-                    "operator": "sum",
-                    "operands": [3],
-                    "parameters": {"dim": 1, "keepdim": True},
-                    "results": [4],
-                    "scope": [{"context": "tag"}],
-                },
-                {"operator": "new_zeros", "operands": [0], "parameters": {"shape": [2, 3]}, "results": [5]},
-                {"operator": "call", "operands": [3], "results": [6], "blocks": [0]},
-            ],
-            "outputs": [4, 0],
-            "training": True,
-            "dynamic": None,
-        },
-    }
-    history = {
-        **kept[2],
-        "history": [
-            {"event": "compile", "key": {"program": "plain", "region": "a", "fusion": 8, "passes": ["u", None]}},
-            {"event": "new process", "key": {"timing": "early", "size": 7, "dynamic": True, "state": "autocast"}},
-            {"event": "damage", "number": 3, "kind": "everything lost"},
-            {"event": "restart"},
-            {"event": "clear"},
-        ],
-    }
-    return [everything, history, *kept]
-
-
-DOCUMENTS = documents()
 
 
 @pytest.fixture
@@ -247,8 +167,7 @@ def note(event, arguments):
 
 
 from pytest_regional.fuzz.findings import FindingError, from_data
-from tests.attacks.malformed import RAN, injections
-from tests.attacks.test_findings import DOCUMENTS
+from tests.attacks.malformed import DOCUMENTS, RAN, injections
 import itertools
 import json
 
