@@ -28,3 +28,8 @@ def plural(count: int, noun: str) -> str:
     if count == 1:
         return f"{count} {noun}"
     return f"{count} {noun[:-1]}ies" if noun.endswith("ry") else f"{count} {noun}s"
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with escapes for what a terminal obeys or no encoding has; ends of lines and tabs stay."""
+    return "".join(char if char in "\n\t" or char.isprintable() else repr(char)[1:-1] for char in text)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_regional._text import plural
+from pytest_regional._text import plural, printable
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.judging_notes import note_for
 from pytest_regional.fuzz.refusals import too_many
@@ -290,7 +290,7 @@ class FuzzTest:
 
 
 def _warn(error: FindingError) -> None:
-    warnings.warn(FindingsWarning(str(error)), stacklevel=2)
+    warnings.warn(FindingsWarning(printable(str(error))), stacklevel=2)
 
 
 @contextlib.contextmanager

@@ -224,13 +224,16 @@ def _seed(value: Any, default: int) -> int:
 def _examples(value: Any, config: pytest.Config) -> str | None:
     if value in (None, ""):
         return None
+    from pytest_regional._secrets import SecretUrl
     from pytest_regional.examples import ExamplesError, database_at
 
+    # Tracebacks and dataclasses show it: by its representation, which is masked.
+    place = SecretUrl(value) if "://" in value else str(value)
     try:
-        database_at(str(value), config.rootpath)
+        database_at(place, config.rootpath)
     except ExamplesError as error:
         raise pytest.UsageError(f"--regional-examples: {error}") from error
-    return str(value)
+    return place
 
 
 def _findings(path: Path) -> Path:

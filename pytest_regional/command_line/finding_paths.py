@@ -23,8 +23,11 @@ def checked(paths: Sequence[Path]) -> Sequence[Path]:
     from pytest_regional.fuzz.findings import FindingsFolder
 
     for path in paths:
-        if not path.exists():
-            raise UsageError(f"{path} is not there: give a folder of findings, or one finding's .json.")
+        try:
+            path.stat()
+        except OSError as error:
+            what = "is not there" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+            raise UsageError(f"{path} {what}: give a folder of findings, or one finding's .json.") from error
         if path.is_dir() and not FindingsFolder(path).paths():
             raise UsageError(f"{path} holds no findings: a campaign writes them as NAME.json and NAME.py.")
     return paths

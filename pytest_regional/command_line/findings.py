@@ -7,7 +7,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._text import plural
+from pytest_regional._text import plural, printable
 from pytest_regional.command_line.finding_paths import add_paths, checked
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def add_command(commands: Any) -> None:
         "findings",
         help=_HELP,
         description=f"{_HELP.capitalize()}. A finding's own file is shown in full, with its program or history. "
-        "Exit status 2: a file cannot be read.",
+        "Nothing that it holds is imported. Exit status 2: a file cannot be read; the others are listed.",
     )
     add_paths(parser)
     parser.set_defaults(run=run)
@@ -43,7 +43,7 @@ def run(asked: argparse.Namespace) -> int:
                 finding = FindingsFolder(file.parent).read(file)
             except FindingError as error:
                 unreadable += 1
-                print(error, file=sys.stderr)
+                print(printable(str(error)), file=sys.stderr)
                 continue
             listed += 1
             _print(file.stem, finding, in_full=not path.is_dir())
@@ -55,7 +55,11 @@ def run(asked: argparse.Namespace) -> int:
 def _print(name: str, finding: AnyFinding, *, in_full: bool) -> None:
     versions = ", ".join(f"{package} {version}" for package, version in finding.versions.items())
     size = plural(finding.size, finding.unit)
-    print(f"{name} ({finding.backend}, {finding.device}, lane {finding.lane}, {versions or 'no versions'}, {size})")
+    print(
+        printable(
+            f"{name} ({finding.backend}, {finding.device}, lane {finding.lane}, {versions or 'no versions'}, {size})"
+        )
+    )
     detail = finding.detail if in_full else next(iter(finding.detail.splitlines()), "")
     parts = [finding.title, detail, *([finding.text] if in_full else [])]
-    print(textwrap.indent("\n".join(part for part in parts if part), "    "))
+    print(textwrap.indent(printable("\n".join(part for part in parts if part)), "    "))

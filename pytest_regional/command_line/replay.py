@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
-from pytest_regional._text import plural
+from pytest_regional._text import plural, printable
 from pytest_regional.command_line.finding_paths import add_paths, checked
 from pytest_regional.command_line.targets import UsageError
 
@@ -17,10 +18,15 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser(
         "replay",
         help=_HELP,
-        description=f"{_HELP.capitalize()}. Exit status 0: all are fixed; 1: one fails still; 2: one cannot be judged.",
+        description=f"{_HELP.capitalize()}. Exit status 0: all are fixed; 1: one fails still; 2: one cannot be judged. "
+        "A backend that a finding names as module:attribute is imported only with --backend.",
     )
     add_paths(parser)
-    parser.add_argument("--backend", metavar="NAME", help="judge on this backend, not on the one it was found on")
+    parser.add_argument(
+        "--backend",
+        metavar="NAME",
+        help="judge on this backend, not on the one it was found on; module:attribute is imported",
+    )
     parser.add_argument("--device", metavar="NAME", help="judge on this device, not on the one it was found on")
     parser.add_argument("--delete-fixed", action="store_true", help="delete what is fixed, file and script")
     parser.set_defaults(run=run)
@@ -40,10 +46,22 @@ def run(asked: argparse.Namespace) -> int:
     seen = []
     for one in replay(checked(asked.paths), backend=asked.backend, device=asked.device):
         seen.append(one)
-        print(f"{one.outcome.name:6} {one.path.stem}: {one.detail}", flush=True)
+        print(printable(f"{one.outcome.name:6} {one.path.stem}: {one.detail}"), flush=True)
         if asked.delete_fixed and one.outcome is Outcome.FIXED:
-            one.path.unlink()
-            one.path.with_suffix(".py").unlink(missing_ok=True)
+            _delete(one.path)
     counts = ", ".join(f"{sum(one.outcome is kind for one in seen)} {kind.name}" for kind in Outcome)
     print(f"{plural(len(seen), 'finding')}: {counts}")
     return exit_status(seen)
+
+
+def _delete(finding: Path) -> None:
+    """Delete the files of a finding.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+    try:
+        finding.unlink()
+        finding.with_suffix(".py").unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"{error.filename} is fixed and cannot be deleted: {error.strerror}.") from error

@@ -15,6 +15,8 @@ from pytest_regional.fuzz.facts import Facts, integers
 #: Dtypes of generated tensors, the simplest first.
 FLOATS = ("float32", "float64", "bfloat16", "float16")
 INTEGERS = ("int64", "int32", "uint8")
+#: All that an input may have.
+DTYPES = (*FLOATS, *INTEGERS, "bool", "int8", "int16", "complex64", "complex128")
 
 Layout = Literal["dense", "transposed", "strided", "expanded", "offset", "channels_last"]
 LAYOUTS: tuple[Layout, ...] = ("dense", "transposed", "strided", "offset", "expanded", "channels_last")

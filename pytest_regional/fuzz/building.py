@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.claims import needs_of_operator
-from pytest_regional.fuzz.evaluation import REFUSALS, eager, evaluate, function_of_block
+from pytest_regional.fuzz.evaluation import REFUSALS, eager, evaluate, function_of_block, makes_at_most
 from pytest_regional.fuzz.facts import Facts
 from pytest_regional.fuzz.liveness import draws, live_steps, live_values, touched
 from pytest_regional.fuzz.memory import apart, memory_of
@@ -41,10 +41,15 @@ class Builder:
         arguments: its inputs.
         blocks: functions that it may call.
         without: capabilities that no step may need; see :mod:`~pytest_regional.fuzz.claims`.
+        elements: how many elements all steps may make together; without a bound for steps of ours.
     """
 
     def __init__(
-        self, arguments: Sequence[TensorInput], blocks: Sequence[Block] = (), without: frozenset[str] = frozenset()
+        self,
+        arguments: Sequence[TensorInput],
+        blocks: Sequence[Block] = (),
+        without: frozenset[str] = frozenset(),
+        elements: int | None = None,
     ) -> None:
         self.arguments, self.blocks = tuple(arguments), tuple(blocks)
         # Marks of dynamic sizes mean nothing to eager, and would import Dynamo.
@@ -58,6 +63,7 @@ class Builder:
         self._drawn: set[int] = set()
         self._sealed: set[int] = set()
         self.without = without
+        self._room = elements
         self._next = len(self.arguments)
 
     # Choosing
@@ -298,12 +304,17 @@ class Builder:
         return caller.calls_draws == "always"
 
     def _evaluated(self, operator: Operator, step: Step, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        functions = self._functions(step)
+        if self._room is not None and not makes_at_most(self._room, operator, step, operands, functions):
+            raise Refused(f"{operator.name} would make more elements than are made for a program that is read")
         with eager(step.scope):
             try:
-                made = evaluate(operator, step, operands, self._functions(step))
+                made = evaluate(operator, step, operands, functions)
             except REFUSALS as error:
                 # Whatever eager raises on small valid tensors means one thing here: this step does not fit.
                 raise Refused(f"eager refuses {operator.name}: {error}") from error
+        if self._room is not None:
+            self._room -= sum(tensor.numel() for tensor in made)
         return made
 
     def _functions(self, step: Step) -> list[Callable[..., Any]]:
@@ -354,13 +365,20 @@ def _is_usable(tensor: torch.Tensor) -> bool:
         return False
 
 
+#: Elements that the steps of a program make together where it is built again, as it may be of foreign origin.
+MOST_ELEMENTS = 2**24
+
+
 def check(program: Program) -> None:
     """Build ``program`` again from its parts.
 
     Raises:
         ProgramError: it cannot be built; names the step and says why.
     """
-    builder = Builder(program.arguments, program.blocks)
+    try:
+        builder = Builder(program.arguments, program.blocks, elements=MOST_ELEMENTS)
+    except REFUSALS as error:
+        raise ProgramError(f"eager refuses the inputs: {error}") from error
     for position, step in enumerate(program.steps):
         try:
             builder.add(step)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import keyword
+import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from pytest_regional.fuzz.lanes import LANES
+from pytest_regional.fuzz.strict_json import Field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +39,48 @@ class Circumstances:
         }
 
 
-def circumstances_of(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what plain data says of circumstances.
+#: The fields that say it.
+CIRCUMSTANCES = ("backend", "device", "lane", "versions")
+
+_DEVICE = r"[a-z][a-z0-9_-]*(:[a-z0-9_.-]+)?"
+_BACKEND = r"[A-Za-z0-9_][A-Za-z0-9_.+ -]*"
+
+
+def circumstances_of(fields: Mapping[str, Field]) -> dict[str, Any]:
+    """Return what the fields of a finding say of circumstances.
 
     Raises:
-        KeyError: it does not say all of them.
+        MalformedError: one says nothing that it could; names it.
     """
-    return {name: data[name] for name in ("backend", "device", "lane", "versions")}
+    return {
+        "backend": _backend(fields["backend"]),
+        "device": _matching(fields["device"], _DEVICE, "a device, such as cuda:0"),
+        "lane": fields["lane"].one_of(LANES),
+        "versions": {name: one.line() for name, one in fields["versions"].mapping(100).items() if _package(one, name)},
+    }
+
+
+def _matching(field: Field, pattern: str, what: str) -> str:
+    line = field.line()
+    if not re.fullmatch(pattern, line):
+        field.refuse(f"{line!r} is not {what}")
+    return line
+
+
+def _package(field: Field, name: str) -> bool:
+    return bool(re.fullmatch(r"[\w.-]{1,100}", name, re.ASCII)) or field.refuse("no name of a package")
+
+
+def _backend(field: Field) -> str:
+    """Return the name of a backend, or ``module:attribute``: file names are made of it, and a script's import."""
+    module, colon, attribute = field.line().partition(":")
+    if not colon:
+        return _matching(field, _BACKEND, "a name of letters, digits and '._+- '")
+    if not all(map(_is_identifier, (*module.split("."), *attribute.split(".")))):
+        field.refuse(f"{field.value!r} is not package.module:attribute")
+    return f"{module}:{attribute}"
+
+
+def _is_identifier(text: str) -> bool:
+    # Python takes compatible characters for equal, keywords among them.
+    return text.isidentifier() and text == unicodedata.normalize("NFKC", text) and not keyword.iskeyword(text)

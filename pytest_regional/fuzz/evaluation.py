@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,34 @@ def evaluate(
     return list(made) if operator.results > 1 else [made]
 
 
+def makes_at_most(
+    limit: int,
+    operator: Operator,
+    step: Step,
+    operands: Sequence[torch.Tensor],
+    blocks: Sequence[Callable[..., Any]],
+) -> bool:
+    """Tell, before memory is taken for them, whether the results of one step have ``limit`` elements at most."""
+    import torch
+
+    numbers = [number for _, value in step.parameters for number in (value if isinstance(value, tuple) else (value,))]
+    sizes = [max(abs(number), 1) for number in numbers if isinstance(number, int)]
+    # Nothing is larger than all operands broadcast against each other and repeated, a square of a size, and a bit more.
+    if 16 * math.prod(max(tensor.numel(), 1) for tensor in operands) * math.prod(sizes) ** 2 <= limit:
+        return True
+    if operator.unbacked or operator.calls:
+        # What depends on data cannot be asked of shapes alone; blocks work element by element.
+        return bool(8 * sum(tensor.numel() for tensor in operands) <= limit)
+    shapes = [
+        torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta") for tensor in operands
+    ]
+    try:
+        made = evaluate(operator, step, shapes, blocks)
+    except REFUSALS:
+        return False
+    return bool(sum(tensor.numel() for tensor in made) <= limit)
+
+
 def function_of_block(block: Block) -> Callable[..., Any]:
     """Return ``block`` as a function of tensors, for building: it computes what the printed block does."""
 
@@ -64,4 +93,4 @@ def eager(scope: Scope) -> Iterator[None]:
         yield
 
 
-__all__ = ["REFUSALS", "eager", "evaluate", "function_of_block"]
+__all__ = ["REFUSALS", "eager", "evaluate", "function_of_block", "makes_at_most"]

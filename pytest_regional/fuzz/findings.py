@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from pytest_regional.fuzz import files
-from pytest_regional.fuzz.circumstances import Circumstances, circumstances_of
+from pytest_regional.fuzz import files, strict_json
+from pytest_regional.fuzz.circumstances import CIRCUMSTANCES, Circumstances, circumstances_of
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.history_findings import HistoryFinding
 from pytest_regional.fuzz.lanes import nearest_lane
@@ -22,6 +24,7 @@ from pytest_regional.fuzz.program import Program
 from pytest_regional.fuzz.script_check import shows
 from pytest_regional.fuzz.scripts import Case, stand_alone, with_harness
 from pytest_regional.fuzz.signature import Signature
+from pytest_regional.fuzz.strict_json import Field, MalformedError
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
@@ -113,19 +116,19 @@ class Finding(Circumstances):
         }
 
     @classmethod
-    def from_data(cls, signature: Signature, data: Mapping[str, Any]) -> Finding:
-        """Return the finding that plain data describes.
+    def from_fields(cls, signature: Signature, fields: Mapping[str, Field]) -> Finding:
+        """Return the finding that the fields of a document describe.
 
         Raises:
-            ProgramFileError: what it holds is no program.
+            MalformedError: one does not hold what it has to.
         """
         return cls(
             signature,
-            files.from_data(data["program"]),
-            files.from_data(data["found"]),
-            data["detail"],
-            data["region"],
-            **circumstances_of(data),
+            files.program_in(fields["program"]),
+            files.program_in(fields["found"]),
+            fields["detail"].text(),
+            fields["region"].or_none(Field.text),
+            **circumstances_of(fields),
         )
 
 
@@ -146,23 +149,42 @@ def to_data(finding: AnyFinding) -> dict[str, Any]:
     }
 
 
+_SIGNATURE = ("version", "law", "stage", "origin", "features")
+_OF_PROGRAM = (*_SIGNATURE, "detail", "region", *CIRCUMSTANCES, "program", "found")
+_OF_HISTORY = (*_SIGNATURE, "detail", *CIRCUMSTANCES, "history", "found")
+
+
 def from_data(data: Any) -> AnyFinding:
-    """Return the finding that plain data describes.
+    """Return the finding that plain data describes: of any origin, as every field is of a stated type.
 
     Raises:
-        FindingError: it describes none, or one of another version.
+        FindingError: it describes none, or one of another version; names the field.
     """
     version = data.get("version") if isinstance(data, Mapping) else None
-    if version != VERSION:
-        raise FindingError(f"the finding has version {version!r}, this pytest-regional reads version {VERSION}")
-    kind = HistoryFinding if "history" in data else Finding
+    if type(version) is not int or version != VERSION:
+        shown = reprlib.repr(version)
+        raise FindingError(f"the finding has version {shown}, this pytest-regional reads version {VERSION}")
     try:
-        signature = Signature(data["law"], data["stage"], data["origin"], frozenset(data["features"]))
-        return kind.from_data(signature, data)
-    except (KeyError, TypeError) as error:
-        raise FindingError(f"no finding: {type(error).__name__}: {error}") from error
-    except files.ProgramFileError as error:
-        raise FindingError(str(error)) from error
+        if "history" in data:
+            fields = Field(data).fields(_OF_HISTORY)
+            return HistoryFinding.from_fields(_signature(fields), fields)
+        fields = Field(data).fields(_OF_PROGRAM)
+        return Finding.from_fields(_signature(fields), fields)
+    except MalformedError as error:
+        raise FindingError(f"no finding: {error}") from error
+
+
+def _signature(fields: Mapping[str, Field]) -> Signature:
+    features = frozenset(item.line() for item in fields["features"].items())
+    return Signature(_word(fields["law"]), _word(fields["stage"]), fields["origin"].text(), features)
+
+
+def _word(field: Field) -> str:
+    """Return the name of a law or a stage, of this release or an earlier one; file names are made of it."""
+    word = field.line(60)
+    if not re.fullmatch("[a-z][a-z_]*", word):
+        field.refuse(f"{word!r} is no word of letters")
+    return word
 
 
 def signature_of(broken: Any, program: Program | None = None) -> Signature:
@@ -201,12 +223,14 @@ class FindingsFolder:
         """Read one finding.
 
         Raises:
-            FindingError: the file holds none; names the file.
+            FindingError: the file holds none, or cannot be read; names the file, and the field.
         """
         try:
-            return from_data(json.loads(path.read_text()))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise FindingError(f"{path} is no JSON: {error}") from error
+            return from_data(strict_json.read(path))
+        except MalformedError as error:
+            raise FindingError(f"{path} {error}") from error
+        except OSError as error:
+            raise FindingError(f"{path} cannot be read: {error.strerror}") from error
         except FindingError as error:
             raise FindingError(f"{path}: {error}") from error
 
@@ -227,7 +251,7 @@ class FindingsFolder:
         """Return the size of the finding in ``path``; without end where there is none, or what cannot be read."""
         try:
             return self.read(path).size
-        except (FindingError, FileNotFoundError):
+        except FindingError:
             return float("inf")
 
     def save_shown(self, finding: AnyFinding) -> Path:
@@ -245,7 +269,10 @@ class FindingsFolder:
 
 def _write(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text)
+    beside.unlink(missing_ok=True)
+    # What stands there again is not written through.
+    with open(beside, "x", encoding="utf-8") as file:
+        file.write(text)
     beside.replace(path)
 
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_regional.fuzz.cache_model import Key, canonical
+from pytest_regional.fuzz.cache_programs import PROGRAMS, STATES
 from pytest_regional.fuzz.circumstances import Circumstances, circumstances_of
-from pytest_regional.fuzz.histories import Clear, Compile, Damage, Event, NewProcess, Restart, run_history
+from pytest_regional.fuzz.histories import DAMAGES, Clear, Compile, Damage, Event, NewProcess, Restart, run_history
 from pytest_regional.fuzz.lanes import nearest_lane
 from pytest_regional.fuzz.scripts import with_harness
 from pytest_regional.fuzz.signature import Signature
+from pytest_regional.fuzz.strict_json import Field
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
@@ -101,14 +103,18 @@ class HistoryFinding(Circumstances):
         }
 
     @classmethod
-    def from_data(cls, signature: Signature, data: Mapping[str, Any]) -> HistoryFinding:
-        """Return the finding that plain data describes."""
+    def from_fields(cls, signature: Signature, fields: Mapping[str, Field]) -> HistoryFinding:
+        """Return the finding that the fields of a document describe.
+
+        Raises:
+            MalformedError: one does not hold what it has to.
+        """
         return cls(
             signature,
-            tuple(map(_event, data["history"])),
-            tuple(map(_event, data["found"])),
-            data["detail"],
-            **circumstances_of(data),
+            tuple(map(_event, fields["history"].items())),
+            tuple(map(_event, fields["found"].items())),
+            fields["detail"].text(),
+            **circumstances_of(fields),
         )
 
 
@@ -196,13 +202,33 @@ def _data(event: Event) -> dict[str, Any]:
     return {"event": kind, **dataclasses.asdict(event)}
 
 
-def _event(data: Mapping[str, Any]) -> Event:
-    cls = _KINDS[data["event"]]
-    if "key" in data:
-        fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in data["key"].items()
-        }
-        made: Event = cls(Key(**fields))
-        return made
-    other: Event = cls(**{name: value for name, value in data.items() if name != "event"})
-    return other
+def _event(field: Field) -> Event:
+    given = field.mapping()
+    kind = given["event"].one_of(_KINDS) if "event" in given else field.refuse("the field 'event' is missing")
+    match kind:
+        case "compile" | "new process":
+            key = _key(field.fields(("event", "key"))["key"])
+            return Compile(key) if kind == "compile" else NewProcess(key)
+        case "damage":
+            fields = field.fields(("event", "number", "kind"))
+            return Damage(fields["number"].integer(0, 10**6), fields["kind"].one_of(DAMAGES))
+    field.fields(("event",))
+    return Restart() if kind == "restart" else Clear()
+
+
+_KEY: Mapping[str, Callable[[Field], Any]] = {
+    "program": lambda field: field.one_of(PROGRAMS),
+    "region": lambda field: field.or_none(Field.line),
+    "fusion": lambda field: field.or_none(lambda number: number.integer(0, 4096)),
+    "passes": lambda field: tuple(item.or_none(Field.line) for item in field.items(100)),
+    "timing": lambda field: field.one_of(("early", "default", "late")),
+    "size": lambda field: field.integer(0, 4096),
+    "dynamic": Field.flag,
+    "training": Field.flag,
+    "state": lambda field: field.one_of(STATES),
+}
+
+
+def _key(field: Field) -> Key:
+    fields = field.fields((), tuple(_KEY))
+    return Key(**{name: _KEY[name](one) for name, one in fields.items()})

@@ -22,14 +22,14 @@ def note_for(findings: Path, name: str) -> Path:
 def notes_of_the_dead(findings: Path, since: float = 0.0) -> list[Path]:
     """Return the notes whose process is no more, written after ``since``, in seconds since the epoch."""
     notes = sorted((findings / NOTES).glob("*.json"))
-    return [note for note in notes if note.stat().st_mtime >= since and not _is_alive(note)]
+    return [note for note in notes if note.is_file() and note.stat().st_mtime >= since and not _is_alive(note)]
 
 
 def _is_alive(note: Path) -> bool:
     process = note.stem.rpartition("-")[2]
     try:
         os.kill(int(process), 0)
-    except (ProcessLookupError, ValueError):
+    except (OverflowError, ProcessLookupError, ValueError):  # nobody's number, or no number
         return False
     except PermissionError:
         return True

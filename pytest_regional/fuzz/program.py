@@ -64,10 +64,11 @@ class Context:
     @property
     def source(self) -> str:
         """The context manager as Python source."""
-        return _CONTEXT_SOURCES[self.kind]
+        return CONTEXT_SOURCES[self.kind]
 
 
-_CONTEXT_SOURCES = {
+#: Source of the context managers, by kind.
+CONTEXT_SOURCES = {
     "autocast": "torch.autocast(x0.device.type, torch.bfloat16)",
     "no_grad": "torch.no_grad()",
     "tag": 'annotate({"note": "not for a compiler"})',
@@ -222,10 +223,14 @@ def _renumber_steps(steps: tuple[Step, ...], numbers: dict[int, int]) -> tuple[S
     return tuple(renamed)
 
 
+#: Characters that Python's own literals write otherwise.
+_IN_QUOTES = {'"': '\\"', "'": "'"}
+
+
 def _literal(value: Any) -> str:
     """Return Python source of plain data, with double quotes as formatters leave them."""
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return '"' + "".join(_IN_QUOTES.get(char) or repr(char)[1:-1] for char in value) + '"'
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_literal(key)}: {_literal(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -37,9 +38,11 @@ class Replay:
 def replay(paths: Sequence[Path], *, backend: str | None = None, device: str | None = None) -> Iterator[Replay]:
     """Judge the findings in ``paths`` (folders, or finding files), one after the other.
 
+    A backend that a finding names as ``module:attribute`` is not imported: the file may be anybody's. It is an ERROR.
+
     Args:
         paths: where they are.
-        backend: judge on this backend, not on the one that each was found on.
+        backend: judge on this backend, not on the one that each was found on; a ``module:attribute`` is imported.
         device: likewise.
     """
     for path in paths:
@@ -50,8 +53,12 @@ def replay(paths: Sequence[Path], *, backend: str | None = None, device: str | N
 def _replayed(path: Path, backend: str | None, device: str | None) -> Replay:
     try:
         finding = FindingsFolder(path.parent).read(path)
-    except (FindingError, OSError) as error:
+    except FindingError as error:
         return Replay(path, Outcome.ERROR, str(error))
+    if backend is None and ":" in finding.backend:
+        asking = f"replay --backend={finding.backend} {shlex.quote(str(path))}"
+        said = f"its backend {finding.backend} is not imported unasked: python -m pytest_regional {asking}"
+        return Replay(path, Outcome.ERROR, said)
     return _judged(path, finding, backend or finding.backend, device or finding.device)
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from pytest_regional._secrets import SecretVariables
 from pytest_regional.harness.kernel_store import environment_of_scripts
 
 #: Seconds that a script gets: an import of torch, a compile or two, on a machine that does other things as well.
@@ -19,7 +20,9 @@ def shows(script: Path, text: str = "", *, seconds: float = SECONDS) -> bool:
 
     It runs in a process of its own, with the import path of this one, for backends of the tests' own.
     """
-    environment = {**os.environ, **environment_of_scripts(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = SecretVariables(
+        {**os.environ, **environment_of_scripts(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    )
     try:
         run = run_script(script, environment, seconds)
     except subprocess.TimeoutExpired:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_regional._text import printable
 from pytest_regional.fuzz.program import Program
 
 #: Laws whose scripts need only torch.
@@ -66,7 +67,7 @@ _BACKENDS = {
 _IMPORTED = """\
 sys.path.append(os.getcwd())
 try:
-    from {module} import {attribute}
+    from {module} import {name}
 except Exception as error:
     print(f"the backend cannot be imported: {{type(error).__name__}}: {{error}}")
     sys.exit(2)
@@ -224,13 +225,14 @@ def with_harness(title: str, shown: str, backend: str, device: str) -> str:
         device: by name.
     """
     note = "Found by fuzzing, reduced. Needs the package pytest-regional, which observes what torch does."
-    comments = "".join(f"# {line}".rstrip() + "\n" for line in shown.splitlines())
+    comments = "".join(f"# {line}".rstrip() + "\n" for line in printable(shown).splitlines())
     start = _START.format(title=_sentence(title), note=note)
     return f"{start}import torch\n\n{comments}\n{_WITH_HARNESS.format(backend=backend, device=device)}"
 
 
 def _sentence(text: str) -> str:
-    line = " ".join(text.split()).replace("\\", "/").replace('"""', "'''")
+    """Return one line that may stand at the beginning of a docstring: neither an escape nor its end is in it."""
+    line = " ".join(printable(text).split()).replace("\\", "/").replace('"""', "'''")
     return line if line.endswith(".") else f"{line}."
 
 
@@ -238,7 +240,7 @@ def _imported(backend: str) -> str:
     module, _, attribute = backend.partition(":")
     if not attribute:
         return f"backend = {backend!r}\n"
-    return _IMPORTED.format(module=module, attribute=attribute)
+    return _IMPORTED.format(module=module, name=attribute.partition(".")[0], attribute=attribute)
 
 
 def _program_with(program: Program, backend: str) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pytest_regional._secrets import masked_urls
 from pytest_regional._torch import state
 from pytest_regional._torch.portable_artifacts import forget_recorded
 
@@ -38,9 +39,12 @@ _UNTRACKED_ENVIRONMENT = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION", *CA
 _UNTRACKED_CONFIG = frozenset({"torch._inductor.config.aot_inductor.output_path"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Leak:
-    """One thing that a test left changed; ``put_back`` is False where only its name could be noted."""
+    """One thing that a test left changed; ``put_back`` is False where only its name could be noted.
+
+    As text it says of an environment variable only what became of it: its value may be a secret.
+    """
 
     name: str
     before: Any
@@ -48,7 +52,13 @@ class Leak:
     put_back: bool = True
 
     def __str__(self) -> str:
+        if self.name.startswith("environment variable "):
+            became = "removed" if self.after is MISSING else "set" if self.before is MISSING else "changed"
+            return f"{self.name}: {became}"
         return f"{self.name}: {_short(self.before)} -> {_short(self.after)}"
+
+    def __repr__(self) -> str:
+        return f"<Leak {self}>"
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ class Snapshot:
     """The process-wide state that a test may disturb."""
 
     config: Mapping[str, Mapping[str, Any]]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
     torch_state: Mapping[str, Any]
 
     @staticmethod
@@ -122,7 +132,7 @@ def _same(before: Any, after: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = masked_urls(repr(value))
     return text if len(text) <= 80 else text[:77] + "..."
 
 

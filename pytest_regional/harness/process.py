@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_regional import processes, stacks
+from pytest_regional._secrets import SecretVariables
 
 from .counters import Counters
 
@@ -89,7 +90,8 @@ def call_in_new_process(job: Job, timeout: float | None) -> tuple[ProcessResult,
 
 
 def _run_child(request: Path, answer: Path, timeout: float | None) -> str:
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER")}
+    ours = ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER")
+    environment = SecretVariables({k: v for k, v in os.environ.items() if k not in ours})
     package_parent = str(Path(__file__).resolve().parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_parent, environment.get("PYTHONPATH")]))
     environment[stacks.VARIABLE] = str(request.with_name("stacks"))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._text import plural
+from pytest_regional._text import plural, printable
 from pytest_regional.fuzz.budget import duration
 from pytest_regional.fuzz.judging_notes import notes_of_the_dead
 from pytest_regional.report.facts import Facts
@@ -48,8 +48,8 @@ def _shown(note: Path) -> str:
 
     try:
         return files.load(note).source
-    except files.ProgramFileError as error:
-        return str(error)
+    except (files.ProgramFileError, OSError) as error:
+        return printable(str(error))
 
 
 def _group(fact: Facts) -> str:

@@ -1,1 +1,1 @@
-"""Attacks on the package: hostile files, users and tests, each as a row of a table."""
+"""Attacks on the package: hostile files, tests, backends, users and machines, each as a row of a table."""

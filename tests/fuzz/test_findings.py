@@ -245,10 +245,10 @@ def edited(tmp_path, **changes):
     ("changes", "problem"),
     [
         ({"law": "colour"}, "UnknownLawError: unknown law 'colour'"),
-        ({"lane": "slow"}, "LaneError: unknown lane 'slow'"),
+        ({"lane": "slow"}, "no finding: lane: 'slow' is none of"),
         (
             {"program": {"version": 1, "arguments": [{"shape": [2], "dtype": "float3"}]}},
-            "the data describes no program",
+            "no finding: program: the field 'blocks' is missing",
         ),
     ],
 )

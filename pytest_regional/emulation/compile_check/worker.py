@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
+from pytest_regional._secrets import SecretVariables
+
 from .results import CompiledKernel, CompileWorkerError, FailedKernel, KernelSource
 from .targets import Target
 
@@ -149,14 +151,15 @@ def shared_worker() -> Worker:
     return worker
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def _environment(folder: Path) -> SecretVariables:
     package_parent = str(Path(__file__).resolve().parents[3])
     search_path = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))
     # Its own caches; never interpreted; no GPU is touched; ptxas says what it used, for every kernel.
     own = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TRITON_CACHE_DIR": str(folder / "triton")}
     settings = {"CUDA_VISIBLE_DEVICES": "", "TRITON_ALWAYS_COMPILE": "1", "TRITON_DUMP_PTXAS_LOG": "1"}
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    return {**kept, "PYTHONPATH": search_path, "PYTEST_REGIONAL_KERNELS": str(folder), **own, **settings}
+    ours = {"PYTHONPATH": search_path, "PYTEST_REGIONAL_KERNELS": str(folder), **own, **settings}
+    return SecretVariables({**kept, **ours})
 
 
 def _result(answer: dict[str, Any]) -> CompiledKernel | FailedKernel:

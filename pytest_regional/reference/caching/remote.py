@@ -17,8 +17,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol, TypeVar
-from urllib.parse import urlsplit
 
+from pytest_regional._secrets import address_of, unescaped_in, without_secrets_of
 from pytest_regional._torch import remote_cache as private
 from pytest_regional.reference.caching.entries import KIND, require_key
 from pytest_regional.reference.caching.envelope import seal, unseal
@@ -28,6 +28,7 @@ from pytest_regional.reference.caching.signatures import sign, verified
 TIMEOUT_SECONDS = 2.0
 PAUSE_SECONDS = 60.0
 PLACES = 8
+URL = "TORCHINDUCTOR_REDIS_URL"
 SECRET = "PYTEST_REGIONAL_CACHE_SECRET"
 UNAUTHENTICATED = "PYTEST_REGIONAL_CACHE_UNAUTHENTICATED"
 
@@ -85,7 +86,8 @@ class Link:
             self._paused_until = time.monotonic() + PAUSE_SECONDS
         warn_once(
             f"The shared cache at {self.address} is not used for {PAUSE_SECONDS:.0f} s; results are kept here only. "
-            f"{type(error).__name__}: {error}. Is the server running, and reachable from here?",
+            f"{type(error).__name__}: {without_secrets_of(os.environ.get(URL, ''), str(error))}. "
+            f"Is the server running, and reachable from here?",
             about=f"link {self.address}",
         )
 
@@ -164,14 +166,16 @@ def is_wanted(environment: Mapping[str, str]) -> bool:
     autograd, graphs = private.remote_cache_settings()
     if autograd is not None:
         return autograd
-    return bool(graphs or environment.get("TORCHINDUCTOR_REDIS_HOST") or environment.get("TORCHINDUCTOR_REDIS_URL"))
+    return bool(graphs or environment.get("TORCHINDUCTOR_REDIS_HOST") or environment.get(URL))
 
 
 def address(environment: Mapping[str, str]) -> str:
     """Return host and port, without the password that a URL may hold."""
-    url = urlsplit(environment.get("TORCHINDUCTOR_REDIS_URL", ""))
-    if url.scheme:
-        return url.netloc.rpartition("@")[2] + url.path
+    url = environment.get(URL, "")
+    if unescaped_in(url):
+        return f"the address in {URL}, of whose user or password some character has to be escaped (/ as %2F),"
+    if "://" in url:
+        return address_of(url)
     host, port = environment.get("TORCHINDUCTOR_REDIS_HOST", "localhost"), environment.get("TORCHINDUCTOR_REDIS_PORT")
     return f"{host}:{port or 6379}"
 
@@ -182,7 +186,8 @@ _links: dict[str, Link] = {}
 def _link(address: str) -> Link:
     """Return this process's one link to ``address``: connections are reused, failures remembered."""
     if address not in _links:
-        errors = (*private.remote_errors(), ValueError)
+        # TypeError: a parameter in the URL that redis-py does not know.
+        errors = (*private.remote_errors(), TypeError, ValueError)
         _links[address] = Link(address, lambda: private.RemoteBytes(TIMEOUT_SECONDS), errors)
     return _links[address]
 
