@@ -16,10 +16,11 @@ class ExamplesError(ValueError):
 def database_at(place: str, root: Path) -> Any:
     """Return Hypothesis's database at ``place``: a folder, below ``root`` unless absolute, or a Redis URL.
 
-    A folder is safe for many writers: each example is a file of its own, written beside and renamed.
+    A folder is safe for many writers: each example is a file of its own, written beside and renamed. A server that
+    does not answer within two seconds is left alone for a minute, with one warning, and tests run without it.
 
     Raises:
-        ExamplesError: a package is missing, or the server does not answer.
+        ExamplesError: a package is missing.
     """
     try:
         from hypothesis.database import DirectoryBasedExampleDatabase
@@ -28,19 +29,28 @@ def database_at(place: str, root: Path) -> Any:
             "examples are kept by Hypothesis, which is not installed: pip install hypothesis"
         ) from error
     if place.startswith(_SERVERS):
-        return _redis(place)
+        return _shared_examples(place).examples_at(place)
     return DirectoryBasedExampleDatabase(root / place)
 
 
-def _redis(url: str) -> Any:
+def check_place(place: str) -> None:
+    """Ask a server that ``place`` names whether it is there; a folder is made when the first example is kept.
+
+    Raises:
+        ExamplesError: a package is missing, or the server does not answer within two seconds.
+    """
+    if not place.startswith(_SERVERS):
+        return
+    shared = _shared_examples(place)
     try:
-        from hypothesis.extra.redis import RedisExampleDatabase
-        from redis import Redis, RedisError
+        shared.require_answer(place)
+    except (OSError, ValueError) as error:
+        raise ExamplesError(f"{place}: no Redis server answers there: {error}") from error
+
+
+def _shared_examples(url: str) -> Any:
+    try:
+        from pytest_regional import _shared_examples
     except ImportError as error:
         raise ExamplesError(f"{url} needs the package redis: pip install 'pytest-regional[redis]'") from error
-    try:
-        server = Redis.from_url(url)
-        server.ping()
-    except (RedisError, ValueError) as error:
-        raise ExamplesError(f"{url}: no Redis server answers there: {error}") from error
-    return RedisExampleDatabase(server, key_prefix=b"pytest-regional:")
+    return _shared_examples

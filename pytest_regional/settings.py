@@ -224,10 +224,11 @@ def _seed(value: Any, default: int) -> int:
 def _examples(value: Any, config: pytest.Config) -> str | None:
     if value in (None, ""):
         return None
-    from pytest_regional.examples import ExamplesError, database_at
+    from pytest_regional.examples import ExamplesError, check_place, database_at
 
     try:
         database_at(str(value), config.rootpath)
+        check_place(str(value))
     except ExamplesError as error:
         raise pytest.UsageError(f"--regional-examples: {error}") from error
     return str(value)
