@@ -28,3 +28,15 @@ def plural(count: int, noun: str) -> str:
     if count == 1:
         return f"{count} {noun}"
     return f"{count} {noun[:-1]}ies" if noun.endswith("ry") else f"{count} {noun}s"
+
+
+def encodable(text: str, encoding: str | None) -> str:
+    """Return ``text`` with escapes for the characters that ``encoding``, a terminal's, lacks."""
+    return text.encode(encoding or "utf-8", "backslashreplace").decode(encoding or "utf-8")
+
+
+def shown(value: object, most: int = 60) -> str:
+    """Return what somebody gave, for a message: short, and without what would steer a terminal."""
+    text = str(value)
+    short = text if len(text) <= most else f"{text[:most]}..."
+    return short if short.isprintable() else short.encode("unicode_escape").decode("ascii")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import tempfile
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -216,8 +217,14 @@ class FuzzTest:
         """Make the folder of findings now: the first finding comes late, and is not to be lost."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
         except OSError as error:
-            pytest.fail(f"--regional-findings: {error}", pytrace=False)
+            pytest.fail(
+                f"what a fuzz test finds cannot be kept in {self.folder}: {error.strerror}. "
+                f"Name another folder with --regional-findings=DIR",
+                pytrace=False,
+            )
         return self.folder
 
     def _judge(

@@ -72,7 +72,7 @@ def from_data(data: Any) -> Program:
 
 def save(program: Program, path: Path) -> None:
     """Write ``program`` to ``path``."""
-    path.write_text(json.dumps(to_data(program), indent=1) + "\n")
+    path.write_text(json.dumps(to_data(program), indent=1) + "\n", encoding="utf-8")
 
 
 def load(path: Path) -> Program:
@@ -83,7 +83,7 @@ def load(path: Path) -> Program:
         OSError: it cannot be read.
     """
     try:
-        return from_data(json.loads(path.read_text()))
+        return from_data(json.loads(path.read_text(encoding="utf-8")))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ProgramFileError(f"{path} is no JSON: {error}") from error
     except ProgramFileError as error:

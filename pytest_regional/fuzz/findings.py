@@ -204,7 +204,7 @@ class FindingsFolder:
             FindingError: the file holds none; names the file.
         """
         try:
-            return from_data(json.loads(path.read_text()))
+            return from_data(json.loads(path.read_text(encoding="utf-8")))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise FindingError(f"{path} is no JSON: {error}") from error
         except FindingError as error:
@@ -245,7 +245,7 @@ class FindingsFolder:
 
 def _write(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text)
+    beside.write_text(text, encoding="utf-8")
     beside.replace(path)
 
 
