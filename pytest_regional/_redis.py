@@ -101,7 +101,7 @@ class UntrustedRedis:
             # Only shut down: closed by another thread, its number could be another file's when it is read from again.
             # The thread that reads closes it. `_sock` of redis-py 5 to 8; there is no public way to it.
             sock = getattr(connection, "_sock", None)
-            if sock is not None:
+            if sock is not None and connection.pid == os.getpid():  # a fork has its parent's sockets, too
                 with contextlib.suppress(OSError):
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)
         self._pool.disconnect(inuse_connections=False)

@@ -57,6 +57,11 @@ class EvilRedis:
         for one in (self._listening, *self._open):
             one.close()
 
+    @property
+    def connections(self) -> int:
+        """How many were made."""
+        return len(self._open)
+
     def clients_gone(self, within: float) -> bool:
         """Say whether every client closes its connections within so many seconds."""
         deadline = time.monotonic() + within
