@@ -215,14 +215,18 @@ class FuzzTest:
 
     def _made_folder(self) -> Path:
         """Make the folder of findings now: the first finding comes late, and is not to be lost."""
+        __tracebackhide__ = True
+        wrong = ""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.folder):
                 pass
         except OSError as error:
+            wrong = str(error.strerror)
+        if wrong:
             pytest.fail(
-                f"what a fuzz test finds cannot be kept in {self.folder}: {error.strerror}. "
-                f"Name another folder with --regional-findings=DIR",
+                f"--regional-findings: {self.folder} cannot be written: {wrong}. What a fuzz test finds is kept there: "
+                f"name another folder with --regional-findings=DIR",
                 pytrace=False,
             )
         return self.folder

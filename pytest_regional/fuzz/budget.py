@@ -6,7 +6,7 @@ import re
 import time
 from dataclasses import dataclass
 
-from pytest_regional._limits import LEAST_SECONDS, MOST_SECONDS
+from pytest_regional import _limits
 from pytest_regional._text import shown
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -48,7 +48,7 @@ class Budget:
         number = float(match[1])
         if match[2]:
             seconds = number * _UNITS[match[2]]
-            if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+            if not _limits.LEAST_SECONDS <= seconds <= _limits.MOST_SECONDS:
                 raise _no_budget(text)
             return cls(seconds=seconds)
         if not 1 <= number <= MOST_EXAMPLES:
@@ -82,7 +82,7 @@ PROFILES = {"ci": Budget(examples=25, fixed=True), "nightly": Budget(seconds=180
 
 _EXPECTED = (
     f"give a number of programs (500), a time (30s, 10m, 2h), or a profile ({', '.join(PROFILES)}); "
-    f"from 1 to {MOST_EXAMPLES} programs, from {LEAST_SECONDS:g}s to a year"
+    f"from 1 to {MOST_EXAMPLES} programs, from {_limits.LEAST_SECONDS:g}s to a year"
 )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_regional import settings
+from pytest_regional.fuzz.budget import Budget
 from pytest_regional.memory import LEAST_BYTES, memory_limit
 from pytest_regional.testing import regional
 from pytest_regional.timeout import time_limit
@@ -82,6 +83,10 @@ def test_what_cannot_be_kept_is_refused(pytester: pytest.Pytester, source: str) 
         ("memory", "1024T", 2**50),
         ("seed", str(2**63 - 1), 2**63 - 1),
         ("seed", "0", 0),
+        ("fuzz", "0.1s", Budget(seconds=0.1)),
+        ("fuzz", "3s", Budget(seconds=3.0)),
+        ("fuzz", "8760h", Budget(seconds=31536000.0)),
+        ("fuzz", "1000000000", Budget(examples=10**9)),
     ],
 )
 def test_the_ends_of_the_ranges_are_taken(pytester: pytest.Pytester, option: str, value: str, kept: Any) -> None:

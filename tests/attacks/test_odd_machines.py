@@ -69,7 +69,7 @@ def test_a_campaign_that_cannot_keep_its_findings_says_so(pytester: pytest.Pytes
     (pytester.path / "regional-findings").write_text("in the way", encoding="utf-8")
     fuzz = FuzzTest.__new__(FuzzTest)
     fuzz.folder, fuzz.budget = pytester.path / "regional-findings", Budget(1)
-    with pytest.raises(pytest.fail.Exception, match=r"cannot be kept in .*: File exists.*--regional-findings=DIR"):
+    with pytest.raises(pytest.fail.Exception, match=r"cannot be written: File exists.*--regional-findings=DIR"):
         fuzz._made_folder()
 
 
