@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from pytest_regional._json import dumps
 from pytest_regional._text import plural
 from pytest_regional.fuzz.budget import duration
 
@@ -57,7 +58,7 @@ class ProgressNote:
         found = plural(len(result.findings), "new finding")
         text = f"{self._name} {spent} in {passed}, {found}"
         beside = self._path.with_suffix(".new")
-        beside.write_text(json.dumps({"text": text}), encoding="utf-8")
+        beside.write_text(dumps({"text": text}), encoding="utf-8")
         beside.replace(self._path)
 
     def close(self) -> None:
@@ -84,7 +85,7 @@ class RunningNote:
     @contextlib.contextmanager
     def about(self, test: str) -> Iterator[None]:
         """Note that ``test`` runs, for as long as it does."""
-        self._path.write_text(json.dumps({"test": test, "began": time.time()}), encoding="utf-8")
+        self._path.write_text(dumps({"test": test, "began": time.time()}), encoding="utf-8")
         try:
             yield
         finally:

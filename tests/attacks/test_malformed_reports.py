@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import pytest_regional
 from pytest_regional.command_line import main
 from pytest_regional.report.document import RunReport
 from tests.report.test_document import fact
@@ -191,6 +192,13 @@ def test_what_we_write_is_json_of_the_standard(tmp_path: Path, number: float) ->
         raise AssertionError(name)
 
     json.loads((tmp_path / "report.json").read_text(), parse_constant=refuse)
+
+
+def test_reports_and_commands_write_json_through_one_function() -> None:
+    package = Path(pytest_regional.__file__).parent
+    sources = [path for folder in ("report", "command_line") for path in (package / folder).rglob("*.py")]
+    assert len(sources) > 20
+    assert [path.name for path in sources if "json.dump" in path.read_text(encoding="utf-8")] == []
 
 
 @pytest.mark.parametrize("lone", ["\ud800", "a\udfffb"])
