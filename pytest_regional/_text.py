@@ -33,3 +33,15 @@ def plural(count: int, noun: str) -> str:
 def printable(text: str) -> str:
     """Return ``text`` with escapes for what a terminal obeys or no encoding has; ends of lines and tabs stay."""
     return "".join(char if char in "\n\t" or char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def encodable(text: str, encoding: str | None) -> str:
+    """Return ``text`` with escapes for the characters that ``encoding``, a terminal's, lacks."""
+    return text.encode(encoding or "utf-8", "backslashreplace").decode(encoding or "utf-8")
+
+
+def shown(value: object, most: int = 60) -> str:
+    """Return what somebody gave, for a message: short, and without what would steer a terminal."""
+    text = str(value)
+    short = text if len(text) <= most else f"{text[:most]}..."
+    return short if short.isprintable() else short.encode("unicode_escape").decode("ascii")

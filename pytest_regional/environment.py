@@ -15,12 +15,16 @@ from pathlib import Path
 import pytest
 
 from pytest_regional import gpus, options
+from pytest_regional._text import shown
 
 #: How xdist workers find the controller's folder; they inherit the environment.
 FOLDER_VARIABLE = "PYTEST_REGIONAL_FOLDER"
 
 #: What names the store of compiled kernels to all processes of the run: `harness.kernel_store.places.VARIABLE`.
 KERNEL_STORE_VARIABLE = "PYTEST_REGIONAL_KERNEL_STORE"
+
+#: What Python, and compilers, ask for the folder of temporary files.
+_TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 
 FOLDER: pytest.StashKey[Path] = pytest.StashKey()
 
@@ -32,12 +36,47 @@ def prepare(config: pytest.Config) -> None:
     if worker and inherited and Path(inherited).is_dir():
         root = Path(inherited)
     else:
-        root = Path(tempfile.mkdtemp(prefix="pytest-regional-"))
+        _set_until_the_end(config, _temporary_folder(config))
+        root = _made()
         config.add_cleanup(lambda: _remove(root))
     folder = root / (worker or "main")
     folder.mkdir(exist_ok=True)
     config.stash[FOLDER] = folder
     _set_until_the_end(config, {**_values(root, folder), **_gpu(config), **_kernel_store(config)})
+
+
+def _temporary_folder(config: pytest.Config) -> dict[str, str]:
+    """Return variables that name the folder for temporary files wherever a process, or a test, goes to work.
+
+    Raises:
+        pytest.UsageError: a variable names no folder that can be written to.
+    """
+    given = {name: os.environ[name] for name in _TEMPORARY if os.environ.get(name)}
+    for name, folder in [*given.items()][:1]:  # Python looks no further
+        if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
+            raise pytest.UsageError(
+                f"{name}={shown(folder, 300)}: no folder that can be written to, and each test needs one for "
+                f"its caches: make it, or set {name} to another"
+            )
+    if tempfile.tempdir is not None and not os.path.isabs(tempfile.tempdir):
+        before, tempfile.tempdir = tempfile.tempdir, os.path.abspath(tempfile.tempdir)
+        config.add_cleanup(lambda: setattr(tempfile, "tempdir", before))
+    return {name: os.path.abspath(folder) for name, folder in given.items() if not os.path.isabs(folder)}
+
+
+def _made() -> Path:
+    """Make the run's folder.
+
+    Raises:
+        pytest.UsageError: there is no place for it.
+    """
+    try:
+        return Path(tempfile.mkdtemp(prefix="pytest-regional-")).absolute()
+    except OSError as error:
+        raise pytest.UsageError(
+            f"no folder can be made for the caches of tests: {error.strerror}: set TMPDIR to a folder that can be "
+            f"written to"
+        ) from error
 
 
 def _remove(root: Path) -> None:

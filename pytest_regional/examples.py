@@ -18,10 +18,11 @@ class ExamplesError(ValueError):
 def database_at(place: str, root: Path) -> Any:
     """Return Hypothesis's database at ``place``: a folder, below ``root`` unless absolute, or a Redis URL.
 
-    A folder is safe for many writers: each example is a file of its own, written beside and renamed.
+    A folder is safe for many writers: each example is a file of its own, written beside and renamed. A server that
+    does not answer within two seconds is left alone for a minute, with one warning, and tests run without it.
 
     Raises:
-        ExamplesError: a package is missing, or the server does not answer; without the password of the URL.
+        ExamplesError: a package is missing, or it is no URL of a server; without its password.
     """
     try:
         from hypothesis.database import DirectoryBasedExampleDatabase
@@ -30,27 +31,40 @@ def database_at(place: str, root: Path) -> Any:
             "examples are kept by Hypothesis, which is not installed: pip install hypothesis"
         ) from error
     if place.startswith(_SERVERS):
-        return _redis(SecretUrl(place))
+        url = SecretUrl(place)
+        if unescaped_in(url):
+            raise ExamplesError(
+                "the URL of the Redis server cannot be understood: write characters such as / ? # [ ] @ of a user or a "
+                "password as %2F %3F %23 %5B %5D %40, and the port as a number"
+            )
+        try:
+            return _shared_examples(url).examples_at(url)
+        except (TypeError, ValueError) as error:
+            raise ExamplesError(f"{url} is no URL of a Redis server: {without_secrets_of(url, str(error))}") from None
     if "://" in place:
         raise ExamplesError(f"{SecretUrl(place)} is neither a folder nor a Redis server: {', '.join(_SERVERS)}")
     return DirectoryBasedExampleDatabase(root / place)
 
 
-def _redis(url: SecretUrl) -> Any:
-    if unescaped_in(url):
-        raise ExamplesError(
-            "the URL of the Redis server cannot be understood: write characters such as / ? # [ ] @ of a user or a "
-            "password as %2F %3F %23 %5B %5D %40, and the port as a number"
-        )
+def check_place(place: str) -> None:
+    """Ask a server that ``place`` names whether it is there; a folder is made when the first example is kept.
+
+    Raises:
+        ExamplesError: a package is missing, or the server does not answer within two seconds.
+    """
+    if not place.startswith(_SERVERS):
+        return
+    shared = _shared_examples(place)
     try:
-        from hypothesis.extra.redis import RedisExampleDatabase
-        from redis import Redis, RedisError
+        shared.require_answer(place)
+    except (OSError, TypeError, ValueError) as error:  # TypeError: a parameter in the URL that redis-py does not know
+        url, said = SecretUrl(place), without_secrets_of(place, str(error))
+        raise ExamplesError(f"{url}: no Redis server answers there: {said}") from None
+
+
+def _shared_examples(url: str) -> Any:
+    try:
+        from pytest_regional import _shared_examples
     except ImportError as error:
         raise ExamplesError(f"{url} needs the package redis: pip install 'pytest-regional[redis]'") from error
-    try:
-        server = Redis.from_url(url)
-        server.ping()
-    except (RedisError, TypeError, ValueError) as error:  # TypeError: a parameter in the URL that it does not know
-        said = without_secrets_of(url, str(error))
-        raise ExamplesError(f"{url}: no Redis server answers there: {said}") from None
-    return RedisExampleDatabase(server, key_prefix=b"pytest-regional:")
+    return _shared_examples

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import tempfile
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -214,10 +215,20 @@ class FuzzTest:
 
     def _made_folder(self) -> Path:
         """Make the folder of findings now: the first finding comes late, and is not to be lost."""
+        __tracebackhide__ = True
+        wrong = ""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
         except OSError as error:
-            pytest.fail(f"--regional-findings: {error}", pytrace=False)
+            wrong = str(error.strerror)
+        if wrong:
+            pytest.fail(
+                f"--regional-findings: {self.folder} cannot be written: {wrong}. What a fuzz test finds is kept there: "
+                f"name another folder with --regional-findings=DIR",
+                pytrace=False,
+            )
         return self.folder
 
     def _judge(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_regional._text import unknown_name
+from pytest_regional._text_files import TextFileError, text_of
 
 if TYPE_CHECKING:
     from pytest_regional.backends.project_file import ProjectFile
@@ -107,10 +108,10 @@ def _names_a_file(pattern: str) -> bool:
 
 def _lines_of(file: Path) -> list[Line]:
     try:
-        text = file.read_text()
-    except OSError as error:
-        raise pytest.UsageError(f"known failures: cannot read {file}: {error.strerror}") from error
-    numbered = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1))
+        text = text_of(file)
+    except TextFileError as error:
+        raise pytest.UsageError(f"known failures: {error}") from error
+    numbered = ((number, line.strip()) for number, line in enumerate(text.split("\n"), 1))
     return [_parse(line, f"{file}:{number}") for number, line in numbered if line and not line.startswith("#")]
 
 

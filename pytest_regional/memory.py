@@ -9,6 +9,10 @@ from pathlib import Path
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
+#: The least that a test takes beyond its process (the first compile of one region, torch 2.13.0: more than 32M), and
+#: more than any machine has.
+LEAST_BYTES, MOST_BYTES = 64 * 2**20, 1024 * 2**40
+
 #: What torch says where an allocation fails; Python itself raises ``MemoryError``.
 _TORCH_SAYS = "can't allocate memory"
 
@@ -17,15 +21,15 @@ def bytes_of(text: str) -> int:
     """Return the number of bytes that ``text`` names: ``4G``, ``500M``, ``1.5g``.
 
     Raises:
-        ValueError: no such number, or none above 0.
+        ValueError: no such number, none above 0, or one that no address reaches.
     """
     found = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
     if found is None:
         raise ValueError(text)
-    number = int(float(found[1]) * _UNITS[found[2].upper()])
-    if number <= 0:
+    number = float(found[1]) * _UNITS[found[2].upper()]
+    if not 1 <= number < 2**63:
         raise ValueError(text)
-    return number
+    return int(number)
 
 
 @contextlib.contextmanager
@@ -58,7 +62,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def _taken() -> int:
-    found = re.search(r"^VmData:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
+    found = re.search(r"^VmData:\s+(\d+) kB", _STATUS.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
     return int(found[1]) * 1024 if found else 0
 
 
@@ -68,4 +72,4 @@ def _add_note(error: BaseException, note: str) -> None:
         error.add_note(note)
 
 
-__all__ = ["bytes_of", "memory_limit"]
+__all__ = ["LEAST_BYTES", "MOST_BYTES", "bytes_of", "memory_limit"]

@@ -61,13 +61,14 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Print the names of backends where that is asked for; nothing is collected then."""
     if not options.list_backends_is_asked(config):
         return None
+    from pytest_regional._text import encodable
     from pytest_regional.backends.project_file import ProjectFileError
     from pytest_regional.listing import lines
 
     named = (config.getoption("regional_backend") or config.getini("regional_backend") or "").split(",")
     try:
         for line in lines([name.strip() for name in named if name.strip()], config.rootpath):
-            print(line)
+            print(encodable(line, sys.stdout.encoding))
     except ProjectFileError as error:
         raise pytest.UsageError(str(error)) from error
     return 0

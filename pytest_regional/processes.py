@@ -24,7 +24,7 @@ class Process(NamedTuple):
 def now() -> int:
     """Return the time in the unit of :attr:`Process.began`."""
     with contextlib.suppress(OSError):
-        seconds = float(Path("/proc/uptime").read_text().split()[0])
+        seconds = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
         return int(seconds * os.sysconf("SC_CLK_TCK"))
     return 0
 
@@ -58,7 +58,7 @@ def end_started_since(began: int) -> list[int]:
 def environment_of(number: int) -> dict[str, str]:
     """Return the environment that a process began with; empty where that cannot be seen."""
     with contextlib.suppress(OSError):
-        text = Path(f"/proc/{number}/environ").read_text(errors="replace")
+        text = Path(f"/proc/{number}/environ").read_text(encoding="utf-8", errors="replace")
         return dict(variable.split("=", 1) for variable in text.split("\0") if "=" in variable)
     return {}
 
@@ -66,7 +66,7 @@ def environment_of(number: int) -> dict[str, str]:
 def catches(number: int, signum: int) -> bool:
     """Say whether a process has a handler for a signal."""
     with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{number}/status").read_text().splitlines():
+        for line in Path(f"/proc/{number}/status").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("SigCgt:"):
                 return bool(int(line.split()[1], 16) >> (signum - 1) & 1)
     return False
@@ -105,7 +105,7 @@ def _processes() -> Iterator[Process]:
 
 def _fields(entry: Path) -> list[str]:
     """Return the fields of proc(5)'s ``stat`` from the state on; the name before it may hold anything."""
-    return (entry / "stat").read_text().rpartition(")")[2].split()
+    return (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 
 def _is_kept(number: int) -> bool:

@@ -15,12 +15,16 @@ from typing import Any
 import pytest
 
 from pytest_regional import gpus
+from pytest_regional._limits import seconds_of
+from pytest_regional._text import shown
 from pytest_regional.fuzz.budget import Budget, BudgetError
 from pytest_regional.options import OFF_REASON, OPTIONS
 
 __all__ = ["OFF_REASON", "OPTIONS", "Settings", "resolve"]
 
 DEFAULT_FINDINGS = "regional-findings"
+#: What crosses to workers of pytest-xdist, and every generator takes.
+MOST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ def resolve(config: pytest.Config) -> Settings:
         seed=_seed(seed, DEFAULT_SEED),
         fuzz=fuzz,
         fuzz_seed=_seed(seed, DEFAULT_SEED) if seed or fuzz.fixed or os.environ.get("CI") else None,
-        findings=_findings(config.rootpath / (_value(config, "regional_findings") or DEFAULT_FINDINGS)),
+        findings=_findings(config),
         examples=_examples(_value(config, "regional_examples"), config),
         known_failures=(config.rootpath / known) if known else None,
         reports=_reports(_value(config, "regional_report"), config),
@@ -181,12 +185,18 @@ def _check_gpus(value: Any) -> None:
 def _memory(value: Any) -> int | None:
     if value in (None, ""):
         return None
-    from pytest_regional.memory import bytes_of
+    from pytest_regional.memory import LEAST_BYTES, MOST_BYTES, bytes_of
 
     try:
-        return bytes_of(str(value))
-    except ValueError as error:
-        raise pytest.UsageError(f"--regional-memory={value}: expected a size above 0, such as 8G or 500M") from error
+        size = bytes_of(str(value))
+    except ValueError:
+        size = 0
+    if not LEAST_BYTES <= size <= MOST_BYTES:
+        raise pytest.UsageError(
+            f"--regional-memory={shown(value)}: expected a size from {LEAST_BYTES // 2**20}M, which the smallest test "
+            f"takes, to {MOST_BYTES // 2**40}T, such as 8G or 500M"
+        )
+    return size
 
 
 def _kernel_store(value: Any) -> Path | None:
@@ -204,41 +214,48 @@ def _timeout(value: Any) -> float | None:
     if value in (None, ""):
         return None
     try:
-        seconds = float(value)
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise pytest.UsageError(f"--regional-timeout={value}: expected a number of seconds above 0, such as 120 or 2.5")
-    return seconds
+        return seconds_of(value)
+    except ValueError as error:
+        raise pytest.UsageError(f"--regional-timeout={shown(value)}: {error}") from error
 
 
 def _seed(value: Any, default: int) -> int:
     if value in (None, ""):
         return default
     try:
-        return int(value)
+        seed = int(value)
     except ValueError:
-        raise pytest.UsageError(f"--regional-seed={value}: expected a whole number") from None
+        seed = -1
+    if not 0 <= seed <= MOST_SEED:
+        raise pytest.UsageError(f"--regional-seed={shown(value)}: expected a whole number from 0 to 2**63 - 1")
+    return seed
 
 
 def _examples(value: Any, config: pytest.Config) -> str | None:
     if value in (None, ""):
         return None
     from pytest_regional._secrets import SecretUrl
-    from pytest_regional.examples import ExamplesError, database_at
+    from pytest_regional.examples import ExamplesError, check_place, database_at
 
     # Tracebacks and dataclasses show it: by its representation, which is masked.
     place = SecretUrl(value) if "://" in value else str(value)
     try:
         database_at(place, config.rootpath)
+        check_place(place)
     except ExamplesError as error:
         raise pytest.UsageError(f"--regional-examples: {error}") from error
     return place
 
 
-def _findings(path: Path) -> Path:
-    """Check that findings can be written: the first one comes late."""
-    _check_folder("--regional-findings", path, path)
+def _findings(config: pytest.Config) -> Path:
+    """Check that findings can be written where that was asked for: the first one comes late.
+
+    Where nobody asked, a fuzz test says it, and runs that find nothing do without.
+    """
+    named = _value(config, "regional_findings")
+    path: Path = config.rootpath / (named or DEFAULT_FINDINGS)
+    if named:
+        _check_folder("--regional-findings", path, path)
     return path
 
 

@@ -43,7 +43,7 @@ def write_when_asked() -> None:
     path = os.environ.get(VARIABLE)
     if path and hasattr(faulthandler, "register"):  # not on Windows
         # faulthandler keeps the file open. Forks write to the same one.
-        faulthandler.register(signal.SIGUSR1, file=open(path, "a"), all_threads=True)  # noqa: SIM115
+        faulthandler.register(signal.SIGUSR1, file=open(path, "a", encoding="utf-8"), all_threads=True)  # noqa: SIM115
 
 
 def of_threads(interrupted: FrameType | None) -> str:
@@ -116,7 +116,7 @@ def _asked(number: int, path: Path, until: float) -> str:
         if now > before and now == size:
             break
         size = now
-    with path.open(errors="replace") as file:
+    with path.open(encoding="utf-8", errors="replace") as file:
         file.seek(before)
         return ordered(file.read())
 

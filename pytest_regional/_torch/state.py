@@ -59,16 +59,30 @@ def inductor_config_is_switch(name: str) -> bool:
     return config_module("torch._inductor.config")._config[name].value_type is bool
 
 
+class LocaleEncodingError(ImportError):
+    """PyTorch does not work with the locale of this process."""
+
+
 @functools.cache
 def import_compilers() -> None:
     """Import Dynamo, AOTAutograd and Inductor without their warnings about torch's own code.
 
     Under ``-W error`` these would fail the test that is the first to compile (``torch.jit.script_method``, 2.13 and
     2.15).
+
+    Raises:
+        LocaleEncodingError: Python takes ASCII for the encoding of text files, with which PyTorch cannot read its own
+            (``torch._inductor.utils.load_template``, 2.13).
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        private_module("torch._inductor.compile_fx")
+        try:
+            private_module("torch._inductor.compile_fx")
+        except UnicodeDecodeError as error:
+            raise LocaleEncodingError(
+                f"PyTorch's Inductor cannot be imported: it reads its own files, which are UTF-8, as "
+                f"{error.encoding}, this locale's encoding. Set PYTHONUTF8=1, or a UTF-8 locale (LC_ALL=C.UTF-8)"
+            ) from error
 
 
 def reset_dynamo() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional._text import unknown_name
+from pytest_regional._text_files import TextFileError, text_of
 
 from .capabilities import Capabilities, Support, UnknownCapabilityError, unsupported
 from .spec import BackendSpec
@@ -60,10 +61,15 @@ class ProjectFile:
         if not path.is_file():
             return ProjectFile(path)
         try:
-            whole = tomllib.loads(path.read_text(encoding="utf-8"))
+            whole = tomllib.loads(text_of(path))
         except tomllib.TOMLDecodeError as error:
             raise ProjectFileError(f"{path}: {error}") from error
-        section = whole.get("tool", {}).get("pytest-regional", {})
+        except TextFileError as error:
+            raise ProjectFileError(str(error)) from error
+        except RecursionError as error:
+            raise ProjectFileError(f"{path}: lists or tables stand too deep in each other") from error
+        tools = whole.get("tool", {})
+        section = tools.get("pytest-regional", {}) if isinstance(tools, dict) else {}
         if not isinstance(section, dict) or not isinstance(section.get("backends", {}), dict):
             raise ProjectFileError(f"{path}: [{SECTION}]: expected a table for each backend")
         unknown = [key for key in section if key != "backends"]

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 
@@ -27,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reports.add_merge(commands)
     new_backend.add_command(commands)
     asked = parser.parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of tests, and texts of failures, hold what a terminal's encoding may lack.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return int(asked.run(asked) or 0)
     except UsageError as error:

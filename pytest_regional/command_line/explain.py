@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pytest_regional._json import dumps
 from pytest_regional.command_line.targets import UsageError, find
 
 _HELP = "print the passes, regions and partitions of a model"
@@ -54,7 +54,7 @@ def run(asked: argparse.Namespace) -> None:
         passes = [one for one in passes if not getattr(one, "terminal", False)]
     model, args, kwargs = made_by(find(asked.target), asked.target)
     explanation = _explained(asked, model, args, kwargs, passes)
-    print(json.dumps(explanation.as_dict(), indent=2) if asked.json else explanation)
+    print(dumps(explanation.as_dict(), indent=2) if asked.json else explanation)
 
 
 def made_by(factory: Any, target: str) -> tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]:

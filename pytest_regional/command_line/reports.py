@@ -22,7 +22,8 @@ def add_compare(commands: Any) -> None:
     parser = commands.add_parser(
         "compare",
         help=_COMPARE,
-        description=f"{_COMPARE.capitalize()}. Exit status 1: a test ends badly that did not; 2: an unreadable file.",
+        description=f"{_COMPARE.capitalize()}. Exit status 1: a test ends badly that did not; 2: a file that cannot be "
+        "read, that is no report, or that holds no test where the earlier one does.",
     )
     parser.add_argument("old", metavar="OLD.json", type=Path, help="report of the earlier run")
     parser.add_argument("new", metavar="NEW.json", type=Path, help="report of the later run")
@@ -55,6 +56,8 @@ def _compare(asked: argparse.Namespace) -> int:
     if not asked.slower > 1:
         raise UsageError(f"--slower={asked.slower:g}: expected a number above 1, such as 1.5 or 2.")
     old, new = _read([asked.old, asked.new])
+    if old.tests and not new.tests:
+        raise UsageError(f"{asked.new} holds no test, and {asked.old} {plural(len(old.tests), 'test')}: nothing ran.")
     found = compared(old, new, ratio=asked.slower)
     lines = list(found.lines())
     print("\n".join(lines) if lines else f"no difference in {plural(len(new.tests), 'test')}")

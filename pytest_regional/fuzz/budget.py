@@ -6,7 +6,12 @@ import re
 import time
 from dataclasses import dataclass
 
+from pytest_regional import _limits
+from pytest_regional._text import shown
+
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+#: More than a machine judges in its life.
+MOST_EXAMPLES = 1_000_000_000
 
 
 class BudgetError(ValueError):
@@ -37,16 +42,18 @@ class Budget:
         cleaned = text.strip().lower()
         if cleaned in PROFILES:
             return PROFILES[cleaned]
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", cleaned)
-        whole = match is not None and (bool(match[2]) or "." not in match[1])
-        if match is None or not whole or float(match[1]) <= 0:
-            raise BudgetError(
-                f"{text!r} is no budget: give a number of programs (500), a time (30s, 10m, 2h), "
-                f"or a profile ({', '.join(PROFILES)})"
-            )
+        match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([smh]?)", cleaned)
+        if match is None or ("." in match[1] and not match[2]):
+            raise _no_budget(text)
+        number = float(match[1])
         if match[2]:
-            return cls(seconds=float(match[1]) * _UNITS[match[2]])
-        return cls(examples=int(match[1]))
+            seconds = number * _UNITS[match[2]]
+            if not _limits.LEAST_SECONDS <= seconds <= _limits.MOST_SECONDS:
+                raise _no_budget(text)
+            return cls(seconds=seconds)
+        if not 1 <= number <= MOST_EXAMPLES:
+            raise _no_budget(text)
+        return cls(examples=int(number))
 
     def share(self, number: int, shards: int) -> Budget:
         """Return the part of shard ``number`` of ``shards`` that run at the same time."""
@@ -71,6 +78,16 @@ class Budget:
 
 #: Budgets by name: what a pull request can wait for, and what a night has time for.
 PROFILES = {"ci": Budget(examples=25, fixed=True), "nightly": Budget(seconds=1800.0)}
+
+
+_EXPECTED = (
+    f"give a number of programs (500), a time (30s, 10m, 2h), or a profile ({', '.join(PROFILES)}); "
+    f"from 1 to {MOST_EXAMPLES} programs, from {_limits.LEAST_SECONDS:g}s to a year"
+)
+
+
+def _no_budget(text: str) -> BudgetError:
+    return BudgetError(f"{shown(text)!r} is no budget: {_EXPECTED}")
 
 
 #: What comes last in a budget of time may still take so long: a finding that is not made small is hard to read.

@@ -110,7 +110,7 @@ def program_in(field: Field) -> Program:
 
 def save(program: Program, path: Path) -> None:
     """Write ``program`` to ``path``."""
-    path.write_text(json.dumps(to_data(program), indent=1) + "\n")
+    path.write_text(json.dumps(to_data(program), indent=1) + "\n", encoding="utf-8")
 
 
 def load(path: Path) -> Program:

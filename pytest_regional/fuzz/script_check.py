@@ -37,4 +37,12 @@ def run_script(script: Path, environment: Mapping[str, str], seconds: float) -> 
         subprocess.TimeoutExpired: it did not end in ``seconds``.
     """
     command = [sys.executable, str(script)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
+    return subprocess.run(
+        command,
+        env={**environment, "PYTHONIOENCODING": "utf-8:backslashreplace"},
+        capture_output=True,
+        encoding="utf-8",
+        errors="backslashreplace",
+        timeout=seconds,
+        check=False,
+    )

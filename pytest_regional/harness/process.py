@@ -81,7 +81,8 @@ def call_in_new_process(job: Job, timeout: float | None) -> tuple[ProcessResult,
         pytest.skip.Exception: the call skipped there.
     """
     with tempfile.TemporaryDirectory(prefix="pytest-regional-process-") as folder:
-        request, answer = Path(folder, "request"), Path(folder, "answer")
+        # The call may go to another working folder.
+        request, answer = Path(folder, "request").absolute(), Path(folder, "answer").absolute()
         request.write_bytes(pickle.dumps(job))
         output = _run_child(request, answer, timeout)
         if not answer.exists():
@@ -115,7 +116,13 @@ def run_interpreter(
     """
     command = [sys.executable, "-m", module, *arguments]
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        # What it prints is read as this, whatever the locale.
+        env={**environment, "PYTHONIOENCODING": "utf-8:backslashreplace"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="backslashreplace",
     ) as process:
         try:
             printed, _ = process.communicate(timeout=timeout)

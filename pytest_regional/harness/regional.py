@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_regional._limits import seconds_of
+from pytest_regional._text import shown
 from pytest_regional._torch.guard_latency import guards_untimed
 from pytest_regional._torch.logs import structured_trace_off
 from pytest_regional._torch.state import import_compilers
@@ -274,7 +276,10 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         Raises:
             NewProcessError: the call raised or died there, or took longer than ``timeout`` seconds.
             TypeError: the function or its arguments cannot cross to another process.
+            ValueError: ``timeout`` is no number of seconds that can be waited for.
         """
+        if timeout is not None:
+            timeout = _seconds(timeout)
         result, compiled = call_in_new_process(job_for(function, arguments, self._for_new_process()), timeout)
         # What was compiled or loaded there was compiled or loaded by this test.
         self.observer.called_compiled_region |= compiled
@@ -323,6 +328,13 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         check_not_vacuous(self)
 
 
+def _seconds(timeout: object) -> float:
+    try:
+        return seconds_of(timeout)
+    except ValueError as error:
+        raise ValueError(f"in_new_process: timeout={shown(timeout)}: {error}, or None") from error
+
+
 def seed_for(test_id: str, seed: int = DEFAULT_SEED) -> int:
     """Return a seed that depends on ``seed`` and the test's id alone: the same in any order and on any worker."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{test_id}".encode()).digest()[:4], "big")
@@ -353,7 +365,7 @@ def harness(
     resolved = registry.resolve(spec) if isinstance(spec, str) else spec
     with contextlib.ExitStack() as stack:
         if folder is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pytest-regional-")))
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pytest-regional-"))).absolute()
         regional = Regional(resolved, device, folder, seed, options or CompileOptions())
         stack.enter_context(structured_trace_off())
         import_compilers()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from pytest_regional._json import dumps
+from pytest_regional._text import unknown_name
 from pytest_regional.report.facts import Facts
+from pytest_regional.report.reading import ReportError, check_run, read_json
 
 #: Raised when the meaning of a report changes.
 VERSION = 1
@@ -27,10 +29,6 @@ OUTCOMES = (
 
 #: Endings that make a run fail.
 BAD = frozenset({"crashed", "not finished", "error", "failed", "unexpected pass"})
-
-
-class ReportError(ValueError):
-    """A report file that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -59,45 +57,33 @@ class RunReport:
     def write(self, path: Path) -> None:
         """Write it to ``path``, whose folder is made."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        path.write_text(dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
 
     @staticmethod
     def read(path: Path) -> RunReport:
         """Return the report in ``path``.
 
         Raises:
-            ReportError: no file, no report, or one of a format that this version does not know; says which.
+            ReportError: no file, no report, or one of a format that this version does not know; says which, and where
+                in the file.
         """
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ReportError(f"{path} cannot be read: {error.strerror}") from error
-        except ValueError as error:
-            raise ReportError(f"{path} is not JSON: {error}") from error
+        data = read_json(path)
         if not isinstance(data, dict) or not isinstance(data.get("tests"), list):
             raise ReportError(f"{path} is no report: --regional-report=FILE.json writes one")
         if data.pop("version", None) != VERSION:
             raise ReportError(f"{path} has a format that this version does not know: it reads version {VERSION}")
-        flaw = next((flaw for flaw in map(_flaw_of, data["tests"]) if flaw), "")
-        if flaw:
-            raise ReportError(f"{path} is no report: {flaw}")
-        try:
-            return RunReport(**data)
-        except TypeError as error:
-            raise ReportError(f"{path} is no report: {error}") from error
+        check_run(data, OUTCOMES, path)
+        defaults = {one.name: one.default for one in fields(RunReport) if one.init}
+        for name, value in data.items():
+            if name not in defaults:
+                raise ReportError(f"{path} is no report: {unknown_name('key', name, defaults)}")
+            if defaults[name] is not MISSING and type(value) is not type(defaults[name]):
+                raise ReportError(f"{path} is no report: {name} is no {type(defaults[name]).__name__}")
+        return RunReport(**data)
 
     def by_test(self) -> dict[tuple[str, str, str], Facts]:
         """Return the facts by test, backend and device."""
         return {key_of(fact): fact for fact in self.tests}
-
-
-def _flaw_of(test: Any) -> str:
-    if not isinstance(test, dict):
-        return f"a test is {test!r}"
-    missing = Facts.__required_keys__ - test.keys()
-    if missing:
-        return f"a test lacks {', '.join(sorted(missing))}"
-    return "" if test["outcome"] in OUTCOMES else f"a test ended {test['outcome']!r}, which is none of the endings"
 
 
 def key_of(fact: Facts) -> tuple[str, str, str]:

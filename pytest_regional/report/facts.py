@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
+from pytest_regional._json import LARGEST, dumps
 from pytest_regional.fuzzing import FUZZ
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str
     """Return the facts of ``item``."""
     reports = regional.parity_reports if regional else []
     # JSON has no infinity, which is how far off a NaN is.
-    ratios = [min(report.worst_ratio, 1e300) for report in reports]
+    ratios = [report.worst_ratio if report.worst_ratio <= LARGEST else LARGEST for report in reports]
     return {
         "version": 1,
         "test": item.nodeid,
@@ -86,7 +87,7 @@ def plain(known: dict[str, Any]) -> dict[str, Any]:
     Raises:
         TypeError: something else is in it.
     """
-    data: dict[str, Any] = json.loads(json.dumps(known))
+    data: dict[str, Any] = json.loads(dumps(known))
     return data
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from pytest_regional._json import dumps
 from pytest_regional._text import plural
 from pytest_regional.fuzz.budget import duration
 
@@ -57,7 +58,7 @@ class ProgressNote:
         found = plural(len(result.findings), "new finding")
         text = f"{self._name} {spent} in {passed}, {found}"
         beside = self._path.with_suffix(".new")
-        beside.write_text(json.dumps({"text": text}))
+        beside.write_text(dumps({"text": text}), encoding="utf-8")
         beside.replace(self._path)
 
     def close(self) -> None:
@@ -84,7 +85,7 @@ class RunningNote:
     @contextlib.contextmanager
     def about(self, test: str) -> Iterator[None]:
         """Note that ``test`` runs, for as long as it does."""
-        self._path.write_text(json.dumps({"test": test, "began": time.time()}))
+        self._path.write_text(dumps({"test": test, "began": time.time()}), encoding="utf-8")
         try:
             yield
         finally:
@@ -144,7 +145,7 @@ class ProgressLines:
 def _standard_output() -> TextIO:
     """Return standard output as it is now, whatever is done to its file descriptor later."""
     try:
-        return os.fdopen(os.dup(sys.stdout.fileno()), "w")
+        return os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding=sys.stdout.encoding, errors="backslashreplace")
     except (OSError, ValueError):
         return sys.stdout  # none that has a file: a test of pytest in pytest
 
@@ -173,4 +174,4 @@ def _notes(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
     for path in sorted(folder.glob(f"{kind}-*.json")):
         # It ends, or begins, just now.
         with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
-            yield json.loads(path.read_text())
+            yield json.loads(path.read_text(encoding="utf-8"))

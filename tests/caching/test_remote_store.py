@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pytest_regional._server_link import Patience
 from pytest_regional._torch import remote_cache as private
 from pytest_regional.reference.caching import envelope, errors, remote
 from pytest_regional.reference.caching.entries import KIND
@@ -35,6 +36,8 @@ class Server:
     def put(self, name: str, data: bytes) -> None:
         self.questions += 1
         self.values[name] = data
+
+    def give_up(self) -> None: ...
 
 
 @pytest.fixture(autouse=True)
@@ -231,7 +234,7 @@ def test_a_failing_server_leaves_the_local_store(tmp_path: Path) -> None:
 
 def test_what_is_no_fault_of_the_server_is_not_hidden(store: RemoteStore) -> None:
     with pytest.raises(ZeroDivisionError):
-        store.link.ask(lambda server: 1 / 0)
+        store.link.ask(lambda server: 1 / 0, Patience(10.0))
 
 
 @pytest.mark.usefixtures("quiet")

@@ -63,4 +63,4 @@ def test_sizes(text, number):
 def test_a_wrong_value_is_a_usage_error(downstream, value, backend):
     result = downstream(SOURCE, *backend, f"--regional-memory={value}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--regional-memory=*expected a size above 0, such as 8G or 500M*"])
+    result.stderr.fnmatch_lines(["*--regional-memory=*expected a size from 64M*to 1024T, such as 8G or 500M*"])

@@ -126,4 +126,4 @@ def test_a_property_test_ends_too_and_says_what_had_failed(downstream):
 def test_a_wrong_value_is_a_usage_error(downstream, value):
     result = downstream(HANG, "--regional-backend=aot_eager", f"--regional-timeout={value}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*expected a number of seconds above 0*"])
+    result.stderr.fnmatch_lines(["*expected a number of seconds from 0.1 to 31536000 (a year)*"])

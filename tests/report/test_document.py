@@ -35,6 +35,11 @@ def report(*tests, torch="2.13.0", created="2026-01-01T00:00:00+00:00", **about)
     return RunReport(created, {"torch": torch}, {"cores": 2}, {"seed": 1}, list(tests), **about)
 
 
+def whole(*tests, **more):
+    about = {"created": "", "versions": {}, "machine": {}, "options": {}}
+    return json.dumps({"version": 1, "tests": tests, **about, **more})
+
+
 def test_what_is_written_is_read(tmp_path):
     written = report(fact("a", region_compiles=2), fact("b", "failed"), lost_workers=1)
     path = tmp_path / "new" / "report.json"
@@ -49,12 +54,16 @@ def test_what_is_written_is_read(tmp_path):
         (None, "cannot be read: No such file"),
         ("{", "is not JSON"),
         ("[]", "is no report"),
+        ("", "is empty: the run that should have written it ended before"),
         ('{"version": 1}', "is no report"),
         ('{"version": 2, "tests": []}', "a format that this version does not know"),
-        ('{"version": 1, "tests": [], "other": 1}', "is no report"),
-        ('{"version": 1, "tests": [1]}', "a test is 1"),
-        ('{"version": 1, "tests": [{}]}', "a test lacks backend, causes, "),
-        (json.dumps({"version": 1, "tests": [fact("a", "well")]}), "a test ended 'well'"),
+        ('{"version": 1, "tests": []}', "the whole lacks created, machine, options, versions"),
+        (whole(other=1), "unknown key 'other'"),
+        (whole(1), r"tests\[0\] is 1, expected a table"),
+        (whole({}), r"tests\[0\] lacks backend, causes, "),
+        (whole(fact("a", "well")), r"tests\[0\].outcome is 'well', expected one of the endings"),
+        (whole(fact("a", cache_hits=1.5)), r"tests\[0\].counters.cache_hits is 1.5, expected a whole number"),
+        (whole(fact("a"), fact("a", "failed")), r"tests\[1\] stands there twice: 'a'"),
     ],
 )
 def test_what_is_no_report_is_said(tmp_path, text, said):

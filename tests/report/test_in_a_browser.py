@@ -327,3 +327,30 @@ def test_a_backend_without_regions_is_not_said_to_leave_graphs_eager(browser, tm
     key = test.find_element(By.CSS_SELECTOR, "ul.key").text
     assert "handed to the backend as one graph: 3 nodes" in key
     assert "eager" not in key
+
+
+def test_a_script_that_ran_says_nothing(browser, page):
+    assert not opened(browser, page).find_element(By.ID, "script-state").is_displayed()
+
+
+@pytest.mark.parametrize(
+    ("broken", "by", "said"),
+    [
+        ('id="data">[', 'id="data">[NaN,', "failed, and what it draws is missing: Uncaught SyntaxError"),
+        ('"use strict";', '"use strict"; }', "has not run"),
+        ("state.hidden = true;", "throw new Error('so late');", "missing: Uncaught Error: so late"),
+        ("details.left_out[kind]", "details.nothing[kind]", "missing: Uncaught TypeError"),
+    ],
+)
+def test_a_script_that_fails_says_so(browser, page, tmp_path, broken, by, said):
+    text = page.read_text(encoding="utf-8")
+    assert broken in text
+    (tmp_path / "broken.html").write_text(text.replace(broken, by), encoding="utf-8")
+    opened(browser, tmp_path / "broken.html")
+    for test in browser.find_elements(By.CSS_SELECTOR, "#list > li")[:5]:
+        click(browser, test.find_element(By.TAG_NAME, "summary"))
+    state = browser.find_element(By.ID, "script-state")
+    assert state.is_displayed()
+    complaints(browser)  # they are meant to be there
+    assert said in state.text
+    assert "The results are complete" in state.text

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from pytest_regional.report import page
 from pytest_regional.report.document import OUTCOMES
 from pytest_regional.report.files import ENDINGS, write_report, wrong_name
 from pytest_regional.report.page import html_of
@@ -97,11 +98,11 @@ class Seen(HTMLParser):
 
 
 def test_nothing_comes_from_elsewhere():
-    page = html_of(sample())
-    seen = Seen(page)
+    text = html_of(sample())
+    seen = Seen(text)
     addresses = [a.get("src") or a.get("href") for _, a in seen.tags if a.get("src") or a.get("href")]
     assert addresses == ["data:,", "#tests"]
-    assert not re.search(r"url\((?!#)|@import|fetch\(|XMLHttpRequest", page)
+    assert not re.search(r"url\((?!#)|@import|fetch\(|XMLHttpRequest", text)
 
 
 def test_texts_stay_texts():
@@ -189,3 +190,46 @@ def test_large_graphs_are_boxes_and_nothing_is_cut(size, boxed):
     (graph,) = drawn_graphs([node(f"n{i}", "aten.sin.default", [i - 1] if i else []) for i in range(size)])
     assert len(graph["nodes"]) == size
     assert (graph["boxes"] is not None, graph["places"] is None) == (boxed, boxed)
+
+
+def test_a_page_that_would_be_too_large_says_what_is_not_in_it(monkeypatch):
+    monkeypatch.setattr(page, "MOST_DATA", 12_000)
+    monkeypatch.setattr(page, "MOST_FAILURES", 50)
+    tests = [{**fact(f"t.py::{i:03}", "failed"), "details": DETAILS, "failure": f"E   {i} failed"} for i in range(60)]
+    text = html_of(report(*tests))
+    seen = Seen(text)
+    data = json.loads(seen.scripts[0])
+    bare = [test for test in data if test.get("bare")]
+    assert 0 < len(bare) < len(tests) == len(data)
+    assert [test["test"] for test in data] == [test["test"] for test in tests]
+    assert f"findings of {len(bare)} of 60 tests are not in this page" in text
+    assert "--regional-report=FILE.json" in text
+    assert len(seen.scripts[0]) < 12_000 + 200 * len(bare)
+    told = text.count('aria-label="What went wrong">E   ')
+    assert 0 < told < 10
+    assert text.count("Not in this page, which would be too large") == 60 - told
+
+
+def test_a_page_of_ordinary_size_says_nothing_of_that():
+    assert 'id="bare"' not in html_of(sample())
+
+
+def test_the_page_has_no_numbers_that_browsers_refuse():
+    numbers = [float("nan"), float("inf"), float("-inf")]
+    errors = [{"where": str(n), "candidate": n, "eager": None, "allowed": 1.0} for n in numbers]
+    seen = Seen(
+        html_of(report({**fact("t.py::a"), "details": {**DETAILS, "errors": errors}, "worst_parity": numbers[1]}))
+    )
+
+    def refuse(name):
+        raise AssertionError(name)
+
+    (test,) = json.loads(seen.scripts[0], parse_constant=refuse)
+    assert [one["candidate"] for one in test["details"]["errors"]] == [None, 1e300, -1e300]
+
+
+def test_the_page_says_that_its_script_has_not_run_until_it_has():
+    seen = Seen(html_of(sample()))
+    (said,) = [attributes for attributes in seen.of("p") if attributes.get("id") == "script-state"]
+    assert "hidden" not in said
+    assert seen.scripts[1].rstrip().endswith("state.hidden = true;")

@@ -26,7 +26,7 @@ def main() -> None:
     for number, line in enumerate(sys.stdin):
         request = json.loads(line)
         path = folder / f"kernel_{number}.py"
-        path.write_text(request["source"])
+        path.write_text(request["source"], encoding="utf-8")
         for answer in _compiled(request, path):
             _answer(answers, answer)
         _answer(answers, {"end": True})
@@ -34,7 +34,7 @@ def main() -> None:
 
 def _own_output() -> IO[str]:
     """Return standard output, and send what compilers print elsewhere."""
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers
 

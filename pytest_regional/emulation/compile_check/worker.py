@@ -80,7 +80,7 @@ class Worker:
             return
         self.close()
         self._folder = tempfile.TemporaryDirectory(prefix="pytest-regional-kernels-")
-        self._printed = open(Path(self._folder.name, "printed"), "w+", errors="replace")  # noqa: SIM115 - closed with the child
+        self._printed = open(Path(self._folder.name, "printed"), "w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed with the child
         self._process = subprocess.Popen(
             self._command,
             env=_environment(Path(self._folder.name)),

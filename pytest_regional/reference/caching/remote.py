@@ -13,29 +13,28 @@ was lost is compiled, and saved, once more.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol, TypeVar
+from typing import Protocol
 
+from pytest_regional._redis import printable
 from pytest_regional._secrets import address_of, unescaped_in, without_secrets_of
+from pytest_regional._server_link import PAUSE_SECONDS, Patience, Server, ServerLink
 from pytest_regional._torch import remote_cache as private
 from pytest_regional.reference.caching.entries import KIND, require_key
 from pytest_regional.reference.caching.envelope import seal, unseal
 from pytest_regional.reference.caching.errors import ArtifactError, warn_once
 from pytest_regional.reference.caching.signatures import sign, verified
 
+#: What one lookup may wait for the server in all, and one save.
 TIMEOUT_SECONDS = 2.0
-PAUSE_SECONDS = 60.0
 PLACES = 8
 URL = "TORCHINDUCTOR_REDIS_URL"
 SECRET = "PYTEST_REGIONAL_CACHE_SECRET"
 UNAUTHENTICATED = "PYTEST_REGIONAL_CACHE_UNAUTHENTICATED"
 
-_T = TypeVar("_T")
 
-
-class BytesByName(Protocol):
+class BytesByName(Server, Protocol):
     """What a remote cache can do."""
 
     def get(self, name: str) -> bytes | None:
@@ -45,8 +44,8 @@ class BytesByName(Protocol):
         """Store ``data`` as ``name``."""
 
 
-class Link:
-    """The way to one server. After a failure it is not used for a minute, so that a compile waits for it once.
+class Link(ServerLink[BytesByName]):
+    """The way to one server; one warning says when it is not used.
 
     Args:
         address: for messages.
@@ -57,37 +56,15 @@ class Link:
     def __init__(
         self, address: str, connect: Callable[[], BytesByName], errors: tuple[type[Exception], ...] = (OSError,)
     ) -> None:
+        super().__init__(connect, errors, self._warn)
         self.address = address
-        self._connect = connect
-        self._errors = errors
-        self._connection: BytesByName | None = None
-        self._paused_until = 0.0
-        self._lock = threading.Lock()
 
-    def ask(self, question: Callable[[BytesByName], _T]) -> _T | None:
-        """Return the answer, or ``None`` while the server cannot be asked; one warning says so."""
-        if time.monotonic() < self._paused_until:
-            return None
-        try:
-            return question(self._connected())
-        except self._errors as error:
-            self._pause(error)
-            return None
-
-    def _connected(self) -> BytesByName:
-        with self._lock:
-            if self._connection is None:
-                self._connection = self._connect()
-            return self._connection
-
-    def _pause(self, error: Exception) -> None:
-        with self._lock:
-            self._connection = None
-            self._paused_until = time.monotonic() + PAUSE_SECONDS
+    def _warn(self, error: Exception) -> None:
+        why = f"{type(error).__name__}: {printable(without_secrets_of(os.environ.get(URL, ''), str(error)))}"
         warn_once(
             f"The shared cache at {self.address} is not used for {PAUSE_SECONDS:.0f} s; results are kept here only. "
-            f"{type(error).__name__}: {without_secrets_of(os.environ.get(URL, ''), str(error))}. "
-            f"Is the server running, and reachable from here?",
+            f"{why}. Is a Redis server running there, and does it answer within {TIMEOUT_SECONDS:g} s? Where it is, "
+            f"TORCHINDUCTOR_REDIS_HOST and TORCHINDUCTOR_REDIS_PORT say, or TORCHINDUCTOR_REDIS_URL.",
             about=f"link {self.address}",
         )
 
@@ -95,7 +72,8 @@ class Link:
 class RemoteStore:
     """Entries on a server, each signed with ``secret`` (an empty one signs nothing and trusts everybody).
 
-    Nothing that happens here stops a compile: an entry that cannot be used is a miss with one warning.
+    Nothing that happens here stops a compile: an entry that cannot be used is a miss with one warning. A lookup waits
+    for the server for :data:`TIMEOUT_SECONDS` in all, however often it asks, and so does a save.
     """
 
     def __init__(self, link: Link, secret: bytes) -> None:
@@ -105,8 +83,9 @@ class RemoteStore:
     def candidates(self, key: str) -> Iterator[bytes]:
         """Yield the payloads saved under ``key``."""
         require_key(key)
+        patience = Patience(TIMEOUT_SECONDS)
         for place in range(PLACES):
-            value = self._get(key, place)
+            value = self._get(key, place, patience)
             if value is None:
                 return
             payload = self._payload(key, place, value)
@@ -116,20 +95,21 @@ class RemoteStore:
     def save(self, key: str, payload: bytes) -> bool:
         """Keep ``payload`` under ``key`` and say whether that was possible."""
         require_key(key)
-        place = self._place(key, payload)
+        patience = Patience(TIMEOUT_SECONDS)
+        place = self._place(key, payload, patience)
         signed = sign(seal(payload, kind=KIND, key=key), key=key, secret=self._secret)
-        return self.link.ask(lambda server: _put(server, _name(key, place), signed)) is True
+        return self.link.ask(lambda server: _put(server, _name(key, place), signed), patience) is True
 
-    def _place(self, key: str, payload: bytes) -> int:
+    def _place(self, key: str, payload: bytes, patience: Patience) -> int:
         for place in range(PLACES):
-            value = self._get(key, place)
+            value = self._get(key, place, patience)
             if value is None or self._payload(key, place, value) in (None, payload):
                 return place
         # All are taken: one has to go, and it is another one each time.
         return time.monotonic_ns() % PLACES
 
-    def _get(self, key: str, place: int) -> bytes | None:
-        return self.link.ask(lambda server: server.get(_name(key, place)))
+    def _get(self, key: str, place: int, patience: Patience) -> bytes | None:
+        return self.link.ask(lambda server: server.get(_name(key, place)), patience)
 
     def _payload(self, key: str, place: int, value: bytes) -> bytes | None:
         where = f"The entry {_name(key, place)} at {self.link.address}"
@@ -137,7 +117,8 @@ class RemoteStore:
             sealed = verified(value, key=key, secret=self._secret, where=where)
             return unseal(sealed, kind=KIND, key=key, where=where)
         except ArtifactError as error:
-            warn_once(f"{error} It is not used.", about=f"{type(error).__name__} {where}")
+            # A server can hold any number of such entries: of each kind one is named.
+            warn_once(f"{error} It is not used.", about=f"{type(error).__name__} {self.link.address}")
             return None
 
 
@@ -158,7 +139,7 @@ def open_remote_store(environment: Mapping[str, str] = os.environ) -> RemoteStor
             "The shared cache is not used: the package redis is missing. Run: pip install 'pytest-regional[redis]'"
         )
         return None
-    return RemoteStore(_link(address(environment)), secret.encode())
+    return RemoteStore(_link(address(environment)), os.fsencode(secret))
 
 
 def is_wanted(environment: Mapping[str, str]) -> bool:
@@ -175,9 +156,9 @@ def address(environment: Mapping[str, str]) -> str:
     if unescaped_in(url):
         return f"the address in {URL}, of whose user or password some character has to be escaped (/ as %2F),"
     if "://" in url:
-        return address_of(url)
+        return printable(address_of(url))
     host, port = environment.get("TORCHINDUCTOR_REDIS_HOST", "localhost"), environment.get("TORCHINDUCTOR_REDIS_PORT")
-    return f"{host}:{port or 6379}"
+    return printable(f"{host}:{port or 6379}")
 
 
 _links: dict[str, Link] = {}
@@ -186,14 +167,16 @@ _links: dict[str, Link] = {}
 def _link(address: str) -> Link:
     """Return this process's one link to ``address``: connections are reused, failures remembered."""
     if address not in _links:
-        # TypeError: a parameter in the URL that redis-py does not know.
-        errors = (*private.remote_errors(), TypeError, ValueError)
-        _links[address] = Link(address, lambda: private.RemoteBytes(TIMEOUT_SECONDS), errors)
+        _links[address] = Link(
+            address, lambda: private.RemoteBytes(TIMEOUT_SECONDS), (*private.remote_errors(), TypeError)
+        )
     return _links[address]
 
 
 def forget_failures() -> None:
     """Try every server again at the next question, as a new process would."""
+    for link in _links.values():
+        link.close()
     _links.clear()
 
 

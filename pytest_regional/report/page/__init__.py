@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_regional._json import dumps
 from pytest_regional.report.document import BAD, OUTCOMES, RunReport
 from pytest_regional.report.facts import Facts
 from pytest_regional.report.page.boxes import MOST_NODES, boxes_of
 from pytest_regional.report.page.layout import positions
 
 _FOLDER = Path(__file__).parent
+
+#: Characters of what is drawn, and of failures, that a page holds: a browser opens a few hundred megabytes late or not
+#: at all, and a telephone less. The worst endings come first.
+MOST_DATA, MOST_FAILURES = 32_000_000, 8_000_000
+_NOT_HERE = "Not in this page, which would be too large. It is in the JSON report: --regional-report=FILE.json"
 
 #: As on the terminal: what went well first.
 _ORDER = ("passed", *(outcome for outcome in OUTCOMES if outcome != "passed"))
@@ -33,6 +38,7 @@ def html_of(report: RunReport) -> str:
         loader=jinja2.FileSystemLoader(_FOLDER), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
     tests = sorted(report.tests, key=lambda fact: (OUTCOMES.index(fact["outcome"]), fact["test"]))
+    data, bare = _embedded(tests)
     return environment.get_template("report.html.j2").render(
         report=report,
         tests=tests,
@@ -43,7 +49,9 @@ def html_of(report: RunReport) -> str:
         is_bad=BAD.__contains__,
         style=(_FOLDER / "report.css").read_text(encoding="utf-8"),
         script=(_FOLDER / "report.js").read_text(encoding="utf-8"),
-        data=_embedded([_drawn(fact) for fact in tests]),
+        failures=_failures(tests),
+        data=data,
+        bare=bare,
     )
 
 
@@ -92,9 +100,34 @@ def _layout(nodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"places": positions(nodes), "boxes": None}
 
 
-def _embedded(data: Any) -> str:
-    """Return ``data`` as JSON that can stand inside a script element whatever texts are in it."""
-    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
+def _failures(tests: Sequence[Facts]) -> list[str]:
+    """Return what each test says of its failure, until that is more than a page can hold."""
+    left, texts = MOST_FAILURES, []
+    for fact in tests:
+        left -= len(fact["failure"])
+        texts.append(fact["failure"] if left >= 0 or not fact["failure"] else _NOT_HERE)
+    return texts
+
+
+def _embedded(tests: Sequence[Facts]) -> tuple[str, int]:
+    """Return what the script draws, and of how many tests that is nothing as the page would get too large.
+
+    It is JSON that can stand inside a script element whatever texts are in it.
+    """
+    left, parts, bare = MOST_DATA, [], 0
+    for fact in tests:
+        part = _json(_drawn(fact)) if left > 0 else None
+        if part is None or len(part) > left:
+            bare += 1
+            part = _json({"test": fact["test"], "outcome": fact["outcome"], "bare": True})
+        else:
+            left -= len(part)
+        parts.append(part)
+    return f"[{','.join(parts)}]", bare
+
+
+def _json(data: Any) -> str:
+    return dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
 
 
 __all__ = ["column_of", "html_of", "write"]

@@ -1,6 +1,13 @@
 "use strict";
 // Draws what the page's data holds of a test when that test is opened, and chooses which tests are shown.
 
+// The page says that its script has not run until it has, to its end.
+const state = document.getElementById("script-state");
+window.addEventListener("error", (event) => {
+  state.hidden = false;
+  state.textContent = `The script of this page failed, and what it draws is missing: ${event.message}. The results are complete; the JSON report (--regional-report=FILE.json) holds the rest.`;
+});
+
 const tests = JSON.parse(document.getElementById("data").textContent);
 const SVG = "http://www.w3.org/2000/svg";
 // The palette of Okabe and Ito (2008), which readers with any colour vision can tell apart.
@@ -81,7 +88,7 @@ function show(test, place, id) {
     ["Findings", test.fuzz ? test.fuzz.findings : [], findingsOf, "findings"],
   ].filter(([, data]) => data.length);
   if (!tabs.length) {
-    place.append(make("p", { class: "note" }, "It compiled nothing, or ended before that was told."));
+    place.append(make("p", { class: "note" }, test.bare ? "What it compiled is not in this page, which would be too large. It is in the JSON report." : "It compiled nothing, or ended before that was told."));
     return;
   }
   const list = make("div", { role: "tablist", "aria-label": "What was seen" });
@@ -410,3 +417,5 @@ function findingsOf(findings) {
   }
   return all;
 }
+
+state.hidden = true;

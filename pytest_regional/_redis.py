@@ -1,0 +1,151 @@
+"""A client of a Redis server that is not trusted: its replies are checked, its connections can be ended at any time."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pytest_regional._server_link import ServerError, ServerTimeoutError, UnexpectedReplyError
+
+#: What of a client's settings says where its server is, and who asks. All that begins with ``ssl_`` is kept as well.
+_KEPT = frozenset({"host", "port", "path", "db", "username", "password", "client_name"})
+#: Characters of what a server says that are shown.
+_SHOWN = 400
+
+_T = TypeVar("_T")
+
+
+class UntrustedRedis:
+    """A client of the server that another client was made for.
+
+    It speaks the second version of the protocol: with the third a server can send messages that nobody asked for, and
+    have redis-py connect to another server. It tries once, and whatever a server can make redis-py raise is a
+    :class:`~pytest_regional._server_link.ServerError`.
+
+    Args:
+        client: a ``redis.Redis`` that has not connected yet (redis 5 to 8).
+        timeout: seconds for a connect, and for one read; the time of a whole answer is limited by
+            :func:`pytest_regional._server_link.within`.
+    """
+
+    def __init__(self, client: Any, timeout: float) -> None:
+        redis = importlib.import_module("redis")
+        old = client.connection_pool
+        settings = {k: v for k, v in old.connection_kwargs.items() if k in _KEPT or k.startswith("ssl_")}
+        self._credentials = [
+            value for name in ("username", "password") if isinstance(value := settings.get(name), str) and value
+        ]
+        for name in ("username", "password"):
+            if isinstance(settings.get(name), str):
+                settings[name] = os.fsencode(settings[name])  # the bytes that the environment holds, whatever they are
+        #: Where the server is, without users and passwords.
+        self.address = str(settings.get("path") or f"{settings.get('host')}:{settings.get('port')}")
+        self._connections: list[Any] = []
+        self._over = False
+        self._lock = threading.Lock()
+        self._pool = redis.ConnectionPool(
+            connection_class=old.connection_class,
+            **settings,
+            protocol=2,
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            retry=importlib.import_module("redis.retry").Retry(_no_backoff(), 0),
+            redis_connect_func=self._begin,
+        )
+        self.client = redis.Redis(connection_pool=self._pool)
+
+    def get(self, name: str) -> bytes | None:
+        """Return what is stored as ``name``.
+
+        Raises:
+            ServerError: there is no such answer.
+        """
+        value = self.ask(lambda client: client.get(name))
+        if value is not None and not isinstance(value, bytes):
+            raise UnexpectedReplyError(f"it answered GET with {_kind(value)}, not with a string of bytes")
+        return value
+
+    def set(self, name: str, data: bytes) -> None:
+        """Store ``data`` as ``name``.
+
+        Raises:
+            ServerError: it is not stored.
+        """
+        value = self.ask(lambda client: client.set(name, data))
+        if value is not True:
+            raise UnexpectedReplyError(f"it answered SET with {_kind(value)}, not with OK")
+
+    def ask(self, question: Callable[[Any], _T]) -> _T:
+        """Return what ``question`` returns of the client.
+
+        Raises:
+            ServerError: for whatever it raises, since a server decides that.
+        """
+        try:
+            return question(self.client)
+        except Exception as error:
+            self.give_up()
+            raise self._told(error) from error
+
+    def give_up(self) -> None:
+        """End all connections, from whatever thread, and have questions fail from now on."""
+        with self._lock:
+            self._over = True
+            connections = list(self._connections)
+        for connection in connections:
+            # Only shut down: closed by another thread, its number could be another file's when it is read from again.
+            # The thread that reads closes it. `_sock` of redis-py 5 to 8; there is no public way to it.
+            sock = getattr(connection, "_sock", None)
+            if sock is not None and connection.pid == os.getpid():  # a fork has its parent's sockets, too
+                with contextlib.suppress(OSError):
+                    socket.socket.shutdown(sock, socket.SHUT_RDWR)
+        self._pool.disconnect(inuse_connections=False)
+
+    def _begin(self, connection: Any) -> None:
+        """Take a connection that was just made, and have it introduce itself."""
+        with self._lock:
+            if connection not in self._connections:
+                self._connections.append(connection)
+            over = self._over
+        if over:
+            connection.disconnect()
+            raise ServerTimeoutError("connected when nobody waited any more")
+        try:
+            connection.on_connect()
+        except Exception:
+            connection.disconnect()  # redis-py does that for its own errors alone
+            raise
+
+    def _told(self, error: Exception) -> ServerError:
+        redis = importlib.import_module("redis")
+        text = str(error)
+        for secret in self._credentials:
+            text = text.replace(secret, "***")  # servers repeat a command that they do not know
+        text = f"{type(error).__name__}: {printable(text[:300])}"
+        if isinstance(error, (redis.TimeoutError, TimeoutError)):
+            return ServerTimeoutError(text)
+        if isinstance(error, (redis.ConnectionError, OSError)):
+            return ServerError(f"the server cannot be reached: {text}")
+        return UnexpectedReplyError(f"it answered with what cannot be understood: {text}")
+
+
+def printable(text: str) -> str:
+    """Return a text from elsewhere, short and without what would steer a terminal."""
+    short = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    return short if short.isascii() and short.isprintable() else short.encode("unicode_escape").decode("ascii")
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else f"a value of type {type(value).__name__}"
+
+
+def _no_backoff() -> Any:
+    return importlib.import_module("redis.backoff").NoBackoff()
+
+
+__all__ = ["UntrustedRedis", "printable"]

@@ -1,0 +1,221 @@
+"""Reports that are cut off, edited, emptied, or something else: one error that names the file, and no traceback."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pytest_regional
+from pytest_regional.command_line import main
+from pytest_regional.report.document import RunReport
+from tests.report.test_document import fact
+from tests.report.test_page import sample
+
+#: What takes the place of a value.
+VALUES: tuple[Any, ...] = (
+    None, True, 0, -1, 1.5, 10**400, 2**63, 1e308, float("nan"), float("-inf"), "", "x", "\ud800", "\x1b[2J",
+    "é" * 5000, [], [None], ["x"], [[]], {}, {"x": 1}, {"x": {"y": {}}}, {"": ""}, "1e999",
+)  # fmt: skip
+SEEDS = range(2)
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    path = tmp_path / "good.json"
+    sample().write(path)
+    return path
+
+
+@pytest.fixture
+def says(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Run a command: no exception leaves it, and where it refuses there is one line and no traceback."""
+
+    def too_late(*_: object) -> None:
+        raise AssertionError("it waits for ever")
+
+    def run(*arguments: object) -> tuple[int, str]:
+        signal.signal(signal.SIGALRM, too_late)
+        signal.alarm(30)
+        try:
+            status = main([str(one) for one in arguments])
+        finally:
+            signal.alarm(0)
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        assert len(said.err.splitlines()) == (status == 2)
+        assert len(said.err) < 1000
+        return status, said.err
+
+    return run
+
+
+def _places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    for name, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+        yield from _places(value, (*path, name))
+
+
+def _with(data: Any, path: tuple[Any, ...], change: Callable[[Any, Any], None]) -> Any:
+    changed = copy.deepcopy({"": data})
+    place: Any = changed
+    for name in ("", *path)[:-1]:
+        place = place[name]
+    change(place, ("", *path)[-1])
+    return changed.get("")
+
+
+def _mutations(text: str, rng: random.Random) -> Iterator[str]:
+    data = json.loads(text)
+    for path in _places(data):
+        value = rng.choice(VALUES)
+        yield json.dumps(_with(data, path, lambda place, name, value=value: place.__setitem__(name, value)))
+        if path:
+            yield json.dumps(_with(data, path, lambda place, name: place.__delitem__(name)))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_value_is_another(good: Path, tmp_path: Path, seed: int, says: Callable[..., tuple[int, str]]) -> None:
+    """Every value of a report, in turn: taken away, or something else. It is read, or refused with its name."""
+    bad, refused, read = tmp_path / "bad.json", 0, 0
+    for text in _mutations(good.read_text(), random.Random(seed)):
+        bad.write_text(text)
+        status, said = says("compare", good, bad)
+        assert status != 2 or str(bad) in said
+        assert says("compare", bad, good)[0] in ((2,) if status == 2 and "holds no test" not in said else (0, 1))
+        refused, read = refused + (status == 2), read + (status != 2)
+        if status != 2 and read % 10 == 0:  # what is read can be merged and drawn
+            assert says("merge", bad, good, "-o", tmp_path / "out.html")[0] == 0
+            assert says("merge", bad, good, "-o", tmp_path / "out.json")[0] == 0
+            assert RunReport.read(tmp_path / "out.json").tests
+    assert refused > 300
+    assert read > 50
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_cut_off_and_flipped(good: Path, tmp_path: Path, seed: int, says: Callable[..., tuple[int, str]]) -> None:
+    rng, whole, bad = random.Random(seed), good.read_bytes(), tmp_path / "bad.json"
+    for _ in range(60):
+        bad.write_bytes(whole[: rng.randrange(len(whole) - 2)])
+        assert says("compare", good, bad)[0] == 2
+        place = rng.randrange(len(whole))
+        bad.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << rng.randrange(8)]) + whole[place + 1 :])
+        assert says("compare", good, bad)[0] in (0, 1, 2)
+
+
+def _nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+CONTENTS: dict[str, bytes] = {
+    "empty": b"",
+    "blanks": b" \n",
+    "zero bytes": b"\0" * 100,
+    "not UTF-8": b'{"version": 1, "tests": ["\xff"]}',
+    "UTF-16": '{"version": 1}'.encode("utf-16"),
+    "byte order mark": b"\xef\xbb\xbf{}",
+    "nested": _nested(100_000).encode(),
+    "nested in a report": b'{"version": 1, "tests": ' + _nested(500).encode() + b"}",
+    "a number of many digits": b'{"version": ' + b"1" * 5000 + b', "tests": []}',
+    "an integer": b"1",
+    "another program's": b'{"results": []}',
+    "another version": b'{"version": 2, "tests": []}',
+    "a version that is none": b'{"version": [], "tests": []}',
+    "the page": b"<!doctype html><html></html>",
+    "a pickle": b"\x80\x04N.",
+}
+
+
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
+def test_another_file(good: Path, tmp_path: Path, content: bytes, says: Callable[..., tuple[int, str]]) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_bytes(content)
+    for arguments in (("compare", good, bad), ("compare", bad, good), ("merge", bad, "-o", tmp_path / "out.json")):
+        status, said = says(*arguments)
+        assert status == 2
+        assert str(bad) in said
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def _unreadable(path: Path) -> None:
+    path.write_text("{}")
+    path.chmod(0)
+    if os.access(path, os.R_OK):
+        pytest.skip("this user reads every file")
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, _fifo, _loop, _unreadable, lambda path: None])
+def test_no_file(
+    good: Path, tmp_path: Path, make: Callable[[Path], None], says: Callable[..., tuple[int, str]]
+) -> None:
+    bad = tmp_path / "bad.json"
+    make(bad)
+    status, said = says("compare", good, bad)
+    assert status == 2
+    assert f"{bad} cannot be read" in said
+
+
+def test_a_run_that_lost_all_its_tests_is_not_well(
+    good: Path, tmp_path: Path, says: Callable[..., tuple[int, str]]
+) -> None:
+    empty = json.loads(good.read_text())
+    empty["tests"] = []
+    (tmp_path / "empty.json").write_text(json.dumps(empty))
+    status, said = says("compare", good, tmp_path / "empty.json")
+    assert status == 2
+    assert "empty.json holds no test" in said
+    assert says("compare", tmp_path / "empty.json", tmp_path / "empty.json")[0] == 0
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_what_we_write_is_json_of_the_standard(tmp_path: Path, number: float) -> None:
+    report = sample()
+    report.tests[0]["compile_seconds"] = number
+    report.write(tmp_path / "report.json")
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    json.loads((tmp_path / "report.json").read_text(), parse_constant=refuse)
+
+
+def test_reports_and_commands_write_json_through_one_function() -> None:
+    package = Path(pytest_regional.__file__).parent
+    sources = [path for folder in ("report", "command_line") for path in (package / folder).rglob("*.py")]
+    assert len(sources) > 20
+    assert [path.name for path in sources if "json.dump" in path.read_text(encoding="utf-8")] == []
+
+
+@pytest.mark.parametrize("lone", ["\ud800", "a\udfffb"])
+def test_half_a_pair_of_surrogates_is_read_and_drawn(
+    tmp_path: Path, lone: str, says: Callable[..., tuple[int, str]]
+) -> None:
+    path = tmp_path / "report.json"
+    data = json.loads(json.dumps(asdict(sample())))
+    data["tests"][0]["failure"] = data["tests"][0]["test"] = lone
+    path.write_text(json.dumps(data))
+    assert says("merge", path, "-o", tmp_path / "out.html")[0] == 0
+    assert "\N{REPLACEMENT CHARACTER}" in (tmp_path / "out.html").read_text(encoding="utf-8")
+
+
+def test_a_test_that_stands_twice_hides_no_failure(tmp_path: Path, says: Callable[..., tuple[int, str]]) -> None:
+    path = tmp_path / "report.json"
+    data = json.loads(json.dumps(asdict(sample())))
+    data["tests"] = [fact("a", "failed"), fact("a")]
+    path.write_text(json.dumps(data))
+    assert says("compare", path, path)[0] == 2
