@@ -25,6 +25,7 @@ import multiprocessing
 import os
 import random
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -48,10 +49,10 @@ import torch._inductor.lowering
 import torch.distributed
 import torch.fx.traceback
 import torch.nn.utils.parametrize
-import torch.optim.optimizer
 import torch.utils._pytree
 from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.optim import optimizer as optimizers
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
@@ -294,9 +295,9 @@ def leave_registration_hook():
     torch.nn.modules.module.register_module_parameter_registration_hook(lambda *args: None)
 
 
-@kind("optimizer hook", look=lambda: len(torch.optim.optimizer._global_optimizer_pre_hooks))
+@kind("optimizer hook", look=lambda: len(optimizers._global_optimizer_pre_hooks))
 def leave_optimizer_hook():
-    torch.optim.optimizer.register_optimizer_step_pre_hook(lambda *args: None)
+    optimizers.register_optimizer_step_pre_hook(lambda *args: None)
 
 
 @kind("parametrization cache", look=lambda: torch.nn.utils.parametrize._cache_enabled)
@@ -420,7 +421,7 @@ def lowering_of(op):
 
 @kind("lowering replaced", look=lambda: lowering_of(torch.ops.aten.sin.default))
 def replace_lowering():
-    torch._inductor.lowering.register_lowering(torch.ops.aten.sin, type_promotion_kind=None)(other)
+    torch._inductor.lowering.register_lowering(torch.ops.aten.sin.default, type_promotion_kind=None)(other)
 
 
 @kind("lowering removed", look=lambda: lowering_of(torch.ops.aten.cos.default))
@@ -433,26 +434,31 @@ def fall_back():
     torch._inductor.lowering.make_fallback(torch.ops.aten.exp.default, warn=False, override_decomp=True)
 
 
-@kind("decomposition registered", look=lambda: torch.ops.aten.sin.default in torch._inductor.decomposition.decompositions)
+@kind(
+    "decomposition registered", look=lambda: torch.ops.aten.sin.default in torch._inductor.decomposition.decompositions
+)
 def register_decomposition():
     torch._inductor.decomposition.register_decomposition([torch.ops.aten.sin.default])(other)
 
 
-@kind("decomposition removed", look=lambda: torch.ops.aten.addmm.default in torch._inductor.decomposition.decompositions)
+@kind(
+    "decomposition removed", look=lambda: torch.ops.aten.addmm.default in torch._inductor.decomposition.decompositions
+)
 def remove_decomposition():
     del torch._inductor.decomposition.decompositions[torch.ops.aten.addmm.default]
 
 
-@kind("decomposition of AOTAutograd", look=lambda: len(torch._decomp.global_decomposition_table["post_autograd"]))
+@kind(
+    "decomposition of AOTAutograd",
+    look=lambda: id(torch._decomp.global_decomposition_table["post_autograd"].get(torch.ops.aten.erfinv.default)),
+)
 def register_aot_decomposition():
     torch._decomp.global_decomposition_table["post_autograd"][torch.ops.aten.erfinv.default] = other
 
 
 def patterns():
     return sum(
-        len(entries)
-        for each in torch._inductor.fx_passes.post_grad.pass_patterns
-        for entries in each.patterns.values()
+        len(entries) for each in torch._inductor.fx_passes.post_grad.pass_patterns for entries in each.patterns.values()
     )
 
 
@@ -945,31 +951,28 @@ def trial(leaking: Kind) -> Found:
     return Found(leaking.look() != before, named, any(getattr(leak, "poisons", False) for leak in harness.leaks))
 
 
-def in_a_fork(leaking: Kind, seconds: int = 60) -> Found:
+def in_a_fork(leaking: Kind, seconds: float = 60) -> Found:
     """Run :func:`trial` in a fork of this process, which has imported everything."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
-        signal.alarm(seconds)
         try:
             found = trial(leaking)
         except BaseException as error:  # noqa: BLE001 - told to the parent
             found = Found(True, (), False, f"{type(error).__name__}: {error}")
         finally:
-            answer = [found.seen, found.named, found.ends_the_worker, found.error]
-            os.write(writer, json.dumps(answer).encode()[:60_000])
+            os.write(writer, json.dumps(vars(found)).encode()[:60_000])
             for process in KEPT:
                 if isinstance(process, subprocess.Popen):
                     process.kill()
             os._exit(0)
     os.close(writer)
+    if not select.select([reader], [], [], seconds)[0]:
+        os.kill(child, signal.SIGKILL)
     with os.fdopen(reader) as answer:
         text = answer.read()
     os.waitpid(child, 0)
-    if not text:
-        return Found(True, (), False, "its process died")
-    seen, named, ends_the_worker, error = json.loads(text)
-    return Found(seen, tuple(named), ends_the_worker, error)
+    return Found(**json.loads(text)) if text else Found(True, (), False, "its process died or did not end")
 
 
 def warm_up() -> None:

@@ -1,0 +1,402 @@
+"""The state of Python, numpy and the operating system's process: a row for each setting."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import copyreg
+import decimal
+import faulthandler
+import gc
+import locale
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tracemalloc
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy
+
+from .leak import MISSING
+from .watched import (
+    Contents,
+    Settings,
+    State,
+    Watched,
+    is_a_tests,
+    same_object,
+    same_value,
+    set_attribute,
+    set_entry,
+)
+
+#: Environment variables whose values are cache folders: ours to set, never a leak.
+CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+_UNTRACKED_ENVIRONMENT = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION", *CACHE_VARIABLES})
+
+
+def set_environment(name: str, value: Any) -> None:
+    """Set a variable, or remove it for :data:`MISSING`."""
+    if value is MISSING:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+def _is_untracked(name: str) -> bool:
+    # Variables that start so are how PyTorch talks to its own child processes and generated code.
+    return name in _UNTRACKED_ENVIRONMENT or name.startswith("_TORCH")
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # deleted under our feet
+        return "(deleted)"
+
+
+ENVIRONMENT = Settings("environment variable ", lambda: dict(os.environ), set_environment, _is_untracked)
+WORKING_FOLDER = State("working folder", _working_folder, os.chdir)
+
+#: First of all: what they do to each call and each import would be done to what follows.
+FIRST: tuple[Watched, ...] = (
+    State("trace function", sys.gettrace, sys.settrace, same_object),
+    State("profile function", sys.getprofile, sys.setprofile, same_object),
+)
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)  # there is no other way to read it; files made meanwhile are private
+    os.umask(mask)
+    return mask
+
+
+_SIGNALS = tuple(signal.valid_signals())
+
+
+def _signal_handlers() -> dict[str, Any]:
+    return {str(number): signal.getsignal(number) for number in _SIGNALS}
+
+
+def _set_signal_handler(number: str, handler: Any) -> None:
+    if handler is None:
+        raise RuntimeError(f"the handler of signal {number} was not Python's, so it cannot be put back")
+    signal.signal(int(number), handler)
+
+
+def _same_handler(one: Any, other: Any) -> bool:
+    return one == other or same_object(one, other)
+
+
+def _alarm_is_set() -> bool:
+    """Say whether an alarm goes off later that is not the limit of this test."""
+    if not hasattr(signal, "setitimer"):  # Windows
+        return False
+    handler = signal.getsignal(signal.SIGALRM)
+    return signal.getitimer(signal.ITIMER_REAL)[0] > 0 and not same_object(handler, _alarm_is_set)
+
+
+def _stop_alarm(wanted: bool) -> None:
+    if wanted:
+        raise RuntimeError("an alarm that was set before the test was taken away")
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _collector() -> tuple[Any, ...]:
+    return gc.isenabled(), gc.get_threshold(), gc.get_debug(), tuple(map(id, gc.callbacks)), tuple(gc.callbacks)
+
+
+def _set_collector(wanted: tuple[Any, ...]) -> None:
+    enabled, thresholds, debug, _, callbacks = wanted
+    (gc.enable if enabled else gc.disable)()
+    gc.set_threshold(*thresholds)
+    gc.set_debug(debug)
+    gc.callbacks[:] = callbacks
+
+
+def _same_collector(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    return one[:4] == other[:4]
+
+
+class _FaultHandler:
+    """The file that stacks of dying processes go to; the plugin says which, pytest captures standard error."""
+
+    file = 2
+
+
+def write_faults_to(descriptor: int) -> None:
+    """Name the file that Python's fault handler writes to, where a test had turned it off."""
+    _FaultHandler.file = descriptor
+
+
+def _set_fault_handler(enabled: bool) -> None:
+    if enabled:
+        faulthandler.enable(_FaultHandler.file)
+    else:
+        faulthandler.disable()
+
+
+def _list(name: str, same: Callable[[Any, Any], bool] = same_value) -> State:
+    """Return the list ``sys.name``; what holds on to it sees it put back."""
+
+    def write(wanted: list[Any]) -> None:
+        getattr(sys, name)[:] = wanted
+
+    return State(f"sys.{name}", lambda: list(getattr(sys, name)), write, same)
+
+
+def _same_importers(before: list[Any], now: list[Any]) -> bool:
+    """Say whether the importers that there were come first: packages append theirs when they are imported."""
+    return now[: len(before)] == before
+
+
+def _attribute(module: ModuleType, name: str) -> State:
+    return State(
+        f"{module.__name__}.{name}",
+        lambda: getattr(module, name),
+        lambda value: setattr(module, name, value),
+        same_object,
+    )
+
+
+def _set_by_imports(name: str, read: Callable[[], Any], write: Callable[[Any], None]) -> State:
+    """Return a setting that packages change when they are imported, which is no leak then."""
+    return State(
+        name,
+        lambda: (read(), len(sys.modules)),
+        lambda wanted: write(wanted[0]),
+        lambda before, now: before[0] == now[0] or before[1] < now[1],
+    )
+
+
+def _set_warning_filters(wanted: list[Any]) -> None:
+    warnings.filters[:] = wanted  # type: ignore[index]
+    with warnings.catch_warnings():
+        pass  # leaving it is the public way to have Python look at the filters anew
+
+
+def _loggers() -> dict[str, Any]:
+    manager = logging.root.manager
+    found = {name: logger for name, logger in manager.loggerDict.items() if isinstance(logger, logging.Logger)}
+    return {name: _of_logger(logger) for name, logger in {"root": logging.root, **found}.items()}
+
+
+def _of_logger(logger: logging.Logger) -> tuple[Any, ...]:
+    handlers = tuple(logger.handlers) if logger.handlers else ()
+    return logger.level, logger.disabled, logger.propagate, handlers
+
+
+def _same_logger(before: Any, now: Any) -> bool:
+    if before is MISSING or now is MISSING:  # made by an import, or by whoever logs first
+        return True
+    return bool(before[:3] == now[:3] and (before[3] == now[3] or _own_handlers(before[3]) == _own_handlers(now[3])))
+
+
+def _own_handlers(handlers: tuple[Any, ...]) -> list[Any]:
+    """Return the handlers that are not pytest's, which come and go with each phase."""
+    return [handler for handler in handlers if not type(handler).__module__.startswith("_pytest")]
+
+
+def _set_logger(name: str, wanted: Any) -> None:
+    logger = logging.root if name == "root" else logging.getLogger(name)
+    level, logger.disabled, logger.propagate, handlers = wanted
+    logger.setLevel(level)
+    running = [handler for handler in logger.handlers if handler not in _own_handlers(tuple(logger.handlers))]
+    logger.handlers[:] = [*_own_handlers(handlers), *running]
+
+
+def _decimal() -> tuple[Any, ...]:
+    now = decimal.getcontext()
+    traps = tuple(trap for trap, is_set in now.traps.items() if is_set)
+    return now.prec, now.rounding, now.Emin, now.Emax, now.capitals, now.clamp, traps
+
+
+def _set_decimal(wanted: tuple[Any, ...]) -> None:
+    prec, rounding, e_min, e_max, capitals, clamp, traps = wanted
+    decimal.setcontext(decimal.Context(prec, rounding, e_min, e_max, capitals, clamp, [], list(traps)))
+
+
+def _limits() -> dict[str, tuple[int, int]]:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return {}
+    names = [name for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_DATA"]
+    return {name: resource.getrlimit(getattr(resource, name)) for name in names}
+
+
+def _set_limit(name: str, limits: tuple[int, int]) -> None:
+    import resource
+
+    resource.setrlimit(getattr(resource, name), limits)
+
+
+def _affinity() -> frozenset[int]:
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
+
+
+def _start_method() -> str | None:
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is None:
+        return None
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+
+
+def _set_start_method(method: str | None) -> None:
+    import multiprocessing
+
+    multiprocessing.set_start_method(method, force=True)
+
+
+def _event_loop_policy() -> Any:
+    return getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
+
+
+def _set_event_loop_policy(policy: Any) -> None:
+    import asyncio
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the function goes with Python 3.16, policies with it
+        asyncio.set_event_loop_policy(policy)
+
+
+def _same_policy(before: Any, now: Any) -> bool:
+    """Python makes the default one when it is first asked."""
+    return before is now or (before is None and type(now).__name__.lstrip("_") in _DEFAULT_POLICIES)
+
+
+_DEFAULT_POLICIES = ("UnixDefaultEventLoopPolicy", "WindowsProactorEventLoopPolicy")
+
+
+def _socket_timeout() -> float | None:
+    socket = sys.modules.get("socket")
+    timeout: float | None = socket.getdefaulttimeout() if socket else None
+    return timeout
+
+
+def _set_socket_timeout(timeout: float | None) -> None:
+    import socket
+
+    socket.setdefaulttimeout(timeout)
+
+
+def _set_tracemalloc(tracing: bool) -> None:
+    if tracing:
+        tracemalloc.start()
+    else:
+        tracemalloc.stop()
+
+
+def _time_zone() -> tuple[Any, ...]:
+    return time.tzname, time.timezone, time.altzone
+
+
+def _numpy_printing() -> dict[str, Any]:
+    return {name: value for name, value in numpy.get_printoptions().items() if name != "override_repr"}
+
+
+def _is_data(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str, bytes, list, tuple, dict, set))
+
+
+def _is_no_data(value: Any) -> bool:
+    """Say whether a module's variable is a function, a class or an object: what tests replace."""
+    return not _is_data(value)
+
+
+_PATCHED = (builtins, os, os.path, random, subprocess, tempfile, threading, time, numpy, numpy.random)
+
+
+def _patched_modules() -> Mapping[str, Any]:
+    return {module.__name__: module for module in _PATCHED}
+
+
+def _modules() -> Mapping[str, Any]:
+    return {"sys.modules": sys.modules}
+
+
+def _is_of_torch(key: Any) -> bool:
+    return str(key).partition(".")[0] in ("torch", "numpy", "triton")
+
+
+class _TorchModules(Contents):
+    """Modules of PyTorch that were replaced; others come and go as tests import them."""
+
+    def _changed(self, before: Any) -> Iterator[tuple[str, Any, dict[Any, tuple[Any, Any]]]]:
+        _, copies = before
+        copy = copies["sys.modules"]
+        if all(now is was for now, was in zip(map(sys.modules.get, copy), copy.values(), strict=True)):
+            return
+        changed = {
+            key: (was, sys.modules.get(key, MISSING))
+            for key, was in copy.items()
+            if sys.modules.get(key, MISSING) is not was and _is_of_torch(key)
+        }
+        if changed:
+            yield "sys.modules", sys.modules, changed
+
+
+#: Python's random numbers are seeded for each test; see ``seed_everything``.
+INTERPRETER: tuple[Watched, ...] = (
+    _TorchModules(_modules, lambda key, value, imported: False, set_entry),
+    Contents(_patched_modules, is_a_tests, set_attribute, _is_no_data),
+    Contents(lambda: {"copyreg.dispatch_table": copyreg.dispatch_table}, is_a_tests, set_entry),
+    ENVIRONMENT,
+    WORKING_FOLDER,
+    State("umask", _umask, os.umask),
+    Settings("signal handler ", _signal_handlers, _set_signal_handler, same=_same_handler),
+    State("alarm", _alarm_is_set, _stop_alarm, lambda before, now: before or not now),
+    State("garbage collector", _collector, _set_collector, _same_collector),
+    State("fault handler", faulthandler.is_enabled, _set_fault_handler),
+    _list("path"),
+    _list("argv"),
+    _list("meta_path", _same_importers),
+    _set_by_imports("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
+    State("switch interval", sys.getswitchinterval, sys.setswitchinterval),
+    *(_attribute(sys, name) for name in ("excepthook", "unraisablehook", "displayhook", "breakpointhook")),
+    *(_attribute(sys, name) for name in ("stdin", "stdout", "stderr")),
+    _attribute(threading, "excepthook"),
+    _attribute(warnings, "showwarning"),
+    _set_by_imports("warning filters", lambda: list(warnings.filters), _set_warning_filters),
+    State("logging disabled", lambda: logging.root.manager.disable, logging.disable),
+    Settings("logger ", _loggers, _set_logger, same=_same_logger),
+    State("locale", lambda: locale.setlocale(locale.LC_ALL), lambda value: locale.setlocale(locale.LC_ALL, value)),
+    State("decimal context", _decimal, _set_decimal),
+    State("time zone", _time_zone, lambda value: getattr(time, "tzset", int)()),
+    Settings("limit ", _limits, _set_limit),
+    State("processor affinity", _affinity, lambda value: os.sched_setaffinity(0, value)),
+    State("temporary folder", tempfile.gettempdir, lambda value: setattr(tempfile, "tempdir", value)),
+    State("start method of processes", _start_method, _set_start_method, lambda a, b: a == b or a is None),
+    State("event loop policy", _event_loop_policy, _set_event_loop_policy, _same_policy),
+    State("socket timeout", _socket_timeout, _set_socket_timeout),
+    State("tracemalloc", tracemalloc.is_tracing, _set_tracemalloc),
+    State("numpy's handling of errors", numpy.geterr, lambda value: numpy.seterr(**value)),
+    State("numpy's print options", _numpy_printing, lambda value: numpy.set_printoptions(**value)),
+)
+
+
+@contextlib.contextmanager
+def random_state_kept() -> Iterator[None]:
+    """Leave the generators of Python, numpy and torch as they were found."""
+    import torch
+
+    saved = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(saved[0])
+        numpy.random.set_state(saved[1])
+        torch.set_rng_state(saved[2])
+
+
+__all__ = ["CACHE_VARIABLES", "ENVIRONMENT", "FIRST", "INTERPRETER", "WORKING_FOLDER", "set_environment"]
