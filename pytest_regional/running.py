@@ -239,14 +239,15 @@ def _check_fuzzed(item: pytest.Item) -> None:
 
 def _check_end(regional: Regional, *, vacuity: bool) -> None:
     """Fail a test whose body passed without proving anything; no frame of the test is at fault, so none is shown."""
-    from pytest_regional.harness.endings import FallbackError, VacuousTestError
+    from pytest_regional.harness.endings import BackendLeakError, FallbackError, VacuousTestError, check_backend_leaks
 
     problem = ""
     try:
         regional.check_fallbacks()
+        check_backend_leaks(regional)
         if vacuity:
             regional.check_not_vacuous()
-    except (FallbackError, VacuousTestError) as error:
+    except (BackendLeakError, FallbackError, VacuousTestError) as error:
         problem = f"{type(error).__name__}: {error}"
     if problem:
         pytest.fail(problem, pytrace=False)

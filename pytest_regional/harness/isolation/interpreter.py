@@ -33,6 +33,7 @@ from .watched import (
     State,
     Watched,
     is_a_tests,
+    is_patched,
     same_object,
     same_value,
     set_attribute,
@@ -305,15 +306,6 @@ def _numpy_printing() -> dict[str, Any]:
     return {name: value for name, value in numpy.get_printoptions().items() if name != "override_repr"}
 
 
-def _is_data(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, float, str, bytes, list, tuple, dict, set))
-
-
-def _is_no_data(value: Any) -> bool:
-    """Say whether a module's variable is a function, a class or an object: what tests replace."""
-    return not _is_data(value)
-
-
 _PATCHED = (builtins, os, os.path, random, subprocess, tempfile, threading, time, numpy, numpy.random)
 
 
@@ -349,7 +341,7 @@ class _TorchModules(Contents):
 #: Python's random numbers are seeded for each test; see ``seed_everything``.
 INTERPRETER: tuple[Watched, ...] = (
     _TorchModules(_modules, lambda key, value, imported: False, set_entry),
-    Contents(_patched_modules, is_a_tests, set_attribute, _is_no_data),
+    Contents(_patched_modules, is_a_tests, set_attribute, is_patched),
     Contents(lambda: {"copyreg.dispatch_table": copyreg.dispatch_table}, is_a_tests, set_entry),
     ENVIRONMENT,
     WORKING_FOLDER,

@@ -19,6 +19,7 @@ from .watched import (
     Watched,
     anything,
     is_a_tests,
+    is_patched,
     same_value,
     set_attribute,
     set_entry,
@@ -178,8 +179,10 @@ def is_pytorchs_doing(leak: Leak) -> bool:
     """Say whether PyTorch left this itself, while it did what it was asked.
 
     Of a precision that was put back it leaves "ieee" where "none" was, which enters cache keys; and Inductor raises the
-    recursion limit to 2,000 when it compiles (2.11 to 2.15).
+    recursion limit to 2,000 when it compiles, and ``torch.distributed`` sets ``sys.excepthook`` (2.11 to 2.15).
     """
+    if leak.name == "sys.excepthook":
+        return str(getattr(leak.after, "__module__", "")).startswith("torch.distributed.")
     if leak.name == "recursion limit":
         return bool(leak.after[0] == 2000)
     before, after = leak.before, leak.after
@@ -240,11 +243,6 @@ def _backends() -> Mapping[str, Any]:
 def _patched() -> Mapping[str, Any]:
     found = {address: process_state.loaded(address) for address in process_state.PATCHED_HOLDERS}
     return {address: holder for address, holder in found.items() if holder is not None}
-
-
-def _is_no_data(value: Any) -> bool:
-    """Say whether a variable is a function, a class or an object: what tests replace."""
-    return not (value is None or isinstance(value, (bool, int, float, str, bytes, list, tuple, dict, set)))
 
 
 class _Kernels(State):
@@ -330,7 +328,7 @@ OTHERS: tuple[Watched, ...] = (
     State("process groups", process_state.process_groups, process_state.destroy_process_groups, _same_all),
     State("logs chosen by torch._logging", process_state.log_state, process_state.set_log_state),
     State("flushing of subnormal numbers", flushes_subnormals, _write("set_flush_denormal")),
-    Contents(_patched, is_a_tests, set_attribute, _is_no_data),
+    Contents(_patched, is_a_tests, set_attribute, is_patched),
     Contents(_hooks, anything, set_entry),
     Contents(_registries, is_a_tests, set_entry),
     Contents(_backends, _is_a_backend_of_a_test, _set_backend),

@@ -128,12 +128,13 @@ class Contents:
         holders: returns the dictionaries, themselves, by name.
         is_a_leak: says of what was added, given key and value, whether it is a test's: imports and lookups add as well.
         write: sets or, for :data:`MISSING`, removes one entry.
+        counts: says of what was replaced or removed, given what was there and what is, whether it is a test's doing.
     """
 
     holders: Callable[[], Mapping[str, Any]]
     is_a_leak: Callable[[Any, Any, frozenset[str]], bool]
     write: Callable[[Any, Any, Any], None]
-    was_a_function: Callable[[Any], bool] = lambda value: True
+    counts: Callable[[Any, Any, frozenset[str]], bool] = lambda was, now, imported: True
 
     def read(self) -> tuple[frozenset[str], dict[str, dict[Any, Any]]]:
         """Return copies, and which modules are imported."""
@@ -148,7 +149,7 @@ class Contents:
             changed = {
                 key: (value, now.get(key, MISSING))
                 for key, value in copy.items()
-                if not same_object(value, now.get(key, MISSING)) and self.was_a_function(value)
+                if not same_object(value, now.get(key, MISSING)) and self.counts(value, now.get(key, MISSING), imported)
             }
             for key, value in now.items():
                 if key not in copy and self.is_a_leak(key, value, imported):
@@ -194,6 +195,18 @@ def set_attribute(holder: Any, name: str, value: Any) -> None:
         delattr(holder, name)
     else:
         setattr(holder, name, value)
+
+
+def is_patched(was: Any, now: Any, imported: frozenset[str]) -> bool:
+    """Say whether a variable that held a function, a class or an object was replaced by a test.
+
+    Modules patch others when they are imported; and Dynamo patches ``torch.nn.Module`` when it first needs that.
+    """
+    if was is None or isinstance(was, (bool, int, float, str, bytes, list, tuple, dict, set)):
+        return False
+    module, name = str(getattr(now, "__module__", "")), str(getattr(now, "__qualname__", ""))
+    by_an_import = module in sys.modules and module not in imported
+    return not by_an_import and not (module.startswith("torch._dynamo.") and "<locals>" in name)
 
 
 def anything(key: Any, value: Any, imported: frozenset[str]) -> bool:
@@ -305,6 +318,7 @@ __all__ = [
     "Watched",
     "anything",
     "is_a_tests",
+    "is_patched",
     "same_object",
     "same_value",
     "set_attribute",
