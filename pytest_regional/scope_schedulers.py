@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from pytest_regional._poisoned import ended_on_purpose
+
 DISTRIBUTIONS = ("loadfile", "loadgroup", "loadscope")
 
 
@@ -42,7 +44,10 @@ def _mended(distribution: str) -> type[Any]:
                 node.shutdown()
 
         def remove_node(self, node: Any) -> str | None:
-            """Take back what a worker has not run, but for the test that it died in, which is returned."""
+            """Take back what a worker has not run, but for the test that it died in, which is returned.
+
+            One that ended on purpose died in none.
+            """
             if self.collection is None:
                 self.registered_collections.pop(node, None)  # the one that replaces it has yet to collect
             workload: dict[str, dict[str, bool]] = self.assigned_work.pop(node)
@@ -51,11 +56,12 @@ def _mended(distribution: str) -> type[Any]:
                 return None
             first = next(iter(left.values()))
             crashed = next(test for test, completed in first.items() if not completed)
-            first[crashed] = True
+            ended = ended_on_purpose(node)
+            first[crashed] = not ended
             self.workqueue.update({scope: unit for scope, unit in left.items() if not all(unit.values())})
             for living in self.assigned_work:
                 self._reschedule(living)
-            return crashed
+            return None if ended else crashed
 
         def _reschedule(self, node: Any) -> None:
             """Give a worker more, until it has two tests or knows that it will get no second."""

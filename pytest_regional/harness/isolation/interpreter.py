@@ -156,6 +156,15 @@ def _list(name: str, same: Callable[[Any, Any], bool] = same_value) -> State:
     return State(f"sys.{name}", lambda: list(getattr(sys, name)), write, same)
 
 
+def _set_path(wanted: list[str]) -> None:
+    sys.path[:] = wanted
+
+
+def _same_path(before: tuple[list[str], int], now: tuple[list[str], int]) -> bool:
+    """Say whether the search path is the same, but for what packages append when they are imported."""
+    return before[0] == now[0] or (before[1] < now[1] and now[0][: len(before[0])] == before[0])
+
+
 def _same_importers(before: list[Any], now: list[Any]) -> bool:
     """Say whether the importers that there were come first: packages append theirs when they are imported."""
     return now[: len(before)] == before
@@ -350,7 +359,12 @@ INTERPRETER: tuple[Watched, ...] = (
     State("alarm", _alarm_is_set, _stop_alarm, lambda before, now: before or not now),
     State("garbage collector", _collector, _set_collector, _same_collector),
     State("fault handler", faulthandler.is_enabled, _set_fault_handler),
-    _list("path"),
+    State(
+        "sys.path",
+        lambda: (list(sys.path), len(sys.modules)),
+        lambda wanted: _set_path(wanted[0]),
+        _same_path,
+    ),
     _list("argv"),
     _list("meta_path", _same_importers),
     _set_by_imports("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
