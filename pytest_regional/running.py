@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import time
 import unittest
@@ -85,7 +86,10 @@ class RunHooks:
             self._errors.around("keeping PyTorch's structured trace out of the log", structured_trace_off),
             self._errors.around("noting which test runs", lambda: self._note.about(item.nodeid)),
         ):
-            return (yield)
+            result = yield
+        # No limit is on between tests, and one that a test left would end the process in another.
+        faulthandler.cancel_dump_traceback_later()
+        return result
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, Any, Any]:
