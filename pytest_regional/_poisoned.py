@@ -106,39 +106,21 @@ def ended_on_purpose(node: Any) -> bool:
 def keep_tests_of_ended_workers(scheduler: Any) -> None:
     """Have a scheduler of pytest-xdist give the test that an ended worker did not begin to another.
 
-    It takes that test for the one that the worker died in. Those of scopes have a way of their own
-    (:mod:`pytest_regional.scope_schedulers`); a user's scheduler that can put no test back reports it as crashed.
+    It takes that test for the one that the worker died in. Those that can put no test back have a way of their own
+    (:mod:`pytest_regional.scope_schedulers`); such a one of the user's reports the test as crashed.
     """
     remove = scheduler.remove_node
 
     def remove_node(node: Any) -> str | None:
-        _know_collection(scheduler, node)
         test: str | None = remove(node)
         if test is None or not ended_on_purpose(node):
             return test
-        return None if _is_put_back(scheduler, node, test) else test
+        return None if _is_put_back(scheduler, test) else test
 
     scheduler.remove_node = remove_node
 
 
-def _know_collection(scheduler: Any, node: Any) -> None:
-    """Have ``--dist each`` know what a worker collected that replaced another: it forgets, and loses all its tests.
-
-    Read in pytest-xdist 3.5 to 3.8.
-    """
-    collections = getattr(scheduler, "node2collection", {})
-    if collections and node in scheduler.nodes:
-        collections.setdefault(node, next(iter(collections.values())))
-
-
-def _is_put_back(scheduler: Any, node: Any, test: str) -> bool:
-    from xdist.scheduler import EachScheduling  # type: ignore[import-untyped]
-
-    if isinstance(scheduler, EachScheduling):
-        # The worker that takes this one's place gets what is kept here (read in pytest-xdist 3.5 to 3.8).
-        index = scheduler.node2collection[node].index(test)
-        scheduler._removed2pending.setdefault(node, []).insert(0, index)
-        return True
+def _is_put_back(scheduler: Any, test: str) -> bool:
     try:
         scheduler.mark_test_pending(test)
     except NotImplementedError:

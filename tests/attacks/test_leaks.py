@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.attacks import leaks
-from tests.docs.fenced import table
 from tests.warm_process import run_module
 
 #: What the next test still sees; docs/faults.md has the reasons.
@@ -60,7 +59,9 @@ from tests.attacks.test_leaks import POISON, SEEN
 pytestmark = pytest.mark.regional_compile(expects_regions=False)
 BEFORE = {}
 
-@pytest.mark.parametrize("step", [step for name in KINDS if name not in SEEN | POISON for step in (f"leak {name}", name)])
+STEPS = [step for name in KINDS if name not in SEEN | POISON for step in (f"leak {name}", name)]
+
+@pytest.mark.parametrize("step", STEPS)
 def test_step(regional, step):
     name = step.removeprefix("leak ")
     if name == step:
