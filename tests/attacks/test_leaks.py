@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks import leaks
+from tests.docs.fenced import table
 from tests.warm_process import run_module
 
 #: What the next test still sees; docs/faults.md has the reasons.
@@ -88,6 +89,13 @@ def test_all_in_one_run(pytester):
     named = {name for name in leaks.KINDS if f"[leak {name}] left " in done.stdout}
     # pytest itself puts back standard output between the phases of a test.
     assert named == leaks.KINDS.keys() - SEEN - POISON - SILENT - {"sys.stdout"}
+
+
+def test_what_is_seen_is_in_the_documentation():
+    rows = table("docs/faults.md", "What the next test still sees")
+    assert {row[0] for row in rows} == SEEN
+    assert {row[0] for row in rows if row[1] == "yes"} == {"thread", "process"}
+    assert f" {len(leaks.KINDS)} kinds" in Path("docs/faults.md").read_text()
 
 
 def test_there_are_enough_kinds():
