@@ -52,6 +52,9 @@ class RunHooks:
         if TARGET not in request.node.stash:
             yield None
             return
+        from pytest_regional.harness.isolation.interpreter import write_faults_to
+
+        write_faults_to(_stderr(request.config))
         with self._session.running(request.node) as regional:
             yield regional
         self._check_poison(request.node, regional)

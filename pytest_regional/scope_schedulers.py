@@ -79,9 +79,9 @@ def _mended(distribution: str) -> type[Any]:
 
 @cache
 def _mended_each() -> type[Any]:
-    from xdist.scheduler import EachScheduling
+    from xdist import scheduler
 
-    class MendedEach(EachScheduling):  # type: ignore[misc]
+    class MendedEach(scheduler.EachScheduling):  # type: ignore[misc]
         """A worker that replaced another may be replaced again, and several at once."""
 
         def remove_node(self, node: Any) -> str | None:

@@ -122,7 +122,7 @@ def loaded(address: str) -> Any:
 
 def variables() -> dict[str, Any]:
     """Return what the :data:`VARIABLES` of loaded modules hold; those that this torch does not have are left out."""
-    values = {}
+    values: dict[str, Any] = {}
     for name, attributes in VARIABLES.items():
         module = sys.modules.get(name)
         for attribute in attributes:

@@ -9,7 +9,6 @@ import decimal
 import faulthandler
 import gc
 import locale
-import logging
 import os
 import random
 import signal
@@ -21,22 +20,24 @@ import time
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from types import ModuleType
 from typing import Any
 
 import numpy
 
 from .leak import MISSING
+from .messages import MESSAGES
 from .watched import (
     Contents,
     Settings,
     State,
     Watched,
+    attribute,
     is_a_tests,
     is_patched,
     same_object,
     same_value,
     set_attribute,
+    set_by_imports,
     set_entry,
 )
 
@@ -170,61 +171,6 @@ def _same_importers(before: list[Any], now: list[Any]) -> bool:
     return now[: len(before)] == before
 
 
-def _attribute(module: ModuleType, name: str) -> State:
-    return State(
-        f"{module.__name__}.{name}",
-        lambda: getattr(module, name),
-        lambda value: setattr(module, name, value),
-        same_object,
-    )
-
-
-def _set_by_imports(name: str, read: Callable[[], Any], write: Callable[[Any], None]) -> State:
-    """Return a setting that packages change when they are imported, which is no leak then."""
-    return State(
-        name,
-        lambda: (read(), len(sys.modules)),
-        lambda wanted: write(wanted[0]),
-        lambda before, now: before[0] == now[0] or before[1] < now[1],
-    )
-
-
-def _set_warning_filters(wanted: list[Any]) -> None:
-    warnings.filters[:] = wanted  # type: ignore[index]
-    with warnings.catch_warnings():
-        pass  # leaving it is the public way to have Python look at the filters anew
-
-
-def _loggers() -> dict[str, Any]:
-    manager = logging.root.manager
-    found = {name: logger for name, logger in manager.loggerDict.items() if isinstance(logger, logging.Logger)}
-    return {name: _of_logger(logger) for name, logger in {"root": logging.root, **found}.items()}
-
-
-def _of_logger(logger: logging.Logger) -> tuple[Any, ...]:
-    handlers = tuple(logger.handlers) if logger.handlers else ()
-    return logger.level, logger.disabled, logger.propagate, handlers
-
-
-def _same_logger(before: Any, now: Any) -> bool:
-    if before is MISSING or now is MISSING:  # made by an import, or by whoever logs first
-        return True
-    return bool(before[:3] == now[:3] and (before[3] == now[3] or _own_handlers(before[3]) == _own_handlers(now[3])))
-
-
-def _own_handlers(handlers: tuple[Any, ...]) -> list[Any]:
-    """Return the handlers that are not pytest's, which come and go with each phase."""
-    return [handler for handler in handlers if not type(handler).__module__.startswith("_pytest")]
-
-
-def _set_logger(name: str, wanted: Any) -> None:
-    logger = logging.root if name == "root" else logging.getLogger(name)
-    level, logger.disabled, logger.propagate, handlers = wanted
-    logger.setLevel(level)
-    running = [handler for handler in logger.handlers if handler not in _own_handlers(tuple(logger.handlers))]
-    logger.handlers[:] = [*_own_handlers(handlers), *running]
-
-
 def _decimal() -> tuple[Any, ...]:
     now = decimal.getcontext()
     traps = tuple(trap for trap, is_set in now.traps.items() if is_set)
@@ -259,7 +205,8 @@ def _start_method() -> str | None:
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is None:
         return None
-    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    method: str = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    return method
 
 
 def _set_start_method(method: str | None) -> None:
@@ -367,15 +314,12 @@ INTERPRETER: tuple[Watched, ...] = (
     ),
     _list("argv"),
     _list("meta_path", _same_importers),
-    _set_by_imports("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
+    set_by_imports("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
     State("switch interval", sys.getswitchinterval, sys.setswitchinterval),
-    *(_attribute(sys, name) for name in ("excepthook", "unraisablehook", "displayhook", "breakpointhook")),
-    *(_attribute(sys, name) for name in ("stdin", "stdout", "stderr")),
-    _attribute(threading, "excepthook"),
-    _attribute(warnings, "showwarning"),
-    _set_by_imports("warning filters", lambda: list(warnings.filters), _set_warning_filters),
-    State("logging disabled", lambda: logging.root.manager.disable, logging.disable),
-    Settings("logger ", _loggers, _set_logger, same=_same_logger),
+    *(attribute(sys, name) for name in ("excepthook", "unraisablehook", "displayhook", "breakpointhook")),
+    *(attribute(sys, name) for name in ("stdin", "stdout", "stderr")),
+    attribute(threading, "excepthook"),
+    *MESSAGES,
     State("locale", lambda: locale.setlocale(locale.LC_ALL), lambda value: locale.setlocale(locale.LC_ALL, value)),
     State("decimal context", _decimal, _set_decimal),
     State("time zone", _time_zone, lambda value: getattr(time, "tzset", int)()),

@@ -60,7 +60,7 @@ class State:
 
     name: str
     reader: Callable[[], Any]
-    writer: Callable[[Any], None] | None
+    writer: Callable[[Any], object] | None
     same: Callable[[Any, Any], bool] = same_value
 
     def read(self) -> Any:
@@ -77,6 +77,26 @@ class State:
         """Write the value."""
         if self.writer is not None:
             self.writer(before)
+
+
+def attribute(module: ModuleType, name: str) -> State:
+    """Return a variable of a module that holds a function or an object."""
+    return State(
+        f"{module.__name__}.{name}",
+        lambda: getattr(module, name),
+        lambda value: setattr(module, name, value),
+        same_object,
+    )
+
+
+def set_by_imports(name: str, read: Callable[[], Any], write: Callable[[Any], None]) -> State:
+    """Return a setting that packages change when they are imported, which is no leak then."""
+    return State(
+        name,
+        lambda: (read(), len(sys.modules)),
+        lambda wanted: write(wanted[0]),
+        lambda before, now: before[0] == now[0] or before[1] < now[1],
+    )
 
 
 @dataclass(frozen=True)
@@ -317,10 +337,12 @@ __all__ = [
     "State",
     "Watched",
     "anything",
+    "attribute",
     "is_a_tests",
     "is_patched",
     "same_object",
     "same_value",
     "set_attribute",
+    "set_by_imports",
     "set_entry",
 ]
