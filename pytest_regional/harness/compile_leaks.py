@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 from .isolation.leak import Leak
-from .isolation.snapshot import WATCHED_WHILE_COMPILING, Snapshot
+from .isolation.snapshot import Snapshot
 
 
 class CompileLeaks:
@@ -32,7 +32,7 @@ class CompileLeaks:
             return
         self._local.inside = True
         try:
-            before = Snapshot.take(WATCHED_WHILE_COMPILING)
+            before = Snapshot.take(while_compiling=True)
             yield
             self.found += before.leaks()
         finally:

@@ -6,6 +6,7 @@ A thread cannot be ended from outside; a process may serve the tests of a whole 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -59,9 +60,10 @@ def processes() -> frozenset[int]:
 
 
 def _children() -> Iterator[int]:
-    for each in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # a thread that ends while it is read
-            yield from map(int, each.read_bytes().split())
+    tasks = "/proc/self/task"
+    for thread in os.listdir(tasks) if os.path.isdir(tasks) else ():
+        with contextlib.suppress(OSError), open(f"{tasks}/{thread}/children", "rb") as file:  # it may end meanwhile
+            yield from map(int, file.read().split())
 
 
 def processes_left_running(before: frozenset[int]) -> tuple[str, ...]:

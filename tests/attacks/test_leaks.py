@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_regional._torch import MissingTorchSymbolError
+from pytest_regional.harness.isolation import snapshot
+from pytest_regional.harness.isolation.watched import State
 from tests.attacks import leaks
 from tests.docs.fenced import table
 from tests.warm_process import run_module
@@ -89,6 +92,23 @@ def test_all_in_one_run(pytester):
     named = {name for name in leaks.KINDS if f"[leak {name}] left " in done.stdout}
     # pytest itself puts back standard output between the phases of a test.
     assert named == leaks.KINDS.keys() - SEEN - POISON - SILENT - {"sys.stdout"}
+
+
+def test_this_torch_has_all_that_is_watched():
+    watched, missing = snapshot.readable(while_compiling=False)
+    assert len(watched) == len(snapshot.WATCHED)
+    assert not missing
+
+
+def test_what_this_torch_has_not_is_not_watched(monkeypatch):
+    def read():
+        raise MissingTorchSymbolError
+
+    gone = State("gone", read, None)
+    monkeypatch.setattr(snapshot, "WATCHED", (*snapshot.WATCHED, gone))
+    watched, missing = snapshot.readable.__wrapped__(while_compiling=False)
+    assert list(missing) == [gone]
+    assert gone not in watched
 
 
 def test_what_is_seen_is_in_the_documentation():

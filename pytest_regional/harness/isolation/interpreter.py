@@ -7,6 +7,7 @@ import contextlib
 import copyreg
 import decimal
 import faulthandler
+import functools
 import gc
 import locale
 import os
@@ -20,11 +21,12 @@ import time
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from operator import is_
 from typing import Any
 
 import numpy
 
-from .leak import MISSING
+from .leak import MISSING, Leak
 from .messages import MESSAGES
 from .watched import (
     Contents,
@@ -32,6 +34,7 @@ from .watched import (
     State,
     Watched,
     attribute,
+    imported_modules,
     is_a_tests,
     is_patched,
     same_object,
@@ -269,34 +272,37 @@ def _patched_modules() -> Mapping[str, Any]:
     return {module.__name__: module for module in _PATCHED}
 
 
-def _modules() -> Mapping[str, Any]:
-    return {"sys.modules": sys.modules}
+@functools.lru_cache(maxsize=1)
+def _torchs(imported: frozenset[str]) -> tuple[str, ...]:
+    return tuple(name for name in imported if name.partition(".")[0] in ("torch", "numpy", "triton"))
 
 
-def _is_of_torch(key: Any) -> bool:
-    return str(key).partition(".")[0] in ("torch", "numpy", "triton")
+class _TorchModules:
+    """Modules of PyTorch, numpy and triton that were replaced or removed; what was not there is no leak."""
 
+    def read(self) -> tuple[tuple[str, ...], list[Any]]:
+        """Return names and modules."""
+        names = _torchs(imported_modules())
+        return names, list(map(sys.modules.get, names))
 
-class _TorchModules(Contents):
-    """Modules of PyTorch that were replaced; others come and go as tests import them."""
-
-    def _changed(self, before: Any) -> Iterator[tuple[str, Any, dict[Any, tuple[Any, Any]]]]:
-        _, copies = before
-        copy = copies["sys.modules"]
-        if all(now is was for now, was in zip(map(sys.modules.get, copy), copy.values(), strict=True)):
+    def differences(self, before: tuple[tuple[str, ...], list[Any]]) -> Iterator[Leak]:
+        """Yield the modules that are not what they were."""
+        names, modules = before
+        if all(map(is_, map(sys.modules.get, names), modules)):
             return
-        changed = {
-            key: (was, sys.modules.get(key, MISSING))
-            for key, was in copy.items()
-            if sys.modules.get(key, MISSING) is not was and _is_of_torch(key)
-        }
-        if changed:
-            yield "sys.modules", sys.modules, changed
+        for name, was in zip(names, modules, strict=True):
+            now = sys.modules.get(name, MISSING)
+            if now is not was and was is not None:
+                yield Leak(f"sys.modules[{name}]", was, now)
+
+    def put_back(self, before: tuple[tuple[str, ...], list[Any]]) -> None:
+        """Put the modules back."""
+        sys.modules.update((name, module) for name, module in zip(*before, strict=True) if module is not None)
 
 
 #: Python's random numbers are seeded for each test; see ``seed_everything``.
 INTERPRETER: tuple[Watched, ...] = (
-    _TorchModules(_modules, lambda key, value, imported: False, set_entry),
+    _TorchModules(),
     Contents(_patched_modules, is_a_tests, set_attribute, is_patched),
     Contents(lambda: {"copyreg.dispatch_table": copyreg.dispatch_table}, is_a_tests, set_entry),
     ENVIRONMENT,

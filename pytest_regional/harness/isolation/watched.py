@@ -17,6 +17,17 @@ from typing import Any, Protocol
 from .leak import MISSING, Leak
 
 
+class _Imported:
+    names: frozenset[str] = frozenset()
+
+
+def imported_modules() -> frozenset[str]:
+    """Return the names of the modules that are imported: the same object as long as their number is the same."""
+    if len(_Imported.names) != len(sys.modules):
+        _Imported.names = frozenset(sys.modules)
+    return _Imported.names
+
+
 class Watched(Protocol):
     """Some of the state of this process."""
 
@@ -158,7 +169,7 @@ class Contents:
 
     def read(self) -> tuple[frozenset[str], dict[str, dict[Any, Any]]]:
         """Return copies, and which modules are imported."""
-        return frozenset(sys.modules), {name: dict(entries(holder)) for name, holder in self.holders().items()}
+        return imported_modules(), {name: dict(entries(holder)) for name, holder in self.holders().items()}
 
     def _changed(self, before: Any) -> Iterator[tuple[str, Any, dict[Any, tuple[Any, Any]]]]:
         imported, copies = before
@@ -298,7 +309,7 @@ class Patterns:
 
     def read(self) -> tuple[frozenset[str], dict[tuple[str, Any], Sequence[Any]]]:
         """Return copies, and which modules are imported."""
-        return frozenset(sys.modules), {
+        return imported_modules(), {
             (name, key): tuple(entries) for name, each in self.passes() for key, entries in each.items()
         }
 
@@ -338,6 +349,7 @@ __all__ = [
     "Watched",
     "anything",
     "attribute",
+    "imported_modules",
     "is_a_tests",
     "is_patched",
     "same_object",
