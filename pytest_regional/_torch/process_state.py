@@ -6,6 +6,7 @@ Read in torch 2.13 and 2.14.
 from __future__ import annotations
 
 import copy
+import functools
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -118,6 +119,29 @@ def loaded(address: str) -> Any:
     name, _, inside = address.partition(":")
     module = sys.modules.get(name)
     return getattr(module, inside, None) if inside else module
+
+
+@functools.cache
+def _flags() -> dict[str, tuple[Any, Any]]:
+    """Return the functions that read and write each flag; those that this torch does not have are left out."""
+    import torch
+
+    pairs = {name: [getattr(torch._C, each, None) for each in pair] for name, pair in BACKEND_FLAGS.items()}
+    mha = torch.backends.mha
+    return {
+        **{name: (read, write) for name, (read, write) in pairs.items() if read and write},
+        "mha.fastpath": (mha.get_fastpath_enabled, mha.set_fastpath_enabled),
+    }
+
+
+def backend_flags() -> dict[str, Any]:
+    """Return the flags of ``torch.backends`` by name."""
+    return {name: read() for name, (read, _) in _flags().items()}
+
+
+def set_backend_flag(name: str, value: Any) -> None:
+    """Put back one of :func:`backend_flags`."""
+    _flags()[name][1](value)
 
 
 def variables() -> dict[str, Any]:

@@ -12,8 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy
 import pytest
 import torch
+from torch._dynamo.backends.common import aot_autograd
 from torch._inductor import codecache, cpu_vec_isa
 from torch._inductor.cpp_builder import CppBuilder
+from torch.overrides import TorchFunctionMode
 
 from pytest_regional import BackendLeakError, BackendSpec
 from pytest_regional._torch import state
@@ -318,6 +320,23 @@ def test_a_backend_that_leaves_settings_changed_fails_the_test():
             for _ in range(2):
                 torch.compile(torch.sin, backend=r.dynamo_backend)(torch.ones(2))
     assert {leak.name for leak in r.leaks} >= {"torch._inductor.config.max_autotune"}
+
+
+def test_what_a_backend_leaves_when_it_compiles_the_backward():
+    def leaves_modes(gm, inputs):
+        torch._C._push_on_torch_function_stack(PassesAll())
+        return gm.forward
+
+    backend = aot_autograd(fw_compiler=lambda gm, inputs: gm.forward, bw_compiler=leaves_modes)
+    with pytest.raises(BackendLeakError, match=r"left 1 setting changed .*\n  function modes: "):
+        with regional(BackendSpec("faulty", lambda: backend), expects_regions=False) as r:
+            torch.compile(torch.sin, backend=r.dynamo_backend)(torch.ones(2, requires_grad=True)).sum().backward()
+    assert torch._C._len_torch_function_stack() == 0
+
+
+class PassesAll(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
 
 
 def test_what_another_backend_leaves_is_the_tests():

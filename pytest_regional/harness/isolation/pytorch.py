@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -191,29 +190,6 @@ def is_pytorchs_doing(leak: Leak) -> bool:
     return before == Precision(*(part if part != "ieee" else "none" for part in after))
 
 
-@functools.cache
-def _flags() -> dict[str, tuple[Any, Any]]:
-    import torch
-
-    pairs = {
-        name: (getattr(torch._C, read, None), getattr(torch._C, write, None))
-        for name, (read, write) in process_state.BACKEND_FLAGS.items()
-    }
-    mha = torch.backends.mha
-    return {
-        **{name: pair for name, pair in pairs.items() if all(pair)},
-        "mha.fastpath": (mha.get_fastpath_enabled, mha.set_fastpath_enabled),
-    }
-
-
-def _read_flags() -> dict[str, Any]:
-    return {name: read() for name, (read, _) in _flags().items()}
-
-
-def _write_flag(name: str, value: Any) -> None:
-    _flags()[name][1](value)
-
-
 def _is_a_backend_of_a_test(name: Any, backend: Any, imported: frozenset[str]) -> bool:
     return is_a_tests(name, backend, imported) and not process_state.is_an_entry_point(name)
 
@@ -319,7 +295,7 @@ SETTINGS: tuple[Watched, ...] = (
     State("number of threads between operators", _read("get_num_interop_threads"), None),
     State("deterministic algorithms", _deterministic, _set_deterministic),
     State("warning always", _read("is_warn_always_enabled"), _write("set_warn_always")),
-    Settings("torch.backends.", _read_flags, _write_flag),
+    Settings("torch.backends.", process_state.backend_flags, process_state.set_backend_flag),
     Settings("", process_state.variables, process_state.set_variable),
 )
 
