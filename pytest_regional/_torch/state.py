@@ -25,6 +25,10 @@ MORE_CONFIG_MODULES = (
 )
 
 
+#: What the names of modules with generated code begin with, which Inductor loads anew at will (2.11 to 2.15).
+GENERATED_MODULES = "torch._inductor.runtime.compile_tasks."
+
+
 def config_module(name: str) -> Any:
     """Return one of :data:`CONFIG_MODULES`; each is a ``torch.utils._config_module.ConfigModule`` (2.11 to 2.15)."""
     import importlib

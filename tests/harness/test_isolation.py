@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import random
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
 
 import numpy
 import pytest
@@ -351,3 +353,12 @@ def test_what_a_test_leaves_is_no_leak_of_the_backends():
         r.compile(torch.sin)(torch.ones(2, requires_grad=True)).sum().backward()
         set_precision()
     assert {leak.name for leak in r.leaks} == {"torch._inductor.config.max_autotune", "float32 matmul precision"}
+
+
+def test_generated_code_that_is_loaded_anew_is_no_leak():
+    name = f"{state.GENERATED_MODULES}some_kernel"
+    sys.modules[name] = ModuleType(name)
+    with regional("aot_eager", expects_regions=False) as r:
+        sys.modules[name] = ModuleType(name)
+    assert r.leaks == ()
+    del sys.modules[name]

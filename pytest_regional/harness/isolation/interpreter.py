@@ -26,6 +26,8 @@ from typing import Any
 
 import numpy
 
+from pytest_regional._torch.state import GENERATED_MODULES
+
 from .leak import MISSING, Leak
 from .messages import MESSAGES
 from .watched import (
@@ -274,7 +276,8 @@ def _patched_modules() -> Mapping[str, Any]:
 
 @functools.lru_cache(maxsize=1)
 def _torchs(imported: frozenset[str]) -> tuple[str, ...]:
-    return tuple(name for name in imported if name.partition(".")[0] in ("torch", "numpy", "triton"))
+    of_packages = (name for name in imported if name.partition(".")[0] in ("torch", "numpy", "triton"))
+    return tuple(name for name in of_packages if not name.startswith(GENERATED_MODULES))
 
 
 class _TorchModules:
