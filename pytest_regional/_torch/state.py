@@ -25,7 +25,7 @@ MORE_CONFIG_MODULES = (
 )
 
 
-#: What the names of modules with generated code begin with, which Inductor loads anew at will (2.11 to 2.15).
+#: What the names of modules with generated code begin with, which Inductor loads anew at will (2.13, 2.14).
 GENERATED_MODULES = "torch._inductor.runtime.compile_tasks."
 
 

@@ -178,7 +178,7 @@ def is_pytorchs_doing(leak: Leak) -> bool:
     """Say whether PyTorch left this itself, while it did what it was asked.
 
     Of a precision that was put back it leaves "ieee" where "none" was, which enters cache keys; and Inductor raises the
-    recursion limit to 2,000 when it compiles, and ``torch.distributed`` sets ``sys.excepthook`` (2.11 to 2.15).
+    recursion limit to 2,000 when it compiles, and ``torch.distributed`` sets ``sys.excepthook`` (2.13, 2.14).
     """
     if leak.name == "sys.excepthook":
         return str(getattr(leak.after, "__module__", "")).startswith("torch.distributed.")
