@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         at_least,
         at_most,
     )
-    from pytest_regional.harness.endings import FallbackError, VacuousTestError
+    from pytest_regional.harness.endings import BackendLeakError, FallbackError, VacuousTestError
     from pytest_regional.harness.observer import CompileForbiddenError
     from pytest_regional.harness.parity import BadProgramError, ParityError, ParityReport
     from pytest_regional.harness.process import NewProcessError
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AnnotationError": "annotation",
+    "BackendLeakError": "harness.endings",
     "BackendSpec": "backends.spec",
     "BadProgramError": "harness.parity",
     "Capabilities": "backends.capabilities",
@@ -63,6 +64,7 @@ _HOMES = {
 
 __all__ = [
     "AnnotationError",
+    "BackendLeakError",
     "BackendSpec",
     "BadProgramError",
     "Capabilities",

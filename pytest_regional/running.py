@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import time
 import unittest
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_regional import gpus, hypothesis_support, scope_schedulers, worker_restarts
+from pytest_regional._poisoned import Poison, PoisonedProcessError, keep_tests_of_ended_workers, teardown_errors
 from pytest_regional.fuzzing import FUZZ, is_fuzz_test
 from pytest_regional.harness.kernel_store.files import KernelFiles
 from pytest_regional.memory import memory_limit
@@ -39,6 +41,7 @@ class RunHooks:
         self._places: dict[str, int] = {}
         self._unwritten: list[str] = []
         self._began = time.time()
+        self._poison = Poison(session.config, session.folder_of_notes)
         self._note = RunningNote(session.folder_of_notes, os.environ.get("PYTEST_XDIST_WORKER", "main"))
 
     @pytest.fixture(autouse=True)
@@ -49,14 +52,35 @@ class RunHooks:
         if TARGET not in request.node.stash:
             yield None
             return
+        from pytest_regional.harness.isolation.interpreter import write_faults_to
+
+        write_faults_to(_stderr(request.config))
         with self._session.running(request.node) as regional:
             yield regional
+        self._check_poison(request.node, regional)
+
+    def _check_poison(self, item: pytest.Item, regional: Regional) -> None:
+        """Have the process end, or the test fail, that left what cannot be put back."""
+        __tracebackhide__ = True
+        for_good = [leak for leak in regional.leaks if leak.poisons]
+        problem = ""
+        if for_good:
+            try:
+                self._session.warn_of_leak(item, self._poison.taken(item.nodeid, for_good))
+            except PoisonedProcessError as error:
+                problem = f"{type(error).__name__}: {error}"
+        if problem:
+            pytest.fail(problem, pytrace=False)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Keep PyTorch's structured trace out of pytest's log capture while a marked test runs, and note the test."""
+        """Keep PyTorch's structured trace out of pytest's log capture while a marked test runs, and note the test.
+
+        A process that cannot be trusted any more ends before its next test.
+        """
         from pytest_regional.session import TARGET
 
+        self._poison.leave_before(item)
         if TARGET not in item.stash:
             return (yield)
         from pytest_regional._torch.logs import structured_trace_off
@@ -65,7 +89,10 @@ class RunHooks:
             self._errors.around("keeping PyTorch's structured trace out of the log", structured_trace_off),
             self._errors.around("noting which test runs", lambda: self._note.about(item.nodeid)),
         ):
-            return (yield)
+            result = yield
+        # No limit is on between tests, and one that a test left would end the process in another.
+        faulthandler.cancel_dump_traceback_later()
+        return result
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, Any, Any]:
@@ -132,19 +159,37 @@ class RunHooks:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Count xdist workers that died: their last test's facts are missing from the totals."""
-        self._lost_workers += error is not None
         with self._errors.kept(f"putting away what belongs to worker {node.gateway.id}"):
+            ended = self._poison.of_worker(node)
+            self._lost_workers += error is not None and ended is None
+            if ended is not None:
+                self._replace_ended(node, ended)
             self._errors.add(getattr(node, "workeroutput", {}).get(ATTRIBUTE, ()), node.gateway.id)
             self._places.pop(node.gateway.id, None)
             RunningNote(self._session.folder_of_notes, node.gateway.id).forget()
 
-    @pytest.hookimpl(optionalhook=True, trylast=True)
-    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
-        """Have each test run once, also where workers die and tests go to workers in groups.
+    def _replace_ended(self, node: Any, ended: dict[str, Any]) -> None:
+        """Say why a worker ended on purpose, and do not count it as one that died."""
+        worker_restarts.allow_one_more(self._session.config)
+        config = self._session.config
+        terminal = config.pluginmanager.getplugin("terminalreporter")
+        if terminal is not None:
+            terminal.write_line(f"\nregional: worker {node.gateway.id} ends on purpose: {ended['because']}")
+        for report in teardown_errors(ended, node):
+            config.hook.pytest_runtest_logreport(report=report)
 
-        A scheduler of the user's goes first, pytest-xdist's own behind.
+    @pytest.hookimpl(optionalhook=True, wrapper=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Generator[None, Any, Any]:
+        """Have each test run once, also where workers die, or end, and tests go to workers in groups.
+
+        A scheduler of the user's stays, pytest-xdist's own for groups do not.
         """
-        return scope_schedulers.scheduler_for(config, log)
+        scheduler = yield
+        if type(scheduler).__module__.startswith("xdist."):
+            scheduler = scope_schedulers.scheduler_for(config, log) or scheduler
+        if scheduler is not None:
+            keep_tests_of_ended_workers(scheduler)
+        return scheduler
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
@@ -239,14 +284,15 @@ def _check_fuzzed(item: pytest.Item) -> None:
 
 def _check_end(regional: Regional, *, vacuity: bool) -> None:
     """Fail a test whose body passed without proving anything; no frame of the test is at fault, so none is shown."""
-    from pytest_regional.harness.endings import FallbackError, VacuousTestError
+    from pytest_regional.harness.endings import BackendLeakError, FallbackError, VacuousTestError, check_backend_leaks
 
     problem = ""
     try:
         regional.check_fallbacks()
+        check_backend_leaks(regional)
         if vacuity:
             regional.check_not_vacuous()
-    except (FallbackError, VacuousTestError) as error:
+    except (BackendLeakError, FallbackError, VacuousTestError) as error:
         problem = f"{type(error).__name__}: {error}"
     if problem:
         pytest.fail(problem, pytrace=False)

@@ -223,8 +223,13 @@ class RegionalSession:
                 item.stash[DRAWER] = details.new_drawer()
                 regional.observer.spies.append(item.stash[DRAWER])
             yield regional
-        if regional.leaks:
-            warnings.warn(RegionalLeakWarning(_leak_text(item, regional)), stacklevel=1)
+        text = _leak_text(regional)
+        if text:
+            self.warn_of_leak(item, text)
+
+    def warn_of_leak(self, item: pytest.Item, text: str) -> None:
+        """Warn of what a test left."""
+        warnings.warn(RegionalLeakWarning(f"{item.nodeid} {text}"), stacklevel=1)
 
     def _folder(self, item: pytest.Item) -> Path:
         import hashlib
@@ -278,9 +283,9 @@ def _fuzz_seed(config: pytest.Config, settings: Settings) -> int:
     return random.SystemRandom().randrange(2**32)
 
 
-def _leak_text(item: pytest.Item, regional: Regional) -> str:
+def _leak_text(regional: Regional) -> str:
     changed = [str(leak) for leak in regional.leaks if leak.put_back]
-    running = [leak.name for leak in regional.leaks if not leak.put_back]
+    running = [leak.name for leak in regional.leaks if not leak.put_back and not leak.poisons]
     parts = [f"left {plural(len(changed), 'setting')} changed (put back): {'; '.join(changed)}"] if changed else []
     parts += [f"left running: {', '.join(running)}"] if running else []
-    return f"{item.nodeid} {', and '.join(parts)}"
+    return ", and ".join(parts)

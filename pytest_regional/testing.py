@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_regional.emulation.compile_check.targets import DEFAULT_ARCHITECTURES
 from pytest_regional.harness.counters import Bound, Counters, at_least, at_most
 from pytest_regional.harness.distributed import fake_process_group as fake_pg
+from pytest_regional.harness.endings import check_backend_leaks
 from pytest_regional.harness.on_device import device_limit
 from pytest_regional.harness.options import CompileOptions
 from pytest_regional.harness.passes import counting_pass as pre_grad_pass
@@ -85,6 +86,7 @@ def regional(
     Raises:
         VacuousTestError: nothing was compiled or loaded, and ``expects_regions`` is true.
         FallbackError: something that was asked to compile ran eager.
+        BackendLeakError: the backend left a setting changed when it returned from a compile.
         unittest.SkipTest: the backend or the device lacks something in ``requires`` or ``device_requires``.
     """
     options = CompileOptions(dynamic, fullgraph, inductor_configs or {}, None, pre_grad_pass_timing)
@@ -96,6 +98,7 @@ def regional(
         made.require_device(*device_requires)
         yield made
         made.check_fallbacks()
+        check_backend_leaks(made)
         if expects_regions:
             made.check_not_vacuous()
 

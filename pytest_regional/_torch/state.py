@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from . import private_module, symbol
 
 CONFIG_MODULES = ("torch._inductor.config", "torch._dynamo.config", "torch._functorch.config")
+
+#: Configuration modules that not every process imports.
+MORE_CONFIG_MODULES = (
+    "torch._export.config",
+    "torch.compiler.config",
+    "torch.distributed.config",
+    "torch.fx.experimental._config",
+    "torch.utils.serialization.config",
+)
+
+
+#: What the names of modules with generated code begin with, which Inductor loads anew at will (2.13, 2.14).
+GENERATED_MODULES = "torch._inductor.runtime.compile_tasks."
 
 
 def config_module(name: str) -> Any:
@@ -24,6 +40,32 @@ def config_values(name: str) -> dict[str, Any]:
     """Return a snapshot of every setting of configuration module ``name``, containers copied."""
     values: dict[str, Any] = config_module(name).get_config_copy()
     return values
+
+
+def config_state(name: str) -> dict[str, Any]:
+    """Return what is set in configuration module ``name``, containers copied; empty where nobody has imported it.
+
+    As :func:`config_values`, at a tenth of its time: a setting that nobody has set is not there. The entry's
+    ``user_override`` is a ``ContextVar`` in 2.13 and 2.14, the value itself before.
+    """
+    module = sys.modules.get(name)
+    if module is None:
+        return {}
+    unset = symbol("torch.utils._config_module", "_UNSET_SENTINEL")
+    values = {}
+    for key, entry in module._config.items():
+        override = entry.user_override
+        value = override.get() if isinstance(override, ContextVar) else override
+        if value is not unset and entry.alias is None:
+            values[key] = copy.deepcopy(value) if isinstance(value, (list, set, dict)) else value
+    return values
+
+
+def config_default(name: str, key: str) -> Any:
+    """Return what a setting is where nobody has set it."""
+    entry = sys.modules[name]._config[key]
+    unset = symbol("torch.utils._config_module", "_UNSET_SENTINEL")
+    return copy.deepcopy(entry.default if entry.env_value_default is unset else entry.env_value_default)
 
 
 def set_config(name: str, key: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a test that passed is refused for: it compiled nothing, or something ran eager in silence."""
+"""What a test that passed is refused for: it compiled nothing, ran eager in silence, or its backend left settings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pytest_regional._text import plural
 from pytest_regional.annotation import AnnotationWarning, misspelt_text
 
 from .counters import CounterLog, describe
+from .isolation.interpreter import ENVIRONMENT
 
 if TYPE_CHECKING:
+    from .isolation import Leak
     from .regional import Regional
 
 
@@ -20,6 +22,27 @@ class VacuousTestError(AssertionError):
 
 class FallbackError(AssertionError):
     """Something that was asked to compile ran eager instead."""
+
+
+class BackendLeakError(AssertionError):
+    """The backend under test left a setting changed when it returned from a compile."""
+
+
+def check_backend_leaks(regional: Regional) -> None:
+    """Raise :class:`BackendLeakError` when the backend left settings changed; they are put back all the same."""
+    __tracebackhide__ = True
+    found = regional.observer.left_by_backend.found
+    if found:
+        changed = "\n".join(f"  {_said_of(leak)}" for leak in found)
+        raise BackendLeakError(
+            f"the backend {regional.backend!r} left {plural(len(found), 'setting')} changed when it returned from a "
+            f"compile (put back behind the test):\n{changed}"
+        )
+
+
+def _said_of(leak: Leak) -> str:
+    """Return a leak as text; the values of environment variables may be secrets."""
+    return leak.name if leak.name.startswith(ENVIRONMENT.prefix) else str(leak)
 
 
 def check_fallbacks(regional: Regional) -> None:

@@ -1,10 +1,17 @@
-"""Threads that a test leaves running: they cannot be ended from outside, so they are named."""
+"""Threads and processes that a test leaves running, so that they are named.
+
+A thread cannot be ended from outside; a process may serve the tests of a whole module.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 
 #: Seconds in which a thread that is about to end may do so.
@@ -43,4 +50,50 @@ def _serves(frame: FrameType | None) -> bool:
     return beginning in _SERVANTS
 
 
-__all__ = ["left_running", "threads"]
+#: Processes that serve this one once anything needed them, by what stands in their command lines.
+_SERVING_PROCESSES = (b"torch._inductor.compile_worker", b"multiprocessing")
+
+
+def processes() -> frozenset[int]:
+    """Return the processes that this one has started and that run now. Linux; elsewhere there are none to see."""
+    return frozenset(_children())
+
+
+def _children() -> Iterator[int]:
+    tasks = "/proc/self/task"
+    for thread in os.listdir(tasks) if os.path.isdir(tasks) else ():
+        with contextlib.suppress(OSError), open(f"{tasks}/{thread}/children", "rb") as file:  # it may end meanwhile
+            yield from map(int, file.read().split())
+
+
+def processes_left_running(before: frozenset[int]) -> tuple[str, ...]:
+    """Return the names of processes that run now and did not ``before``, but for those of Inductor's and of pools."""
+    new = processes() - before
+    deadline = time.monotonic() + _PATIENCE
+    while any(map(_runs, new)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return tuple(_name(number) for number in sorted(new) if _runs(number) and not _is_of_a_pool(number))
+
+
+def _runs(number: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    return False
+
+
+def _name(number: int) -> str:
+    with contextlib.suppress(OSError):
+        return f"{Path(f'/proc/{number}/comm').read_text().strip()} ({number})"
+    return str(number)
+
+
+def _is_of_a_pool(number: int) -> bool:
+    """Say whether a process is one of :data:`_SERVING_PROCESSES`, or was forked from this one as workers are."""
+    try:
+        command = Path(f"/proc/{number}/cmdline").read_bytes()
+        return command == Path("/proc/self/cmdline").read_bytes() or any(name in command for name in _SERVING_PROCESSES)
+    except OSError:
+        return True  # it has ended
+
+
+__all__ = ["left_running", "processes", "processes_left_running", "threads"]

@@ -21,6 +21,7 @@ from pytest_regional._torch.generated_code import RawLaunch, recording_launches
 
 from . import annotated
 from .codegen import origins_of
+from .compile_leaks import CompileLeaks
 from .counters import CounterLog
 from .frames import Frame, ObservedGraph
 from .own_cache import OUTCOMES, OwnCache, moved
@@ -63,6 +64,7 @@ class Observer:
         self._local = threading.local()
         self._forbidden = 0
         self._own_cache = OwnCache()
+        self.left_by_backend = CompileLeaks()
 
     # Reading
 
@@ -176,7 +178,8 @@ class Observer:
 
     def _on_backend_call(self, original: Callable[..., Any], output_graph: Any, gm: Any, *rest: Any, **kw: Any) -> Any:
         other = self._whose.other(dynamo_backend_of(output_graph)) if self._whose else ""
-        with self._frame(Frame("backend", gm=ObservedGraph.of("inference", gm), module=gm, other=other)) as frame:
+        observed = Frame("backend", gm=ObservedGraph.of("inference", gm), module=gm, other=other)
+        with self._frame(observed) as frame, self.left_by_backend.around(other):
             self.note_passes()
             self.misspelt_annotations |= dict.fromkeys(annotated.misspelt_in(gm))
             self.settle()
@@ -238,7 +241,8 @@ class Observer:
             graph.other = other
             self._add_graph(graph)
             fallbacks = seams.regional_fallbacks()
-            with scope(), self._frame(Frame("graph", graph, tuple(graph.regions), other=other)):
+            frame = Frame("graph", graph, tuple(graph.regions), other=other)
+            with self.left_by_backend.around(other), scope(), self._frame(frame):
                 result = spying_graph(self.spies, kind, gm, lambda: compiler(gm, example_inputs))
             graph.add_calls(annotated.compiled_calls_in(result))
             self.called_compiled_region |= not other and annotated.holds_compiled_region(result)
@@ -390,7 +394,6 @@ class Observer:
         if not isinstance(text, str):
             return
         frame = self.innermost()
-        names = tuple(dict.fromkeys(name for name, _ in frame.regions))
-        kind = frame.graph.kind if frame.graph else "unknown"
+        names, kind = tuple(dict.fromkeys(name for name, _ in frame.regions)), frame.graph.kind if frame.graph else ""
         origins = None if loaded else origins_of(launches, text)
-        self.sources.append(GeneratedSource(kind, names, text, loaded, origins))
+        self.sources.append(GeneratedSource(kind or "unknown", names, text, loaded, origins))

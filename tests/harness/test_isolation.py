@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import platform
 import random
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
 
 import numpy
 import pytest
 import torch
+from torch._dynamo.backends.common import aot_autograd
 from torch._inductor import codecache, cpu_vec_isa
 from torch._inductor.cpp_builder import CppBuilder
+from torch.overrides import TorchFunctionMode
 
+from pytest_regional import BackendLeakError, BackendSpec
 from pytest_regional._torch import state
 from pytest_regional.harness.isolation import Snapshot, cache_folder, clear_folder
 from pytest_regional.testing import regional
@@ -299,3 +304,59 @@ def test_a_cleared_folder_may_keep_compiled_kernels(tmp_path):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["ab", "locks", "precompiled_headers"]
     clear_folder(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def leaves_settings(gm, inputs):
+    torch._inductor.config.max_autotune = True
+    torch.set_grad_enabled(not torch.is_grad_enabled())
+    os.environ["LEFT_BY_A_BACKEND"] = "a secret"
+    return gm.forward
+
+
+def test_a_backend_that_leaves_settings_changed_fails_the_test():
+    message = r"'faulty' left 3 settings changed .*\n(.*\n)*.*max_autotune: False -> True\n.*LEFT_BY_A_BACKEND$"
+    with pytest.raises(BackendLeakError, match=message):
+        with regional(BackendSpec("faulty", lambda: leaves_settings), expects_regions=False) as r:
+            for _ in range(2):
+                torch.compile(torch.sin, backend=r.dynamo_backend)(torch.ones(2))
+    assert {leak.name for leak in r.leaks} >= {"torch._inductor.config.max_autotune"}
+
+
+def test_what_a_backend_leaves_when_it_compiles_the_backward():
+    def leaves_modes(gm, inputs):
+        torch._C._push_on_torch_function_stack(PassesAll())
+        return gm.forward
+
+    backend = aot_autograd(fw_compiler=lambda gm, inputs: gm.forward, bw_compiler=leaves_modes)
+    with pytest.raises(BackendLeakError, match=r"left 1 setting changed .*\n  function modes: "):
+        with regional(BackendSpec("faulty", lambda: backend), expects_regions=False) as r:
+            torch.compile(torch.sin, backend=r.dynamo_backend)(torch.ones(2, requires_grad=True)).sum().backward()
+    assert torch._C._len_torch_function_stack() == 0
+
+
+class PassesAll(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def test_what_another_backend_leaves_is_the_tests():
+    with regional("aot_eager", expects_regions=False) as r:
+        torch.compile(torch.sin, backend=leaves_settings)(torch.ones(2))
+    assert "torch._inductor.config.max_autotune" in {leak.name for leak in r.leaks}
+
+
+def test_what_a_test_leaves_is_no_leak_of_the_backends():
+    with regional("aot_eager", expects_regions=False) as r:
+        set_config()
+        r.compile(torch.sin)(torch.ones(2, requires_grad=True)).sum().backward()
+        set_precision()
+    assert {leak.name for leak in r.leaks} == {"torch._inductor.config.max_autotune", "float32 matmul precision"}
+
+
+def test_generated_code_that_is_loaded_anew_is_no_leak():
+    name = f"{state.GENERATED_MODULES}some_kernel"
+    sys.modules[name] = ModuleType(name)
+    with regional("aot_eager", expects_regions=False) as r:
+        sys.modules[name] = ModuleType(name)
+    assert r.leaks == ()
+    del sys.modules[name]

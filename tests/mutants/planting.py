@@ -25,6 +25,7 @@ CALLS_FOLDER = "PYTEST_REGIONAL_MUTANT_CALLS"
 # An annotation law, a suite assertion: what a kill may be raised as, where the fault does not say otherwise.
 ASSERTIONS = (
     "AssertionError",
+    "BackendLeakError",
     "CodeAssertionError",
     "CompileForbiddenError",
     "CounterExpectationError",

@@ -127,9 +127,9 @@ ROWS = (
     Row(
         "it leaves settings changed",
         "leaves_settings",
-        "passed",
-        "*RegionalLeakWarning: *test_leaves_settings* changed (put back): *max_autotune*environment variable LEFT*"
-        "compiler stance*working folder*",
+        "failed",
+        "*BackendLeakError: the backend 'leaves_settings' left 4 settings changed *max_autotune: False -> True*"
+        "environment variable LEFT\n*working folder*compiler stance*",
     ),
     Row(
         "it leaves a thread running",

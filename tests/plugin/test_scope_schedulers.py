@@ -157,7 +157,7 @@ def test_a_worker_that_replaces_another_and_collects_other_tests_is_sent_away(di
     assert crashed == names[first.tests[0]]
 
 
-@pytest.mark.parametrize("distribution", ["each", "load", "worksteal", "no"])
+@pytest.mark.parametrize("distribution", ["load", "worksteal", "no"])
 def test_other_distributions_are_left_alone(distribution):
     assert scheduler_for(Config(distribution, 2), None) is None
 

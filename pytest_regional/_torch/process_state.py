@@ -1,0 +1,273 @@
+"""What PyTorch keeps for the whole process, outside of its configuration modules: flags, variables, registries.
+
+Read in torch 2.13 and 2.14.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from . import symbol
+
+#: Flags of backends: the functions of ``torch._C`` that read and write each.
+BACKEND_FLAGS = {
+    "cudnn.enabled": ("_get_cudnn_enabled", "_set_cudnn_enabled"),
+    "cudnn.benchmark": ("_get_cudnn_benchmark", "_set_cudnn_benchmark"),
+    "cudnn.deterministic": ("_get_cudnn_deterministic", "_set_cudnn_deterministic"),
+    "mkldnn.enabled": ("_get_mkldnn_enabled", "_set_mkldnn_enabled"),
+    "mkldnn.deterministic": ("_get_mkldnn_deterministic", "_set_mkldnn_deterministic"),
+    "nnpack.enabled": ("_get_nnpack_enabled", "_set_nnpack_enabled"),
+    "quantized.engine": ("_get_qengine", "_set_qengine"),
+    "cuda.flash_sdp": ("_get_flash_sdp_enabled", "_set_sdp_use_flash"),
+    "cuda.mem_efficient_sdp": ("_get_mem_efficient_sdp_enabled", "_set_sdp_use_mem_efficient"),
+    "cuda.math_sdp": ("_get_math_sdp_enabled", "_set_sdp_use_math"),
+    "cuda.cudnn_sdp": ("_get_cudnn_sdp_enabled", "_set_sdp_use_cudnn"),
+    "cuda.sdp_priority": ("_get_sdp_priority_order", "_set_sdp_priority_order"),
+    "cuda.fp16_bf16_reduction_math_sdp": (
+        "_get_math_sdp_allow_fp16_bf16_reduction",
+        "_set_math_sdp_allow_fp16_bf16_reduction",
+    ),
+    "cuda.preferred_linalg_library": ("_get_linalg_preferred_backend", "_set_linalg_preferred_backend"),
+}
+
+#: Variables of modules that functions and contexts of PyTorch set.
+VARIABLES = {
+    "torch.__future__": ("_overwrite_module_params_on_conversion", "_swap_module_params_on_conversion"),
+    "torch._tensor_str": ("PRINT_OPTS",),
+    "torch.backends": ("__allow_nonbracketed_mutation_flag",),
+    "torch.backends.opt_einsum": ("enabled", "strategy"),
+    "torch.fx.traceback": ("current_replay_node", "should_preserve_node_meta", "_should_preserve_node_meta"),
+    "torch.hub": ("_hub_dir",),
+    "torch.nn.modules.module": ("_global_is_full_backward_hook",),
+    "torch.nn.utils.parametrize": ("_cache_enabled",),
+    "torch.utils._device": ("CURRENT_DEVICE",),
+    "torch.utils._python_dispatch": (
+        "_is_in_torch_dispatch_mode",
+        "_is_in_non_infra_torch_dispatch_mode",
+        "_is_in_any_mode_without_ignore_compile_internals",
+    ),
+    "torch._weights_only_unpickler": ("_marked_safe_globals_set",),
+}
+
+#: Hooks for all modules, all optimizers, all compiles: a dictionary each. What is in them is a test's.
+HOOKS = {
+    "torch.nn.modules.module": (
+        "_global_buffer_registration_hooks",
+        "_global_module_registration_hooks",
+        "_global_parameter_registration_hooks",
+        "_global_backward_pre_hooks",
+        "_global_backward_hooks",
+        "_global_forward_pre_hooks",
+        "_global_forward_hooks",
+        "_global_forward_hooks_always_called",
+        "_global_forward_hooks_with_kwargs",
+    ),
+    "torch.nn.utils.parametrize": ("_cache",),
+    "torch.optim.optimizer": ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"),
+    "torch._dynamo.convert_frame": ("_bytecode_hooks",),
+}
+
+#: Dictionaries that imports fill as well, and lookups: of what was added, only what a test's own code is, is a test's.
+REGISTRIES = {
+    "torch._inductor.lowering": ("lowerings", "user_lowerings", "_maybe_layout_constraints"),
+    "torch._inductor.decomposition": ("decompositions",),
+    "torch._dynamo.backends.registry": ("_COMPILER_FNS",),
+    "torch.utils._pytree": ("SUPPORTED_NODES", "SUPPORTED_SERIALIZED_TYPES", "SERIALIZED_TYPE_TO_PYTHON_TYPE"),
+}
+
+#: Modules and classes whose functions tests replace; a class follows its module behind a colon.
+PATCHED_HOLDERS = (
+    "torch",
+    "torch:Tensor",
+    "torch.nn",
+    "torch.nn:Module",
+    "torch.nn:Linear",
+    "torch.nn.functional",
+    "torch.autograd",
+    "torch.autograd:Function",
+    "torch.compiler",
+    "torch.fx:Graph",
+    "torch.fx:GraphModule",
+    "torch.fx:Interpreter",
+    "torch.fx:Node",
+    "torch.fx.traceback",
+    "torch.linalg",
+    "torch.optim:Optimizer",
+    "torch.random",
+    "torch.testing",
+    "torch._dynamo",
+    "torch._dynamo.convert_frame",
+    "torch._dynamo.eval_frame",
+    "torch._dynamo.output_graph:OutputGraph",
+    "torch._functorch.aot_autograd",
+    "torch._functorch._aot_autograd.autograd_cache:AOTAutogradCache",
+    "torch._inductor",
+    "torch._inductor.codecache:FxGraphCache",
+    "torch._inductor.codecache:PyCodeCache",
+    "torch._inductor.compile_fx",
+    "torch._inductor.graph:GraphLowering",
+    "torch._inductor.scheduler:Scheduler",
+)
+
+
+def loaded(address: str) -> Any:
+    """Return the module, or the class behind its colon, at ``address``; ``None`` where nobody imported it."""
+    name, _, inside = address.partition(":")
+    module = sys.modules.get(name)
+    return getattr(module, inside, None) if inside else module
+
+
+@functools.cache
+def _flags() -> dict[str, tuple[Any, Any]]:
+    """Return the functions that read and write each flag; those that this torch does not have are left out."""
+    import torch
+
+    pairs = {name: [getattr(torch._C, each, None) for each in pair] for name, pair in BACKEND_FLAGS.items()}
+    mha = torch.backends.mha
+    return {
+        **{name: (read, write) for name, (read, write) in pairs.items() if read and write},
+        "mha.fastpath": (mha.get_fastpath_enabled, mha.set_fastpath_enabled),
+    }
+
+
+def backend_flags() -> dict[str, Any]:
+    """Return the flags of ``torch.backends`` by name."""
+    return {name: read() for name, (read, _) in _flags().items()}
+
+
+def set_backend_flag(name: str, value: Any) -> None:
+    """Put back one of :func:`backend_flags`."""
+    _flags()[name][1](value)
+
+
+def variables() -> dict[str, Any]:
+    """Return what the :data:`VARIABLES` of loaded modules hold; those that this torch does not have are left out."""
+    values: dict[str, Any] = {}
+    for name, attributes in VARIABLES.items():
+        module = sys.modules.get(name)
+        for attribute in attributes:
+            value = getattr(module, attribute, values)
+            if value is not values:
+                values[f"{name}.{attribute}"] = copy.copy(value)
+    return values
+
+
+def set_variable(name: str, value: Any) -> None:
+    """Put back one of :func:`variables`."""
+    module, _, attribute = name.rpartition(".")
+    setattr(sys.modules[module], attribute, value)
+
+
+def dictionaries(named: Mapping[str, tuple[str, ...]]) -> dict[str, dict[Any, Any]]:
+    """Return the dictionaries of loaded modules that ``named`` names, themselves, by their full names."""
+    found = {}
+    for name, attributes in named.items():
+        module = sys.modules.get(name)
+        for attribute in attributes:
+            value = getattr(module, attribute, None)
+            if isinstance(value, dict):
+                found[f"{name}.{attribute}"] = value
+    return found
+
+
+def decomposition_tables() -> dict[str, dict[Any, Any]]:
+    """Return AOTAutograd's tables of decompositions, themselves."""
+    tables: dict[str, dict[Any, Any]] = symbol("torch._decomp", "global_decomposition_table")
+    return {f"torch._decomp.global_decomposition_table[{name!r}]": table for name, table in tables.items()}
+
+
+def is_an_entry_point(backend: Any) -> bool:
+    """Say whether a Dynamo backend of that name comes with a package, so that it is loaded when first looked up."""
+    return symbol("torch._dynamo.backends.registry", "_BACKENDS").get(backend) is not None
+
+
+def forget_backend(name: Any) -> None:
+    """Take a backend that was registered by name from Dynamo's list."""
+    symbol("torch._dynamo.backends.registry", "_BACKENDS").pop(name, None)
+
+
+#: Sets of functions by ``id``, made when first asked.
+_ID_SETS = (
+    "_allowed_callable_ids",
+    "_disallowed_callable_ids",
+    "_nonstrict_trace_callable_ids",
+    "_leaf_function_ids",
+)
+
+
+def function_ids() -> dict[str, set[int]]:
+    """Return which functions Dynamo was told to allow and to disallow in graphs: the sets themselves, if made."""
+    module = sys.modules.get("torch._dynamo.trace_rules")
+    found = {}
+    for name in _ID_SETS:
+        ids = getattr(getattr(module, name, None), "function_ids", None)
+        if ids is not None:
+            found[f"torch._dynamo.trace_rules.{name}"] = ids
+    return found
+
+
+def patterns() -> Iterator[tuple[str, Any]]:
+    """Return Inductor's pattern matcher passes by name; each holds lists of patterns in a dictionary ``patterns``."""
+    for module, attribute in (
+        ("torch._inductor.fx_passes.joint_graph", "early_patterns"),
+        ("torch._inductor.fx_passes.joint_graph", "pass_patterns"),
+        ("torch._inductor.fx_passes.post_grad", "pass_patterns"),
+        ("torch._inductor.fx_passes.freezing_patterns", "pass_patterns"),
+    ):
+        passes = getattr(sys.modules.get(module), attribute, ())
+        for number, each in enumerate(passes if isinstance(passes, list) else (passes,) if passes else ()):
+            yield f"{module}.{attribute}[{number}]", each.patterns
+
+
+def kernels_of_operators() -> frozenset[str]:
+    """Return the kernels that Python registered, as ``torch.library`` names them: ``aten/sin.default/CPU``."""
+    return frozenset(symbol("torch.library", "_impls"))
+
+
+def operators_of_python() -> frozenset[str]:
+    """Return the operators that Python defined, as ``torch.library`` names them: ``mine::op``."""
+    return frozenset(symbol("torch.library", "_defs"))
+
+
+def remove_kernels(names: frozenset[str]) -> None:
+    """Destroy the libraries that registered one of the kernels ``names``, which brings back what they replaced."""
+    import gc
+
+    library = symbol("torch.library", "Library")
+    for each in gc.get_objects():
+        if type(each) is library and not names.isdisjoint(each._op_impls):
+            each._destroy()
+
+
+def process_groups() -> tuple[Any, ...]:
+    """Return the process groups of ``torch.distributed``."""
+    if "torch.distributed.distributed_c10d" not in sys.modules:
+        return ()
+    return tuple(symbol("torch.distributed.distributed_c10d", "_world").pg_map)
+
+
+def destroy_process_groups(but: tuple[Any, ...]) -> None:
+    """Destroy all process groups that are not among ``but``."""
+    destroy = symbol("torch.distributed", "destroy_process_group")
+    if not but:
+        destroy()
+        return
+    for group in process_groups():
+        if group not in but:
+            destroy(group)
+
+
+def log_state() -> tuple[dict[str, Any], set[str]]:
+    """Return which logs and artifacts ``torch._logging.set_logs`` chose."""
+    state = symbol("torch._logging._internal", "log_state")
+    return dict(state.log_qname_to_level), set(state.artifact_names)
+
+
+def set_log_state(chosen: tuple[dict[str, Any], set[str]]) -> None:
+    """Put back what :func:`log_state` returned."""
+    state = symbol("torch._logging._internal", "log_state")
+    state.log_qname_to_level, state.artifact_names = dict(chosen[0]), set(chosen[1])

@@ -1,0 +1,208 @@
+"""What PyTorch keeps for the thread that runs: modes, levels, hooks, gradient settings.
+
+Each reader returns something that compares equal while nothing was changed; each writer puts that back. Read in torch
+2.13 and 2.14.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from . import symbol
+
+#: Guards of C++ that are entered to undo what a test left; leaving them would bring it back.
+_HELD: list[Any] = []
+
+
+def dispatch_modes() -> tuple[Any, ...]:
+    """Return the dispatch modes that are active, outermost first, with PyTorch's own (fake, proxy, functional)."""
+    return tuple(symbol("torch.utils._python_dispatch", "_get_current_dispatch_mode_stack")())
+
+
+def set_dispatch_modes(wanted: tuple[Any, ...]) -> None:
+    """Leave modes until those that are left begin like ``wanted``, then enter the rest of it."""
+    pop = symbol("torch.utils._python_dispatch", "_pop_mode")
+    _set_modes(
+        dispatch_modes, lambda mode: pop(getattr(mode, "_dispatch_key", getattr(mode, "_mode_key", None))), wanted
+    )
+
+
+def function_modes() -> tuple[Any, ...]:
+    """Return the function modes that are active, outermost first, but for that of ``torch.set_default_device``."""
+    default = symbol("torch", "_GLOBAL_DEVICE_CONTEXT")
+    device = getattr(default, "device_context", None)
+    return tuple(mode for mode in symbol("torch.overrides", "_get_current_function_mode_stack")() if mode is not device)
+
+
+def set_function_modes(wanted: tuple[Any, ...]) -> None:
+    """As :func:`set_dispatch_modes`."""
+    pop = symbol("torch.overrides", "_pop_mode")
+    _set_modes(function_modes, lambda mode: pop(), wanted)
+
+
+def _set_modes(read: Any, pop: Any, wanted: tuple[Any, ...]) -> None:
+    kept = 0
+    for now, before in zip(read(), wanted, strict=False):
+        if now is not before:
+            break
+        kept += 1
+    for mode in reversed(read()[kept:]):
+        depth = len(read())
+        with contextlib.suppress(Exception):  # it is the test's code; whatever it raises, the mode goes
+            mode.__exit__(None, None, None)
+        if len(read()) == depth:
+            pop(mode)
+    for mode in wanted[kept:]:
+        mode.__enter__()
+
+
+def torch_function_state() -> Any:
+    """Return whether ``__torch_function__`` is looked at: ``torch._C._TorchFunctionState``."""
+    return symbol("torch._C", "_get_torch_function_state")()
+
+
+def set_torch_function_state(state: Any) -> None:
+    """Put back what :func:`torch_function_state` returned."""
+    symbol("torch._C", "_set_torch_function_state")(state)
+
+
+def set_inference_mode(wanted: bool) -> None:
+    """Enter a guard that makes this thread's inference mode ``wanted``, and hold it.
+
+    The guard that a test left is destroyed with its last reference, and puts back what it found then.
+    """
+    _hold(symbol("torch._C", "_InferenceMode")(wanted))
+
+
+def dispatch_keys() -> tuple[int, int]:
+    """Return the dispatch keys that this thread includes and excludes, as numbers."""
+    include, exclude = _key_sets()
+    return include.raw_repr(), exclude.raw_repr()
+
+
+def set_dispatch_keys(wanted: tuple[int, int]) -> None:
+    """Enter a guard that makes the thread's dispatch keys those of ``wanted``, and hold it."""
+    make = symbol("torch._C", "DispatchKeySet").from_raw_repr
+    _hold(symbol("torch._C", "_ForceDispatchKeyGuard")(*map(make, wanted)))
+
+
+def _key_sets() -> tuple[Any, Any]:
+    return (
+        symbol("torch._C", "_dispatch_tls_local_include_set")(),
+        symbol("torch._C", "_dispatch_tls_local_exclude_set")(),
+    )
+
+
+def _hold(guard: Any) -> None:
+    guard.__enter__()
+    _HELD.append(guard)
+
+
+def functorch_depth() -> int:
+    """Return how many functorch transforms (``grad``, ``vmap``) are active."""
+    depth: int = symbol("torch._C._functorch", "get_dynamic_layer_stack_depth")()
+    return depth
+
+
+def set_functorch_depth(depth: int) -> None:
+    """Leave functorch transforms until ``depth`` are active."""
+    symbol("torch._C._functorch", "pop_dynamic_layer_stack_and_undo_to_depth")(depth)
+
+
+def forward_level() -> int:
+    """Return the level of forward-mode differentiation; -1 outside of all."""
+    level: int = symbol("torch.autograd.forward_ad", "_current_level")
+    return level
+
+
+def set_forward_level(level: int) -> None:
+    """Leave levels of forward-mode differentiation until ``level`` is the innermost."""
+    leave = symbol("torch.autograd.forward_ad", "exit_dual_level")
+    while forward_level() > level:
+        leave()
+
+
+def saved_tensor_hooks() -> Any:
+    """Return the innermost default hooks on saved tensors, a pair of functions, or ``None``."""
+    return symbol("torch._C._autograd", "_top_saved_tensors_default_hooks")(True)
+
+
+def set_saved_tensor_hooks(wanted: Any) -> None:
+    """Leave default hooks on saved tensors until ``wanted`` are the innermost."""
+    pop = symbol("torch._C._autograd", "_pop_saved_tensors_default_hooks")
+    while (now := saved_tensor_hooks()) is not None and not same_hooks(now, wanted):
+        pop()
+    if now is None and wanted is not None:
+        symbol("torch._C._autograd", "_push_saved_tensors_default_hooks")(*wanted)
+
+
+def same_hooks(one: Any, other: Any) -> bool:
+    """Say whether two pairs of hooks are made of the same functions."""
+    if one is None or other is None:
+        return one is other
+    return all(a is b for a, b in zip(one, other, strict=True))
+
+
+def saved_tensor_hooks_refused() -> str | None:
+    """Return the message with which hooks on saved tensors are refused, or ``None``."""
+    message: str | None = symbol("torch._C._autograd", "_saved_tensors_hooks_get_disabled_error_message")()
+    return message
+
+
+def refuse_saved_tensor_hooks(message: str | None) -> None:
+    """Put back what :func:`saved_tensor_hooks_refused` returned."""
+    if message is None:
+        symbol("torch._C._autograd", "_saved_tensors_hooks_enable")()
+    else:
+        symbol("torch._C._autograd", "_saved_tensors_hooks_disable")(message)
+
+
+def gradient_flags() -> tuple[bool, bool, bool]:
+    """Return whether autograd uses threads, forward gradients flow, and views are replayed."""
+    return (
+        symbol("torch._C", "_is_multithreading_enabled")(),
+        symbol("torch._C", "_is_fwd_grad_enabled")(),
+        symbol("torch._C", "_is_view_replay_enabled")(),
+    )
+
+
+def set_gradient_flags(flags: tuple[bool, bool, bool]) -> None:
+    """Put back what :func:`gradient_flags` returned."""
+    for name, flag in zip(("multithreading", "fwd_grad", "view_replay"), flags, strict=True):
+        symbol("torch._C", f"_set_{name}_enabled")(flag)
+
+
+def eval_frame_callback() -> Any:
+    """Return what Dynamo does with each new frame of this thread: ``None`` outside of compiled functions."""
+    return symbol("torch._C._dynamo.eval_frame", "get_eval_frame_callback")()
+
+
+def set_eval_frame_callback(callback: Any) -> None:
+    """Put back what :func:`eval_frame_callback` returned."""
+    symbol("torch._C._dynamo.eval_frame", "set_eval_frame")(callback)
+
+
+def profiler_runs() -> bool:
+    """Say whether PyTorch's profiler runs."""
+    runs: bool = symbol("torch._C._autograd", "_profiler_enabled")()
+    return runs
+
+
+def stop_profiler() -> None:
+    """Stop PyTorch's profiler; what it had collected is lost."""
+    symbol("torch._C._autograd", "_disable_profiler")()
+    symbol("torch.autograd.profiler", "_run_on_profiler_stop")()
+
+
+def graph_metadata() -> dict[str, Any]:
+    """Return the metadata that new nodes get, as ``torch.fx.traceback.annotate`` sets it: empty outside of all."""
+    metadata: dict[str, Any] = symbol("torch.fx.traceback", "current_meta")
+    return {key: dict(value) if isinstance(value, dict) else value for key, value in metadata.items()}
+
+
+def set_graph_metadata(metadata: dict[str, Any]) -> None:
+    """Put back what :func:`graph_metadata` returned."""
+    import torch.fx.traceback
+
+    torch.fx.traceback.current_meta = metadata

@@ -1,0 +1,97 @@
+"""Give one test PyTorch as if it were alone: fresh caches, cleared counters, a seed, and everything put back.
+
+What a test leaves changed is restored and named. Nothing here deletes a folder; folders belong to who created them.
+
+* ``interpreter``, ``pytorch``: what is watched, a row for each setting; a new one is a new row.
+* ``watched``: the forms that rows have.
+* ``snapshot``: all rows before a test and after it.
+* ``folders``: caches on disk and on servers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_regional._torch import state
+from pytest_regional._torch.portable_artifacts import forget_recorded
+from pytest_regional.harness.cuda_state import gpu_isolated
+from pytest_regional.harness.left_running import left_running, processes, processes_left_running, threads
+
+from .folders import SHARED_CACHE_VARIABLES, cache_folder, clear_folder, no_shared_cache
+from .interpreter import CACHE_VARIABLES, random_state_kept
+from .leak import MISSING, Leak
+from .snapshot import Snapshot
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python's, NumPy's and torch's generators (all devices)."""
+    import numpy
+
+    from pytest_regional.harness.seeding import seed_torch
+
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    seed_torch(seed)
+
+
+def forget(*, counters: bool = True) -> None:
+    """Drop everything compiled in this process, as if it had just started; files on disk stay."""
+    state.reset_dynamo()
+    state.clear_inductor_caches()
+    forget_recorded()
+    if counters:
+        state.clear_compile_counters()
+
+
+@dataclass
+class Isolation:
+    """The isolation of one test; ``leaks`` is filled when it ends."""
+
+    folder: Path
+    seed: int
+    leaks: tuple[Leak, ...] = ()
+
+
+@contextlib.contextmanager
+def isolated(folder: Path, seed: int, *, shared_cache: bool = False) -> Iterator[Isolation]:
+    """Isolate what runs inside: see the module's docstring.
+
+    Args:
+        folder: where this test's compiler caches go; created when missing, never deleted.
+        seed: for Python's, NumPy's and torch's generators.
+        shared_cache: whether a cache on a server that the environment names may be used.
+    """
+    isolation = Isolation(folder, seed)
+    with gpu_isolated(), cache_folder(folder), contextlib.nullcontext() if shared_cache else no_shared_cache():
+        forget()
+        snapshot, running, children = Snapshot.take(), threads(), processes()
+        with random_state_kept():
+            seed_everything(seed)
+            try:
+                yield isolation
+            finally:
+                changed = snapshot.restore()
+                left = [f"thread {name}" for name in left_running(running)]
+                left += [f"process {name}" for name in processes_left_running(children)]
+                isolation.leaks = (*changed, *(Leak(name, "not there", "running", put_back=False) for name in left))
+                forget()
+
+
+__all__ = [
+    "CACHE_VARIABLES",
+    "MISSING",
+    "SHARED_CACHE_VARIABLES",
+    "Isolation",
+    "Leak",
+    "Snapshot",
+    "cache_folder",
+    "clear_folder",
+    "forget",
+    "isolated",
+    "no_shared_cache",
+    "seed_everything",
+]

@@ -1,0 +1,361 @@
+"""The state of Python, numpy and the operating system's process: a row for each setting."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import copyreg
+import decimal
+import faulthandler
+import functools
+import gc
+import locale
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tracemalloc
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from operator import is_
+from typing import Any
+
+import numpy
+
+from pytest_regional._torch.state import GENERATED_MODULES
+
+from .leak import MISSING, Leak
+from .messages import MESSAGES
+from .watched import (
+    Contents,
+    Settings,
+    State,
+    Watched,
+    attribute,
+    imported_modules,
+    is_a_tests,
+    is_patched,
+    same_object,
+    same_value,
+    set_attribute,
+    set_by_imports,
+    set_entry,
+)
+
+#: Environment variables whose values are cache folders: ours to set, never a leak.
+CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+_UNTRACKED_ENVIRONMENT = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION", *CACHE_VARIABLES})
+
+
+def set_environment(name: str, value: Any) -> None:
+    """Set a variable, or remove it for :data:`MISSING`."""
+    if value is MISSING:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+def _is_untracked(name: str) -> bool:
+    # Variables that start so are how PyTorch talks to its own child processes and generated code.
+    return name in _UNTRACKED_ENVIRONMENT or name.startswith("_TORCH")
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # deleted under our feet
+        return "(deleted)"
+
+
+ENVIRONMENT = Settings("environment variable ", lambda: dict(os.environ), set_environment, _is_untracked)
+WORKING_FOLDER = State("working folder", _working_folder, os.chdir)
+
+#: First of all: what they do to each call and each import would be done to what follows.
+FIRST: tuple[Watched, ...] = (
+    State("trace function", sys.gettrace, sys.settrace, same_object),
+    State("profile function", sys.getprofile, sys.setprofile, same_object),
+)
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)  # there is no other way to read it; files made meanwhile are private
+    os.umask(mask)
+    return mask
+
+
+_SIGNALS = tuple(signal.valid_signals())
+
+
+def _signal_handlers() -> dict[str, Any]:
+    return {str(number): signal.getsignal(number) for number in _SIGNALS}
+
+
+def _set_signal_handler(number: str, handler: Any) -> None:
+    if handler is None:
+        raise RuntimeError(f"the handler of signal {number} was not Python's, so it cannot be put back")
+    signal.signal(int(number), handler)
+
+
+def _same_handler(one: Any, other: Any) -> bool:
+    return one == other or same_object(one, other)
+
+
+def _alarm_is_set() -> bool:
+    """Say whether an alarm goes off later that is not the limit of this test."""
+    if not hasattr(signal, "setitimer"):  # Windows
+        return False
+    handler = signal.getsignal(signal.SIGALRM)
+    return signal.getitimer(signal.ITIMER_REAL)[0] > 0 and not same_object(handler, _alarm_is_set)
+
+
+def _stop_alarm(wanted: bool) -> None:
+    if wanted:
+        raise RuntimeError("an alarm that was set before the test was taken away")
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _collector() -> tuple[Any, ...]:
+    return gc.isenabled(), gc.get_threshold(), gc.get_debug(), tuple(map(id, gc.callbacks)), tuple(gc.callbacks)
+
+
+def _set_collector(wanted: tuple[Any, ...]) -> None:
+    enabled, thresholds, debug, _, callbacks = wanted
+    (gc.enable if enabled else gc.disable)()
+    gc.set_threshold(*thresholds)
+    gc.set_debug(debug)
+    gc.callbacks[:] = callbacks
+
+
+def _same_collector(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    return one[:4] == other[:4]
+
+
+class _FaultHandler:
+    """The file that stacks of dying processes go to; the plugin says which, pytest captures standard error."""
+
+    file = 2
+
+
+def write_faults_to(descriptor: int) -> None:
+    """Name the file that Python's fault handler writes to, where a test had turned it off."""
+    _FaultHandler.file = descriptor
+
+
+def _set_fault_handler(enabled: bool) -> None:
+    if enabled:
+        faulthandler.enable(_FaultHandler.file)
+    else:
+        faulthandler.disable()
+
+
+def _list(name: str, same: Callable[[Any, Any], bool] = same_value) -> State:
+    """Return the list ``sys.name``; what holds on to it sees it put back."""
+
+    def write(wanted: list[Any]) -> None:
+        getattr(sys, name)[:] = wanted
+
+    return State(f"sys.{name}", lambda: list(getattr(sys, name)), write, same)
+
+
+def _set_path(wanted: list[str]) -> None:
+    sys.path[:] = wanted
+
+
+def _same_path(before: tuple[list[str], int], now: tuple[list[str], int]) -> bool:
+    """Say whether the search path is the same, but for what packages append when they are imported."""
+    return before[0] == now[0] or (before[1] < now[1] and now[0][: len(before[0])] == before[0])
+
+
+def _same_importers(before: list[Any], now: list[Any]) -> bool:
+    """Say whether the importers that there were come first: packages append theirs when they are imported."""
+    return now[: len(before)] == before
+
+
+def _decimal() -> tuple[Any, ...]:
+    now = decimal.getcontext()
+    traps = tuple(trap for trap, is_set in now.traps.items() if is_set)
+    return now.prec, now.rounding, now.Emin, now.Emax, now.capitals, now.clamp, traps
+
+
+def _set_decimal(wanted: tuple[Any, ...]) -> None:
+    prec, rounding, e_min, e_max, capitals, clamp, traps = wanted
+    decimal.setcontext(decimal.Context(prec, rounding, e_min, e_max, capitals, clamp, [], list(traps)))
+
+
+def _limits() -> dict[str, tuple[int, int]]:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return {}
+    names = [name for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_DATA"]
+    return {name: resource.getrlimit(getattr(resource, name)) for name in names}
+
+
+def _set_limit(name: str, limits: tuple[int, int]) -> None:
+    import resource
+
+    resource.setrlimit(getattr(resource, name), limits)
+
+
+def _affinity() -> frozenset[int]:
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
+
+
+def _start_method() -> str | None:
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is None:
+        return None
+    method: str = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    return method
+
+
+def _set_start_method(method: str | None) -> None:
+    import multiprocessing
+
+    multiprocessing.set_start_method(method, force=True)
+
+
+def _event_loop_policy() -> Any:
+    return getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
+
+
+def _set_event_loop_policy(policy: Any) -> None:
+    import asyncio
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the function goes with Python 3.16, policies with it
+        asyncio.set_event_loop_policy(policy)
+
+
+def _same_policy(before: Any, now: Any) -> bool:
+    """Python makes the default one when it is first asked."""
+    return before is now or (before is None and type(now).__name__.lstrip("_") in _DEFAULT_POLICIES)
+
+
+_DEFAULT_POLICIES = ("UnixDefaultEventLoopPolicy", "WindowsProactorEventLoopPolicy")
+
+
+def _socket_timeout() -> float | None:
+    socket = sys.modules.get("socket")
+    timeout: float | None = socket.getdefaulttimeout() if socket else None
+    return timeout
+
+
+def _set_socket_timeout(timeout: float | None) -> None:
+    import socket
+
+    socket.setdefaulttimeout(timeout)
+
+
+def _set_tracemalloc(tracing: bool) -> None:
+    if tracing:
+        tracemalloc.start()
+    else:
+        tracemalloc.stop()
+
+
+def _time_zone() -> tuple[Any, ...]:
+    return time.tzname, time.timezone, time.altzone
+
+
+def _numpy_printing() -> dict[str, Any]:
+    return {name: value for name, value in numpy.get_printoptions().items() if name != "override_repr"}
+
+
+_PATCHED = (builtins, os, os.path, random, subprocess, tempfile, threading, time, numpy, numpy.random)
+
+
+def _patched_modules() -> Mapping[str, Any]:
+    return {module.__name__: module for module in _PATCHED}
+
+
+@functools.lru_cache(maxsize=1)
+def _torchs(imported: frozenset[str]) -> tuple[str, ...]:
+    of_packages = (name for name in imported if name.partition(".")[0] in ("torch", "numpy", "triton"))
+    return tuple(name for name in of_packages if not name.startswith(GENERATED_MODULES))
+
+
+class _TorchModules:
+    """Modules of PyTorch, numpy and triton that were replaced or removed; what was not there is no leak."""
+
+    def read(self) -> tuple[tuple[str, ...], list[Any]]:
+        """Return names and modules."""
+        names = _torchs(imported_modules())
+        return names, list(map(sys.modules.get, names))
+
+    def differences(self, before: tuple[tuple[str, ...], list[Any]]) -> Iterator[Leak]:
+        """Yield the modules that are not what they were."""
+        names, modules = before
+        if all(map(is_, map(sys.modules.get, names), modules)):
+            return
+        for name, was in zip(names, modules, strict=True):
+            now = sys.modules.get(name, MISSING)
+            if now is not was and was is not None:
+                yield Leak(f"sys.modules[{name}]", was, now)
+
+    def put_back(self, before: tuple[tuple[str, ...], list[Any]]) -> None:
+        """Put the modules back."""
+        sys.modules.update((name, module) for name, module in zip(*before, strict=True) if module is not None)
+
+
+#: Python's random numbers are seeded for each test; see ``seed_everything``.
+INTERPRETER: tuple[Watched, ...] = (
+    _TorchModules(),
+    Contents(_patched_modules, is_a_tests, set_attribute, is_patched),
+    Contents(lambda: {"copyreg.dispatch_table": copyreg.dispatch_table}, is_a_tests, set_entry),
+    ENVIRONMENT,
+    WORKING_FOLDER,
+    State("umask", _umask, os.umask),
+    Settings("signal handler ", _signal_handlers, _set_signal_handler, same=_same_handler),
+    State("alarm", _alarm_is_set, _stop_alarm, lambda before, now: before or not now),
+    State("garbage collector", _collector, _set_collector, _same_collector),
+    State("fault handler", faulthandler.is_enabled, _set_fault_handler),
+    State(
+        "sys.path",
+        lambda: (list(sys.path), len(sys.modules)),
+        lambda wanted: _set_path(wanted[0]),
+        _same_path,
+    ),
+    _list("argv"),
+    _list("meta_path", _same_importers),
+    set_by_imports("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
+    State("switch interval", sys.getswitchinterval, sys.setswitchinterval),
+    *(attribute(sys, name) for name in ("excepthook", "unraisablehook", "displayhook", "breakpointhook")),
+    *(attribute(sys, name) for name in ("stdin", "stdout", "stderr")),
+    attribute(threading, "excepthook"),
+    *MESSAGES,
+    State("locale", lambda: locale.setlocale(locale.LC_ALL), lambda value: locale.setlocale(locale.LC_ALL, value)),
+    State("decimal context", _decimal, _set_decimal),
+    State("time zone", _time_zone, lambda value: getattr(time, "tzset", int)()),
+    Settings("limit ", _limits, _set_limit),
+    State("processor affinity", _affinity, lambda value: os.sched_setaffinity(0, value)),
+    State("temporary folder", tempfile.gettempdir, lambda value: setattr(tempfile, "tempdir", value)),
+    State("start method of processes", _start_method, _set_start_method, lambda a, b: a == b or a is None),
+    State("event loop policy", _event_loop_policy, _set_event_loop_policy, _same_policy),
+    State("socket timeout", _socket_timeout, _set_socket_timeout),
+    State("tracemalloc", tracemalloc.is_tracing, _set_tracemalloc),
+    State("numpy's handling of errors", numpy.geterr, lambda value: numpy.seterr(**value)),
+    State("numpy's print options", _numpy_printing, lambda value: numpy.set_printoptions(**value)),
+)
+
+
+@contextlib.contextmanager
+def random_state_kept() -> Iterator[None]:
+    """Leave the generators of Python, numpy and torch as they were found."""
+    import torch
+
+    saved = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(saved[0])
+        numpy.random.set_state(saved[1])
+        torch.set_rng_state(saved[2])
+
+
+__all__ = ["CACHE_VARIABLES", "ENVIRONMENT", "FIRST", "INTERPRETER", "WORKING_FOLDER", "set_environment"]

@@ -1,0 +1,319 @@
+"""The state of PyTorch: a row for each setting, mode and registry. What must be put back first stands first."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from pytest_regional._torch import process_state, state, thread_state
+
+from .leak import MISSING, Leak
+from .watched import (
+    Contents,
+    Patterns,
+    Sets,
+    Settings,
+    State,
+    Watched,
+    anything,
+    is_a_tests,
+    is_patched,
+    same_value,
+    set_attribute,
+    set_entry,
+)
+
+# Written by PyTorch itself while it compiles (2.11 to 2.15), not by tests.
+_UNTRACKED_CONFIG = frozenset({"torch._inductor.config.aot_inductor.output_path"})
+
+
+class _Configuration(Settings):
+    """A configuration module; what nobody has set has its default."""
+
+    def __init__(self, module: str) -> None:
+        super().__init__(
+            f"{module}.",
+            lambda: state.config_state(module),
+            lambda name, value: state.set_config(module, name, value),
+            lambda name: f"{module}.{name}" in _UNTRACKED_CONFIG,
+        )
+
+    def differences(self, before: Mapping[str, Any]) -> Iterator[Leak]:
+        """Yield each setting that has another value: reading one may set it, to its default."""
+        module = self.prefix[:-1]
+        for leak in super().differences(before):
+            default = state.config_default(module, leak.name.removeprefix(self.prefix))
+            was, now = (default if value is MISSING else value for value in (leak.before, leak.after))
+            if not same_value(was, now):
+                yield Leak(leak.name, was, now)
+
+
+def _same_all(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+def _read(name: str) -> Any:
+    def read() -> Any:
+        import torch
+
+        return getattr(torch, name)()
+
+    return read
+
+
+def _write(name: str) -> Any:
+    def write(value: Any) -> None:
+        import torch
+
+        getattr(torch, name)(value)
+
+    return write
+
+
+def _autocast() -> tuple[Any, ...]:
+    import torch
+
+    torch.autocast_increment_nesting()
+    depth = torch.autocast_decrement_nesting()
+    each = [(torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in _AUTOCAST_DEVICES]
+    return (depth, torch.is_autocast_cache_enabled(), *each)
+
+
+_AUTOCAST_DEVICES = ("cpu", "cuda")
+
+
+def _set_autocast(wanted: tuple[Any, ...]) -> None:
+    import torch
+
+    depth, cached, *each = wanted
+    for device, (enabled, dtype) in zip(_AUTOCAST_DEVICES, each, strict=True):
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+    torch.set_autocast_cache_enabled(cached)
+    while _autocast()[0] > depth:
+        torch.autocast_decrement_nesting()
+    torch.clear_autocast_cache()
+
+
+def _anomaly() -> tuple[bool, bool]:
+    import torch
+
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+
+def _set_anomaly(wanted: tuple[bool, bool]) -> None:
+    import torch
+
+    torch.set_anomaly_enabled(*wanted)
+
+
+def _stop_profiler(wanted: bool) -> None:
+    if not wanted:
+        thread_state.stop_profiler()
+
+
+def _set_default_device(value: Any) -> None:
+    import torch
+
+    torch.set_default_device(None if str(value) == "cpu" else value)
+
+
+def _deterministic() -> tuple[bool, bool, bool]:
+    import torch
+
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,
+    )
+
+
+def _set_deterministic(value: tuple[bool, bool, bool]) -> None:
+    import torch
+
+    torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+    torch.utils.deterministic.fill_uninitialized_memory = value[2]
+
+
+def flushes_subnormals() -> bool:
+    """Say whether this thread's floating point arithmetic takes numbers too small to be normal for zero.
+
+    A library that was linked with ``-funsafe-math-optimizations`` by a compiler older than GCC 13 begins so when it is
+    loaded (https://gcc.gnu.org/gcc-13/changes.html), as kernels of ``cpp.enable_unsafe_math_opt_flag`` are.
+    """
+    smallest = sys.float_info.min
+    return smallest / 2 == 0
+
+
+class Precision(NamedTuple):
+    """The precision of float32 products: what ``torch.get_float32_matmul_precision`` says, and what backends have."""
+
+    everywhere: str
+    cuda: str
+    mkldnn: str
+
+
+def _precision() -> Precision:
+    import torch
+
+    backends = torch.backends
+    try:
+        everywhere = torch.get_float32_matmul_precision()
+    except RuntimeError:  # backends were set apart, so that there is no one answer
+        everywhere = "differs"
+    return Precision(everywhere, backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision)
+
+
+def _set_precision(value: Precision) -> None:
+    import torch
+
+    if value.everywhere != "differs":
+        torch.set_float32_matmul_precision(value.everywhere)
+    torch.backends.cuda.matmul.fp32_precision = value.cuda
+    torch.backends.mkldnn.matmul.fp32_precision = value.mkldnn
+
+
+def is_pytorchs_doing(leak: Leak) -> bool:
+    """Say whether PyTorch left this itself, while it did what it was asked.
+
+    Of a precision that was put back it leaves "ieee" where "none" was, which enters cache keys; and Inductor raises the
+    recursion limit to 2,000 when it compiles, and ``torch.distributed`` sets ``sys.excepthook`` (2.13, 2.14).
+    """
+    if leak.name == "sys.excepthook":
+        return str(getattr(leak.after, "__module__", "")).startswith("torch.distributed.")
+    if leak.name == "recursion limit":
+        return bool(leak.after[0] == 2000)
+    before, after = leak.before, leak.after
+    if not isinstance(before, Precision) or not isinstance(after, Precision):
+        return False
+    return before == Precision(*(part if part != "ieee" else "none" for part in after))
+
+
+def _is_a_backend_of_a_test(name: Any, backend: Any, imported: frozenset[str]) -> bool:
+    return is_a_tests(name, backend, imported) and not process_state.is_an_entry_point(name)
+
+
+def _set_backend(holder: dict[Any, Any], name: Any, backend: Any) -> None:
+    set_entry(holder, name, backend)
+    if backend is MISSING:
+        process_state.forget_backend(name)
+
+
+def _hooks() -> Mapping[str, Any]:
+    return process_state.dictionaries(process_state.HOOKS)
+
+
+def _registries() -> Mapping[str, Any]:
+    found = process_state.dictionaries(process_state.REGISTRIES)
+    return {name: holder for name, holder in found.items() if not name.endswith("_COMPILER_FNS")} | (
+        process_state.decomposition_tables()
+    )
+
+
+def _backends() -> Mapping[str, Any]:
+    found = process_state.dictionaries(process_state.REGISTRIES)
+    return {name: holder for name, holder in found.items() if name.endswith("_COMPILER_FNS")}
+
+
+def _patched() -> Mapping[str, Any]:
+    found = {address: process_state.loaded(address) for address in process_state.PATCHED_HOLDERS}
+    return {address: holder for address, holder in found.items() if holder is not None}
+
+
+class _Kernels(State):
+    """Kernels of operators that were there before the test; those that come with an import stay."""
+
+    def __init__(self) -> None:
+        super().__init__("kernels of operators", self._read, self._remove, self._same)
+
+    @staticmethod
+    def _read() -> tuple[int, frozenset[str], frozenset[str]]:
+        return len(sys.modules), process_state.kernels_of_operators(), process_state.operators_of_python()
+
+    @classmethod
+    def _remove(cls, before: Any) -> None:
+        process_state.remove_kernels(cls._added(before, cls._read()))
+
+    @classmethod
+    def _same(cls, before: Any, now: Any) -> bool:
+        return before[1] is now[1] or now[0] > before[0] or not cls._added(before, now)
+
+    @staticmethod
+    def _added(before: Any, now: Any) -> frozenset[str]:
+        operators = {name.replace("::", "/") for name in now[2] - before[2]}
+        return frozenset(name for name in now[1] - before[1] if name.rpartition("/")[0] not in operators)
+
+    def differences(self, before: Any) -> Any:
+        """Yield the kernels that were added."""
+        now = self._read()
+        if not self._same(before, now):
+            for name in sorted(self._added(before, now)):
+                yield Leak(f"kernel of an operator {name}", "as found", "replaced")
+
+
+#: Of the thread that runs; before all others, since they change what each call of torch does.
+MODES: tuple[Watched, ...] = (
+    State(
+        "Dynamo's frame evaluation",
+        thread_state.eval_frame_callback,
+        thread_state.set_eval_frame_callback,
+        lambda before, now: before is now,
+    ),
+    State("dispatch modes", thread_state.dispatch_modes, thread_state.set_dispatch_modes, _same_all),
+    State("function modes", thread_state.function_modes, thread_state.set_function_modes, _same_all),
+    State("torch function", thread_state.torch_function_state, thread_state.set_torch_function_state),
+    State("functorch transforms", thread_state.functorch_depth, thread_state.set_functorch_depth),
+    State("level of forward gradients", thread_state.forward_level, thread_state.set_forward_level),
+    State("inference mode", _read("is_inference_mode_enabled"), thread_state.set_inference_mode),
+    State("grad mode", _read("is_grad_enabled"), lambda value: _write("set_grad_enabled")(value)),
+    State("autograd's flags", thread_state.gradient_flags, thread_state.set_gradient_flags),
+    State("autocast", _autocast, _set_autocast),
+    State("anomaly mode", _anomaly, _set_anomaly),
+    State(
+        "saved tensor hooks refused",
+        thread_state.saved_tensor_hooks_refused,
+        thread_state.refuse_saved_tensor_hooks,
+    ),
+    State(
+        "saved tensor hooks",
+        thread_state.saved_tensor_hooks,
+        thread_state.set_saved_tensor_hooks,
+        thread_state.same_hooks,
+    ),
+    State("annotation", thread_state.graph_metadata, thread_state.set_graph_metadata),
+)
+
+CONFIGURATION: tuple[Watched, ...] = tuple(map(_Configuration, (*state.CONFIG_MODULES, *state.MORE_CONFIG_MODULES)))
+
+SETTINGS: tuple[Watched, ...] = (
+    State("compiler stance", state.compiler_stance, state.set_compiler_stance),
+    State("default dtype", _read("get_default_dtype"), _write("set_default_dtype")),
+    State("default device", _read("get_default_device"), _set_default_device),
+    State("float32 matmul precision", _precision, _set_precision),
+    State("number of threads", _read("get_num_threads"), _write("set_num_threads")),
+    State("number of threads between operators", _read("get_num_interop_threads"), None),
+    State("deterministic algorithms", _deterministic, _set_deterministic),
+    State("warning always", _read("is_warn_always_enabled"), _write("set_warn_always")),
+    Settings("torch.backends.", process_state.backend_flags, process_state.set_backend_flag),
+    Settings("", process_state.variables, process_state.set_variable),
+)
+
+OTHERS: tuple[Watched, ...] = (
+    State("profiler", thread_state.profiler_runs, _stop_profiler),
+    State("process groups", process_state.process_groups, process_state.destroy_process_groups, _same_all),
+    State("logs chosen by torch._logging", process_state.log_state, process_state.set_log_state),
+    State("flushing of subnormal numbers", flushes_subnormals, _write("set_flush_denormal")),
+    Contents(_patched, is_a_tests, set_attribute, is_patched),
+    Contents(_hooks, anything, set_entry),
+    Contents(_registries, is_a_tests, set_entry),
+    Contents(_backends, _is_a_backend_of_a_test, _set_backend),
+    Sets(process_state.function_ids),
+    Patterns(process_state.patterns),
+    _Kernels(),
+)
+
+#: Last: what is left of the thread's dispatch keys when all modes are as they were.
+LAST: tuple[Watched, ...] = (State("dispatch keys", thread_state.dispatch_keys, thread_state.set_dispatch_keys),)
+
+__all__ = ["CONFIGURATION", "LAST", "MODES", "OTHERS", "SETTINGS", "is_pytorchs_doing"]

@@ -1,0 +1,94 @@
+"""The state of the process before a test, and what the test made of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pytest_regional._torch import MissingTorchSymbolError
+
+from . import interpreter, pytorch
+from .leak import Leak
+from .watched import Watched
+
+#: All that is watched around a test, in the order in which it is put back.
+WATCHED: tuple[Watched, ...] = (
+    *interpreter.FIRST,
+    *pytorch.MODES,
+    *pytorch.CONFIGURATION,
+    *interpreter.INTERPRETER,
+    *pytorch.SETTINGS,
+    *pytorch.OTHERS,
+    *pytorch.LAST,
+)
+
+#: What a backend may not leave changed when it returns from a compile.
+WATCHED_WHILE_COMPILING: tuple[Watched, ...] = (
+    *pytorch.MODES,
+    *pytorch.CONFIGURATION,
+    interpreter.ENVIRONMENT,
+    interpreter.WORKING_FOLDER,
+    *pytorch.SETTINGS,
+)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Some of the state of the process, as it was at one moment."""
+
+    watched: Sequence[Watched]
+    values: Sequence[Any] = field(repr=False)  # the environment is among them
+
+    @staticmethod
+    def take(*, while_compiling: bool = False) -> Snapshot:
+        """Read the state now; with ``while_compiling`` the part of it that is quick to read."""
+        watched, _ = readable(while_compiling=while_compiling)
+        return Snapshot(watched, [each.read() for each in watched])
+
+    def leaks(self) -> tuple[Leak, ...]:
+        """Return what differs now from this snapshot."""
+        pairs = zip(self.watched, self.values, strict=True)
+        return tuple(leak for each, before in pairs for leak in each.differences(before))
+
+    def restore(self) -> tuple[Leak, ...]:
+        """Put this snapshot's state back; return what had to be changed, and what could not be."""
+        pairs = zip(self.watched, self.values, strict=True)
+        leaks = [leak for each, before in pairs for leak in _put_back(each, before)]
+        return tuple(leak for leak in leaks if leak.poisons or not pytorch.is_pytorchs_doing(leak))
+
+
+@functools.cache
+def readable(*, while_compiling: bool) -> tuple[Sequence[Watched], Sequence[Watched]]:
+    """Return the rows that this torch has, and those that it has not.
+
+    A private name that moves takes a row away, and not every test; ``tests/attacks/test_leaks.py`` fails then.
+    """
+    rows = WATCHED_WHILE_COMPILING if while_compiling else WATCHED
+    missing = [each for each in rows if _is_missing(each)]
+    return [each for each in rows if each not in missing], missing
+
+
+def _is_missing(watched: Watched) -> bool:
+    try:
+        watched.read()
+    except MissingTorchSymbolError:
+        return True
+    return False
+
+
+def _put_back(watched: Watched, before: Any) -> list[Leak]:
+    leaks = list(watched.differences(before))
+    if not leaks:
+        return []
+    try:
+        watched.put_back(before)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the process is not what it was
+        why = f"{type(error).__name__}: {error}"
+        return [replace(leak, after=f"{leak.after!r} ({why})", put_back=False, poisons=True) for leak in leaks]
+    still = {leak.name for leak in watched.differences(before)}
+    return [replace(leak, put_back=False, poisons=True) if leak.name in still else leak for leak in leaks]
+
+
+__all__ = ["WATCHED", "WATCHED_WHILE_COMPILING", "Snapshot", "readable"]

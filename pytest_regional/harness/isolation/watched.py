@@ -1,0 +1,360 @@
+"""The forms that a process's state has: one value, entries of dictionaries, functions of modules.
+
+Whatever is watched has two methods: ``read()`` returns what it is now, ``differences(before)`` yields a :class:`Leak`
+for each thing that is not as it was. ``put_back(before)`` makes it so again.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import is_
+from types import ModuleType
+from typing import Any, Protocol
+
+from .leak import MISSING, Leak
+
+
+class _Imported:
+    names: frozenset[str] = frozenset()
+
+
+def imported_modules() -> frozenset[str]:
+    """Return the names of the modules that are imported: the same object as long as their number is the same."""
+    if len(_Imported.names) != len(sys.modules):
+        _Imported.names = frozenset(sys.modules)
+    return _Imported.names
+
+
+class Watched(Protocol):
+    """Some of the state of this process."""
+
+    def read(self) -> Any:
+        """Return what it is now."""
+
+    def differences(self, before: Any) -> Iterable[Leak]:
+        """Yield what is not as it was when :meth:`read` returned ``before``."""
+
+    def put_back(self, before: Any) -> None:
+        """Make it what it was."""
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """Say whether two values of one setting are the same."""
+    if one is other:
+        return True
+    return type(one) is type(other) and bool(one == other)
+
+
+def same_object(one: Any, other: Any) -> bool:
+    """Say whether two functions are one; those of pytest and of this plugin may differ from phase to phase."""
+    return one is other or (_is_the_runners(one) and _is_the_runners(other))
+
+
+def _is_the_runners(value: Any) -> bool:
+    module = str(getattr(value, "__module__", None) or type(value).__module__)
+    return module.partition(".")[0] in ("_pytest", "pytest", "pytest_regional", "hypothesis", "xdist")
+
+
+@dataclass(frozen=True)
+class State:
+    """One setting.
+
+    Attributes:
+        name: how a leak of it is called.
+        reader: returns its value.
+        writer: sets it; ``None`` where it cannot be set back.
+        same: says whether two values are the same.
+    """
+
+    name: str
+    reader: Callable[[], Any]
+    writer: Callable[[Any], object] | None
+    same: Callable[[Any, Any], bool] = same_value
+
+    def read(self) -> Any:
+        """Return the value."""
+        return self.reader()
+
+    def differences(self, before: Any) -> Iterator[Leak]:
+        """Yield the setting, when it has another value."""
+        now = self.reader()
+        if not self.same(before, now):
+            yield Leak(self.name, before, now)
+
+    def put_back(self, before: Any) -> None:
+        """Write the value."""
+        if self.writer is not None:
+            self.writer(before)
+
+
+def attribute(module: ModuleType, name: str) -> State:
+    """Return a variable of a module that holds a function or an object."""
+    return State(
+        f"{module.__name__}.{name}",
+        lambda: getattr(module, name),
+        lambda value: setattr(module, name, value),
+        same_object,
+    )
+
+
+def set_by_imports(name: str, read: Callable[[], Any], write: Callable[[Any], None]) -> State:
+    """Return a setting that packages change when they are imported, which is no leak then."""
+    return State(
+        name,
+        lambda: (read(), len(sys.modules)),
+        lambda wanted: write(wanted[0]),
+        lambda before, now: before[0] == now[0] or before[1] < now[1],
+    )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings by name, such as those of a configuration module or the environment's variables.
+
+    Attributes:
+        prefix: stands before the name of each.
+        reader: returns them all.
+        writer: sets one; gets :data:`MISSING` where there was none.
+        ignored: says which are no leak.
+        same: says whether two values are the same.
+    """
+
+    prefix: str
+    reader: Callable[[], Mapping[str, Any]]
+    writer: Callable[[str, Any], None]
+    ignored: Callable[[str], bool] = lambda name: False
+    same: Callable[[Any, Any], bool] = same_value
+
+    def read(self) -> Mapping[str, Any]:
+        """Return all values."""
+        return self.reader()
+
+    def differences(self, before: Mapping[str, Any]) -> Iterator[Leak]:
+        """Yield each setting that has another value, in the order of names."""
+        now = self.reader()
+        changed = [key for key in {*before, *now} if not self.same(before.get(key, MISSING), now.get(key, MISSING))]
+        changed.sort()
+        for key in changed:
+            if not self.ignored(key):
+                yield Leak(f"{self.prefix}{key}", before.get(key, MISSING), now.get(key, MISSING))
+
+    def put_back(self, before: Mapping[str, Any]) -> None:
+        """Write the values that differ."""
+        for leak in list(self.differences(before)):
+            self.writer(leak.name.removeprefix(self.prefix), leak.before)
+
+
+#: Of one dictionary or module, how many changes are named one by one.
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is in several dictionaries, compared by identity.
+
+    Attributes:
+        holders: returns the dictionaries, themselves, by name.
+        is_a_leak: says of what was added, given key and value, whether it is a test's: imports and lookups add as well.
+        write: sets or, for :data:`MISSING`, removes one entry.
+        counts: says of what was replaced or removed, given what was there and what is, whether it is a test's doing.
+    """
+
+    holders: Callable[[], Mapping[str, Any]]
+    is_a_leak: Callable[[Any, Any, frozenset[str]], bool]
+    write: Callable[[Any, Any, Any], None]
+    counts: Callable[[Any, Any, frozenset[str]], bool] = lambda was, now, imported: True
+
+    def read(self) -> tuple[frozenset[str], dict[str, dict[Any, Any]]]:
+        """Return copies, and which modules are imported."""
+        return imported_modules(), {name: dict(entries(holder)) for name, holder in self.holders().items()}
+
+    def _changed(self, before: Any) -> Iterator[tuple[str, Any, dict[Any, tuple[Any, Any]]]]:
+        imported, copies = before
+        for name, holder in self.holders().items():
+            copy, now = copies.get(name), entries(holder)
+            if copy is None or (len(copy) == len(now) and all(map(is_, copy.values(), now.values()))):
+                continue
+            changed = {
+                key: (value, now.get(key, MISSING))
+                for key, value in copy.items()
+                if not same_object(value, now.get(key, MISSING)) and self.counts(value, now.get(key, MISSING), imported)
+            }
+            for key, value in now.items():
+                if key not in copy and self.is_a_leak(key, value, imported):
+                    changed[key] = (MISSING, value)
+            if changed:
+                yield name, holder, changed
+
+    def differences(self, before: Any) -> Iterator[Leak]:
+        """Yield the entries that were added, removed or replaced."""
+        for name, _, changed in self._changed(before):
+            for key, (was, now) in list(changed.items())[:_NAMED]:
+                yield Leak(_entry(name, key), was, now)
+            if len(changed) > _NAMED:
+                yield Leak(f"{len(changed) - _NAMED} more of {name}", "as found", "changed")
+
+    def put_back(self, before: Any) -> None:
+        """Put back what was removed or replaced, and remove what was added."""
+        for _, holder, changed in self._changed(before):
+            for key, (was, _) in changed.items():
+                self.write(holder, key, was)
+
+
+def entries(holder: Any) -> Mapping[Any, Any]:
+    """Return the dictionary itself, or that of a module or class."""
+    return holder if isinstance(holder, dict) else vars(holder)
+
+
+def _entry(name: str, key: Any) -> str:
+    return f"{name.replace(':', '.')}.{key}" if isinstance(key, str) and key.isidentifier() else f"{name}[{key!s}]"
+
+
+def set_entry(holder: dict[Any, Any], key: Any, value: Any) -> None:
+    """Set or remove an entry of a dictionary."""
+    if value is MISSING:
+        holder.pop(key, None)
+    else:
+        holder[key] = value
+
+
+def set_attribute(holder: Any, name: str, value: Any) -> None:
+    """Set or remove an attribute of a module or class."""
+    if value is MISSING:
+        delattr(holder, name)
+    else:
+        setattr(holder, name, value)
+
+
+def is_patched(was: Any, now: Any, imported: frozenset[str]) -> bool:
+    """Say whether a variable that held a function, a class or an object was replaced by a test.
+
+    Modules patch others when they are imported; and Dynamo patches ``torch.nn.Module`` when it first needs that.
+    """
+    if was is None or isinstance(was, (bool, int, float, str, bytes, list, tuple, dict, set)):
+        return False
+    module, name = str(getattr(now, "__module__", "")), str(getattr(now, "__qualname__", ""))
+    by_an_import = module in sys.modules and module not in imported
+    return not by_an_import and not (module.startswith("torch._dynamo.") and "<locals>" in name)
+
+
+def anything(key: Any, value: Any, imported: frozenset[str]) -> bool:
+    """Say that whatever was added is a leak."""
+    return True
+
+
+def is_a_tests(key: Any, value: Any, imported: frozenset[str]) -> bool:
+    """Say whether what was added is the code of a test: not of an installed package, nor of a module just imported.
+
+    Packages register what they have when they are imported, and some when they are first used: that stays.
+    """
+    return any(_is_code_of_a_test(each, imported) for each in (key, value))
+
+
+def _is_code_of_a_test(value: Any, imported: frozenset[str]) -> bool:
+    while not isinstance(value, type) and hasattr(value, "__wrapped__"):
+        value = value.__wrapped__
+    value = getattr(value, "func", getattr(value, "__func__", value))
+    code = value if isinstance(value, type) or hasattr(value, "__code__") else type(value)
+    name = str(code.__module__)
+    if isinstance(value, ModuleType) or name.partition(".")[0] in _NOT_TESTS:
+        return False
+    module = sys.modules.get(name)
+    if module is None:
+        return True
+    file = str(getattr(module, "__file__", None) or "")
+    return name in imported and bool(file) and not file.startswith(_INSTALLED)
+
+
+_NOT_TESTS = frozenset({"builtins", "pytest_regional", "_pytest", "torch", "numpy"})
+_INSTALLED: tuple[str, ...] = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+
+
+@dataclass(frozen=True)
+class Sets:
+    """What is in several sets; additions while modules are imported are those modules'."""
+
+    holders: Callable[[], Mapping[str, set[Any]]]
+
+    def read(self) -> tuple[int, dict[str, set[Any]]]:
+        """Return copies, and how many modules are imported."""
+        return len(sys.modules), {name: set(holder) for name, holder in self.holders().items()}
+
+    def differences(self, before: Any) -> Iterator[Leak]:
+        """Yield the sets that changed."""
+        modules, copies = before
+        for name, holder in self.holders().items():
+            copy = copies.get(name)
+            if copy is not None and copy != holder and not (len(sys.modules) > modules and copy < holder):
+                yield Leak(name, f"{len(copy)} entries", f"{len(holder - copy)} more, {len(copy - holder)} less")
+
+    def put_back(self, before: Any) -> None:
+        """Make all sets what they were."""
+        for name, holder in self.holders().items():
+            copy = before[1].get(name)
+            if copy is not None:
+                holder.clear()
+                holder.update(copy)
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """Lists of Inductor's patterns; those that a test's own code handles are a test's."""
+
+    passes: Callable[[], Iterable[tuple[str, Mapping[Any, list[Any]]]]]
+
+    def read(self) -> tuple[frozenset[str], dict[tuple[str, Any], Sequence[Any]]]:
+        """Return copies, and which modules are imported."""
+        return imported_modules(), {
+            (name, key): tuple(entries) for name, each in self.passes() for key, entries in each.items()
+        }
+
+    def _changed(self, before: Any) -> Iterator[tuple[str, Any, list[Any], list[Any]]]:
+        imported, copies = before
+        for name, each in self.passes():
+            for key, now in each.items():
+                copy = copies.get((name, key), ())
+                if len(copy) == len(now) and all(map(is_, copy, now)):
+                    continue
+                added = [entry for entry in now if not any(entry is one for one in copy)]
+                kept = [*copy, *(entry for entry in added if not is_a_tests(None, _handler(entry), imported))]
+                if len(kept) != len(now) or not all(map(is_, kept, now)):
+                    yield f"{name}.patterns[{key}]", copy, now, kept
+
+    def differences(self, before: Any) -> Iterator[Leak]:
+        """Yield the operators whose patterns changed."""
+        for name, copy, now, _ in self._changed(before):
+            yield Leak(name, f"{len(copy)} patterns", f"{len(now)} patterns")
+
+    def put_back(self, before: Any) -> None:
+        """Remove the test's patterns, and put back what it removed."""
+        for _, _, now, kept in list(self._changed(before)):
+            now[:] = kept
+
+
+def _handler(entry: Any) -> Any:
+    return getattr(entry, "handler", None) or getattr(entry, "extra_check", entry)
+
+
+__all__ = [
+    "Contents",
+    "Patterns",
+    "Sets",
+    "Settings",
+    "State",
+    "Watched",
+    "anything",
+    "attribute",
+    "imported_modules",
+    "is_a_tests",
+    "is_patched",
+    "same_object",
+    "same_value",
+    "set_attribute",
+    "set_by_imports",
+    "set_entry",
+]
