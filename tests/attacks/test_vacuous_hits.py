@@ -15,7 +15,6 @@ import torch
 from pytest_regional import BackendSpec, GraphCapabilities, VacuousTestError
 from pytest_regional._torch import symbol
 from pytest_regional.testing import regional
-
 from tests.harness.programs import in_region, pair
 
 
