@@ -85,6 +85,7 @@ class RunHooks:
         from pytest_regional.session import TARGET
 
         if TARGET in item.stash:
+            self._session.begin(item)
             self._session.ask_the_device(item)
         return (yield)
 
