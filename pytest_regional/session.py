@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_regional import environment, marks
+from pytest_regional._phases import limits_of
 from pytest_regional._text import plural
 from pytest_regional.backends import registry
 from pytest_regional.backends.project_file import ProjectFile, ProjectFileError
@@ -80,6 +81,12 @@ class RegionalSession:
         from pytest_regional.running import RunHooks
 
         return RunHooks(self)
+
+    def phase_hooks(self) -> object:
+        """Return the plugin object that limits each phase of a test, to be registered behind :meth:`hooks`."""
+        from pytest_regional._phases import PhaseHooks
+
+        return PhaseHooks(self)
 
     @property
     def folder_of_notes(self) -> Path:
@@ -213,8 +220,13 @@ class RegionalSession:
     @contextlib.contextmanager
     def running(self, item: pytest.Item) -> Iterator[Regional]:
         """Give a marked test its harness: isolated and observed until its teardown."""
-        from pytest_regional.harness.options import CompileOptions
-        from pytest_regional.harness.regional import harness, seed_for
+        # What all tests need is on nobody's clock, and never half imported where time or memory ends.
+        with limits_of(item).suspended():
+            from pytest_regional._torch.state import import_compilers
+            from pytest_regional.harness.options import CompileOptions
+            from pytest_regional.harness.regional import harness, seed_for
+
+            import_compilers()
 
         target = item.stash[TARGET]
         mark = target.mark

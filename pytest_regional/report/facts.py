@@ -6,9 +6,9 @@ over allowed error, at most 1e300, or ``None``),
 ``compile_seconds`` (of all code generations together), ``slowest_compiles`` (the slowest first, each ``seconds`` and
 ``what``) and ``causes`` (of the counters in :data:`EXPLAINED`: how often what moved them). A fuzz test also has
 ``fuzz``: see :attr:`pytest_regional.fuzzing.FuzzTest.facts`. Where a report is asked for, ``details`` holds what
-:mod:`pytest_regional.report.details` collects. What went wrong is ``failure``, the end of pytest's own text; ``phase`` is
-what the test was in when it ended so: ``setup``, ``call`` or ``teardown``. ``runs`` says how often the test was run: more
-than once where a plugin runs tests again. The facts are those of the last time.
+:mod:`pytest_regional.report.details` collects. What went wrong is ``failure``, the end of pytest's own text; ``phase``
+is what the test was in when it ended so: ``setup``, ``call`` or ``teardown``. ``runs`` says how often the test was run:
+more than once where a plugin runs tests again. The facts are those of the last time.
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ def read(report: pytest.TestReport) -> Facts | None:
     if raw is None:
         return None
     failure = report.longreprtext[-_FAILURE_CHARACTERS:] if report.failed else ""
-    return cast("Facts", {**raw, "outcome": _outcome(report), "failure": failure})
+    phase = {"phase": report.when} if report.failed else {}
+    return cast("Facts", {**raw, "outcome": _outcome(report), "failure": failure, **phase})
 
 
 def _outcome(report: pytest.TestReport) -> str:

@@ -36,6 +36,7 @@ def write(reporter: Any, facts: Sequence[Facts], lost_workers: int) -> None:
     _write_causes(reporter, facts)
     for line in capabilities.advice(facts):
         reporter.write_line(line)
+    _write_crashed(reporter, facts)
     _write_repeated(reporter, facts)
     if lost_workers:
         reporter.write_line(f"{lost_workers} workers were lost: the totals are incomplete", red=True)
@@ -97,6 +98,12 @@ def _write_slowest(reporter: Any, facts: Sequence[Facts]) -> None:
         reporter.write_line("slowest compiles:")
     for seconds, what, test in sorted(compiles, reverse=True)[:_SHOWN]:
         reporter.write_line(f"  {seconds:6.2f} s  {what}, {test}")
+
+
+def _write_crashed(reporter: Any, facts: Sequence[Facts]) -> None:
+    for fact in facts:
+        if fact["outcome"] == "crashed" and fact.get("phase", "call") != "call":
+            reporter.write_line(f"crashed in its {fact['phase']}: {fact['test']}", red=True)
 
 
 def _write_repeated(reporter: Any, facts: Sequence[Facts]) -> None:
