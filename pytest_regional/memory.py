@@ -1,10 +1,11 @@
-"""A limit on the memory that one test may take beyond what its process has."""
+"""A limit on the memory that one phase of a test may take beyond what its process has."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -32,8 +33,49 @@ def bytes_of(text: str) -> int:
     return int(number)
 
 
+@dataclass
+class MemoryLimit:
+    """A limit on what the process takes, or none.
+
+    Attributes:
+        most: bytes beyond what the process has when it begins; ``None`` for no limit.
+        before: soft and hard limit of the process that were there before.
+    """
+
+    most: int | None = None
+    before: tuple[int, int] = (-1, -1)
+
+    def begin(self) -> None:
+        """Take effect, from what the process has now."""
+        import resource
+
+        self.before = _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        wanted = _taken() + (self.most or 0)
+        if hard != resource.RLIM_INFINITY:
+            wanted = min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+
+    def end(self) -> None:
+        """Put the limit back that was there before."""
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, self.before)
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Count nothing that the block takes."""
+        if self.most is None:
+            yield
+            return
+        self.end()
+        try:
+            yield
+        finally:
+            self.begin()
+
+
 @contextlib.contextmanager
-def memory_limit(most: int | None) -> Iterator[None]:
+def memory_limit(most: int | None) -> Iterator[MemoryLimit]:
     """Let allocations fail once the process has taken ``most`` more bytes than it has now; ``None`` for no limit.
 
     What is counted are the private writable pages of this process (``RLIMIT_DATA``, setrlimit(2)); processes that it
@@ -41,21 +83,18 @@ def memory_limit(most: int | None) -> Iterator[None]:
     Python for want of memory gets a note that says whose limit it was.
     """
     if most is None or not _STATUS.exists():
-        yield
+        yield MemoryLimit()
         return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = _taken() + most
-    resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+    limit = MemoryLimit(most)
+    limit.begin()
     try:
-        yield
+        yield limit
     except Exception as error:
         if isinstance(error, MemoryError) or _TORCH_SAYS in str(error):
             _add_note(error, f"--regional-memory lets a test take {most / 2**30:.3g} GiB")
         raise
     finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+        limit.end()
 
 
 _STATUS = Path("/proc/self/status")
@@ -72,4 +111,4 @@ def _add_note(error: BaseException, note: str) -> None:
         error.add_note(note)
 
 
-__all__ = ["LEAST_BYTES", "MOST_BYTES", "bytes_of", "memory_limit"]
+__all__ = ["LEAST_BYTES", "MOST_BYTES", "MemoryLimit", "bytes_of", "memory_limit"]

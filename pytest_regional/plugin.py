@@ -50,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
         session = RegionalSession(config, settings.resolve(config))
         config.stash[SESSION] = session
         config.pluginmanager.register(session.hooks(), "regional-session")
+        config.pluginmanager.register(session.phase_hooks(), "regional-phases")
     elif options.any_given(config):
         from pytest_regional import settings
 

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_regional import gpus, hypothesis_support, scope_schedulers, worker_restarts
+from pytest_regional._phases import limits_of, stderr_of
 from pytest_regional._poisoned import Poison, PoisonedProcessError, keep_tests_of_ended_workers, teardown_errors
-from pytest_regional.fuzzing import FUZZ, is_fuzz_test
+from pytest_regional.fuzzing import FUZZ
 from pytest_regional.harness.kernel_store.files import KernelFiles
-from pytest_regional.memory import memory_limit
 from pytest_regional.report import fuzzing, junit, progress, terminal
 from pytest_regional.report.collected import CollectedFacts
 from pytest_regional.report.files import write_report
 from pytest_regional.report.progress import RunningNote
 from pytest_regional.report.this_run import report_of
 from pytest_regional.reporting_errors import ATTRIBUTE
-from pytest_regional.timeout import time_limit
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
@@ -54,7 +53,7 @@ class RunHooks:
             return
         from pytest_regional.harness.isolation.interpreter import write_faults_to
 
-        write_faults_to(_stderr(request.config))
+        write_faults_to(stderr_of(request.config))
         with self._session.running(request.node) as regional:
             yield regional
         self._check_poison(request.node, regional)
@@ -112,12 +111,13 @@ class RunHooks:
         from pytest_regional.session import TARGET
 
         if TARGET in item.stash:
+            self._session.begin(item)
             self._session.ask_the_device(item)
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Limit the time of a marked test; fail it when it proved nothing."""
+        """Fail a marked test that proved nothing."""
         from pytest_regional.session import HARNESS, TARGET
 
         target = item.stash.get(TARGET, None)
@@ -130,10 +130,7 @@ class RunHooks:
         with (
             _located_skips(),
             skipping_unsupported(regional, _skip),
-            # A fuzz test limits the time of each program.
-            time_limit(None if is_fuzz_test(item) else self._session.settings.timeout, _stderr(item.config)) as limit,
-            hypothesis_support.adapted(item, regional, self._session.settings.examples, limit),
-            memory_limit(self._session.settings.memory),
+            hypothesis_support.adapted(item, regional, self._session.settings.examples, limits_of(item).time),
         ):
             result = yield
         _check_fuzzed(item)
@@ -247,13 +244,6 @@ def _process_of(report: pytest.TestReport) -> str:
     """Return the xdist worker that a report came from; empty where there are none."""
     node = getattr(report, "node", None)
     return "" if node is None else str(node.gateway.id)
-
-
-def _stderr(config: pytest.Config) -> int:
-    """Return the file behind pytest's capture, which pytest keeps for messages of dying processes."""
-    from _pytest.faulthandler import fault_handler_stderr_fd_key
-
-    return config.stash.get(fault_handler_stderr_fd_key, 2)
 
 
 def _skip(reason: str) -> None:

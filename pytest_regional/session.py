@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import random
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_regional import environment, marks
+from pytest_regional._phases import limits_of
 from pytest_regional._text import plural
 from pytest_regional.backends import registry
 from pytest_regional.backends.project_file import ProjectFile, ProjectFileError
 from pytest_regional.collection import CHOICE
+from pytest_regional.fuzzing import FUZZ
 from pytest_regional.harness.device import DEVICES
 from pytest_regional.known_failures import KnownFailures
 from pytest_regional.marker_help import KNOWN_FAILURE_MARK
@@ -61,6 +64,8 @@ class RegionalSession:
         #: What went wrong where the plugin reports.
         self.errors = ReportingErrors()
         self._specs: dict[str, BackendSpec] = {}
+        #: How often each test was set up: more than once where a plugin runs tests again.
+        self._setups: Counter[str] = Counter()
         self._project = _project_file(config)
         #: What fuzz tests draw from: the same on every xdist worker.
         self.fuzz_seed = _fuzz_seed(config, settings)
@@ -76,6 +81,12 @@ class RegionalSession:
         from pytest_regional.running import RunHooks
 
         return RunHooks(self)
+
+    def phase_hooks(self) -> object:
+        """Return the plugin object that limits each phase of a test, to be registered behind :meth:`hooks`."""
+        from pytest_regional._phases import PhaseHooks
+
+        return PhaseHooks(self)
 
     @property
     def folder_of_notes(self) -> Path:
@@ -174,6 +185,14 @@ class RegionalSession:
 
     # Running
 
+    def begin(self, item: pytest.Item) -> None:
+        """Note that ``item`` is set up; forget what its earlier run left, where a plugin runs it again."""
+        self._setups[item.nodeid] += 1
+        for key in (HARNESS, DRAWER, FUZZ):
+            if key in item.stash:
+                del item.stash[key]
+        item.user_properties[:] = junit.without_properties_of_test(item.user_properties)
+
     def ask_the_device(self, item: pytest.Item) -> None:
         """Add the skips that depend on the device: asked now that the test is about to run, never at import."""
         from pytest_regional.harness.cuda_state import lost
@@ -201,8 +220,13 @@ class RegionalSession:
     @contextlib.contextmanager
     def running(self, item: pytest.Item) -> Iterator[Regional]:
         """Give a marked test its harness: isolated and observed until its teardown."""
-        from pytest_regional.harness.options import CompileOptions
-        from pytest_regional.harness.regional import harness, seed_for
+        # What all tests need is on nobody's clock, and never half imported where time or memory ends.
+        with limits_of(item).suspended():
+            from pytest_regional._torch.state import import_compilers
+            from pytest_regional.harness.options import CompileOptions
+            from pytest_regional.harness.regional import harness, seed_for
+
+            import_compilers()
 
         target = item.stash[TARGET]
         mark = target.mark
@@ -235,7 +259,8 @@ class RegionalSession:
         import hashlib
 
         digest = hashlib.sha256(item.nodeid.encode()).hexdigest()[:16]
-        return self.config.stash[environment.FOLDER] / "tests" / digest
+        # Another one each time: what an earlier run compiled would be found, and nothing be compiled.
+        return self.config.stash[environment.FOLDER] / "tests" / f"{digest}-{self._setups[item.nodeid]}"
 
     def attach_facts(self, item: pytest.Item, report: Any) -> None:
         """Put what is known of a marked test on its report, and what went wrong with that, on an xdist worker."""
@@ -249,6 +274,7 @@ class RegionalSession:
         target = item.stash[TARGET]
         regional = item.stash.get(HARNESS, None)
         known = facts.of(item, target, regional)
+        known["runs"] = self._setups[item.nodeid]
         if DRAWER in item.stash and regional is not None and (report.when == "call" or report.failed):
             known["details"] = details.details_of(regional, item.stash[DRAWER])
         setattr(report, facts.ATTRIBUTE, facts.plain(known))

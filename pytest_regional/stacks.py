@@ -32,6 +32,8 @@ ANSWER_SECONDS = 3.0
 _RUNNERS = re.compile(
     r"/(_pytest|pluggy|xdist|execnet)/|/pytest_regional/(?!suites)|<frozen runpy>|/runpy\.py|/pytest/__main__\.py"
 )
+#: pytest's functions that call a test, one of unittest, a fixture, and the end of a fixture (8.0 to 9.2).
+_PYTESTS_CALLS = ("pytest_pyfunc_call", "runtest", "call_fixture_func", "finish", "_teardown_yield_fixture")
 _STANDARD = re.compile(r"/(threading|socketserver|queue|selectors|concurrent/futures/\w+)\.py")
 _FAULTHANDLER_FILE = re.compile(r'^  File "(.*)", line ', re.MULTILINE)
 
@@ -76,7 +78,7 @@ def _from_the_test(stack: Sequence[traceback.FrameSummary]) -> list[traceback.Fr
 
 
 def _is_pytests_call(frame: traceback.FrameSummary) -> bool:
-    return frame.name in ("pytest_pyfunc_call", "call_fixture_func") and "_pytest" in frame.filename
+    return frame.name in _PYTESTS_CALLS and "_pytest" in frame.filename
 
 
 def _is_of_a_runner(files: Sequence[str]) -> bool:

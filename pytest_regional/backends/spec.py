@@ -48,9 +48,9 @@ class BackendSpec:
         precision: the precision that it computes in where the program's is finer: ``"bfloat16"``, ``"float16"``,
             ``"tf32"`` or ``"float32"`` (also as a ``torch.dtype``); or a function that returns one for this machine, or
             ``None``. Tolerances are then earned at that precision; see ``docs/other-backends.md``.
-        compiled: returns how many graphs, or parts of graphs, it has compiled in this process; it never counts down,
-            not even when the backend forgets. A test during which it stays as it was is vacuous. ``None``: a graph that
-            the backend was handed counts as compiled.
+        compiled: returns how many graphs, or parts of graphs, it has compiled in this process, or loaded from what it
+            keeps; it never counts down, not even when the backend forgets. A test during which it stays as it was is
+            vacuous. ``None``: a graph that the backend was handed counts as compiled.
         inductor: whether code that Inductor generates while the backend compiles is its own doing; where not, it is
             counted as a fallback.
         plain: whether nobody wrote a specification: the registry was given a Dynamo backend alone.

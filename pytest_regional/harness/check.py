@@ -234,9 +234,11 @@ class Unobserved:
     def __enter__(self) -> None:
         self.marks = self.observer.log.mark(), len(self.observer.graphs), len(self.observer.sources)
         self.called_compiled_region = self.observer.called_compiled_region
+        self.loaded_code = self.observer.loaded_code
 
     def __exit__(self, *exception: object) -> None:
         del self.observer.log.events[self.marks[0] :]
         del self.observer.graphs[self.marks[1] :]
         del self.observer.sources[self.marks[2] :]
         self.observer.called_compiled_region = self.called_compiled_region
+        self.observer.loaded_code = self.loaded_code

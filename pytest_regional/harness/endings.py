@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_regional._text import plural
 from pytest_regional.annotation import AnnotationWarning, misspelt_text
 
-from .counters import CounterLog, describe
+from .counters import CounterLog, Counters, describe
 from .isolation.interpreter import ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -68,18 +68,24 @@ def compiled_something(regional: Regional) -> bool:
     """Say whether the backend under test compiled anything, or loaded what it had compiled.
 
     Of a backend of regions it is a region; of one that does not look at annotations, a graph that is not empty; of one
-    that says what it compiled, that.
+    that says what it compiled, that. A lookup of a whole result that was answered shows no region, as results without
+    any are kept as well: what shows one is that code of Inductor's was loaded.
     """
     if regional.spec.compiled is not None:
         return regional.spec.compiled() > regional.compiled_before or regional.observer.called_compiled_region
     observer = regional.observer
-    counters = CounterLog([event for event in observer.log.since() if not event.other]).counters()
-    loaded = counters.region_cache_hits or counters.cache_hits
+    counters = _own_counters(regional)
+    loaded = counters.region_cache_hits or observer.loaded_code
     if counters.region_compiles or loaded or observer.called_compiled_region:
         return True
     if regional.spec.capabilities.get("regions"):
         return False
-    return any(graph.ops and not graph.other for graph in observer.graphs)
+    return counters.cache_hits > 0 or any(graph.ops and not graph.other for graph in observer.graphs)
+
+
+def _own_counters(regional: Regional) -> Counters:
+    """Return what the backend under test moved, and no other that the test used."""
+    return CounterLog([event for event in regional.observer.log.since() if not event.other]).counters()
 
 
 def check_not_vacuous(regional: Regional) -> None:
@@ -113,6 +119,13 @@ def _why(regional: Regional) -> str:
         )
     if not regional.spec.capabilities.get("regions"):
         return f"Was nothing called? {_INTENDED}"
+    hits = _own_counters(regional).cache_hits
+    if hits:
+        return (
+            f"{plural(hits, 'result')} came from a cache, with no code of Inductor's in "
+            f"{'it' if hits == 1 else 'them'}. Were the annotations lost? A backend that loads regions in another way "
+            f"says so with BackendSpec(compiled=...). {_INTENDED}"
+        )
     handed = [graph for graph in regional.observer.graphs if graph.ops and not graph.other]
     if regional.spec.plain and handed:
         return (

@@ -56,6 +56,7 @@ class Observer:
         self.sources: list[GeneratedSource] = []
         self.compile_times: list[CompileTime] = []
         self.called_compiled_region = False
+        self.loaded_code = False
         self.misspelt_annotations: dict[str, None] = {}
         self.spies: list[CompileSpy] = []
         self._scope = scope
@@ -335,6 +336,7 @@ class Observer:
         return compiled, info
 
     def _on_code_loaded(self, original: Callable[..., Any], compiled: Any, *args: Any, **kwargs: Any) -> Any:
+        self.loaded_code |= not self._other()
         self._add_source(compiled, loaded=True)
         return original(compiled, *args, **kwargs)
 

@@ -6,7 +6,9 @@ over allowed error, at most 1e300, or ``None``),
 ``compile_seconds`` (of all code generations together), ``slowest_compiles`` (the slowest first, each ``seconds`` and
 ``what``) and ``causes`` (of the counters in :data:`EXPLAINED`: how often what moved them). A fuzz test also has
 ``fuzz``: see :attr:`pytest_regional.fuzzing.FuzzTest.facts`. Where a report is asked for, ``details`` holds what
-:mod:`pytest_regional.report.details` collects. What went wrong is ``failure``, the end of pytest's own text.
+:mod:`pytest_regional.report.details` collects. What went wrong is ``failure``, the end of pytest's own text; ``phase``
+is what the test was in when it ended so: ``setup``, ``call`` or ``teardown``. ``runs`` says how often the test was run:
+more than once where a plugin runs tests again. The facts are those of the last time.
 """
 
 from __future__ import annotations
@@ -39,7 +41,14 @@ _KEPT = 5
 _FAILURE_CHARACTERS = 8_000
 
 
-class Facts(TypedDict):
+class _LaterFacts(TypedDict, total=False):
+    """Keys that reports of earlier versions lack."""
+
+    phase: str
+    runs: int
+
+
+class Facts(_LaterFacts):
     """See the module's docstring."""
 
     version: int
@@ -129,7 +138,8 @@ def read(report: pytest.TestReport) -> Facts | None:
     if raw is None:
         return None
     failure = report.longreprtext[-_FAILURE_CHARACTERS:] if report.failed else ""
-    return cast("Facts", {**raw, "outcome": _outcome(report), "failure": failure})
+    phase = {"phase": report.when} if report.failed else {}
+    return cast("Facts", {**raw, "outcome": _outcome(report), "failure": failure, **phase})
 
 
 def _outcome(report: pytest.TestReport) -> str:
@@ -137,4 +147,5 @@ def _outcome(report: pytest.TestReport) -> str:
         return "known failure" if report.outcome == "skipped" else "unexpected pass"
     if report.outcome == "failed" and report.when != "call":
         return "error"
-    return report.outcome
+    # What pytest-rerunfailures calls an ending that does not count: the test begins again.
+    return "not finished" if report.outcome == "rerun" else report.outcome

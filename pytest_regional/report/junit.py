@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_regional.report.facts import Facts
@@ -21,6 +21,12 @@ def properties_of_test(counters: dict[str, int], worst_parity: float | None) -> 
         yield f"regional_{name}", counters.get(name, 0)
     if worst_parity is not None:
         yield "regional_worst_parity", f"{worst_parity:.3g}"
+
+
+def without_properties_of_test(properties: Iterable[tuple[str, object]]) -> list[tuple[str, object]]:
+    """Return ``properties`` without those that :func:`properties_of_test` yields: they are of an earlier run."""
+    ours = {f"regional_{name}" for name in (*_OF_TESTS, "worst_parity")}
+    return [(name, value) for name, value in properties if name not in ours]
 
 
 def properties_of_run(facts: Sequence[Facts]) -> Iterator[tuple[str, object]]:
@@ -48,4 +54,4 @@ def add_to_run(config: pytest.Config, facts: Sequence[Facts]) -> None:
             xml.add_global_property(name, value)
 
 
-__all__ = ["add_to_run", "properties_of_run", "properties_of_test"]
+__all__ = ["add_to_run", "properties_of_run", "properties_of_test", "without_properties_of_test"]

@@ -36,6 +36,8 @@ def write(reporter: Any, facts: Sequence[Facts], lost_workers: int) -> None:
     _write_causes(reporter, facts)
     for line in capabilities.advice(facts):
         reporter.write_line(line)
+    _write_crashed(reporter, facts)
+    _write_repeated(reporter, facts)
     if lost_workers:
         reporter.write_line(f"{lost_workers} workers were lost: the totals are incomplete", red=True)
 
@@ -96,6 +98,22 @@ def _write_slowest(reporter: Any, facts: Sequence[Facts]) -> None:
         reporter.write_line("slowest compiles:")
     for seconds, what, test in sorted(compiles, reverse=True)[:_SHOWN]:
         reporter.write_line(f"  {seconds:6.2f} s  {what}, {test}")
+
+
+def _write_crashed(reporter: Any, facts: Sequence[Facts]) -> None:
+    for fact in facts:
+        if fact["outcome"] == "crashed" and fact.get("phase", "call") != "call":
+            reporter.write_line(f"crashed in its {fact['phase']}: {fact['test']}", red=True)
+
+
+def _write_repeated(reporter: Any, facts: Sequence[Facts]) -> None:
+    repeated = [fact["test"] for fact in facts if fact.get("runs", 1) > 1]
+    if repeated:
+        more = ", ..." if len(repeated) > _SHOWN else ""
+        reporter.write_line(
+            f"{plural(len(repeated), 'test')} ran more than once, and counts as it ended last: "
+            f"{', '.join(repeated[:_SHOWN])}{more}"
+        )
 
 
 def _write_causes(reporter: Any, facts: Sequence[Facts]) -> None:

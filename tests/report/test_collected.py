@@ -45,7 +45,9 @@ def test_a_crash_says_nothing_of_other_tests():
 
 
 def test_a_test_that_ended_did_not_crash_afterwards():
-    assert outcomes(report("setup"), report("call"), report("???", "failed", facts=False)) == ["passed"]
+    assert outcomes(report("setup"), report("call"), report("teardown"), report("???", "failed", facts=False)) == [
+        "passed"
+    ]
 
 
 def test_tests_without_the_mark_are_none_of_ours():

@@ -91,8 +91,14 @@ def _umask() -> int:
 _SIGNALS = tuple(signal.valid_signals())
 
 
+def _is_a_limit(handler: Any) -> bool:
+    """Say whether a handler of signals is the time limit of a phase of a test, which comes and goes with the phase."""
+    return getattr(handler, "__module__", "") == "pytest_regional.timeout"
+
+
 def _signal_handlers() -> dict[str, Any]:
-    return {str(number): signal.getsignal(number) for number in _SIGNALS}
+    handlers = {str(number): signal.getsignal(number) for number in _SIGNALS}
+    return {number: handler for number, handler in handlers.items() if not _is_a_limit(handler)}
 
 
 def _set_signal_handler(number: str, handler: Any) -> None:
@@ -102,15 +108,15 @@ def _set_signal_handler(number: str, handler: Any) -> None:
 
 
 def _same_handler(one: Any, other: Any) -> bool:
-    return one == other or same_object(one, other)
+    # One that is missing stands behind a time limit, which brings it back.
+    return one == other or same_object(one, other) or MISSING in (one, other)
 
 
 def _alarm_is_set() -> bool:
     """Say whether an alarm goes off later that is not the limit of this test."""
     if not hasattr(signal, "setitimer"):  # Windows
         return False
-    handler = signal.getsignal(signal.SIGALRM)
-    return signal.getitimer(signal.ITIMER_REAL)[0] > 0 and not same_object(handler, _alarm_is_set)
+    return signal.getitimer(signal.ITIMER_REAL)[0] > 0 and not _is_a_limit(signal.getsignal(signal.SIGALRM))
 
 
 def _stop_alarm(wanted: bool) -> None:

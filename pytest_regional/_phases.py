@@ -1,0 +1,130 @@
+"""Setup, call and teardown of a marked test: each has limits on time and memory, and a crash in it is told as such."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_regional.fuzzing import is_fuzz_test
+from pytest_regional.memory import MemoryLimit, memory_limit
+from pytest_regional.report import facts
+from pytest_regional.report.crashes import CRASH, PhaseNote, last_phase
+from pytest_regional.timeout import TimeLimit, time_limit
+
+if TYPE_CHECKING:
+    from pytest_regional.session import RegionalSession
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of the phase that runs."""
+
+    time: TimeLimit
+    memory: MemoryLimit
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Count nothing that the block takes."""
+        with self.time.suspended(), self.memory.suspended():
+            yield
+
+
+_LIMITS: pytest.StashKey[Limits] = pytest.StashKey()
+
+
+def limits_of(item: pytest.Item) -> Limits:
+    """Return the limits of the phase that ``item`` is in; such that limit nothing outside of all."""
+    return item.stash.get(_LIMITS, Limits(TimeLimit(), MemoryLimit()))
+
+
+class PhaseHooks:
+    """Registered behind :class:`pytest_regional.running.RunHooks`, so that its wrappers are around those."""
+
+    def __init__(self, session: RegionalSession) -> None:
+        self._session = session
+        self._errors = session.errors
+        self._note = PhaseNote(session.folder_of_notes, os.environ.get("PYTEST_XDIST_WORKER", "main"))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Limit what fixtures of all scopes do, and ``setup_method`` and the like."""
+        with self._limited(item, "setup"):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Limit the test itself; of unittest, its ``setUp`` and ``tearDown`` with it."""
+        __tracebackhide__ = True
+        with self._limited(item, "call"):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Limit the ends of all fixtures that go with this test."""
+        with self._limited(item, "teardown"):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any, request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
+        """Have processes that a fixture of several tests started outlive the limit of the test that asked first."""
+        value = yield
+        if fixturedef.scope != "function":
+            limits_of(request._pyfuncitem).time.spare_processes()
+        return value
+
+    @contextlib.contextmanager
+    def _limited(self, item: pytest.Item, phase: str) -> Iterator[None]:
+        from pytest_regional.session import TARGET
+
+        if TARGET not in item.stash:
+            yield
+            return
+        __tracebackhide__ = True
+        import torch  # noqa: F401 - not on the clock, nor half of it where memory ends
+
+        settings = self._session.settings
+        # A fuzz test limits the time of each program.
+        seconds = None if phase == "call" and is_fuzz_test(item) else settings.timeout
+        with (
+            time_limit(seconds, stderr_of(item.config), "" if phase == "call" else phase) as time,
+            memory_limit(settings.memory) as memory,
+        ):
+            item.stash[_LIMITS] = Limits(time, memory)
+            self._note_phase(item, phase)
+            try:
+                yield
+            finally:
+                del item.stash[_LIMITS]
+
+    def _note_phase(self, item: pytest.Item, phase: str) -> None:
+        from pytest_regional.session import TARGET
+
+        with self._errors.kept(f"noting that {item.nodeid} is in its {phase}"):
+            if phase == "setup":
+                known = facts.plain(facts.of(item, item.stash[TARGET], None))
+                self._note.begin(item.nodeid, known)
+            self._note.phase(phase)
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
+        """Say in what phase a test was that took its worker along, and what it was, in case it had just begun."""
+        with self._errors.kept(f"reading in what phase {crashitem} crashed"):
+            worker = getattr(report, "node").gateway.id  # noqa: B009 - pytest-xdist's
+            crash = last_phase(self._session.folder_of_notes, worker)
+            if crash and crash["test"] == crashitem:
+                setattr(report, CRASH, crash)
+
+
+def stderr_of(config: pytest.Config) -> int:
+    """Return the file behind pytest's capture, which pytest keeps for messages of dying processes."""
+    from _pytest.faulthandler import fault_handler_stderr_fd_key
+
+    return config.stash.get(fault_handler_stderr_fd_key, 2)
+
+
+__all__ = ["Limits", "PhaseHooks", "limits_of", "stderr_of"]
