@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional import gpus, options
+from pytest_regional import _dead_runs, gpus, options
+from pytest_regional._private_folders import make_private
 
 #: How xdist workers find the controller's folder; they inherit the environment.
 FOLDER_VARIABLE = "PYTEST_REGIONAL_FOLDER"
@@ -29,15 +30,27 @@ def prepare(config: pytest.Config) -> None:
     """Make this process's folder and set the environment that compilers read once."""
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     inherited = os.environ.get(FOLDER_VARIABLE)
-    if worker and inherited and Path(inherited).is_dir():
-        root = Path(inherited)
-    else:
-        root = Path(tempfile.mkdtemp(prefix="pytest-regional-"))
-        config.add_cleanup(lambda: _remove(root))
+    root = Path(inherited) if worker and inherited else _new_folder(config)
     folder = root / (worker or "main")
-    folder.mkdir(exist_ok=True)
+    for made in (root, folder):
+        make_private(made)  # a test may have removed all of it before this worker began
     config.stash[FOLDER] = folder
-    _set_until_the_end(config, {**_values(root, folder), **_gpu(config), **_kernel_store(config)})
+    # Where a test of a worker removes the folder that it finds named, it removes that worker's alone.
+    _set_until_the_end(config, {**_values(folder if worker else root, folder), **_gpu(config), **_kernel_store(config)})
+
+
+def _new_folder(config: pytest.Config) -> Path:
+    _dead_runs.remove_folders()
+    root = Path(tempfile.mkdtemp(prefix=_dead_runs.PREFIX))
+    let_go = _dead_runs.hold(root)
+    config.add_cleanup(let_go)
+    config.add_cleanup(lambda: _remove(root))
+    return root
+
+
+def remove(config: pytest.Config) -> None:
+    """Remove the run's folder now, for a process that ends without the end of the run."""
+    _remove(config.stash[FOLDER].parent)
 
 
 def _remove(root: Path) -> None:
@@ -49,10 +62,10 @@ def _remove(root: Path) -> None:
             print(f"pytest-regional: {root} could not be removed, remove it by hand: {error}", file=sys.stderr)
 
 
-def _values(root: Path, folder: Path) -> dict[str, str]:
+def _values(named: Path, folder: Path) -> dict[str, str]:
     caches = folder / "session"
     values = {
-        FOLDER_VARIABLE: str(root),
+        FOLDER_VARIABLE: str(named),
         "TORCHINDUCTOR_CACHE_DIR": str(caches),
         "TRITON_CACHE_DIR": str(caches / "triton"),
     }

@@ -280,6 +280,7 @@ def clear_folder(folder: Path, *, keep_code: bool = False) -> None:
         keep_code: leave files of generated code and compiled kernels, whose names are hashes of their contents: no
             lookup finds them, but what generates the same code again need not build it.
     """
+    folder.mkdir(parents=True, exist_ok=True)  # the test may have removed it
     for entry in folder.iterdir():
         if keep_code and (len(entry.name) == 2 or entry.name in _CODE_FOLDERS):
             continue

@@ -79,7 +79,7 @@ def call_in_new_process(job: Job, timeout: float | None) -> tuple[ProcessResult,
         NewProcessError: the call raised, the child died, or the time was up.
         pytest.skip.Exception: the call skipped there.
     """
-    with tempfile.TemporaryDirectory(prefix="pytest-regional-process-") as folder:
+    with tempfile.TemporaryDirectory(prefix="pytest-regional-process-", ignore_cleanup_errors=True) as folder:
         request, answer = Path(folder, "request"), Path(folder, "answer")
         request.write_bytes(pickle.dumps(job))
         output = _run_child(request, answer, timeout)

@@ -33,6 +33,12 @@ class CollectedFacts:
         if begun is not None and begun["outcome"] == "not finished" and report.outcome == "failed":
             begun["outcome"] = "crashed"
 
+    def process_ends(self) -> None:
+        """Take what has begun, in this process, for what ends with it."""
+        for fact in self._by_test.values():
+            if fact["outcome"] == "not finished":
+                fact["outcome"] = "crashed"
+
     @property
     def facts(self) -> list[Facts]:
         """All facts, in the order in which the tests began."""

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from pytest_regional._private_folders import make_private
 from pytest_regional._text import plural
 from pytest_regional.fuzz.budget import duration
 
@@ -57,6 +58,7 @@ class ProgressNote:
         found = plural(len(result.findings), "new finding")
         text = f"{self._name} {spent} in {passed}, {found}"
         beside = self._path.with_suffix(".new")
+        make_private(beside.parent)
         beside.write_text(json.dumps({"text": text}))
         beside.replace(self._path)
 
@@ -74,7 +76,7 @@ class RunningNote:
     """
 
     def __init__(self, notes: Path, process: str) -> None:
-        notes.mkdir(exist_ok=True)
+        make_private(notes)
         self._path = notes / f"running-{process}.json"
 
     def forget(self) -> None:
@@ -84,6 +86,7 @@ class RunningNote:
     @contextlib.contextmanager
     def about(self, test: str) -> Iterator[None]:
         """Note that ``test`` runs, for as long as it does."""
+        make_private(self._path.parent)  # a test, on any worker, may have removed it
         self._path.write_text(json.dumps({"test": test, "began": time.time()}))
         try:
             yield

@@ -22,7 +22,8 @@ _ORDER = ("passed", *(outcome for outcome in OUTCOMES if outcome != "passed"))
 def write(report: RunReport, path: Path) -> None:
     """Write ``report`` to ``path``, whose folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(html_of(report), encoding="utf-8")
+    # Of a merged report, which may come from anywhere, texts may hold what has no UTF-8.
+    path.write_text(html_of(report), encoding="utf-8", errors="backslashreplace")
 
 
 def html_of(report: RunReport) -> str:
