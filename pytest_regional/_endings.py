@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import traceback
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,20 @@ class EndingHooks:
         self._because(_UNFINISHED.get(session.exitstatus, ""))  # type: ignore[call-overload]
         if self._signals.came:
             session.exitstatus = 128 + self._signals.came
+            self._interrupt_workers()
+
+    def _interrupt_workers(self) -> None:
+        """Interrupt workers of pytest-xdist, as Ctrl-C would; by itself it waits for five seconds before it does so.
+
+        The processes are private attributes of pytest-xdist and execnet (3.5 to 3.8; 2.1); where they are not found,
+        the run ends those seconds later.
+        """
+        dsession = self._config.pluginmanager.getplugin("dsession")
+        for gateway in getattr(getattr(dsession, "nodemanager", None), "group", ()):
+            process = getattr(getattr(getattr(gateway, "_io", None), "popen", None), "pid", None)
+            if isinstance(process, int):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGINT)
 
     def _because(self, reason: str) -> None:
         self.reason = self.reason or reason

@@ -10,10 +10,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 #: ``os.execl``, ``os.execvp`` and their like call the last two.
 _ENDING = ("_exit", "abort", "execv", "execve")
+
+#: How workers of pytest-xdist end that do not when they are asked to.
+_OWN_ENDS = ("execnet.gateway_base",)
 
 
 class ExitGuard:
@@ -54,8 +58,10 @@ class ExitGuard:
         original = self._originals[name]
 
         def guarded(*arguments: Any, **keywords: Any) -> Any:
-            if self.test and os.getpid() == self._process:
-                self._ending(f"{self.test} ended it with os.{name}, called at {_place(sys._getframe(1))}")
+            caller = _outside_of_os(sys._getframe(1))
+            if self.test and os.getpid() == self._process and caller.f_globals.get("__name__") not in _OWN_ENDS:
+                place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+                self._ending(f"{self.test} ended it with os.{name}, called at {place}")
                 if name != "abort":
                     self.leave(_failure(name, arguments or tuple(keywords.values())))
             return original(*arguments, **keywords)
@@ -66,10 +72,10 @@ class ExitGuard:
         return guarded
 
 
-def _place(frame: Any) -> str:
-    while frame.f_back is not None and frame.f_code.co_filename == os.__file__:
+def _outside_of_os(frame: FrameType) -> FrameType:
+    while frame.f_back is not None and frame.f_globals.get("__name__") == os.__name__:
         frame = frame.f_back  # os.execvp calls os.execve
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return frame
 
 
 def _failure(name: str, arguments: tuple[Any, ...]) -> int:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_regional._plain_data import text_of
+
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 #: What torch says where an allocation fails; Python itself raises ``MemoryError``.
@@ -47,7 +49,7 @@ def memory_limit(most: int | None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, MemoryError) or _TORCH_SAYS in str(error):
+        if isinstance(error, MemoryError) or _TORCH_SAYS in text_of(error):
             _add_note(error, f"--regional-memory lets a test take {most / 2**30:.3g} GiB")
         raise
     finally:
