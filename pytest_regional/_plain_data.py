@@ -59,9 +59,10 @@ def plain(value: Any, _depth: int = 0) -> Any:
 
 def _plain_base(value: Any) -> Any:
     """Return a number of a class of its own, such as NumPy's, as one of Python's; a text for all else."""
-    for base in (int, float):
-        if isinstance(value, base):
-            return base.__pos__(value) if type(base.__pos__(value)) is base else text_of(value)
+    if isinstance(value, int):
+        return int.__pos__(value)
+    if isinstance(value, float):
+        return float.__pos__(value)
     return text_of(value)
 
 

@@ -38,7 +38,7 @@ class PlainReportHooks:
         """Make what is sent plain, of collection too, and whatever a plugin put on the report."""
         data = yield
         with self._errors.kept("making a report plain"):
-            return plain(data)
+            data = plain(data)
         return data
 
     @pytest.hookimpl(tryfirst=True)
