@@ -17,6 +17,7 @@ import pytest
 
 from pytest_regional import environment
 from pytest_regional._exits import ExitGuard
+from pytest_regional._forks import ForkedProcesses
 from pytest_regional._signals import EndingSignals
 from pytest_regional.report.unfinished import UnfinishedReports
 
@@ -61,6 +62,7 @@ class EndingHooks:
         self._pytest_session = session
         self._guard.install()
         self._config.add_cleanup(self._guard.put_back)
+        self._config.add_cleanup(ForkedProcesses(self._config).put_back)
         if not self._is_worker:
             self._signals.install()
             self._config.add_cleanup(self._signals.put_back)

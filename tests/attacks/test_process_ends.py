@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import pytest
 
@@ -168,7 +169,7 @@ def test_of_multiprocessing(regional):
 @pytest.mark.parametrize("options", [(), ("-n2",)], ids=["serial", "n2"])
 def test_a_forked_process_that_comes_back_is_no_second_pytest(tmp_path, options):
     tests = [FORKS.format(name=name, code=code, status=status) for name, (code, status, _) in CHILDREN.items()]
-    run = ended_by(tmp_path, "pass\n" + "".join(tests) + IN_FIXTURES, *options)
+    run = ended_by(tmp_path, "pass\n" + "".join(tests) + IN_FIXTURES, "--regional-timeout=100", *options)
     names = [*(f"child_{name}" for name in CHILDREN), "fixture", "thread_leaves", "of_multiprocessing"]
     assert run.ended == dict.fromkeys([*(f"test_{name}" for name in [*names, "before", "ends", "behind"])], "passed")
     assert run.status == 0
@@ -181,6 +182,26 @@ def test_a_forked_process_that_comes_back_is_no_second_pytest(tmp_path, options)
     run.lines.fnmatch_lines([f"*{len(names) + 3} passed*"])
     assert run.printed.count(" passed in ") + run.printed.count(" passed, ") == 1
     assert run.report.get("unfinished", "") == ""
+
+
+STAYS = """
+@marked
+def test_leaves_a_process_and_dies(regional):
+    if os.fork() == 0:
+        for number in (1, 2):  # as a server does
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        time.sleep(45)
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_forked_process_that_stays_does_not_hide_the_death_of_its_worker(tmp_path):
+    begin = time.monotonic()
+    run = ended_by(tmp_path, "pass\n" + STAYS, "-n1")
+    assert time.monotonic() - begin < 40
+    assert run.ended["test_leaves_a_process_and_dies"] == "crashed"
+    assert run.ended["test_behind"] == "passed"
 
 
 #: What else leaves a run before its end.

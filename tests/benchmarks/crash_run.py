@@ -112,16 +112,19 @@ def _run(folder: Path, what: Sequence[str], asked: argparse.Namespace) -> Ended:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment |= {"TMPDIR": str(temporary), "PYTHONPATH": os.getcwd()}
     began = time.perf_counter()
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, errors="replace", check=False
-    )
+    # No pipe: what a test leaves running would keep it open.
+    with (folder / "printed").open("w+", errors="replace") as printed:
+        done = subprocess.run(command, cwd=folder, env=environment, stdout=printed, stderr=printed, check=False)
+        printed.seek(0)
+        lines = printed.read()
     seconds = time.perf_counter() - began
     report = json.loads((reports / "report.json").read_text())
     outcomes = {_number(fact["test"].partition("::")[2]): fact["outcome"] for fact in report["tests"]}
-    return Ended(seconds, done.stdout.splitlines()[-1], outcomes, _flaws(reports, len(what), done, report))
+    status = [f"exit status {done.returncode}"] if done.returncode != 1 else []
+    return Ended(seconds, lines.splitlines()[-1], outcomes, _flaws(reports, len(what), lines, report) + status)
 
 
-def _flaws(reports: Path, tests: int, done: subprocess.CompletedProcess[str], report: dict[str, object]) -> list[str]:
+def _flaws(reports: Path, tests: int, printed: str, report: dict[str, object]) -> list[str]:
     """Return what is wrong with a run beside how its tests ended."""
     numbers = set(range(tests))
     in_junit = {_number(case.get("name", "")) for case in ElementTree.parse(reports / "junit.xml").iter("testcase")}
@@ -131,9 +134,9 @@ def _flaws(reports: Path, tests: int, done: subprocess.CompletedProcess[str], re
     found = [f"the JUnit file lacks tests {sorted(numbers - in_junit)}"] if numbers - in_junit else []
     found += [f"the page lacks tests {sorted(numbers - in_page)}"] if numbers - in_page else []
     found += [f"the report is unfinished: {report['unfinished']}"] if report.get("unfinished") else []
-    found += ["an internal error of pytest"] if "INTERNALERROR" in done.stdout else []
-    found += ["errors of reporting"] if "regional reporting errors" in done.stdout else []
-    return found + ([f"exit status {done.returncode}"] if done.returncode != 1 else [])
+    found += ["an internal error of pytest"] if "INTERNALERROR" in printed else []
+    found += ["errors of reporting"] if "regional reporting errors" in printed else []
+    return found
 
 
 def _number(name: str) -> int:
