@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional import gpus, options
+from pytest_regional import _dead_runs, gpus, options
+from pytest_regional._private_folders import make_private
 from pytest_regional._text import shown
 
 #: How xdist workers find the controller's folder; they inherit the environment.
@@ -33,16 +34,28 @@ def prepare(config: pytest.Config) -> None:
     """Make this process's folder and set the environment that compilers read once."""
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     inherited = os.environ.get(FOLDER_VARIABLE)
-    if worker and inherited and Path(inherited).is_dir():
-        root = Path(inherited)
-    else:
-        _set_until_the_end(config, _temporary_folder(config))
-        root = _made()
-        config.add_cleanup(lambda: _remove(root))
+    root = Path(inherited) if worker and inherited else _new_folder(config)
     folder = root / (worker or "main")
-    folder.mkdir(exist_ok=True)
+    for made in (root, folder):
+        make_private(made)  # a test may have removed all of it before this worker began
     config.stash[FOLDER] = folder
-    _set_until_the_end(config, {**_values(root, folder), **_gpu(config), **_kernel_store(config)})
+    # Where a test of a worker removes the folder that it finds named, it removes that worker's alone.
+    _set_until_the_end(config, {**_values(folder if worker else root, folder), **_gpu(config), **_kernel_store(config)})
+
+
+def _new_folder(config: pytest.Config) -> Path:
+    _set_until_the_end(config, _temporary_folder(config))
+    _dead_runs.remove_folders()
+    root = _made()
+    let_go = _dead_runs.hold(root)
+    config.add_cleanup(let_go)
+    config.add_cleanup(lambda: _remove(root))
+    return root
+
+
+def remove(config: pytest.Config) -> None:
+    """Remove the run's folder now, for a process that ends without the end of the run."""
+    _remove(config.stash[FOLDER].parent)
 
 
 def _temporary_folder(config: pytest.Config) -> dict[str, str]:
@@ -71,7 +84,7 @@ def _made() -> Path:
         pytest.UsageError: there is no place for it.
     """
     try:
-        return Path(tempfile.mkdtemp(prefix="pytest-regional-")).absolute()
+        return Path(tempfile.mkdtemp(prefix=_dead_runs.PREFIX)).absolute()
     except OSError as error:
         raise pytest.UsageError(
             f"no folder can be made for the caches of tests: {error.strerror}: set TMPDIR to a folder that can be "
@@ -88,10 +101,10 @@ def _remove(root: Path) -> None:
             print(f"pytest-regional: {root} could not be removed, remove it by hand: {error}", file=sys.stderr)
 
 
-def _values(root: Path, folder: Path) -> dict[str, str]:
+def _values(named: Path, folder: Path) -> dict[str, str]:
     caches = folder / "session"
     values = {
-        FOLDER_VARIABLE: str(root),
+        FOLDER_VARIABLE: str(named),
         "TORCHINDUCTOR_CACHE_DIR": str(caches),
         "TRITON_CACHE_DIR": str(caches / "triton"),
     }

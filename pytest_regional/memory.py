@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_regional._plain_data import text_of
+
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 #: The least that a test takes beyond its process (the first compile of one region, torch 2.13.0: more than 32M), and
@@ -90,7 +92,7 @@ def memory_limit(most: int | None) -> Iterator[MemoryLimit]:
     try:
         yield limit
     except Exception as error:
-        if isinstance(error, MemoryError) or _TORCH_SAYS in str(error):
+        if isinstance(error, MemoryError) or _TORCH_SAYS in text_of(error):
             _add_note(error, f"--regional-memory lets a test take {most / 2**30:.3g} GiB")
         raise
     finally:

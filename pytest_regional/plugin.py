@@ -49,8 +49,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
         session = RegionalSession(config, settings.resolve(config))
         config.stash[SESSION] = session
-        config.pluginmanager.register(session.hooks(), "regional-session")
-        config.pluginmanager.register(session.phase_hooks(), "regional-phases")
+        for name, hooks in session.hooks():
+            config.pluginmanager.register(hooks, name)
     elif options.any_given(config):
         from pytest_regional import settings
 
@@ -110,7 +110,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
     """Let the facts of a marked test ride on its report."""
     report = yield
-    if call.excinfo is not None and type(call.excinfo.value).__module__.startswith("pytest_regional."):
+    if call.excinfo is not None and str(type(call.excinfo.value).__module__).startswith("pytest_regional."):
         from pytest_regional.report import short_summary
 
         short_summary.without_module(report, call.excinfo.value)

@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_regional._plain_data import encodable, shortened
+
 #: What the errors of a worker of pytest-xdist are called on its reports and in its output.
 ATTRIBUTE = "regional_reporting_errors"
 
@@ -65,7 +67,8 @@ class ReportingErrors:
 
     def note(self, doing: str, error: BaseException) -> None:
         """Keep ``error``."""
-        self._errors.append(ReportingError(doing, "".join(traceback.format_exception(error))))
+        text = "".join(traceback.format_exception(error))
+        self._errors.append(ReportingError(encodable(doing), encodable(shortened(text))))
 
     def taken(self) -> list[list[str]]:
         """Return all errors as plain data that crosses processes, and forget them here."""

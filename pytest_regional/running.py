@@ -8,6 +8,7 @@ import os
 import time
 import unittest
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,15 +26,19 @@ from pytest_regional.report.this_run import report_of
 from pytest_regional.reporting_errors import ATTRIBUTE
 
 if TYPE_CHECKING:
+    from pytest_regional._endings import EndingHooks
     from pytest_regional.harness.regional import Regional
+    from pytest_regional.report.document import RunReport
     from pytest_regional.session import RegionalSession
 
 
 class RunHooks:
     """Registered only while a backend is under test, so that an inactive plugin costs no fixture and no hook."""
 
-    def __init__(self, session: RegionalSession) -> None:
+    def __init__(self, session: RegionalSession, endings: EndingHooks) -> None:
         self._session = session
+        self._endings = endings
+        endings.write_reports = self._leave_reports
         self._errors = session.errors
         self._collected = CollectedFacts()
         self._lost_workers = 0
@@ -201,6 +206,8 @@ class RunHooks:
         It also brings the store of compiled kernels back to its size.
         """
         self._pytest_session = session
+        with self._errors.kept("settling whether the run is at its end"):
+            self._endings.run_is_over(session)
         with self._errors.kept("adding totals to the JUnit file"):
             junit.add_to_run(session.config, self._collected.facts)
         if hasattr(session.config, "workerinput"):
@@ -209,21 +216,31 @@ class RunHooks:
         with self._errors.kept("bringing the store of compiled kernels back to its size"):
             if self._session.settings.kernel_store:
                 KernelFiles(self._session.settings.kernel_store).prune()
-        with self._errors.kept("writing the report"):
-            self._write_reports(session)
+        self._write_reports()
+        if self._unwritten:
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
-    def _write_reports(self, session: pytest.Session) -> None:
+    def _leave_reports(self) -> None:
+        """Write the reports in a process that ends in a test."""
+        self._collected.process_ends()
+        self._write_reports()
+
+    def _write_reports(self) -> None:
         paths = self._session.settings.reports
         if not paths:
             return
-        report = report_of(self._session.settings, self._collected.facts, self._lost_workers)
-        for path in paths:
-            with self._errors.kept(f"writing {path}"):
-                try:
-                    write_report(report, path)
-                except OSError as error:
-                    self._unwritten.append(f"--regional-report: {path} could not be written: {error.strerror or error}")
-                    session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+        with self._errors.kept("writing the report"):
+            facts, reason = self._collected.facts, self._endings.reason
+            report = report_of(self._session.settings, facts, self._lost_workers, reason)
+            for path in paths:
+                with self._errors.kept(f"writing {path}"):
+                    self._write_report(report, path)
+
+    def _write_report(self, report: RunReport, path: Path) -> None:
+        try:
+            write_report(report, path)
+        except OSError as error:
+            self._unwritten.append(f"--regional-report: {path} could not be written: {error.strerror or error}")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Write the conformance table, and what went wrong with reporting, for which the run fails."""

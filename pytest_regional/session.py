@@ -76,17 +76,21 @@ class RegionalSession:
         names = {self.spec(name).name for name in settings.backends}
         self.known_failures = KnownFailures.read(files, names, self._project)
 
-    def hooks(self) -> object:
-        """Return the plugin object with the hooks of an active run."""
+    def hooks(self) -> Iterator[tuple[str, object]]:
+        """Yield the plugin objects with the hooks of an active run, and their names."""
+        from pytest_regional._endings import EndingHooks
+        from pytest_regional._kept_folders import FolderHooks
+        from pytest_regional._phases import PhaseHooks
+        from pytest_regional._plain_reports import PlainReportHooks
         from pytest_regional.running import RunHooks
 
-        return RunHooks(self)
-
-    def phase_hooks(self) -> object:
-        """Return the plugin object that limits each phase of a test, to be registered behind :meth:`hooks`."""
-        from pytest_regional._phases import PhaseHooks
-
-        return PhaseHooks(self)
+        endings = EndingHooks(self)
+        yield "regional-session", RunHooks(self, endings)
+        # Behind it, so that the limits are around all that it does.
+        yield "regional-phases", PhaseHooks(self)
+        yield "regional-endings", endings
+        yield "regional-folders", FolderHooks(self)
+        yield "regional-plain-reports", PlainReportHooks(self)
 
     @property
     def folder_of_notes(self) -> Path:

@@ -58,6 +58,7 @@ def run_module(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if together else subprocess.PIPE,
             text=True,
+            errors="replace",
             check=False,
             timeout=timeout,
         )
@@ -76,10 +77,13 @@ def run_module(
         try:
             status = server.run(request, timeout)
         except TimeoutError:
-            raise subprocess.TimeoutExpired(
-                command, timeout or 0, printed.read_text(), complained.read_text()
-            ) from None
-        return subprocess.CompletedProcess(command, status, printed.read_text(), complained.read_text())
+            raise subprocess.TimeoutExpired(command, timeout or 0, _text(printed), _text(complained)) from None
+        return subprocess.CompletedProcess(command, status, _text(printed), _text(complained))
+
+
+def _text(file: Path) -> str:
+    """Return what was printed, which may be anything."""
+    return file.read_text(errors="replace")
 
 
 def run_script(

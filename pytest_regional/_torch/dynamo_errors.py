@@ -17,7 +17,7 @@ def annotation_mistake_in(error: BaseException) -> str | None:
     argument of the compiled function at its second value, a size, an item of a tensor. ``Unsupported`` around an
     exception that the traced code raised. Both tell by their text alone (2.11, 2.13, 2.15).
     """
-    if not type(error).__module__.startswith("torch._dynamo"):
+    if not str(type(error).__module__).startswith("torch._dynamo"):
         return None
     text = str(error)
     user_code = _USER_CODE.search(text)

@@ -81,6 +81,10 @@ def _merge(asked: argparse.Namespace) -> int:
 
 def _read(paths: Sequence[Path]) -> list[RunReport]:
     try:
-        return [RunReport.read(path) for path in paths]
+        reports = [RunReport.read(path) for path in paths]
     except ReportError as error:
         raise UsageError(f"{error}.") from error
+    for path, report in zip(paths, reports, strict=True):
+        if report.unfinished:
+            raise UsageError(f"{path} is of a run that did not finish, so it tells nothing: {report.unfinished}.")
+    return reports

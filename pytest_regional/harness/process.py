@@ -80,7 +80,7 @@ def call_in_new_process(job: Job, timeout: float | None) -> tuple[ProcessResult,
         NewProcessError: the call raised, the child died, or the time was up.
         pytest.skip.Exception: the call skipped there.
     """
-    with tempfile.TemporaryDirectory(prefix="pytest-regional-process-") as folder:
+    with tempfile.TemporaryDirectory(prefix="pytest-regional-process-", ignore_cleanup_errors=True) as folder:
         # The call may go to another working folder.
         request, answer = Path(folder, "request").absolute(), Path(folder, "answer").absolute()
         request.write_bytes(pickle.dumps(job))

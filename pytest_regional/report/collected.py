@@ -44,6 +44,12 @@ class CollectedFacts:
         if known is not None and (crash or report.nodeid not in self._ended):
             self._by_test[report.nodeid] = _crashed(known, crash.get("phase", ""), report.longreprtext)
 
+    def process_ends(self) -> None:
+        """Take what has begun, in this process, for what ends with it."""
+        for fact in self._by_test.values():
+            if fact["outcome"] == "not finished":
+                fact["outcome"] = "crashed"
+
     @property
     def facts(self) -> list[Facts]:
         """All facts, in the order in which the tests began."""

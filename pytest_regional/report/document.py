@@ -43,6 +43,7 @@ class RunReport:
         tests: the facts of each marked test.
         lost_workers: workers of pytest-xdist that died.
         merged_from: how many runs it is made of.
+        unfinished: why the run did not end as it should have; empty where it did.
     """
 
     created: str
@@ -52,12 +53,16 @@ class RunReport:
     tests: Sequence[Facts]
     lost_workers: int = 0
     merged_from: int = 1
+    unfinished: str = ""
     version: int = field(default=VERSION, init=False)
 
     def write(self, path: Path) -> None:
         """Write it to ``path``, whose folder is made."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        data = asdict(self)
+        if not self.unfinished:
+            del data["unfinished"]  # what reads version 1 need not know of it
+        path.write_text(dumps(data, indent=1) + "\n", encoding="utf-8", errors="backslashreplace")
 
     @staticmethod
     def read(path: Path) -> RunReport:

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
+from pytest_regional import _plain_data
 from pytest_regional._json import LARGEST, dumps
 from pytest_regional.fuzzing import FUZZ
 
@@ -96,8 +97,7 @@ def plain(known: dict[str, Any]) -> dict[str, Any]:
     Raises:
         TypeError: something else is in it.
     """
-    data: dict[str, Any] = json.loads(dumps(known))
-    return data
+    return cast("dict[str, Any]", _plain_data.plain(json.loads(dumps(known))))
 
 
 def _slowest_compiles(regional: Regional) -> list[dict[str, Any]]:
@@ -137,7 +137,7 @@ def read(report: pytest.TestReport) -> Facts | None:
     raw: Any = getattr(report, ATTRIBUTE, None)
     if raw is None:
         return None
-    failure = report.longreprtext[-_FAILURE_CHARACTERS:] if report.failed else ""
+    failure = _plain_data.encodable(report.longreprtext[-_FAILURE_CHARACTERS:]) if report.failed else ""
     phase = {"phase": report.when} if report.failed else {}
     return cast("Facts", {**raw, "outcome": _outcome(report), "failure": failure, **phase})
 

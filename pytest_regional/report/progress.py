@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from pytest_regional._json import dumps
+from pytest_regional._private_folders import make_private
 from pytest_regional._text import plural
 from pytest_regional.fuzz.budget import duration
 
@@ -58,6 +59,7 @@ class ProgressNote:
         found = plural(len(result.findings), "new finding")
         text = f"{self._name} {spent} in {passed}, {found}"
         beside = self._path.with_suffix(".new")
+        make_private(beside.parent)
         beside.write_text(dumps({"text": text}), encoding="utf-8")
         beside.replace(self._path)
 
@@ -75,7 +77,7 @@ class RunningNote:
     """
 
     def __init__(self, notes: Path, process: str) -> None:
-        notes.mkdir(exist_ok=True)
+        make_private(notes)
         self._path = notes / f"running-{process}.json"
 
     def forget(self) -> None:
@@ -85,6 +87,7 @@ class RunningNote:
     @contextlib.contextmanager
     def about(self, test: str) -> Iterator[None]:
         """Note that ``test`` runs, for as long as it does."""
+        make_private(self._path.parent)  # a test, on any worker, may have removed it
         self._path.write_text(dumps({"test": test, "began": time.time()}), encoding="utf-8")
         try:
             yield

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _PACKAGES = ("pytest-regional", "torch", "triton", "pytest", "pytest-xdist", "hypothesis")
 
 
-def report_of(settings: Settings, facts: Sequence[Facts], lost_workers: int) -> RunReport:
-    """Return the report of this run."""
+def report_of(settings: Settings, facts: Sequence[Facts], lost_workers: int, unfinished: str = "") -> RunReport:
+    """Return the report of this run, and, where it did not end as it should have, why: ``unfinished``."""
     return RunReport(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         versions=dict(_versions()),
@@ -33,6 +33,7 @@ def report_of(settings: Settings, facts: Sequence[Facts], lost_workers: int) -> 
         },
         tests=[_with_scripts(fact) for fact in facts],
         lost_workers=lost_workers,
+        unfinished=unfinished,
     )
 
 

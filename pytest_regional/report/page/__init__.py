@@ -23,11 +23,15 @@ _NOT_HERE = "Not in this page, which would be too large. It is in the JSON repor
 #: As on the terminal: what went well first.
 _ORDER = ("passed", *(outcome for outcome in OUTCOMES if outcome != "passed"))
 
+#: Characters that have no place in a page: a test may print them, or have them in its failure.
+_ESCAPES = {number: f"\\x{number:02x}" for number in (*range(32), 127) if chr(number) not in "\t\n\r"}
+
 
 def write(report: RunReport, path: Path) -> None:
     """Write ``report`` to ``path``, whose folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(html_of(report), encoding="utf-8")
+    # Of a merged report, which may come from anywhere, texts may hold what has no UTF-8.
+    path.write_text(html_of(report).translate(_ESCAPES), encoding="utf-8", errors="backslashreplace")
 
 
 def html_of(report: RunReport) -> str:

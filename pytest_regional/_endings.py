@@ -1,0 +1,192 @@
+"""What ends a run before its time, and what is said and left then.
+
+A test that ends the process, a signal, a process that a test forked and that comes back into pytest as a second one:
+the test is named, the exit status is none of success, and no file of a report says that all is well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import traceback
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_regional import environment
+from pytest_regional._exits import ExitGuard
+from pytest_regional._forks import ForkedProcesses
+from pytest_regional._signals import EndingSignals
+from pytest_regional.report.unfinished import UnfinishedReports
+
+if TYPE_CHECKING:
+    from pytest_regional.session import RegionalSession
+
+#: Exit statuses of a run that did not get to its end.
+_UNFINISHED = {
+    pytest.ExitCode.INTERRUPTED: "it was interrupted",
+    pytest.ExitCode.INTERNAL_ERROR: "pytest had an internal error",
+    pytest.ExitCode.USAGE_ERROR: "pytest was asked for what it could not do",
+}
+
+#: What pytest calls the phases of a test; pytest-xdist reports a worker's death as another.
+_PHASES = ("setup", "call", "teardown")
+
+
+class EndingHooks:
+    """Registered beside the hooks of an active run.
+
+    Attributes:
+        reason: why the run does not end as it should; empty as long as nothing is known.
+        write_reports: writes the reports of the run as far as it has come.
+    """
+
+    def __init__(self, session: RegionalSession) -> None:
+        self.reason = ""
+        self.write_reports: Callable[[], None] = lambda: None
+        self._config = session.config
+        self._errors = session.errors
+        self._is_worker = hasattr(session.config, "workerinput")
+        self._process = os.getpid()
+        self._files = UnfinishedReports(() if self._is_worker else session.settings.reports)
+        self._guard = ExitGuard(self._process_ends)
+        self._signals = EndingSignals(self._signal_came)
+
+    # The run
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Replace reports of an earlier run by one that says that this one goes on; begin to watch for ends."""
+        self._pytest_session = session
+        self._guard.install()
+        self._config.add_cleanup(self._guard.put_back)
+        self._config.add_cleanup(ForkedProcesses(self._config).put_back)
+        if not self._is_worker:
+            self._signals.install()
+            self._config.add_cleanup(self._signals.put_back)
+            with self._errors.kept("writing that the reports are unfinished"), contextlib.suppress(OSError):
+                self._files.write()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Keep why pytest interrupts the run."""
+        with self._errors.kept("noting why the run was interrupted"):
+            self._because(f"{excinfo.typename}: {excinfo.value}".rstrip(": "))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_internalerror(self, excrepr: object) -> None:
+        """Keep that pytest itself, or another plugin, failed."""
+        with self._errors.kept("noting an internal error"):
+            last = (str(excrepr).strip().splitlines() or [""])[-1]
+            self._because(f"pytest had an internal error: {last}")
+
+    def run_is_over(self, session: pytest.Session) -> None:
+        """Settle, before reports are written, whether this is the run's end; a process that a test forked ends here."""
+        if self._is_a_fork():
+            self._guard.leave(1)
+        self._signals.raises = False
+        self._guard.test = ""
+        self._because(_UNFINISHED.get(session.exitstatus, ""))  # type: ignore[call-overload]
+        if self._signals.came:
+            session.exitstatus = 128 + self._signals.came
+            self._interrupt_workers()
+
+    def _interrupt_workers(self) -> None:
+        """Interrupt workers of pytest-xdist, as Ctrl-C would; by itself it waits for five seconds before it does so.
+
+        The processes are private attributes of pytest-xdist and execnet (3.5 to 3.8; 2.1); where they are not found,
+        the run ends those seconds later.
+        """
+        dsession = self._config.pluginmanager.getplugin("dsession")
+        for gateway in getattr(getattr(dsession, "nodemanager", None), "group", ()):
+            process = getattr(getattr(getattr(gateway, "_io", None), "popen", None), "pid", None)
+            if isinstance(process, int):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGINT)
+
+    def _because(self, reason: str) -> None:
+        self.reason = self.reason or reason
+
+    # Tests
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Write into the files of the report which test runs."""
+        with self._errors.kept(f"writing that {nodeid} runs"), contextlib.suppress(OSError):
+            # What cannot be written is told when the report cannot be, at the end.
+            self._files.test_begins(nodeid)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Note that it runs no more."""
+        with self._errors.kept(f"noting that {nodeid} is over"):
+            self._files.test_is_over(nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note that a test runs no more whose worker died."""
+        with self._errors.kept(f"noting that {report.nodeid} is over"):
+            if report.when not in _PHASES:
+                self._files.test_is_over(report.nodeid)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Guard what ends the process while a marked test runs, and as long as what it started may run."""
+        from pytest_regional.session import TARGET
+
+        if TARGET in item.stash:
+            self._guard.test = item.nodeid
+        try:
+            return (yield)
+        finally:
+            if self._is_a_fork():
+                self._guard.leave(1)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
+        """End a process that the test forked, and that would go on as a second pytest."""
+        if self._is_a_fork():
+            self._end_fork(item, call)
+        return (yield)
+
+    # Ends
+
+    def _is_a_fork(self) -> bool:
+        return os.getpid() != self._process
+
+    def _end_fork(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
+        """End this process as one of its own would end, which pytest did not fork."""
+        raised = call.excinfo.value if call.excinfo else None
+        if isinstance(raised, SystemExit):
+            code = raised.code
+            self._guard.leave(code & 0xFF if isinstance(code, int) else int(code is not None))
+        what = "".join(traceback.format_exception(raised)) if raised else "It lacks an os._exit.\n"
+        self._say(f"a process that {item.nodeid} forked returned into pytest, and ends here.\n{what}")
+        self._guard.leave(1 if raised else 0)
+
+    def _process_ends(self, reason: str) -> None:
+        """Say what ends the process now, and leave what the end of a run would."""
+        self._because(reason)
+        with contextlib.suppress(OSError, ValueError):
+            self._config.get_terminal_writer().flush()
+        self._say(f"the run does not finish: {reason}.")
+        if not self._is_worker:
+            self.write_reports()
+            environment.remove(self._config)
+
+    def _signal_came(self, name: str) -> str:
+        running = f" while it ran {self._files.running}" if self._files.running else ""
+        self._because(f"{name} ended it{running}")
+        # Where what is raised is lost, as in a callback of the garbage collector, the run ends behind the test.
+        self._pytest_session.shouldstop = name
+        return f"{name}{running}"
+
+    def _say(self, text: str) -> None:
+        """Write behind pytest's capture."""
+        from _pytest.faulthandler import fault_handler_stderr_fd_key
+
+        with contextlib.suppress(OSError):
+            number = self._config.stash.get(fault_handler_stderr_fd_key, 2)
+            os.write(number, f"\npytest-regional: {text.rstrip()}\n".encode(errors="backslashreplace"))
+
+
+__all__ = ["EndingHooks"]

@@ -1,0 +1,106 @@
+"""Folders that a run needs until its end, and that a test may remove: they are made again, and the run goes on.
+
+What was in them is lost to the test that removed them, and to those that ran at that time on other workers.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_regional import environment
+from pytest_regional._private_folders import make_private, working_folder
+
+if TYPE_CHECKING:
+    from pytest_regional.session import RegionalSession
+
+
+class FolderHooks:
+    """Registered beside the hooks of an active run: looks after each phase of a marked test."""
+
+    def __init__(self, session: RegionalSession) -> None:
+        self._config = session.config
+        self._errors = session.errors
+        self._working = working_folder()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, Any, Any]:
+        """Have pytest find, at the end of the run, the folder in which it began."""
+        try:
+            return (yield)
+        finally:
+            with self._errors.kept("making the working folder again"):
+                session.startpath.mkdir(parents=True, exist_ok=True)
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Make again what the worker lacks that replaces one which died: it begins in this process's folder."""
+        with self._errors.kept(f"making the folders again that the worker behind {node.gateway.id} needs"):
+            list(self._made_again())
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Make again what is missing when a marked test begins."""
+        self._make_missing(item, "before")
+        self._working = working_folder()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Name the test that removed a folder."""
+        try:
+            return (yield)
+        finally:
+            self._make_missing(item, "while")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Name it also where it did so in its teardown."""
+        try:
+            return (yield)
+        finally:
+            self._make_missing(item, "while the teardown of")
+
+    def _make_missing(self, item: pytest.Item, when: str) -> None:
+        from pytest_regional.session import TARGET, RegionalLeakWarning
+
+        made: list[Path] = []
+        if TARGET in item.stash:
+            with self._errors.kept(f"making the folders again that {item.nodeid} needs"):
+                made += self._made_again()
+        if made:
+            names = ", ".join(str(folder) for folder in made if folder.parent not in made)
+            text = f"a folder that others need was removed {when} {item.nodeid} ran: {names} (made again, empty)"
+            warnings.warn(RegionalLeakWarning(text), stacklevel=1)
+
+    def _made_again(self) -> Iterator[Path]:
+        for folder in self._needed():
+            if folder.is_symlink() or not folder.is_dir():
+                make_private(folder)
+                yield folder
+        if self._working is not None and working_folder() is None:
+            if not self._working.is_dir():
+                self._working.mkdir(parents=True, exist_ok=True)
+                yield self._working
+            os.chdir(self._working)
+
+    def _needed(self) -> Iterator[Path]:
+        own = self._config.stash[environment.FOLDER]
+        yield own.parent
+        yield own
+        # What pytest makes folders of tests in: private attributes of its factory (8.0 to 9.2); where there are none,
+        # a test that removes it costs those behind it their `tmp_path`.
+        factory = getattr(self._config, "_tmp_path_factory", None)
+        made, asked = getattr(factory, "_basetemp", None), getattr(factory, "_given_basetemp", None)
+        if made is not None:
+            yield made
+        elif asked is not None:
+            yield asked.parent
+
+
+__all__ = ["FolderHooks"]

@@ -1,0 +1,140 @@
+"""Signals that ask a process to end: the run ends as one does that is interrupted, with reports and without folders."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from pytest_regional._signals import EndingSignals
+
+from .runs import Run, run
+
+SIGNALS = ("SIGTERM", "SIGHUP", "SIGQUIT")
+
+#: Read by workers too, which inherit the environment.
+CONFTEST = 'import os\nos.environ.setdefault("MAIN", str(os.getpid()))\n'
+
+TESTS = """
+def send(name):
+    os.kill(int(os.environ["MAIN"]), getattr(signal, name))
+    time.sleep(60)
+
+@marked
+def test_before(regional):
+    assert regional.randn(2).shape == (2,)
+
+@pytest.fixture
+def in_setup():
+    if "{where}" == "setup":
+        send("{name}")
+    yield
+    if "{where}" == "teardown":
+        send("{name}")
+
+@marked
+def test_it(in_setup, regional):
+    {body}
+
+@marked
+def test_behind(regional):
+    assert regional.randn(2).shape == (2,)
+"""
+
+
+def signalled(tmp_path, name: str, *options: str, where: str = "call", body: str = "", conftest: str = "") -> Run:
+    (tmp_path / "conftest.py").write_text(CONFTEST + conftest)
+    body = body or (f"send({name!r})" if where == "call" else "pass")
+    return run(tmp_path, TESTS.format(name=name, where=where, body=body), *options)
+
+
+def is_ended_by(run: Run, name: str) -> None:
+    assert run.status == 128 + getattr(signal, name)
+    run.lines.fnmatch_lines([f"*EndedBySignal: {name} while it ran *test_it.py::test_it*"])
+    assert run.report["unfinished"].startswith(f"{name} ended it while it ran ")
+    assert "test_it.py::test_it" in run.report["unfinished"]
+    assert f"{name} ended it" in run.page
+    refused = run.compare()
+    assert (refused.returncode, "did not finish" in refused.stderr) == (2, True)
+    assert run.left == []
+    assert "INTERNALERROR" not in run.printed
+
+
+@pytest.mark.parametrize(("name", "options"), [*((name, ()) for name in SIGNALS), ("SIGTERM", ("-n2",))])
+def test_ends_the_run_like_an_interrupt(tmp_path, name, options):
+    run = signalled(tmp_path, name, *options)
+    is_ended_by(run, name)
+    if not options:
+        assert run.ended == {"test_before": "passed", "test_it": "not finished"}
+        assert {"test_before"} <= run.in_junit
+
+
+@pytest.mark.parametrize("where", ["setup", "teardown"])
+def test_in_other_phases(tmp_path, where):
+    run = signalled(tmp_path, "SIGTERM", where=where)
+    is_ended_by(run, "SIGTERM")
+    assert "test_behind" not in run.ended
+
+
+LOST = {
+    "caught": "try: send('SIGTERM')\n    except BaseException: pass",
+    "in a callback": """import weakref
+    class Thing: pass
+    thing = Thing()
+    keep = weakref.ref(thing, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    del thing""",
+}
+
+
+@pytest.mark.parametrize("body", LOST.values(), ids=LOST)
+def test_what_is_raised_is_lost_and_the_run_ends_behind_the_test(tmp_path, body):
+    run = signalled(tmp_path, "SIGTERM", body=body)
+    assert run.status == 128 + signal.SIGTERM
+    assert "test_behind" not in run.ended
+    assert run.report["unfinished"].startswith("SIGTERM ended it while it ran test_it.py::test_it")
+
+
+#: Somebody else has arranged what is to come of the signal; the test goes on, or what they wanted happens.
+ARRANGED = {
+    "a handler": ("signal.signal(signal.SIGTERM, lambda *_: None)", 0),
+    "ignored": ("signal.signal(signal.SIGTERM, signal.SIG_IGN)", 0),
+    "set when the session starts": (
+        "def pytest_sessionstart(): signal.signal(signal.SIGTERM, lambda *_: None)",
+        0,
+    ),
+    "set by the test": ("pass", 0),
+    "faulthandler": (
+        "import faulthandler\n"
+        "def pytest_configure(): faulthandler.register(signal.SIGTERM, file=open('stacks', 'w'))\n"
+        "def pytest_unconfigure(): assert os.path.getsize('stacks')",
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ARRANGED)
+def test_a_handler_of_somebody_else_stays(tmp_path, kind):
+    conftest, status = ARRANGED[kind]
+    before = "signal.signal(signal.SIGTERM, lambda *_: None); " if kind == "set by the test" else ""
+    body = f"{before}os.kill(os.getpid(), signal.SIGTERM); time.sleep(0.1)"
+    run = signalled(tmp_path, "SIGTERM", body=body, conftest=f"import signal\n{conftest}\n")
+    assert run.status == status
+    assert run.ended == dict.fromkeys(["test_before", "test_it", "test_behind"], "passed")
+
+
+def test_a_second_signal_ends_the_process_at_once(tmp_path):
+    body = "try: send('SIGTERM')\n    except BaseException: send('SIGTERM')"
+    run = signalled(tmp_path, "SIGTERM", body=body)
+    assert run.status == -signal.SIGTERM
+    assert "test_it.py::test_it" in run.report["unfinished"]
+
+
+def test_handlers_are_put_back():
+    def handlers():
+        return [signal.getsignal(getattr(signal, name)) for name in SIGNALS]
+
+    before, signals = handlers(), EndingSignals(str)
+    signals.install()
+    assert handlers() != before
+    signals.put_back()
+    assert handlers() == before
