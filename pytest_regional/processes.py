@@ -12,6 +12,9 @@ from typing import NamedTuple
 #: Inductor's pool outlives the test that first needed it.
 _KEPT = b"torch._inductor.compile_worker"
 
+#: The name of a process that watches over another one: see :mod:`pytest_regional.harness._guard`.
+_GUARD = "regional-guard"
+
 
 #: What a process is known by: its number, which another one may get later, and when it began.
 Identity = tuple[int, int]
@@ -42,7 +45,7 @@ def descendants() -> set[Identity]:
     while waiting:
         for child in _children(waiting.pop()):
             with contextlib.suppress(OSError):
-                found.add((child, int(_fields(Path(f"/proc/{child}"))[19])))
+                found.add((child, int(_fields(_stat(child))[19])))
                 waiting.append(child)
     return found
 
@@ -89,7 +92,7 @@ def catches(number: int, signum: int) -> bool:
 def runs(number: int) -> bool:
     """Say whether a process is there and has not ended; one that nobody waited for has."""
     with contextlib.suppress(OSError):
-        return _fields(Path(f"/proc/{number}"))[0] != "Z"
+        return _fields(_stat(number))[0] != "Z"
     return False
 
 
@@ -122,13 +125,24 @@ def _processes() -> Iterator[Process]:
     for entry in Path("/proc").glob("[0-9]*"):
         # One that ends while it is read is not there to be killed.
         with contextlib.suppress(OSError):
-            fields = _fields(entry)
-            yield Process(int(entry.name), int(fields[1]), int(fields[19]))
+            text = (entry / "stat").read_text(encoding="utf-8", errors="replace")
+            if f"({_GUARD})" not in text:
+                fields = _fields(text)
+                yield Process(int(entry.name), int(fields[1]), int(fields[19]))
 
 
-def _fields(entry: Path) -> list[str]:
+def _fields(stat: str) -> list[str]:
     """Return the fields of proc(5)'s ``stat`` from the state on; the name before it may hold anything."""
-    return (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    return stat.rpartition(")")[2].split()
+
+
+def _stat(number: int) -> str:
+    return Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
+
+
+def call_this_a_guard() -> None:
+    """Have nobody look for this process, or end it, where all below another one are meant."""
+    Path("/proc/self/comm").write_text(_GUARD, encoding="ascii")
 
 
 def _is_kept(number: int) -> bool:
@@ -141,6 +155,7 @@ def _is_kept(number: int) -> bool:
 __all__ = [
     "Identity",
     "Process",
+    "call_this_a_guard",
     "catches",
     "descendants",
     "end",

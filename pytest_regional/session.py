@@ -192,7 +192,8 @@ class RegionalSession:
     def begin(self, item: pytest.Item) -> None:
         """Note that ``item`` is set up; forget what its earlier run left, where a plugin runs it again."""
         self._setups[item.nodeid] += 1
-        for key in (HARNESS, DRAWER, FUZZ):
+        keys: tuple[pytest.StashKey[Any], ...] = (HARNESS, DRAWER, FUZZ)
+        for key in keys:
             if key in item.stash:
                 del item.stash[key]
         item.user_properties[:] = junit.without_properties_of_test(item.user_properties)

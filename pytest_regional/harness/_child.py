@@ -1,4 +1,4 @@
-"""The fresh interpreter's side of ``in_new_process``: ``python -m pytest_regional.harness._child REQUEST ANSWER``."""
+"""The fresh interpreter of ``in_new_process``: ``python -m pytest_regional.harness._child REQUEST ANSWER ASKER``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pytest_regional.stacks import write_when_asked
 
+from ._guard import ends_with
 from .emulating import skipping_unsupported
 from .process import Job
 
@@ -78,7 +79,7 @@ def _answer(request: Path) -> dict[str, Any]:
 def main() -> None:
     """Read the request, make the call, write the answer in one step so that the parent never reads half of it."""
     write_when_asked()
-    request, answer = map(Path, sys.argv[1:])
+    request, answer = map(Path, sys.argv[1:3])
     gc.disable()  # until all is imported, a tenth of whose time collections are
     try:
         payload = pickle.dumps(_answer(request))
@@ -89,8 +90,8 @@ def main() -> None:
     os.replace(partial, answer)
 
 
-def leave() -> NoReturn:
-    """End the process as the interpreter would, but for taking apart what was imported, for which nobody has to wait.
+def finish() -> None:
+    """Do what the interpreter does at its end, but for taking apart what was imported, for which nobody has to wait.
 
     With torch and its compilers that takes 1.7 of ten seconds.
     """
@@ -100,9 +101,10 @@ def leave() -> NoReturn:
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
 
 
 if __name__ == "__main__":
-    main()
-    leave()
+    with ends_with(int(sys.argv[3])):
+        main()
+        finish()
+    os._exit(0)

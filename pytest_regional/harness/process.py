@@ -97,7 +97,9 @@ def _run_child(request: Path, answer: Path, timeout: float | None) -> str:
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_parent, environment.get("PYTHONPATH")]))
     environment[stacks.VARIABLE] = str(request.with_name("stacks"))
     try:
-        done = run_interpreter("pytest_regional.harness._child", [str(request), str(answer)], environment, timeout)
+        done = run_interpreter(
+            "pytest_regional.harness._child", [str(request), str(answer), str(os.getpid())], environment, timeout
+        )
     except subprocess.TimeoutExpired as error:
         raise NewProcessError(
             f"the new process did not answer within {timeout:g} s and was killed\n{error.stdout!s}"

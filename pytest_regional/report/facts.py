@@ -148,4 +148,5 @@ def _outcome(report: pytest.TestReport) -> str:
     if report.outcome == "failed" and report.when != "call":
         return "error"
     # What pytest-rerunfailures calls an ending that does not count: the test begins again.
-    return "not finished" if report.outcome == "rerun" else report.outcome
+    outcome: str = report.outcome
+    return "not finished" if outcome == "rerun" else outcome
