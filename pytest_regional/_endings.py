@@ -64,7 +64,8 @@ class EndingHooks:
         self._config.add_cleanup(self._guard.put_back)
         self._config.add_cleanup(ForkedProcesses(self._config).put_back)
         if not self._is_worker:
-            self._signals.install()
+            # With pytest-xdist this process runs no tests, so that it hears of every signal.
+            self._signals.install(last_resort=not self._config.pluginmanager.has_plugin("dsession"))
             self._config.add_cleanup(self._signals.put_back)
             with self._errors.kept("writing that the reports are unfinished"), contextlib.suppress(OSError):
                 self._files.write()

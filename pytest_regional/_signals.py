@@ -5,6 +5,7 @@ By default they end the process at once, and pytest does not hear of it.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import threading
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from pytest_regional import processes
+from pytest_regional._last_resort import LastResort
 
 #: Windows has the first alone.
 NAMES = ("SIGTERM", "SIGHUP", "SIGQUIT")
@@ -42,9 +44,14 @@ class EndingSignals:
         self._ending = ending
         self._process = os.getpid()
         self._taken: list[int] = []
+        self._last_resort: LastResort | None = None
 
-    def install(self) -> None:
-        """Install the handlers; outside of the main thread, where Python lets nobody do so, nothing is done."""
+    def install(self, *, last_resort: bool = False) -> None:
+        """Install the handlers; outside of the main thread, where Python lets nobody do so, nothing is done.
+
+        Args:
+            last_resort: also have a process ended that cannot run them.
+        """
         if threading.current_thread() is not threading.main_thread():
             return
         for name in NAMES:
@@ -53,10 +60,15 @@ class EndingSignals:
                 signal.signal(signum, self._handle)
                 self._taken.append(signum)
         _INSTALLED.add(self)
+        if last_resort and self._taken and hasattr(faulthandler, "register"):
+            self._last_resort = LastResort(self._taken)
 
     def put_back(self) -> None:
         """Put the default back, unless somebody has another handler by now."""
         _INSTALLED.discard(self)
+        if self._last_resort is not None:
+            self._last_resort.leave()
+            self._last_resort = None
         for signum in self._taken:
             if signal.getsignal(signum) == self._handle:
                 signal.signal(signum, signal.SIG_DFL)

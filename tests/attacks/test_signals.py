@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import pytest
 
@@ -60,7 +61,7 @@ def is_ended_by(run: Run, name: str) -> None:
     assert "INTERNALERROR" not in run.printed
 
 
-@pytest.mark.parametrize(("name", "options"), [*((name, ()) for name in SIGNALS), ("SIGTERM", ("-n2",))])
+@pytest.mark.parametrize(("name", "options"), [*((name, ()) for name in SIGNALS), ("SIGTERM", ("-n1",))])
 def test_ends_the_run_like_an_interrupt(tmp_path, name, options):
     run = signalled(tmp_path, name, *options)
     is_ended_by(run, name)
@@ -120,6 +121,17 @@ def test_a_handler_of_somebody_else_stays(tmp_path, kind):
     run = signalled(tmp_path, "SIGTERM", body=body, conftest=f"import signal\n{conftest}\n")
     assert run.status == status
     assert run.ended == dict.fromkeys(["test_before", "test_it", "test_behind"], "passed")
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_code_that_cannot_be_interrupted_is_ended_all_the_same(tmp_path, times):
+    shell = "; ".join(["sleep 1; kill -TERM $0"] * times)
+    later = f"import subprocess; subprocess.Popen(['sh', '-c', {shell!r}, str(os.getpid())])"
+    begin = time.monotonic()
+    run = signalled(tmp_path, "SIGTERM", body=f"{later}; all(itertools.repeat(True))")
+    assert run.status == -signal.SIGKILL
+    assert "while it ran test_it.py::test_it" in run.report["unfinished"]
+    assert (time.monotonic() - begin < 8) is (times == 2)
 
 
 def test_a_second_signal_ends_the_process_at_once(tmp_path):

@@ -8,6 +8,9 @@ import inspect
 import pytest
 
 from pytest_regional import plugin, session
+from pytest_regional._endings import EndingHooks
+from pytest_regional._kept_folders import FolderHooks
+from pytest_regional._plain_reports import PlainReportHooks
 from pytest_regional.reporting_errors import ReportingErrors
 from pytest_regional.running import RunHooks
 
@@ -148,19 +151,30 @@ def test_with_workers_too(downstream, pytester, name):
 
 def test_each_hook_is_guarded_or_says_why_not():
     """A hook that is added reports through the guard, or stands above with the reason."""
+    holders = (RunHooks, EndingHooks, FolderHooks, PlainReportHooks, plugin)
     hooks = {
-        name: hook for holder in (RunHooks, plugin) for name, hook in vars(holder).items() if name.startswith("pytest_")
+        (holder.__name__, name): hook
+        for holder in holders
+        for name, hook in vars(holder).items()
+        if name.startswith("pytest_")
     }
     guarded = {
         name
         for name, hook in hooks.items()
         if any(
             word in inspect.getsource(hook)
-            for word in ("_errors.kept(", "_errors.around(", ".header()", "attach_facts")
+            for word in (
+                "_errors.kept(",
+                "_errors.around(",
+                ".header()",
+                "attach_facts",
+                "_make_missing(",
+                "_is_a_fork()",
+            )
         )
     }
-    assert guarded | set(MAY_RAISE) >= set(hooks)
-    assert len(guarded) >= 8
+    assert {name for name in set(hooks) - guarded if name[1] not in MAY_RAISE} == set()
+    assert len(guarded) >= 20
 
 
 def test_what_ends_a_test_or_the_run_passes_through():
