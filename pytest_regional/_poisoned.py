@@ -63,7 +63,9 @@ class Poison:
         if not self._because:
             return
         note = {"because": self._because, "test": self._test, "error": _torn_down(item.session)}
-        self._note_of(self._config.workerinput["workerid"]).write_text(json.dumps(note))  # type: ignore[attr-defined]
+        path = self._note_of(self._config.workerinput["workerid"])  # type: ignore[attr-defined]
+        path.parent.mkdir(parents=True, exist_ok=True)  # a test may have removed it
+        path.write_text(json.dumps(note), encoding="utf-8")
         _exit(0)
 
     def _note_of(self, worker: str) -> Path:
@@ -75,7 +77,7 @@ class Poison:
         if not path.exists():
             return None
         node.regional_ended_on_purpose = True
-        note: dict[str, Any] = json.loads(path.read_text())
+        note: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         path.unlink()
         return note
 

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+from pytest_regional.processes import runs
+
 #: Seconds in which a thread that is about to end may do so.
 _PATIENCE = 0.2
 
@@ -70,20 +72,14 @@ def processes_left_running(before: frozenset[int]) -> tuple[str, ...]:
     """Return the names of processes that run now and did not ``before``, but for those of Inductor's and of pools."""
     new = processes() - before
     deadline = time.monotonic() + _PATIENCE
-    while any(map(_runs, new)) and time.monotonic() < deadline:
+    while any(map(runs, new)) and time.monotonic() < deadline:
         time.sleep(0.01)
-    return tuple(_name(number) for number in sorted(new) if _runs(number) and not _is_of_a_pool(number))
-
-
-def _runs(number: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    return False
+    return tuple(_name(number) for number in sorted(new) if runs(number) and not _is_of_a_pool(number))
 
 
 def _name(number: int) -> str:
     with contextlib.suppress(OSError):
-        return f"{Path(f'/proc/{number}/comm').read_text().strip()} ({number})"
+        return f"{Path(f'/proc/{number}/comm').read_text(encoding='utf-8', errors='replace').strip()} ({number})"
     return str(number)
 
 
