@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -48,7 +47,7 @@ class PhaseHooks:
     def __init__(self, session: RegionalSession) -> None:
         self._session = session
         self._errors = session.errors
-        self._note = PhaseNote(session.folder_of_notes, os.environ.get("PYTEST_XDIST_WORKER", "main"))
+        self._note = PhaseNote(session.folder_of_notes, session.process)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:

@@ -32,8 +32,9 @@ FOLDER: pytest.StashKey[Path] = pytest.StashKey()
 
 def prepare(config: pytest.Config) -> None:
     """Make this process's folder and set the environment that compilers read once."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER")
     inherited = os.environ.get(FOLDER_VARIABLE)
+    # A run that a test of an unrelated worker starts inherits that worker's name, and is none of a run of ours.
+    worker = os.environ.get("PYTEST_XDIST_WORKER") if inherited else None
     root = Path(inherited) if worker and inherited else _new_folder(config)
     folder = root / (worker or "main")
     for made in (root, folder):

@@ -51,15 +51,15 @@ OPTIONS = (
     Option(
         "--regional-timeout",
         "regional_timeout",
-        "Seconds after which a marked test that hangs fails with the stacks of all threads; setup, call and teardown have "
-        "so many each. The run goes on.",
+        "Seconds after which a marked test that hangs fails with the stacks of all threads; setup, call and teardown "
+        "have so many each. The run goes on.",
         metavar="S",
     ),
     Option(
         "--regional-memory",
         "regional_memory",
-        "How much memory setup, call and teardown of a marked test may each take (8G, 500M) beyond what its process has; "
-        "allocations fail above it, and so does the test. The run goes on. Linux.",
+        "How much memory setup, call and teardown of a marked test may each take (8G, 500M) beyond what its process "
+        "has; allocations fail above it, and so does the test. The run goes on. Linux.",
         metavar="SIZE",
     ),
     Option(

@@ -46,7 +46,7 @@ class RunHooks:
         self._unwritten: list[str] = []
         self._began = time.time()
         self._poison = Poison(session.config, session.folder_of_notes)
-        self._note = RunningNote(session.folder_of_notes, os.environ.get("PYTEST_XDIST_WORKER", "main"))
+        self._note = RunningNote(session.folder_of_notes, session.process)
 
     @pytest.fixture(autouse=True)
     def _regional_isolation(self, request: pytest.FixtureRequest) -> Iterator[Any]:

@@ -93,6 +93,11 @@ class RegionalSession:
         yield "regional-plain-reports", PlainReportHooks(self)
 
     @property
+    def process(self) -> str:
+        """What tells this process from others of the run: the worker's name, or ``main``."""
+        return self.config.stash[environment.FOLDER].name
+
+    @property
     def folder_of_notes(self) -> Path:
         """Where fuzz tests note what they judge, so that a crash does not take it along."""
         return self.config.stash[environment.FOLDER].parent / "fuzzing"

@@ -112,6 +112,22 @@ def _same_handler(one: Any, other: Any) -> bool:
     return one == other or same_object(one, other) or MISSING in (one, other)
 
 
+def _stream(name: str) -> State:
+    """Return the stream ``sys.name``, which is pytest's while it captures, and the interpreter's own while not.
+
+    An interrupted run tears its fixtures down when capturing is over: pytest's would then be put back closed.
+    """
+
+    def same(before: Any, now: Any) -> bool:
+        return same_object(before, now) or (now is getattr(sys, f"__{name}__") and _is_pytests(before))
+
+    return State(f"sys.{name}", lambda: getattr(sys, name), lambda stream: setattr(sys, name, stream), same)
+
+
+def _is_pytests(value: object) -> bool:
+    return type(value).__module__.startswith("_pytest.")
+
+
 def _alarm_is_set() -> bool:
     """Say whether an alarm goes off later that is not the limit of this test."""
     if not hasattr(signal, "setitimer"):  # Windows
@@ -332,7 +348,7 @@ INTERPRETER: tuple[Watched, ...] = (
     set_by_imports("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
     State("switch interval", sys.getswitchinterval, sys.setswitchinterval),
     *(attribute(sys, name) for name in ("excepthook", "unraisablehook", "displayhook", "breakpointhook")),
-    *(attribute(sys, name) for name in ("stdin", "stdout", "stderr")),
+    *(_stream(name) for name in ("stdin", "stdout", "stderr")),
     attribute(threading, "excepthook"),
     *MESSAGES,
     State("locale", lambda: locale.setlocale(locale.LC_ALL), lambda value: locale.setlocale(locale.LC_ALL, value)),
