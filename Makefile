@@ -12,13 +12,16 @@ PINNED := $(shell sed -n 's/^torch==//p' constraints.txt)
 VENV := $(if $(filter $(PINNED),$(TORCH)),.venv,.venv-torch-$(TORCH))
 RUN := $(VENV)/bin/python -m
 
-.PHONY: conformance transformers gpu services test lint types docs reference examples bench measurements coverage detection property check clean
+.PHONY: conformance transformers gpu services test attacks lint types docs reference examples bench measurements coverage detection property check clean
 
 conformance: $(VENV)/installed  ## Run the conformance suites on real models; ends with the conformance table.
 	$(RUN) pytest --regional-backend=$(BACKEND) suites $(WORKERS) $(PYTEST_ARGS)
 
 test: $(VENV)/installed  ## Run the project's own tests.
 	$(RUN) pytest tests $(WORKERS) $(PYTEST_ARGS)
+
+attacks: $(VENV)/installed  ## Run all attacks on the package, those that take minutes too.
+	REGIONAL_SLOW_ATTACKS=1 $(RUN) pytest tests/attacks $(WORKERS) $(PYTEST_ARGS)
 
 transformers: $(VENV)/installed  ## Install transformers into the environment and run the suite of its models.
 	$(RUN) pip install --quiet --disable-pip-version-check -c $(firstword $(wildcard $(VENV)/constraints.txt) constraints.txt) -e ".[transformers]"

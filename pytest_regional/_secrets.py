@@ -68,7 +68,9 @@ def without_secrets_of(url: str, text: str) -> str:
     """
     pieces = sorted(_secret_pieces(str.__str__(url)), key=len, reverse=True)
     for piece in pieces:
-        text = text.replace(piece, MASK)
+        # A short one, such as a user `me`, is part of many words that say nothing of it.
+        word = re.escape(piece) if len(piece) > 3 else rf"(?<!\w){re.escape(piece)}(?!\w)"
+        text = re.sub(word, MASK, text)
     return text
 
 
