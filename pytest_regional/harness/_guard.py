@@ -34,9 +34,15 @@ def ends_with(asker: int) -> Iterator[None]:
         yield
     finally:
         if os.getpid() == this:  # a fork of this process leaves the block too
-            with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                os.kill(guard, signal.SIGKILL)
-                os.waitpid(guard, 0)
+            _end(guard)
+
+
+def _end(guard: int) -> None:
+    # Where code of the user waited for any child, the number may be another process's by now.
+    with contextlib.suppress(ChildProcessError):
+        if os.waitpid(guard, os.WNOHANG) == (0, 0):
+            os.kill(guard, signal.SIGKILL)
+            os.waitpid(guard, 0)
 
 
 def _guard(guarded: int, asker: int) -> None:
