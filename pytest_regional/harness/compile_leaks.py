@@ -19,24 +19,31 @@ class CompileLeaks:
 
     def __init__(self) -> None:
         self.found: list[Leak] = []
-        self._local = threading.local()
+        self._inside = False
+        self._elsewhere = 0
 
     @contextlib.contextmanager
     def around(self, other: str = "") -> Iterator[None]:
         """Look at the settings (0.3 ms) around a compile, which is not looked at if it is that of an ``other`` backend.
 
-        A compile that raises has its own failure.
+        A compile that raises has its own failure. Most settings are the process's: what is different while several
+        threads compile may be another's doing, so only compiles of the main thread count, beside which no other began.
         """
-        if other or getattr(self._local, "inside", False):
+        if threading.current_thread() is not threading.main_thread():
+            self._elsewhere += 1
             yield
             return
-        self._local.inside = True
+        if other or self._inside:
+            yield
+            return
+        self._inside, elsewhere = True, self._elsewhere
         try:
             before = Snapshot.take(while_compiling=True)
             yield
-            self.found += before.leaks()
+            if self._elsewhere == elsewhere:
+                self.found += before.leaks()
         finally:
-            self._local.inside = False
+            self._inside = False
 
 
 __all__ = ["CompileLeaks"]
