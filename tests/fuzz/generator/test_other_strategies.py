@@ -38,7 +38,8 @@ def test_graphs_shrink_to_few_nodes():
             for operand in node.all_input_nodes
         )
 
-    smallest = find(graphs(), feeds, settings=SHRINKING)
+    # What Hypothesis draws depends on the constants in the package's source, and so does the time that shrinking takes.
+    smallest = find(graphs(), feeds, settings=settings(SHRINKING, max_examples=2000))
     assert len(smallest.module.graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor)) == 2
     assert smallest.edges == ()
     assert "mul" in repr(smallest)
