@@ -6,7 +6,7 @@ import pytest
 
 from .models import CASES, each_trained
 
-pytestmark = pytest.mark.regional_compile
+pytestmark = pytest.mark.regional_compile(requires=("backward",))
 
 CHECKPOINTED = [case for case in CASES if case.checkpoints]
 WHOLE = [case for case in CHECKPOINTED if not case.breaks_when_checkpointed]
@@ -56,7 +56,7 @@ def test_steps_with_checkpointing_in_several_graphs(regional, case, model):
     assert_trains(regional, case, checkpointed(model))
 
 
-@pytest.mark.regional_compile(requires=("regions",))
+@pytest.mark.regional_compile(requires=("backward", "regions"))
 @ALL
 def test_each_region_is_compiled_in_both_directions(regional, case, model):
     output = regional.run(model, kwargs={**case.inputs(regional), **case.call})
