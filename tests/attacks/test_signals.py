@@ -137,7 +137,8 @@ def test_code_that_cannot_be_interrupted_is_ended_all_the_same(tmp_path, times):
 def test_a_second_signal_ends_the_process_at_once(tmp_path):
     body = "try: send('SIGTERM')\n    except BaseException: send('SIGTERM')"
     run = signalled(tmp_path, "SIGTERM", body=body)
-    assert run.status == -signal.SIGTERM
+    # By its own handler, or by the shell that waits for code which cannot be interrupted: whichever is first.
+    assert run.status in (-signal.SIGTERM, -signal.SIGKILL)
     assert "test_it.py::test_it" in run.report["unfinished"]
 
 
