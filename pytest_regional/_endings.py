@@ -18,6 +18,7 @@ import pytest
 from pytest_regional import environment
 from pytest_regional._exits import ExitGuard
 from pytest_regional._forks import ForkedProcesses
+from pytest_regional._phases import stderr_of
 from pytest_regional._signals import EndingSignals
 from pytest_regional.report.unfinished import UnfinishedReports
 
@@ -183,11 +184,8 @@ class EndingHooks:
 
     def _say(self, text: str) -> None:
         """Write behind pytest's capture."""
-        from _pytest.faulthandler import fault_handler_stderr_fd_key
-
         with contextlib.suppress(OSError):
-            number = self._config.stash.get(fault_handler_stderr_fd_key, 2)
-            os.write(number, f"\npytest-regional: {text.rstrip()}\n".encode(errors="backslashreplace"))
+            os.write(stderr_of(self._config), f"\npytest-regional: {text.rstrip()}\n".encode(errors="backslashreplace"))
 
 
 __all__ = ["EndingHooks"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_regional import environment
-from pytest_regional._private_folders import make_private, working_folder
+from pytest_regional._private_folders import make_own_folder
 
 if TYPE_CHECKING:
     from pytest_regional.session import RegionalSession
@@ -26,7 +26,7 @@ class FolderHooks:
     def __init__(self, session: RegionalSession) -> None:
         self._config = session.config
         self._errors = session.errors
-        self._working = working_folder()
+        self._working = _working_folder()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, Any, Any]:
@@ -47,7 +47,7 @@ class FolderHooks:
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Make again what is missing when a marked test begins."""
         self._make_missing(item, "before")
-        self._working = working_folder()
+        self._working = _working_folder()
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -81,9 +81,9 @@ class FolderHooks:
     def _made_again(self) -> Iterator[Path]:
         for folder in self._needed():
             if folder.is_symlink() or not folder.is_dir():
-                make_private(folder)
+                make_own_folder(folder)
                 yield folder
-        if self._working is not None and working_folder() is None:
+        if self._working is not None and _working_folder() is None:
             if not self._working.is_dir():
                 self._working.mkdir(parents=True, exist_ok=True)
                 yield self._working
@@ -101,6 +101,14 @@ class FolderHooks:
             yield made
         elif asked is not None:
             yield asked.parent
+
+
+def _working_folder() -> Path | None:
+    """Return the folder in which this process works; ``None`` where it was removed."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
 
 
 __all__ = ["FolderHooks"]

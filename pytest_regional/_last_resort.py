@@ -12,8 +12,7 @@ import os
 import subprocess
 from collections.abc import Iterable
 
-#: Seconds between the signal and the end, as for a test that is over its limit of time.
-GRACE = 10
+from pytest_regional.timeout import GRACE
 
 _SCRIPT = """
 while read -r line; do
@@ -36,7 +35,7 @@ class LastResort:
     def __init__(self, signals: Iterable[int]) -> None:
         self._process = os.getpid()
         self._signals: list[int] = []
-        command = ["sh", "-c", _SCRIPT, "sh", str(self._process), str(GRACE)]
+        command = ["sh", "-c", _SCRIPT, "sh", str(self._process), f"{GRACE:g}"]
         nowhere = subprocess.DEVNULL
         try:  # in a session of its own, so that the signal does not reach it as well
             self._shell = subprocess.Popen(
@@ -63,4 +62,4 @@ class LastResort:
             self._shell.wait()
 
 
-__all__ = ["GRACE", "LastResort"]
+__all__ = ["LastResort"]

@@ -8,22 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from pytest_regional._text import encodable
+
 #: Characters of one text that are kept: what began it, and what is at its end.
 MOST_CHARACTERS = 1_000_000
 
 #: Containers in containers; deeper ones may hold themselves.
 _DEPTH = 50
-
-
-def encodable(text: str) -> str:
-    """Return ``text`` with backslash escapes in place of characters that have no UTF-8: lone surrogates."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode(errors="backslashreplace").decode()
-    return text
 
 
 def shortened(text: str, most: int = MOST_CHARACTERS) -> str:
@@ -66,4 +57,4 @@ def _plain_base(value: Any) -> Any:
     return text_of(value)
 
 
-__all__ = ["MOST_CHARACTERS", "encodable", "plain", "shortened", "text_of"]
+__all__ = ["MOST_CHARACTERS", "plain", "shortened", "text_of"]

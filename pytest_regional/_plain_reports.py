@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_regional._plain_data import encodable, plain, shortened, text_of
+from pytest_regional._plain_data import plain, shortened, text_of
+from pytest_regional._text import encodable
 
 if TYPE_CHECKING:
     from pytest_regional.session import RegionalSession

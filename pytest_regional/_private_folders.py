@@ -132,6 +132,8 @@ def require_own(path: str | os.PathLike[str], found: os.stat_result) -> None:
         NotPrivateError: with the command that mends it.
     """
     _require_kind(path, not stat.S_ISLNK(found.st_mode))
+    if not hasattr(os, "geteuid"):
+        return  # Windows, where a file's mode says nothing of who may write to it
     if not _trusted(found.st_uid):
         raise NotPrivateError(
             f"{path} is owned by user {found.st_uid}, and this is user {os.geteuid()}",
@@ -184,15 +186,11 @@ def _own_group(group: int) -> bool:
     return group == user.pw_gid and entry.gr_name == user.pw_name and set(entry.gr_mem) <= {user.pw_name}
 
 
-class ForeignFolderError(OSError):
-    """A folder for what is compiled, and then loaded as code, belongs to somebody else."""
-
-
-def make_private(folder: Path) -> None:
-    """Make ``folder``, and what is missing above it, for this user alone.
+def make_own_folder(folder: Path) -> None:
+    """Make ``folder``, and what is missing above it, where compiled code of a run is kept and loaded from.
 
     Raises:
-        ForeignFolderError: what is there is another user's, or a link.
+        NotPrivateError: what is there, or was put there meanwhile, is another user's, or a link.
         OSError: it cannot be made.
     """
     missing = [folder]
@@ -201,34 +199,17 @@ def make_private(folder: Path) -> None:
     for path in reversed(missing):
         with contextlib.suppress(FileExistsError):  # it was there, or another worker of the run was faster
             path.mkdir(mode=0o700)
-        _require_own(path)
-
-
-def _require_own(folder: Path) -> None:
-    found = folder.lstat()
-    own = not hasattr(os, "getuid") or found.st_uid == os.getuid()
-    if not stat.S_ISDIR(found.st_mode) or not own:
-        raise ForeignFolderError(
-            f"{folder} is no folder of this user's any more; compiled code was to be loaded from it"
-        )
-
-
-def working_folder() -> Path | None:
-    """Return the folder in which this process works; ``None`` where it was removed."""
-    try:
-        return Path.cwd()
-    except OSError:
-        return None
+        found = path.lstat()
+        _require_kind(path, stat.S_ISDIR(found.st_mode))
+        require_own(path, found)
 
 
 __all__ = [
-    "ForeignFolderError",
     "NotPrivateError",
     "make_folder",
-    "make_private",
+    "make_own_folder",
     "open_private",
     "private_folder",
     "private_tree",
     "require_own",
-    "working_folder",
 ]

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pytest_regional._server_link import ServerError, ServerTimeoutError, UnexpectedReplyError
+from pytest_regional._text import shown
 
 #: What of a client's settings says where its server is, and who asks. All that begins with ``ssl_`` is kept as well.
 _KEPT = frozenset({"host", "port", "path", "db", "username", "password", "client_name"})
-#: Characters of what a server says that are shown.
-_SHOWN = 400
 
 _T = TypeVar("_T")
 
@@ -126,18 +125,12 @@ class UntrustedRedis:
         text = str(error)
         for secret in self._credentials:
             text = text.replace(secret, "***")  # servers repeat a command that they do not know
-        text = f"{type(error).__name__}: {printable(text[:300])}"
+        text = f"{type(error).__name__}: {shown(text, 300)}"
         if isinstance(error, (redis.TimeoutError, TimeoutError)):
             return ServerTimeoutError(text)
         if isinstance(error, (redis.ConnectionError, OSError)):
             return ServerError(f"the server cannot be reached: {text}")
         return UnexpectedReplyError(f"it answered with what cannot be understood: {text}")
-
-
-def printable(text: str) -> str:
-    """Return a text from elsewhere, short and without what would steer a terminal."""
-    short = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
-    return short if short.isascii() and short.isprintable() else short.encode("unicode_escape").decode("ascii")
 
 
 def _kind(value: object) -> str:
@@ -148,4 +141,4 @@ def _no_backoff() -> Any:
     return importlib.import_module("redis.backoff").NoBackoff()
 
 
-__all__ = ["UntrustedRedis", "printable"]
+__all__ = ["UntrustedRedis"]

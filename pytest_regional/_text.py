@@ -35,8 +35,13 @@ def printable(text: str) -> str:
     return "".join(char if char in "\n\t" or char.isprintable() else repr(char)[1:-1] for char in text)
 
 
-def encodable(text: str, encoding: str | None) -> str:
-    """Return ``text`` with escapes for the characters that ``encoding``, a terminal's, lacks."""
+def encodable(text: str, encoding: str | None = None) -> str:
+    """Return ``text`` with backslash escapes for the characters that ``encoding`` lacks.
+
+    UTF-8, the default, lacks halves of surrogate pairs alone.
+    """
+    if text.isascii():
+        return text
     return text.encode(encoding or "utf-8", "backslashreplace").decode(encoding or "utf-8")
 
 

@@ -1,9 +1,32 @@
-"""Text files that people write by hand, in whatever editor, and name on command lines."""
+"""Files that people name on command lines, and write by hand in whatever editor: they may be anything."""
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
+
+
+class NotAFileError(OSError):
+    """What is to be read is a folder, a pipe, a device."""
+
+
+def bytes_of(path: Path, most: int = -1) -> bytes:
+    """Return what the regular file ``path`` holds, ``most`` bytes of it at most; nothing is waited for.
+
+    Raises:
+        NotAFileError: it is no regular file.
+        OSError: it cannot be read.
+    """
+    # A FIFO is opened without waiting for a writer, to see that it is one.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise NotAFileError(0, "it is no regular file")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(most)
+    finally:
+        os.close(descriptor)
 
 
 class TextFileError(ValueError):
@@ -17,10 +40,7 @@ def text_of(path: Path) -> str:
         TextFileError: it cannot be read, is no regular file, is not UTF-8, or holds a zero byte.
     """
     try:
-        # A FIFO would be waited for.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise TextFileError(f"cannot read {path}: it is no regular file")
-        data = path.read_bytes()
+        data = bytes_of(path)
     except OSError as error:
         raise TextFileError(f"cannot read {path}: {error.strerror}") from error
     if b"\0" in data:
@@ -41,4 +61,4 @@ def _at(path: Path, data: bytes, place: int) -> str:
     return f"{path}:{lines}"
 
 
-__all__ = ["TextFileError", "text_of"]
+__all__ = ["NotAFileError", "TextFileError", "bytes_of", "text_of"]

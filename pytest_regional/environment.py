@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pytest_regional import _dead_runs, gpus, options
-from pytest_regional._private_folders import make_private
+from pytest_regional._private_folders import make_own_folder
 from pytest_regional._text import shown
 
 #: How xdist workers find the controller's folder; they inherit the environment.
@@ -38,7 +38,7 @@ def prepare(config: pytest.Config) -> None:
     root = Path(inherited) if worker and inherited else _new_folder(config)
     folder = root / (worker or "main")
     for made in (root, folder):
-        make_private(made)  # a test may have removed all of it before this worker began
+        make_own_folder(made)  # a test may have removed all of it before this worker began
     config.stash[FOLDER] = folder
     # Where a test of a worker removes the folder that it finds named, it removes that worker's alone.
     _set_until_the_end(config, {**_values(folder if worker else root, folder), **_gpu(config), **_kernel_store(config)})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 #: Inductor's pool outlives the test that first needed it.
-_KEPT = b"torch._inductor.compile_worker"
+_POOL = b"torch._inductor.compile_worker"
 
 #: The name of a process that watches over another one: see :mod:`pytest_regional.harness._guard`.
 _GUARD = "regional-guard"
@@ -43,7 +43,7 @@ def descendants() -> set[Identity]:
     found: set[Identity] = set()
     waiting = [os.getpid()]
     while waiting:
-        for child in _children(waiting.pop()):
+        for child in children(waiting.pop()):
             with contextlib.suppress(OSError):
                 found.add((child, int(_fields(_stat(child))[19])))
                 waiting.append(child)
@@ -56,7 +56,9 @@ def started_after(before: Container[Identity]) -> list[int]:
     No clock is asked: the time of a machine and that of its containers may be two. Inductor's pool is none of them:
     other tests wait for its answers.
     """
-    return [process.number for process in _below(os.getpid(), but=_is_kept) if process.identity not in before]
+    return [
+        process.number for process in _below(os.getpid(), but=is_of_inductors_pool) if process.identity not in before
+    ]
 
 
 def with_all_below(number: int) -> list[int]:
@@ -96,7 +98,7 @@ def runs(number: int) -> bool:
     return False
 
 
-def _children(number: int) -> Iterator[int]:
+def children(number: int) -> Iterator[int]:
     """Yield the children of a process, which takes less than a look at all processes (100 of them take 6 ms)."""
     threads = Path(f"/proc/{number}/task")
     with contextlib.suppress(OSError):
@@ -145,9 +147,10 @@ def call_this_a_guard() -> None:
     Path("/proc/self/comm").write_text(_GUARD, encoding="ascii")
 
 
-def _is_kept(number: int) -> bool:
+def is_of_inductors_pool(number: int) -> bool:
+    """Say whether a process is one of Inductor's compile workers."""
     try:
-        return _KEPT in Path(f"/proc/{number}/cmdline").read_bytes()
+        return _POOL in Path(f"/proc/{number}/cmdline").read_bytes()
     except OSError:
         return False
 
@@ -157,9 +160,11 @@ __all__ = [
     "Process",
     "call_this_a_guard",
     "catches",
+    "children",
     "descendants",
     "end",
     "environment_of",
+    "is_of_inductors_pool",
     "runs",
     "started_after",
     "with_all_below",

@@ -14,7 +14,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_regional._plain_data import encodable, shortened
+from pytest_regional._plain_data import shortened
+from pytest_regional._text import encodable
 
 #: What the errors of a worker of pytest-xdist are called on its reports and in its output.
 ATTRIBUTE = "regional_reporting_errors"

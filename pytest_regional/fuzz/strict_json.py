@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import reprlib
-import stat
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
+
+from pytest_regional._text_files import NotAFileError, bytes_of
 
 #: Bytes of the largest file that is read; findings have thousands.
 LARGEST = 16 * 2**20
@@ -40,15 +40,10 @@ def read(path: Path) -> Any:
 
 
 def _text(path: Path) -> str:
-    # A FIFO is opened without waiting for a writer, to see that it is one.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise MalformedError("is no regular file")
-        with open(descriptor, "rb", closefd=False) as file:
-            data = file.read(LARGEST + 1)
-    finally:
-        os.close(descriptor)
+        data = bytes_of(path, LARGEST + 1)
+    except NotAFileError as error:
+        raise MalformedError("is no regular file") from error
     if len(data) > LARGEST:
         raise MalformedError(f"is larger than {LARGEST // 2**20} MiB")
     try:

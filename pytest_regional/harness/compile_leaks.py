@@ -20,30 +20,54 @@ class CompileLeaks:
     def __init__(self) -> None:
         self.found: list[Leak] = []
         self._inside = False
-        self._elsewhere = 0
+        self._elsewhere = _Elsewhere()
 
     @contextlib.contextmanager
     def around(self, other: str = "") -> Iterator[None]:
         """Look at the settings (0.3 ms) around a compile, which is not looked at if it is that of an ``other`` backend.
 
-        A compile that raises has its own failure. Most settings are the process's: what is different while several
-        threads compile may be another's doing, so only compiles of the main thread count, beside which no other began.
+        A compile that raises has its own failure. Most settings are the process's, and what differs while another
+        thread compiles may be that thread's doing: only the main thread's compiles count, and those that ran alone.
         """
         if threading.current_thread() is not threading.main_thread():
-            self._elsewhere += 1
-            yield
+            with self._elsewhere.one():
+                yield
             return
         if other or self._inside:
             yield
             return
-        self._inside, elsewhere = True, self._elsewhere
+        self._inside = True
         try:
+            running, begun = self._elsewhere.seen()
             before = Snapshot.take(while_compiling=True)
             yield
-            if self._elsewhere == elsewhere:
+            if not running and self._elsewhere.seen() == (0, begun):
                 self.found += before.leaks()
         finally:
             self._inside = False
+
+
+class _Elsewhere:
+    """Compiles in other threads: how many run, and how many have begun."""
+
+    def __init__(self) -> None:
+        self._running = self._begun = 0
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[None]:
+        with self._lock:
+            self._running += 1
+            self._begun += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+
+    def seen(self) -> tuple[int, int]:
+        with self._lock:
+            return self._running, self._begun
 
 
 __all__ = ["CompileLeaks"]

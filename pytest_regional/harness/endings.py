@@ -9,10 +9,8 @@ from pytest_regional._text import plural
 from pytest_regional.annotation import AnnotationWarning, misspelt_text
 
 from .counters import CounterLog, Counters, describe
-from .isolation.interpreter import ENVIRONMENT
 
 if TYPE_CHECKING:
-    from .isolation import Leak
     from .regional import Regional
 
 
@@ -33,16 +31,11 @@ def check_backend_leaks(regional: Regional) -> None:
     __tracebackhide__ = True
     found = regional.observer.left_by_backend.found
     if found:
-        changed = "\n".join(f"  {_said_of(leak)}" for leak in found)
+        changed = "\n".join(f"  {leak}" for leak in found)
         raise BackendLeakError(
             f"the backend {regional.backend!r} left {plural(len(found), 'setting')} changed when it returned from a "
             f"compile (put back behind the test):\n{changed}"
         )
-
-
-def _said_of(leak: Leak) -> str:
-    """Return a leak as text; the values of environment variables may be secrets."""
-    return leak.name if leak.name.startswith(ENVIRONMENT.prefix) else str(leak)
 
 
 def check_fallbacks(regional: Regional) -> None:

@@ -10,11 +10,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from pytest_regional.processes import runs
+from pytest_regional.processes import children, is_of_inductors_pool, runs
 
 #: Seconds in which a thread that is about to end may do so.
 _PATIENCE = 0.2
@@ -52,20 +51,9 @@ def _serves(frame: FrameType | None) -> bool:
     return beginning in _SERVANTS
 
 
-#: Processes that serve this one once anything needed them, by what stands in their command lines.
-_SERVING_PROCESSES = (b"torch._inductor.compile_worker", b"multiprocessing")
-
-
 def processes() -> frozenset[int]:
     """Return the processes that this one has started and that run now. Linux; elsewhere there are none to see."""
-    return frozenset(_children())
-
-
-def _children() -> Iterator[int]:
-    tasks = "/proc/self/task"
-    for thread in os.listdir(tasks) if os.path.isdir(tasks) else ():
-        with contextlib.suppress(OSError), open(f"{tasks}/{thread}/children", "rb") as file:  # it may end meanwhile
-            yield from map(int, file.read().split())
+    return frozenset(children(os.getpid()))
 
 
 def processes_left_running(before: frozenset[int]) -> tuple[str, ...]:
@@ -84,12 +72,13 @@ def _name(number: int) -> str:
 
 
 def _is_of_a_pool(number: int) -> bool:
-    """Say whether a process is one of :data:`_SERVING_PROCESSES`, or was forked from this one as workers are."""
+    """Say whether a process serves this one once anything needed it, or was forked from it as workers are."""
     try:
         command = Path(f"/proc/{number}/cmdline").read_bytes()
-        return command == Path("/proc/self/cmdline").read_bytes() or any(name in command for name in _SERVING_PROCESSES)
+        forked = command == Path("/proc/self/cmdline").read_bytes()
     except OSError:
         return True  # it has ended
+    return forked or b"multiprocessing" in command or is_of_inductors_pool(number)
 
 
 __all__ = ["left_running", "processes", "processes_left_running", "threads"]

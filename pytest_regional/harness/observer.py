@@ -396,6 +396,7 @@ class Observer:
         if not isinstance(text, str):
             return
         frame = self.innermost()
-        names, kind = tuple(dict.fromkeys(name for name, _ in frame.regions)), frame.graph.kind if frame.graph else ""
+        names = tuple(dict.fromkeys(name for name, _ in frame.regions))
+        kind = frame.graph.kind if frame.graph else "unknown"
         origins = None if loaded else origins_of(launches, text)
-        self.sources.append(GeneratedSource(kind or "unknown", names, text, loaded, origins))
+        self.sources.append(GeneratedSource(kind, names, text, loaded, origins))

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from pytest_regional import _plain_data
 from pytest_regional._json import LARGEST, dumps
+from pytest_regional._text import encodable
 from pytest_regional.fuzzing import FUZZ
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def read(report: pytest.TestReport) -> Facts | None:
     raw: Any = getattr(report, ATTRIBUTE, None)
     if raw is None:
         return None
-    failure = _plain_data.encodable(report.longreprtext[-_FAILURE_CHARACTERS:]) if report.failed else ""
+    failure = encodable(report.longreprtext[-_FAILURE_CHARACTERS:]) if report.failed else ""
     phase = {"phase": report.when} if report.failed else {}
     return cast("Facts", {**raw, "outcome": _outcome(report), "failure": failure, **phase})
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from pytest_regional._json import dumps
-from pytest_regional._private_folders import make_private
+from pytest_regional._private_folders import make_own_folder
 from pytest_regional._text import plural
 from pytest_regional.fuzz.budget import duration
 
@@ -59,7 +59,7 @@ class ProgressNote:
         found = plural(len(result.findings), "new finding")
         text = f"{self._name} {spent} in {passed}, {found}"
         beside = self._path.with_suffix(".new")
-        make_private(beside.parent)
+        make_own_folder(beside.parent)
         beside.write_text(dumps({"text": text}), encoding="utf-8")
         beside.replace(self._path)
 
@@ -77,7 +77,7 @@ class RunningNote:
     """
 
     def __init__(self, notes: Path, process: str) -> None:
-        make_private(notes)
+        make_own_folder(notes)
         self._path = notes / f"running-{process}.json"
 
     def forget(self) -> None:
@@ -87,7 +87,7 @@ class RunningNote:
     @contextlib.contextmanager
     def about(self, test: str) -> Iterator[None]:
         """Note that ``test`` runs, for as long as it does."""
-        make_private(self._path.parent)  # a test, on any worker, may have removed it
+        make_own_folder(self._path.parent)  # a test, on any worker, may have removed it
         self._path.write_text(dumps({"test": test, "began": time.time()}), encoding="utf-8")
         try:
             yield

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import math
 import re
-import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+
+from pytest_regional._text_files import bytes_of
 
 #: The largest count, and the largest number, that a report holds.
 MOST, LARGEST = 2**63 - 1, 1e300
@@ -40,10 +41,7 @@ def read_json(path: Path) -> Any:
         ReportError: no regular file, not readable, not UTF-8, no JSON, a number that is none, or too deep.
     """
     try:
-        # A FIFO would be waited for.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise ReportError(f"{path} cannot be read: it is no regular file")
-        text = path.read_text(encoding="utf-8")
+        text = bytes_of(path).decode("utf-8")
     except OSError as error:
         raise ReportError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

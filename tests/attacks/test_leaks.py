@@ -14,6 +14,7 @@ from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional.harness.isolation import snapshot
 from pytest_regional.harness.isolation.watched import State
 from tests.attacks import leaks
+from tests.attacks.leaks import trials
 from tests.docs.fenced import table
 from tests.warm_process import run_module
 
@@ -35,12 +36,12 @@ POISON = {"threads between operators"}
 
 @pytest.fixture(scope="module", autouse=True)
 def _warm():
-    leaks.warm_up()
+    trials.warm_up()
 
 
 @pytest.mark.parametrize("name", leaks.KINDS)
 def test_the_next_test_sees_nothing_of_it(name):
-    found = leaks.in_a_fork(leaks.KINDS[name])
+    found = trials.in_a_fork(leaks.KINDS[name])
     assert not found.error
     assert found.ends_the_worker == (name in POISON)
     assert found.seen == (name in SEEN | POISON)
@@ -50,7 +51,7 @@ def test_the_next_test_sees_nothing_of_it(name):
 def test_a_kind_that_nobody_watches_is_seen():
     """What tells that the trials above can fail."""
     unknown: list[int] = []
-    found = leaks.in_a_fork(leaks.Kind("unknown", lambda: unknown.append(1), lambda: len(unknown)))
+    found = trials.in_a_fork(leaks.Kind("unknown", lambda: unknown.append(1), lambda: len(unknown)))
     assert (found.seen, tuple(found.named), found.error) == (True, (), "")
 
 

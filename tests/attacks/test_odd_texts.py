@@ -7,7 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_regional._plain_data import MOST_CHARACTERS, encodable, plain, shortened, text_of
+from pytest_regional._plain_data import MOST_CHARACTERS, plain, shortened, text_of
+from pytest_regional._text import encodable
 
 from .runs import run
 

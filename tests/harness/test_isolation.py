@@ -314,7 +314,7 @@ def leaves_settings(gm, inputs):
 
 
 def test_a_backend_that_leaves_settings_changed_fails_the_test():
-    message = r"'faulty' left 3 settings changed .*\n(.*\n)*.*max_autotune: False -> True\n.*LEFT_BY_A_BACKEND$"
+    message = r"'faulty' left 3 settings changed .*\n(.*\n)*.*max_autotune: False -> True\n.*LEFT_BY_A_BACKEND: set$"
     with pytest.raises(BackendLeakError, match=message):
         with regional(BackendSpec("faulty", lambda: leaves_settings), expects_regions=False) as r:
             for _ in range(2):

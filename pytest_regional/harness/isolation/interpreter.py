@@ -28,7 +28,7 @@ import numpy
 
 from pytest_regional._torch.state import GENERATED_MODULES
 
-from .leak import MISSING, Leak
+from .leak import MISSING, VARIABLE, Leak
 from .messages import MESSAGES
 from .watched import (
     Contents,
@@ -72,7 +72,7 @@ def _working_folder() -> str:
         return "(deleted)"
 
 
-ENVIRONMENT = Settings("environment variable ", lambda: dict(os.environ), set_environment, _is_untracked)
+ENVIRONMENT = Settings(VARIABLE, lambda: dict(os.environ), set_environment, _is_untracked)
 WORKING_FOLDER = State("working folder", _working_folder, os.chdir)
 
 #: First of all: what they do to each call and each import would be done to what follows.

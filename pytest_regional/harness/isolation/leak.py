@@ -7,6 +7,9 @@ from typing import Any
 
 from pytest_regional._secrets import masked_urls
 
+#: What stands before the name of an environment variable.
+VARIABLE = "environment variable "
+
 
 @dataclass(frozen=True, repr=False)
 class Leak:
@@ -29,7 +32,7 @@ class Leak:
     poisons: bool = False
 
     def __str__(self) -> str:
-        if self.name.startswith("environment variable "):
+        if self.name.startswith(VARIABLE):
             became = "removed" if self.after is MISSING else "set" if self.before is MISSING else "changed"
             return f"{self.name}: {became}"
         return f"{self.name}: {_short(self.before)} -> {_short(self.after)}"
@@ -51,4 +54,4 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-__all__ = ["MISSING", "Leak"]
+__all__ = ["MISSING", "VARIABLE", "Leak"]

@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from pytest_regional._redis import printable
 from pytest_regional._secrets import address_of, unescaped_in, without_secrets_of
 from pytest_regional._server_link import PAUSE_SECONDS, Patience, Server, ServerLink
+from pytest_regional._text import shown
 from pytest_regional._torch import remote_cache as private
 from pytest_regional.reference.caching.entries import KIND, require_key
 from pytest_regional.reference.caching.envelope import seal, unseal
@@ -29,6 +29,8 @@ from pytest_regional.reference.caching.signatures import sign, verified
 #: What one lookup may wait for the server in all, and one save.
 TIMEOUT_SECONDS = 2.0
 PLACES = 8
+#: Characters of what a server, or an address, says that are shown.
+_SHOWN = 400
 URL = "TORCHINDUCTOR_REDIS_URL"
 SECRET = "PYTEST_REGIONAL_CACHE_SECRET"
 UNAUTHENTICATED = "PYTEST_REGIONAL_CACHE_UNAUTHENTICATED"
@@ -60,7 +62,7 @@ class Link(ServerLink[BytesByName]):
         self.address = address
 
     def _warn(self, error: Exception) -> None:
-        why = f"{type(error).__name__}: {printable(without_secrets_of(os.environ.get(URL, ''), str(error)))}"
+        why = f"{type(error).__name__}: {shown(without_secrets_of(os.environ.get(URL, ''), str(error)), _SHOWN)}"
         warn_once(
             f"The shared cache at {self.address} is not used for {PAUSE_SECONDS:.0f} s; results are kept here only. "
             f"{why}. Is a Redis server running there, and does it answer within {TIMEOUT_SECONDS:g} s? Where it is, "
@@ -156,9 +158,9 @@ def address(environment: Mapping[str, str]) -> str:
     if unescaped_in(url):
         return f"the address in {URL}, of whose user or password some character has to be escaped (/ as %2F),"
     if "://" in url:
-        return printable(address_of(url))
+        return shown(address_of(url), _SHOWN)
     host, port = environment.get("TORCHINDUCTOR_REDIS_HOST", "localhost"), environment.get("TORCHINDUCTOR_REDIS_PORT")
-    return printable(f"{host}:{port or 6379}")
+    return shown(f"{host}:{port or 6379}", _SHOWN)
 
 
 _links: dict[str, Link] = {}

@@ -1,0 +1,5 @@
+"""See :mod:`tests.attacks.leaks`."""
+
+from tests.attacks.leaks.trials import main
+
+main()
