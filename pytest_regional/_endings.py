@@ -20,6 +20,7 @@ from pytest_regional._exits import ExitGuard
 from pytest_regional._forks import ForkedProcesses
 from pytest_regional._phases import stderr_of
 from pytest_regional._signals import EndingSignals
+from pytest_regional._stash import TARGET
 from pytest_regional.report.unfinished import UnfinishedReports
 
 if TYPE_CHECKING:
@@ -133,8 +134,6 @@ class EndingHooks:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Guard what ends the process while a marked test runs, and as long as what it started may run."""
-        from pytest_regional.session import TARGET
-
         if TARGET in item.stash:
             self._guard.test = item.nodeid
         try:

@@ -6,7 +6,6 @@ What was in them is lost to the test that removed them, and to those that ran at
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ import pytest
 
 from pytest_regional import environment
 from pytest_regional._private_folders import make_own_folder
+from pytest_regional._stash import TARGET
 
 if TYPE_CHECKING:
     from pytest_regional.session import RegionalSession
@@ -24,6 +24,7 @@ class FolderHooks:
     """Registered beside the hooks of an active run: looks after each phase of a marked test."""
 
     def __init__(self, session: RegionalSession) -> None:
+        self._session = session
         self._config = session.config
         self._errors = session.errors
         self._working = _working_folder()
@@ -67,8 +68,6 @@ class FolderHooks:
             self._make_missing(item, "while the teardown of")
 
     def _make_missing(self, item: pytest.Item, when: str) -> None:
-        from pytest_regional.session import TARGET, RegionalLeakWarning
-
         made: list[Path] = []
         if TARGET in item.stash:
             with self._errors.kept(f"making the folders again that {item.nodeid} needs"):
@@ -76,7 +75,7 @@ class FolderHooks:
         if made:
             names = ", ".join(str(folder) for folder in made if folder.parent not in made)
             text = f"a folder that others need was removed {when} {item.nodeid} ran: {names} (made again, empty)"
-            warnings.warn(RegionalLeakWarning(text), stacklevel=1)
+            self._session.warn_of_leak(text)
 
     def _made_again(self) -> Iterator[Path]:
         for folder in self._needed():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_regional._stash import TARGET
 from pytest_regional.fuzzing import is_fuzz_test
 from pytest_regional.memory import MemoryLimit, memory_limit
 from pytest_regional.report import facts
@@ -78,8 +79,6 @@ class PhaseHooks:
 
     @contextlib.contextmanager
     def _limited(self, item: pytest.Item, phase: str) -> Iterator[None]:
-        from pytest_regional.session import TARGET
-
         if TARGET not in item.stash:
             yield
             return
@@ -101,8 +100,6 @@ class PhaseHooks:
                 del item.stash[_LIMITS]
 
     def _note_phase(self, item: pytest.Item, phase: str) -> None:
-        from pytest_regional.session import TARGET
-
         with self._errors.kept(f"noting that {item.nodeid} is in its {phase}"):
             if phase == "setup":
                 known = facts.plain(facts.of(item, item.stash[TARGET], None))

@@ -10,17 +10,12 @@ import pytest
 from _pytest.unittest import TestCaseFunction
 
 from pytest_regional import marks, settings
+from pytest_regional._stash import CHOICE, PROBLEM
 from pytest_regional.fuzzing import SHARD_ARGUMENT, shards
 from pytest_regional.marker_help import COMPILE_MARK
 
 if TYPE_CHECKING:
     from pytest_regional.session import RegionalSession
-
-PROBLEM: pytest.StashKey[str] = pytest.StashKey()
-"""A usage error found on an xdist worker, told by the tests."""
-
-CHOICE: pytest.StashKey[tuple[str, str]] = pytest.StashKey()
-"""Backend and device of an item that pytest does not parametrize."""
 
 TARGET_ARGUMENTS = ("regional_backend", "regional_device")
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_regional._stash import HARNESS, SESSION
+
 if TYPE_CHECKING:
     import torch
 
@@ -29,8 +31,6 @@ def _mark_meant(item: pytest.Item) -> str:
 @pytest.fixture
 def regional(request: pytest.FixtureRequest) -> Regional:
     """Compile, compare and count with the backend under test; needs the regional_compile marker."""
-    from pytest_regional.session import HARNESS
-
     if HARNESS not in request.node.stash:
         pytest.fail(
             "the regional fixture needs @pytest.mark.regional_compile on the test (or its class or module): the marker "
@@ -97,7 +97,6 @@ def regional_fuzz_shard(request: pytest.FixtureRequest) -> int:
 def regional_fuzz(request: pytest.FixtureRequest, regional: Regional, regional_fuzz_shard: int) -> Iterator[FuzzTest]:
     """Draw programs, judge them and keep what is found, as long as --regional-fuzz says; see .run(lane)."""
     from pytest_regional.fuzzing import fuzz_test
-    from pytest_regional.plugin import SESSION
 
     test = fuzz_test(request.node, request.config.stash[SESSION], regional, regional_fuzz_shard)
     yield test

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_regional._stash import FUZZ, TARGET
 from pytest_regional._text import plural, printable
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.judging_notes import note_for
@@ -36,9 +37,6 @@ EXAMPLE_SECONDS = 120.0
 
 #: The fixture that makes each fuzz test as many items as processes share it.
 SHARD_ARGUMENT = "regional_fuzz_shard"
-
-FUZZ: pytest.StashKey[FuzzTest] = pytest.StashKey()
-"""The fuzz test that an item is."""
 
 
 #: As many programs as one history takes the time of.
@@ -322,8 +320,6 @@ def is_fuzz_test(item: pytest.Item) -> bool:
 
 def fuzz_test(item: pytest.Item, session: RegionalSession, regional: Regional, shard: int) -> FuzzTest:
     """Return what the fixture gives to ``item``."""
-    from pytest_regional.session import TARGET
-
     settings = session.settings
     test = FuzzTest(
         regional,

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pytest_regional import fixtures, marker_help, options
-
-if TYPE_CHECKING:
-    from pytest_regional.session import RegionalSession
-
-SESSION: pytest.StashKey[RegionalSession] = pytest.StashKey()
+from pytest_regional._stash import PROBLEM, SESSION
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -86,11 +82,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tell a usage error that was found on an xdist worker."""
-    if hasattr(item.config, "workerinput") and "pytest_regional.collection" in sys.modules:
-        from pytest_regional import collection
-
-        if collection.PROBLEM in item.stash:
-            pytest.fail(item.stash[collection.PROBLEM], pytrace=False)
+    if PROBLEM in item.stash:
+        pytest.fail(item.stash[PROBLEM], pytrace=False)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

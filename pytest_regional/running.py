@@ -16,7 +16,7 @@ import pytest
 from pytest_regional import gpus, hypothesis_support, scope_schedulers, worker_restarts
 from pytest_regional._phases import limits_of, stderr_of
 from pytest_regional._poisoned import Poison, PoisonedProcessError, keep_tests_of_ended_workers, teardown_errors
-from pytest_regional.fuzzing import FUZZ
+from pytest_regional._stash import FUZZ, HARNESS, TARGET
 from pytest_regional.harness.kernel_store.files import KernelFiles
 from pytest_regional.report import fuzzing, junit, progress, terminal
 from pytest_regional.report.collected import CollectedFacts
@@ -51,8 +51,6 @@ class RunHooks:
     @pytest.fixture(autouse=True)
     def _regional_isolation(self, request: pytest.FixtureRequest) -> Iterator[Any]:
         """Isolate and observe a marked test, whether or not it asks for ``regional``."""
-        from pytest_regional.session import TARGET
-
         if TARGET not in request.node.stash:
             yield None
             return
@@ -70,7 +68,7 @@ class RunHooks:
         problem = ""
         if for_good:
             try:
-                self._session.warn_of_leak(item, self._poison.taken(item.nodeid, for_good))
+                self._session.warn_of_leak(f"{item.nodeid} {self._poison.taken(item.nodeid, for_good)}")
             except PoisonedProcessError as error:
                 problem = f"{type(error).__name__}: {error}"
         if problem:
@@ -82,8 +80,6 @@ class RunHooks:
 
         A process that cannot be trusted any more ends before its next test.
         """
-        from pytest_regional.session import TARGET
-
         self._poison.leave_before(item)
         if TARGET not in item.stash:
             return (yield)
@@ -113,8 +109,6 @@ class RunHooks:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Ask the device whether it does for a marked test, before pytest looks at the test's skips."""
-        from pytest_regional.session import TARGET
-
         if TARGET in item.stash:
             self._session.begin(item)
             self._session.ask_the_device(item)
@@ -123,8 +117,6 @@ class RunHooks:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Fail a marked test that proved nothing."""
-        from pytest_regional.session import HARNESS, TARGET
-
         target = item.stash.get(TARGET, None)
         regional = item.stash.get(HARNESS, None)
         if target is None or regional is None:

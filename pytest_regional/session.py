@@ -8,7 +8,6 @@ import random
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,10 @@ import pytest
 
 from pytest_regional import environment, marks
 from pytest_regional._phases import limits_of
+from pytest_regional._stash import CHOICE, DRAWER, FUZZ, HARNESS, TARGET, Target
 from pytest_regional._text import plural
 from pytest_regional.backends import registry
 from pytest_regional.backends.project_file import ProjectFile, ProjectFileError
-from pytest_regional.collection import CHOICE
-from pytest_regional.fuzzing import FUZZ
 from pytest_regional.harness.device import DEVICES
 from pytest_regional.known_failures import KnownFailures
 from pytest_regional.marker_help import KNOWN_FAILURE_MARK
@@ -32,27 +30,11 @@ from pytest_regional.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_regional.backends.spec import BackendSpec
-    from pytest_regional.harness.drawing import GraphDrawer
     from pytest_regional.harness.regional import Regional
 
 
 class RegionalLeakWarning(pytest.PytestWarning):
     """A test left process-wide state changed; it was put back."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """What one marked test is to run on, settled at collection."""
-
-    spec: BackendSpec
-    device: str
-    mark: CompileMark
-    backend: str
-
-
-TARGET: pytest.StashKey[Target] = pytest.StashKey()
-HARNESS: pytest.StashKey[Regional] = pytest.StashKey()
-DRAWER: pytest.StashKey[GraphDrawer] = pytest.StashKey()
 
 
 class RegionalSession:
@@ -259,11 +241,11 @@ class RegionalSession:
             yield regional
         text = _leak_text(regional)
         if text:
-            self.warn_of_leak(item, text)
+            self.warn_of_leak(f"{item.nodeid} {text}")
 
-    def warn_of_leak(self, item: pytest.Item, text: str) -> None:
+    def warn_of_leak(self, text: str) -> None:
         """Warn of what a test left."""
-        warnings.warn(RegionalLeakWarning(f"{item.nodeid} {text}"), stacklevel=1)
+        warnings.warn(RegionalLeakWarning(text), stacklevel=1)
 
     def _folder(self, item: pytest.Item) -> Path:
         import hashlib

@@ -1,0 +1,48 @@
+"""What the plugin keeps in pytest's stashes, by key: on an item unless said otherwise. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_regional.backends.spec import BackendSpec
+    from pytest_regional.fuzzing import FuzzTest
+    from pytest_regional.harness.drawing import GraphDrawer
+    from pytest_regional.harness.regional import Regional
+    from pytest_regional.marks import CompileMark
+    from pytest_regional.session import RegionalSession
+
+
+@dataclass(frozen=True)
+class Target:
+    """What one marked test is to run on, settled at collection."""
+
+    spec: BackendSpec
+    device: str
+    mark: CompileMark
+    backend: str
+
+
+#: Of the config: the run, while a backend is under test.
+SESSION: pytest.StashKey[RegionalSession] = pytest.StashKey()
+
+#: A usage error found on an xdist worker, told by the tests.
+PROBLEM: pytest.StashKey[str] = pytest.StashKey()
+
+#: Backend and device of an item that pytest does not parametrize.
+CHOICE: pytest.StashKey[tuple[str, str]] = pytest.StashKey()
+
+#: Of every marked test that runs.
+TARGET: pytest.StashKey[Target] = pytest.StashKey()
+
+#: From its setup on.
+HARNESS: pytest.StashKey[Regional] = pytest.StashKey()
+
+#: Where a report is asked for.
+DRAWER: pytest.StashKey[GraphDrawer] = pytest.StashKey()
+
+#: Of fuzz tests.
+FUZZ: pytest.StashKey[FuzzTest] = pytest.StashKey()
