@@ -1,29 +1,16 @@
-"""What the plugin keeps in pytest's stashes, by key: on an item unless said otherwise. Imports no torch."""
+"""What the plugin keeps in pytest's stashes, by key: on an item unless said otherwise. Imported in every pytest run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_regional.backends.spec import BackendSpec
     from pytest_regional.fuzzing import FuzzTest
     from pytest_regional.harness.drawing import GraphDrawer
     from pytest_regional.harness.regional import Regional
-    from pytest_regional.marks import CompileMark
-    from pytest_regional.session import RegionalSession
-
-
-@dataclass(frozen=True)
-class Target:
-    """What one marked test is to run on, settled at collection."""
-
-    spec: BackendSpec
-    device: str
-    mark: CompileMark
-    backend: str
+    from pytest_regional.session import RegionalSession, Target
 
 
 #: Of the config: the run, while a backend is under test.

@@ -8,6 +8,7 @@ import random
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from pytest_regional import environment, marks
 from pytest_regional._phases import limits_of
-from pytest_regional._stash import CHOICE, DRAWER, FUZZ, HARNESS, TARGET, Target
+from pytest_regional._stash import CHOICE, DRAWER, FUZZ, HARNESS, TARGET
 from pytest_regional._text import plural
 from pytest_regional.backends import registry
 from pytest_regional.backends.project_file import ProjectFile, ProjectFileError
@@ -35,6 +36,16 @@ if TYPE_CHECKING:
 
 class RegionalLeakWarning(pytest.PytestWarning):
     """A test left process-wide state changed; it was put back."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What one marked test is to run on, settled at collection."""
+
+    spec: BackendSpec
+    device: str
+    mark: CompileMark
+    backend: str
 
 
 class RegionalSession:

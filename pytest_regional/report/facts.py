@@ -27,9 +27,9 @@ from pytest_regional._text import encodable
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_regional._stash import Target
     from pytest_regional.harness.counters import Event
     from pytest_regional.harness.regional import Regional
+    from pytest_regional.session import Target
 
 ATTRIBUTE = "regional_facts"
 

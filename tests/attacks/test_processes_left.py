@@ -167,11 +167,11 @@ from pytest_regional import processes
 from pytest_regional.harness._guard import ends_with
 
 with ends_with(os.getppid()):
-    guard, = processes._children(os.getpid())
+    guard, = processes.children(os.getpid())
     while processes._GUARD not in open(f"/proc/{guard}/comm").read():
         pass
     assert processes.with_all_below(os.getpid()) == [os.getpid()]
-print(list(processes._children(os.getpid())), processes.runs(guard))
+print(list(processes.children(os.getpid())), processes.runs(guard))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("[] False\n", "")
