@@ -22,7 +22,7 @@ from pytest_regional.harness.cuda_state import gpu_isolated
 from pytest_regional.harness.left_running import left_running, processes, processes_left_running, threads
 
 from .folders import SHARED_CACHE_VARIABLES, cache_folder, clear_folder, no_shared_cache
-from .interpreter import CACHE_VARIABLES, random_state_kept
+from .interpreter import CACHE_VARIABLES, random_state_kept, streams_kept_open
 from .leak import MISSING, Leak
 from .snapshot import Snapshot
 
@@ -69,7 +69,7 @@ def isolated(folder: Path, seed: int, *, shared_cache: bool = False) -> Iterator
     with gpu_isolated(), cache_folder(folder), contextlib.nullcontext() if shared_cache else no_shared_cache():
         forget()
         snapshot, running, children = Snapshot.take(), threads(), processes()
-        with random_state_kept():
+        with random_state_kept(), streams_kept_open() as closed:
             seed_everything(seed)
             try:
                 yield isolation
@@ -79,6 +79,7 @@ def isolated(folder: Path, seed: int, *, shared_cache: bool = False) -> Iterator
                 left += [f"process {name}" for name in processes_left_running(children)]
                 isolation.leaks = (*changed, *(Leak(name, "not there", "running", put_back=False) for name in left))
                 forget()
+        isolation.leaks += tuple(closed)
 
 
 __all__ = [

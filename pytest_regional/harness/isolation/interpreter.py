@@ -9,6 +9,7 @@ import decimal
 import faulthandler
 import functools
 import gc
+import io
 import locale
 import os
 import random
@@ -122,6 +123,50 @@ def _stream(name: str) -> State:
         return same_object(before, now) or (now is getattr(sys, f"__{name}__") and _is_pytests(before))
 
     return State(f"sys.{name}", lambda: getattr(sys, name), lambda stream: setattr(sys, name, stream), same)
+
+
+@contextlib.contextmanager
+def streams_kept_open() -> Iterator[list[Leak]]:
+    """Keep standard output and error open whatever closes them; yield those that something tried to close.
+
+    pytest captures with one file for the whole run, and could not begin another test once it is closed.
+    """
+    closed: dict[str, Leak] = {}
+
+    def close(name: str) -> None:
+        closed[name] = Leak(name, "open", "closed")
+
+    def detach(name: str, buffer: Any) -> Any:
+        close(name)
+        return buffer
+
+    with contextlib.ExitStack() as stack:
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            buffer = getattr(stream, "buffer", None)
+            if isinstance(stream, io.TextIOWrapper) and hasattr(buffer, "__dict__"):
+                # Closing the stream is closing its buffer.
+                stack.enter_context(_instance_attribute(buffer, "close", functools.partial(close, f"sys.{name}")))
+                instead = functools.partial(detach, f"sys.{name}", buffer)
+                stack.enter_context(_instance_attribute(stream, "detach", instead))
+        found: list[Leak] = []
+        try:
+            yield found
+        finally:
+            found += closed.values()
+
+
+@contextlib.contextmanager
+def _instance_attribute(thing: Any, name: str, value: Any) -> Iterator[None]:
+    """Give ``thing`` alone another method than its class has, where it has none yet."""
+    if name in vars(thing):
+        yield
+        return
+    vars(thing)[name] = value
+    try:
+        yield
+    finally:
+        vars(thing).pop(name, None)
 
 
 def _is_pytests(value: object) -> bool:

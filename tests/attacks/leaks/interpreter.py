@@ -142,6 +142,21 @@ def leave_stdout():
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
+@kind("closed output", look=lambda: sys.stdout.closed)
+def close_stdout():
+    sys.stdout.close()
+
+
+@kind("closed errors", look=lambda: sys.stderr.closed)
+def close_stderr():
+    sys.stderr.buffer.close()
+
+
+@kind("detached output", look=lambda: sys.stdout.writable())
+def detach_stdout():
+    sys.stdout.detach()
+
+
 @kind("sys.argv", look=lambda: list(sys.argv))
 def leave_arguments():
     sys.argv[:] = ["left"]
