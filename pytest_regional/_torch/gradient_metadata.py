@@ -36,3 +36,17 @@ def has_lost_its_forward_op(node: Any) -> bool:
 def annotate_like(node: Any, forward: Any) -> None:
     """Give ``node`` the region annotation of ``forward``, as AOTAutograd would; other annotations stay as they are."""
     node.meta["custom"] = {**node.meta.get("custom", {}), ANNOTATION: forward.meta["custom"][ANNOTATION]}
+
+
+#: Ours, next to PyTorch's: partitioners copy ``meta`` into the backward (2.11 to 2.15).
+_OF_OUTER_VALUE = "regional_gradient_of_outer_value"
+
+
+def mark_gradient_of_outer_value(gradient_sum: Any) -> None:
+    """Note that a sum of gradients is the gradient of a value that an op outside of the region made."""
+    gradient_sum.meta[_OF_OUTER_VALUE] = True
+
+
+def is_gradient_of_outer_value(gradient_sum: Any) -> bool:
+    """Return whether :func:`mark_gradient_of_outer_value` was called for the sum."""
+    return bool(gradient_sum.meta.get(_OF_OUTER_VALUE, False))

@@ -5,6 +5,7 @@ AOTAutograd copies the annotation of an op to its gradients by the number of the
 * Gradients of an op that made several autograd nodes (``y /= s``, ``y[0] = v``): no forward op bears that very number.
   ``annotate_lost_gradients`` finds it in the joint graph, where forward and backward still stand together.
 * Sums of gradients, which belong to no op at all. ``with_sums_of_gradients`` gives them to a region by what they add.
+  ``mark_sums_of_outer_values`` finds those that are gradients of values made outside.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from pytest_regional._torch.gradient_metadata import (
     annotate_like,
     autograd_number,
     has_lost_its_forward_op,
+    is_gradient_of_outer_value,
+    mark_gradient_of_outer_value,
     stack_of,
 )
 from pytest_regional._torch.pass_values import is_backward_node, is_gradient_sum
@@ -70,6 +73,42 @@ class _ForwardOps:
         return ops[min(near, key=lambda i: abs(numbers[i] - number))]
 
 
+def mark_sums_of_outer_values(joint: torch.fx.GraphModule) -> int:
+    """Mark the sums of gradients of values that no region made; count them.
+
+    In ``x = x + f(x)`` with the addition outside, the gradient of ``x`` is the sum of what passes by ``f`` and what
+    comes from it. It stays outside as the addition does, so equal blocks stay equal and are compiled once. An addition
+    has no op of its own in the backward: a gradient that reads the sum names, by autograd number, an op of the forward
+    whose result goes only to ops outside. Linear.
+    """
+    marked = 0
+    for module in joint.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            sums = [node for node in module.graph.nodes if _may_be_taken(node)]
+            forward = _first_of_each_number(module.graph) if sums else {}
+            for node in sums:
+                if any(_leaves_its_region(forward.get(autograd_number(reader))) for reader in _ops(node.users)):
+                    mark_gradient_of_outer_value(node)
+                    marked += 1
+    return marked
+
+
+def _first_of_each_number(graph: torch.fx.Graph) -> dict[int | None, torch.fx.Node]:
+    found: dict[int | None, torch.fx.Node] = {}
+    for node in _ops(graph.nodes):
+        if not is_backward_node(node):
+            found.setdefault(autograd_number(node), node)
+    return found
+
+
+def _leaves_its_region(forward: torch.fx.Node | None) -> bool:
+    """Return whether only ops of another region, or of none, read what the op ``forward`` of a region makes."""
+    if forward is None or not region_mark(forward)[0]:
+        return False
+    readers = [reader for reader in _ops(forward.users) if not is_backward_node(reader)]
+    return bool(readers) and all(region_mark(reader) != region_mark(forward) for reader in readers)
+
+
 def with_sums_of_gradients(
     graph: torch.fx.Graph, keys: Mapping[torch.fx.Node, RegionKey], ordered: Container[torch.fx.Node] = ()
 ) -> Mapping[torch.fx.Node, RegionKey]:
@@ -84,7 +123,7 @@ def with_sums_of_gradients(
     If nothing but the region reads the sum, ops outside may have computed others whenever they did, though no other
     region. A sum counts as what it adds up, and one that is read only by a sum of the region is read by the region.
     What nobody in the region reads stays outside, as the gradient of a weight does: it divides nothing, and blocks that
-    share a weight stay equal.
+    share a weight stay equal. So do the sums that :func:`mark_sums_of_outer_values` marked.
 
     No graph needs more partitions for it. A sum waits for nothing of the region but its summands, so it can stand in
     the partition of the last of them; or it can stand in the first partition that reads it. That holds where only
@@ -102,7 +141,7 @@ def with_sums_of_gradients(
 
 
 def _may_be_taken(node: torch.fx.Node) -> bool:
-    return node.op == "call_function" and is_gradient_sum(node)
+    return node.op == "call_function" and is_gradient_sum(node) and not is_gradient_of_outer_value(node)
 
 
 class _Homes:

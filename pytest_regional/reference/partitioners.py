@@ -10,7 +10,7 @@ import torch.fx
 
 from pytest_regional._torch.region_compile import partition_function
 from pytest_regional.reference.cse import cse_within_regions
-from pytest_regional.reference.gradients import annotate_lost_gradients
+from pytest_regional.reference.gradients import annotate_lost_gradients, mark_sums_of_outer_values
 
 
 def partitioner_for(name: str) -> Callable[..., Any]:
@@ -21,6 +21,7 @@ def partitioner_for(name: str) -> Callable[..., Any]:
 
     def partition(joint_module: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
         annotate_lost_gradients(joint_module)
+        mark_sums_of_outer_values(joint_module)
         pick_from_unused_tuples(joint_module.graph)
         forward, backward = function(joint_module, *args, **kwargs)
         if drop_repeated(forward.graph, backward.graph):

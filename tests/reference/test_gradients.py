@@ -254,6 +254,33 @@ def test_a_weight_of_two_regions_is_added_up_outside():
     assert sorted(found.regions) == ["compiled_region_a_0", "compiled_region_b_0"]
 
 
+def added_outside(x, w):
+    for _ in range(4):
+        with region("block"):
+            h = (x.cos() @ w).sin()
+        x = x + h
+    return x
+
+
+def added_inside(x, w):
+    for _ in range(4):
+        with region("block"):
+            x = x + (x.cos() @ w).sin()
+    return x
+
+
+def test_blocks_with_the_addition_outside_stay_equal():
+    """The gradient that passes by a block is added to what comes from it where the forward adds, too."""
+    *_, explained = explain_program(added_outside, square(), square(), show=False)
+    assert [p.region for p in explained.partitions] == ["block"] * 4
+    assert sorted(names(backward(added_outside, square(), square()).outside)).count("aten.add.Tensor") >= 4
+
+
+def test_blocks_with_the_addition_inside_are_one_partition():
+    *_, explained = explain_program(added_inside, square(), square(), show=False)
+    assert [p.region for p in explained.partitions] == ["block"]
+
+
 def test_blocks_that_share_a_weight_stay_equal():
     """All but the first add to the weight's gradient, which no block reads: it is added up outside."""
 
