@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import symbol
+from pytest_regional._torch import symbol
 
 
 def regional_inductor_backend(partitioner: str = "default") -> Callable[..., Any]:
@@ -16,7 +16,7 @@ def regional_inductor_backend(partitioner: str = "default") -> Callable[..., Any
     """
     import torch.fx.traceback
 
-    from .region_compile import partition_function
+    from pytest_regional._torch.region_compile import partition_function
 
     compiler = symbol("torch.fx.passes.regional_inductor", "regional_inductor")
     aot_autograd = symbol("torch._dynamo.backends.common", "aot_autograd")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from . import symbol
+from pytest_regional._torch import symbol
 
 #: Dynamo traces and runs the graph as it is: eager code asks for it (flex_attention does), and it changes nothing.
 _RUNS_EAGER = "eager"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import symbol
+from pytest_regional._torch import symbol
 
 
 def fake_store() -> Any:

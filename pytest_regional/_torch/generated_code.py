@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import private_module, symbol
+from pytest_regional._torch import private_module, symbol
 
 # Both code generators import the function by name, the rest of Inductor looks it up in its module at each call.
 _HOLDERS = ("torch._inductor.debug", "torch._inductor.codegen.cpp", "torch._inductor.codegen.triton")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .annotations import ANNOTATION
-from .pass_values import is_backward_node, is_gradient_sum
+from pytest_regional._torch.annotations import ANNOTATION
+from pytest_regional._torch.pass_values import is_backward_node, is_gradient_sum
 
 
 def autograd_number(node: Any) -> int | None:

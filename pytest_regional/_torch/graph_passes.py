@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import private_module, symbol
+from pytest_regional._torch import private_module, symbol
 
 
 def inference_aware_pass_base() -> Any:

@@ -6,7 +6,7 @@ import os
 import platform
 from pathlib import Path
 
-from . import symbol
+from pytest_regional._torch import symbol
 
 
 def cpp_compiler() -> tuple[str, str]:

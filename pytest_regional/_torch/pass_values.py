@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from . import symbol
-from .region_compile import is_fake_tensor
+from pytest_regional._torch import symbol
+from pytest_regional._torch.region_compile import is_fake_tensor
 
 
 def known_equal(first: Any, second: Any) -> bool:

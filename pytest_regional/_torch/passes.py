@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import private_module, symbol
-from .region_compile import inductor_config
+from pytest_regional._torch import private_module, symbol
+from pytest_regional._torch.region_compile import inductor_config
 
 
 def custom_graph_pass_base() -> Any:

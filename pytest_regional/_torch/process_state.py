@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from . import symbol
+from pytest_regional._torch import symbol
 
 #: Flags of backends: the functions of ``torch._C`` that read and write each.
 BACKEND_FLAGS = {

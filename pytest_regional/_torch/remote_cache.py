@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_regional._redis import UntrustedRedis
 
-from . import symbol
+from pytest_regional._torch import symbol
 
 
 class RemoteBytes:

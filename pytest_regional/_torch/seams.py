@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import symbol
+from pytest_regional._torch import symbol
 
 Advice = Callable[..., Any]
 """``advice(original, *args, **kwargs)``: called instead of the seam, decides when to call ``original``."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from . import symbol
+from pytest_regional._torch import symbol
 
 #: Guards of C++ that are entered to undo what a test left; leaving them would bring it back.
 _HELD: list[Any] = []

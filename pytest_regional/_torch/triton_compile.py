@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import private_module, symbol
+from pytest_regional._torch import private_module, symbol
 
 
 def stand_alone() -> None:

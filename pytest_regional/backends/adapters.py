@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from . import capabilities as c
-from .capabilities import Capabilities, Support
-from .spec import BackendSpec
+from pytest_regional.backends import capabilities as c
+from pytest_regional.backends.capabilities import Capabilities, Support
+from pytest_regional.backends.spec import BackendSpec
 
 
 def reference() -> BackendSpec:

@@ -19,8 +19,8 @@ from typing import Any
 from pytest_regional._text import unknown_name
 from pytest_regional._text_files import TextFileError, text_of
 
-from .capabilities import Capabilities, Support, UnknownCapabilityError, unsupported
-from .spec import BackendSpec
+from pytest_regional.backends.capabilities import Capabilities, Support, UnknownCapabilityError, unsupported
+from pytest_regional.backends.spec import BackendSpec
 
 if sys.version_info >= (3, 11):
     import tomllib

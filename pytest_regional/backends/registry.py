@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_regional._text import unknown_name
 
-from .spec import BackendSpec
+from pytest_regional.backends.spec import BackendSpec
 
 GROUP = "pytest_regional.backends"
 
@@ -29,7 +29,7 @@ class BackendImportError(ImportError):
 
 
 def _built_in() -> dict[str, Callable[[], BackendSpec]]:
-    from . import adapters
+    from pytest_regional.backends import adapters
 
     return {
         "reference": adapters.reference,
@@ -108,7 +108,7 @@ def _find(name: str) -> BackendSpec:
 
 
 def _of_torch_compile(name: str, backend: Any) -> BackendSpec:
-    from .adapters import GraphCapabilities
+    from pytest_regional.backends.adapters import GraphCapabilities
 
     return BackendSpec(name, factory=lambda: backend, capabilities=GraphCapabilities(), plain=True)
 

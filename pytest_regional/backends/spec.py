@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_regional._text import unknown_name
 
-from .capabilities import Capabilities, Support, unsupported
+from pytest_regional.backends.capabilities import Capabilities, Support, unsupported
 
 COMPILE_OPTIONS = frozenset({"pre_grad_pass_timing"})
 

@@ -19,12 +19,12 @@ import torch
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch import emulated_device as places
 
-from .device import DEFAULT_PROFILE, DeviceProfile, profile_named
-from .errors import EmulationError, UnsupportedByEmulationError
-from .launch import Launch, LaunchPlan, launch_inductor_kernel
-from .memory import Memory
-from .pretence import Pretence
-from .programs import programs_on_gpu
+from pytest_regional.emulation.device import DEFAULT_PROFILE, DeviceProfile, profile_named
+from pytest_regional.emulation.errors import EmulationError, UnsupportedByEmulationError
+from pytest_regional.emulation.launch import Launch, LaunchPlan, launch_inductor_kernel
+from pytest_regional.emulation.memory import Memory
+from pytest_regional.emulation.pretence import Pretence
+from pytest_regional.emulation.programs import programs_on_gpu
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Emulation:
 
         @functools.wraps(original)
         def compile_for_gpu(gm: Any, example_inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-            from .retarget import holds_undefined_values, retarget
+            from pytest_regional.emulation.retarget import holds_undefined_values, retarget
 
             with self.noting_unsupported(), self.pretence.held(), self.pretence.settings, _nothing_to_mend():
                 _refuse_settings(kwargs)
@@ -152,7 +152,7 @@ class Emulation:
 
     def _running(self, generated: Callable[[list[Any]], Any], undefined: bool) -> Callable[[list[Any]], Any]:
         def run(inputs: list[Any]) -> Any:
-            from .extern import OperatorsOnCpu
+            from pytest_regional.emulation.extern import OperatorsOnCpu
 
             with OperatorsOnCpu(self.memory, self.pretence), self.memory.undefined_allowed(undefined):
                 return generated(inputs)

@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_regional._torch.region_compile import is_higher_order_op, new_fake_mode, without_dispatch_modes
 
-from .memory import Memory
-from .pretence import Pretence
-from .retarget import CUDA
+from pytest_regional.emulation.memory import Memory
+from pytest_regional.emulation.pretence import Pretence
+from pytest_regional.emulation.retarget import CUDA
 
 CPU = torch.device("cpu")
 _OTHER_LAYOUT = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_regional._torch import emulated_device as places
 
-from .device import DeviceProfile
+from pytest_regional.emulation.device import DeviceProfile
 
 
 def _returning(value: Any) -> Callable[[Any], Any]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional._torch import emulated_device as places
 
-from .user_kernels import user_kernels_interpreted
+from pytest_regional.emulation.user_kernels import user_kernels_interpreted
 
 if TYPE_CHECKING:
-    from .backend import Emulation
+    from pytest_regional.emulation.backend import Emulation
 
 REFUSED_BY_FRONT_END = {
     "For combine_mode='pointwise', all input tensors need to be on CUDA or XPU": (

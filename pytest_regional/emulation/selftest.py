@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from pytest_regional._torch.emulated_device import load_source
 from pytest_regional._torch.state import reset_dynamo
 
-from .backend import EmulatedKernel, Emulation, emulated
-from .device import DEFAULT_PROFILE, PROFILES, DeviceProfile
-from .errors import EmulationError, KernelAssertionError, MemoryFaultError
-from .launch import launch_inductor_kernel
+from pytest_regional.emulation.backend import EmulatedKernel, Emulation, emulated
+from pytest_regional.emulation.device import DEFAULT_PROFILE, PROFILES, DeviceProfile
+from pytest_regional.emulation.errors import EmulationError, KernelAssertionError, MemoryFaultError
+from pytest_regional.emulation.launch import launch_inductor_kernel
 
 if TYPE_CHECKING:
     import torch

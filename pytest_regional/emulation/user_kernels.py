@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional._torch import triton_runtime
 
-from .device import DeviceProfile
-from .errors import UnsupportedByEmulationError
-from .launch import launch_kernel
+from pytest_regional.emulation.device import DeviceProfile
+from pytest_regional.emulation.errors import UnsupportedByEmulationError
+from pytest_regional.emulation.launch import launch_kernel
 
 if TYPE_CHECKING:
-    from .backend import Emulation
+    from pytest_regional.emulation.backend import Emulation
 
 
 class DescribedDriver:

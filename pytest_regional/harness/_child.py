@@ -17,9 +17,9 @@ from typing import Any
 
 from pytest_regional.stacks import write_when_asked
 
-from ._guard import ends_with
-from .emulating import skipping_unsupported
-from .process import Job
+from pytest_regional.harness._guard import ends_with
+from pytest_regional.harness.emulating import skipping_unsupported
+from pytest_regional.harness.process import Job
 
 
 def _module(job: Job) -> Any:

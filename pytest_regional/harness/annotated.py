@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_regional._torch import seams
 from pytest_regional._torch.annotations import REGION_AFTER, misspelt_marks
 
-from .record import DEFAULT_REGION
+from pytest_regional.harness.record import DEFAULT_REGION
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node

@@ -6,7 +6,7 @@ from typing import Any
 
 from pytest_regional._torch.pytree import flatten_with_path
 
-from .execution import cotangents_for
+from pytest_regional.harness.execution import cotangents_for
 
 
 def backpropagate(output: Any, backward: Any, *, seed: int) -> None:

@@ -11,17 +11,17 @@ import torch
 
 from pytest_regional._torch.compiled_callables import never_compiled, original_of
 
-from . import isolation
-from .call_errors import raise_annotation_error
-from .execution import Execution, execute, fresh_call
-from .parity import Mismatch, ParityError, ParityReport, check_program, compare
-from .parity_kept import KeptResults
-from .parity_noise import Noise, NoiseSource
-from .precision import precision_of
-from .tolerance import Tolerance
+from pytest_regional.harness import isolation
+from pytest_regional.harness.call_errors import raise_annotation_error
+from pytest_regional.harness.execution import Execution, execute, fresh_call
+from pytest_regional.harness.parity import Mismatch, ParityError, ParityReport, check_program, compare
+from pytest_regional.harness.parity_kept import KeptResults
+from pytest_regional.harness.parity_noise import Noise, NoiseSource
+from pytest_regional.harness.precision import precision_of
+from pytest_regional.harness.tolerance import Tolerance
 
 if TYPE_CHECKING:
-    from .regional import Regional
+    from pytest_regional.harness.regional import Regional
 
 
 class VacuousParityError(AssertionError):
@@ -88,7 +88,7 @@ class ParityCheck:
 
     def _case(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], label: str) -> _Case:
         # Eager code may compile as well (flex_attention does, with Dynamo's eager backend): not the backend's doing.
-        with Unobserved(self.regional):
+        with self.regional.observer.paused():
             eager = self._execute(self.fn, inputs, kwargs)
             raise_annotation_error(eager.exception)
             check_program(eager)
@@ -96,7 +96,7 @@ class ParityCheck:
             anchor = self._execute(self.fn, inputs, kwargs, anchor=True) if self.level == "close" else None
 
         def rounded_otherwise(seed: int) -> Execution:
-            with Unobserved(self.regional):
+            with self.regional.observer.paused():
                 return self._execute(self.fn, inputs, kwargs, rounding=seed)
 
         return _Case(inputs, kwargs, eager, anchor, label, Noise.source_of_executions(eager, rounded_otherwise))
@@ -139,7 +139,7 @@ class ParityCheck:
             return ()
         found = kept.overwritten()
         if found:
-            with Unobserved(self.regional):
+            with self.regional.observer.paused():
                 eager = KeptResults.of(self._call(self.fn, first, keep=True))
                 self._call(self.fn, second)
             for name in eager.overwritten():
@@ -160,7 +160,7 @@ class ParityCheck:
         if not names:
             return "the program has no region, so none can be singled out"
         # The recompiles below are ours, not the test's: they must not show in its counters.
-        with Unobserved(self.regional):
+        with self.regional.observer.paused():
             return self._blame_among(names, first, second)
 
     def _blame_among(self, names: list[str], first: _Case, second: _Case) -> str:
@@ -223,22 +223,3 @@ def _merged(first: ParityReport, second: ParityReport, label: str) -> ParityRepo
 
 def _regions(names: list[str]) -> str:
     return ("region " if len(names) == 1 else "regions ") + ", ".join(repr(name) for name in names)
-
-
-class Unobserved:
-    """Keep what happens inside out of the test's counters, graphs and code."""
-
-    def __init__(self, regional: Regional) -> None:
-        self.observer = regional.observer
-
-    def __enter__(self) -> None:
-        self.marks = self.observer.log.mark(), len(self.observer.graphs), len(self.observer.sources)
-        self.called_compiled_region = self.observer.called_compiled_region
-        self.loaded_code = self.observer.loaded_code
-
-    def __exit__(self, *exception: object) -> None:
-        del self.observer.log.events[self.marks[0] :]
-        del self.observer.graphs[self.marks[1] :]
-        del self.observer.sources[self.marks[2] :]
-        self.observer.called_compiled_region = self.called_compiled_region
-        self.observer.loaded_code = self.loaded_code

@@ -6,8 +6,8 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-from .isolation.leak import Leak
-from .isolation.snapshot import Snapshot
+from pytest_regional.harness.isolation.leak import Leak
+from pytest_regional.harness.isolation.snapshot import Snapshot
 
 
 class CompileLeaks:

@@ -12,10 +12,10 @@ from pytest_regional._torch.backends import invalid_backend_error, registered_ba
 from pytest_regional._torch.compiled_callables import to_compile
 from pytest_regional.backends.spec import BackendSpec
 
-from . import annotated
-from .observer import Observer
-from .options import CompileOptions
-from .whose import Ownership
+from pytest_regional.harness import annotated
+from pytest_regional.harness.observer import Observer
+from pytest_regional.harness.options import CompileOptions
+from pytest_regional.harness.whose import Ownership
 
 
 class CompilesWithBackend:

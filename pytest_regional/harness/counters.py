@@ -104,6 +104,11 @@ class CounterLog:
         """Return a position to pass to :meth:`since`."""
         return len(self.events)
 
+    def drop_since(self, mark: int) -> None:
+        """Remove the events after ``mark``."""
+        with self._lock:
+            del self.events[mark:]
+
     def since(self, mark: int = 0) -> tuple[Event, ...]:
         """Return the events after ``mark``."""
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from .device import DeviceUnderTest
+from pytest_regional.harness.device import DeviceUnderTest
 
 MIB = 1 << 20
 

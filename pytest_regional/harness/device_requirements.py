@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_regional._text import unknown_name
 
 if TYPE_CHECKING:
-    from .device_facts import DeviceFacts
+    from pytest_regional.harness.device_facts import DeviceFacts
 
 
 class DeviceRequirementError(ValueError):

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from . import annotated
-from .spies import CompileSpy
+from pytest_regional.harness import annotated
+from pytest_regional.harness.spies import CompileSpy
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .isolation import isolated
+from pytest_regional.harness.isolation import isolated
 
 if TYPE_CHECKING:
-    from .device import DeviceUnderTest
-    from .regional import Regional
+    from pytest_regional.harness.device import DeviceUnderTest
+    from pytest_regional.harness.regional import Regional
 
 
 def check_emulation(device: DeviceUnderTest) -> None:
@@ -68,7 +68,7 @@ def _problem_of_self_test(profile: str) -> Exception | None:
     from pytest_regional.emulation import EmulationError
     from pytest_regional.emulation.selftest import run_self_test
 
-    from . import emulation_works
+    from pytest_regional.harness import emulation_works
 
     if not emulation_works.is_known(profile):
         try:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest_regional
 from pytest_regional._torch.triton_compile import code_keys
 
-from .kernel_store.files import KernelFiles
-from .kernel_store.places import chosen_folder
+from pytest_regional.harness.kernel_store.files import KernelFiles
+from pytest_regional.harness.kernel_store.places import chosen_folder
 
 _PASSED = b"the self-test of the emulated GPU passed"
 

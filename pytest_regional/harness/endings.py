@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from pytest_regional._text import plural
 from pytest_regional.annotation import AnnotationWarning, misspelt_text
 
-from .counters import CounterLog, Counters, describe
+from pytest_regional.harness.counters import CounterLog, Counters, describe
 
 if TYPE_CHECKING:
-    from .regional import Regional
+    from pytest_regional.harness.regional import Regional
 
 
 class VacuousTestError(AssertionError):

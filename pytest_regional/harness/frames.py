@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import annotated
-from .annotated import RegionId
-from .passes import DynamoGraph
-from .record import GraphRecord, RegionRecord
+from pytest_regional.harness import annotated
+from pytest_regional.harness.annotated import RegionId
+from pytest_regional.harness.passes import DynamoGraph
+from pytest_regional.harness.record import GraphRecord, RegionRecord
 
 
 @dataclass

@@ -15,8 +15,8 @@ from pytest_regional.emulation.compile_check import (
     compile_kernels,
 )
 
-from .codegen.wrapper import Wrapper
-from .record import CompileRecord, GeneratedCode
+from pytest_regional.harness.codegen.wrapper import Wrapper
+from pytest_regional.harness.record import CompileRecord, GeneratedCode
 
 CONFIGS = ("first", "all")
 

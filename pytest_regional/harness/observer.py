@@ -19,16 +19,16 @@ from pytest_regional._torch import seams
 from pytest_regional._torch.backends import dynamo_backend_of
 from pytest_regional._torch.generated_code import RawLaunch, recording_launches
 
-from . import annotated
-from .codegen import origins_of
-from .compile_leaks import CompileLeaks
-from .counters import CounterLog
-from .frames import Frame, ObservedGraph
-from .own_cache import OUTCOMES, OwnCache, moved
-from .passes import COUNTS_ITSELF, is_body
-from .record import CompileTime, GeneratedCode, GeneratedSource, GraphRecord
-from .spies import CompileSpy, spying_graph, spying_region
-from .whose import Ownership
+from pytest_regional.harness import annotated
+from pytest_regional.harness.codegen import origins_of
+from pytest_regional.harness.compile_leaks import CompileLeaks
+from pytest_regional.harness.counters import CounterLog
+from pytest_regional.harness.frames import Frame, ObservedGraph
+from pytest_regional.harness.own_cache import OUTCOMES, OwnCache, moved
+from pytest_regional.harness.passes import COUNTS_ITSELF, is_body
+from pytest_regional.harness.record import CompileTime, GeneratedCode, GeneratedSource, GraphRecord
+from pytest_regional.harness.spies import CompileSpy, spying_graph, spying_region
+from pytest_regional.harness.whose import Ownership
 
 
 class CompileForbiddenError(AssertionError):
@@ -110,6 +110,24 @@ class Observer:
             yield
         finally:
             self._forbidden -= 1
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Keep what compiles inside out of the test's counters, graphs, code, compile times and spies.
+
+        What other threads compile meanwhile is not recorded either.
+        """
+        recorded = (self.graphs, self.sources, self.compile_times)
+        mark, lengths = self.log.mark(), [len(records) for records in recorded]
+        called, loaded, spies = self.called_compiled_region, self.loaded_code, self.spies
+        self.spies = []
+        try:
+            yield
+        finally:
+            self.log.drop_since(mark)
+            for records, length in zip(recorded, lengths, strict=True):
+                del records[length:]
+            self.called_compiled_region, self.loaded_code, self.spies = called, loaded, spies
 
     def _refuse(self, what: str) -> None:
         if self._forbidden:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from pytest_regional.backends.capabilities import Support, supported, unsupported
 from pytest_regional.emulation.compile_check.targets import DEFAULT_ARCHITECTURES
 
-from .device_requirements import unmet_requirement
+from pytest_regional.harness.device_requirements import unmet_requirement
 
 if TYPE_CHECKING:
     from pytest_regional.emulation import Emulation
 
-    from .device import DeviceUnderTest
-    from .device_facts import DeviceFacts
-    from .kernel_check import KernelReport
-    from .record import CompileRecord
+    from pytest_regional.harness.device import DeviceUnderTest
+    from pytest_regional.harness.device_facts import DeviceFacts
+    from pytest_regional.harness.kernel_check import KernelReport
+    from pytest_regional.harness.record import CompileRecord
 
 
 def device_limit(device: DeviceUnderTest, capability: str) -> Support:
@@ -33,7 +33,7 @@ def missing_on(device: DeviceUnderTest, requirements: tuple[str, ...]) -> str:
     Raises:
         DeviceRequirementError: one that says nothing.
     """
-    from .device_facts import facts_of
+    from pytest_regional.harness.device_facts import facts_of
 
     return unmet_requirement(requirements, facts_of(device)) if requirements else ""
 
@@ -52,7 +52,7 @@ class OnDevice:
     @property
     def device_facts(self) -> DeviceFacts:
         """Name, compute capability and memory of the device under test; those of its profile where it is emulated."""
-        from .device_facts import facts_of
+        from pytest_regional.harness.device_facts import facts_of
 
         return facts_of(self.device_under_test)
 
@@ -79,7 +79,7 @@ class OnDevice:
 
         Arguments and errors are those of :func:`pytest_regional.harness.kernel_check.assert_kernels_compile`.
         """
-        from .kernel_check import assert_kernels_compile
+        from pytest_regional.harness.kernel_check import assert_kernels_compile
 
         __tracebackhide__ = True
         return assert_kernels_compile(record, arch, configs=configs, timeout=timeout)

@@ -118,7 +118,7 @@ def counting_pass(uuid: object = None, transform: Callable[[Any], None] | None =
 
 
 def _tell_observer(custom: Any, graph: Any) -> None:
-    from .regional import running
+    from pytest_regional.harness.regional import running
 
     harness = running()
     if harness is not None:

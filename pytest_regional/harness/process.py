@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pytest_regional import processes, stacks
 from pytest_regional._secrets import SecretVariables
 
-from .counters import Counters
+from pytest_regional.harness.counters import Counters
 
 #: For what an ended process has left in the pipe.
 _DRAIN_SECONDS = 5.0

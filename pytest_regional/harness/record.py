@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .codegen import CodeAssertions, Events, LaunchOrigin, events_of, origins_kept
-from .counters import Counters
+from pytest_regional.harness.codegen import CodeAssertions, Events, LaunchOrigin, events_of, origins_kept
+from pytest_regional.harness.counters import Counters
 
 DEFAULT_REGION = "default"
 

@@ -17,25 +17,25 @@ from pytest_regional._torch.state import import_compilers
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 
-from . import isolation
-from .call_errors import annotation_errors_alone, refuse_keywords, refuse_no_program
-from .compiling import CompilesWithBackend
-from .counters import Bound, Counters, bounds_of, check_expectation
-from .device import device_under_test
-from .emulating import check_emulation, emulating
-from .endings import check_fallbacks, check_not_vacuous, compiled_something, warn_of_misspelt
-from .inputs import InputFactories
-from .kernel_store import kernels_kept
-from .on_device import OnDevice
-from .options import CompileOptions
-from .process import ProcessResult, call_in_new_process, job_for
-from .record import CompileRecord
+from pytest_regional.harness import isolation
+from pytest_regional.harness.call_errors import annotation_errors_alone, refuse_keywords, refuse_no_program
+from pytest_regional.harness.compiling import CompilesWithBackend
+from pytest_regional.harness.counters import Bound, Counters, bounds_of, check_expectation
+from pytest_regional.harness.device import device_under_test
+from pytest_regional.harness.emulating import check_emulation, emulating
+from pytest_regional.harness.endings import check_fallbacks, check_not_vacuous, compiled_something, warn_of_misspelt
+from pytest_regional.harness.inputs import InputFactories
+from pytest_regional.harness.kernel_store import kernels_kept
+from pytest_regional.harness.on_device import OnDevice
+from pytest_regional.harness.options import CompileOptions
+from pytest_regional.harness.process import ProcessResult, call_in_new_process, job_for
+from pytest_regional.harness.record import CompileRecord
 
 if TYPE_CHECKING:
-    from .full_graph import FullGraph
-    from .graph_passes.result import PassRun
-    from .parity import ParityReport
-    from .training import TrainingReport
+    from pytest_regional.harness.full_graph import FullGraph
+    from pytest_regional.harness.graph_passes.result import PassRun
+    from pytest_regional.harness.parity import ParityReport
+    from pytest_regional.harness.training import TrainingReport
 
 DEFAULT_SEED = 20251006
 
@@ -143,7 +143,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         self, compiled: Any, *inputs: Any, backward: Any = None, kwargs: Mapping[str, Any] | None = None, **unknown: Any
     ) -> CompileRecord:
         """As :meth:`run`, for something compiled already."""
-        from .backward import backpropagate
+        from pytest_regional.harness.backward import backpropagate
 
         refuse_keywords("observe", unknown)
         refuse_no_program("observe", compiled)
@@ -188,8 +188,8 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
             AnnotationError: the backend does not understand an annotation of the program.
             TypeError: a keyword that ``assert_parity`` does not have.
         """
-        from .check import GivenParity, ParityCheck
-        from .parity_report import ParityError
+        from pytest_regional.harness.check import GivenParity, ParityCheck
+        from pytest_regional.harness.parity_report import ParityError
 
         __tracebackhide__ = True
         refuse_keywords("assert_parity", unknown)
@@ -209,7 +209,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
 
         Keywords and errors are those of :func:`pytest_regional.harness.training.assert_training_parity`.
         """
-        from .training import assert_training_parity
+        from pytest_regional.harness.training import assert_training_parity
 
         __tracebackhide__ = True
         return assert_training_parity(self, model, batches, **options)
@@ -221,7 +221,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         Raises:
             NoGraphPassError: the backend compiles for Dynamo alone.
         """
-        from .full_graph import full_graph_of
+        from pytest_regional.harness.full_graph import full_graph_of
 
         return full_graph_of(self.spec)
 
@@ -231,7 +231,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         Keywords are ``stage`` ("pre_grad", "joint", "post_grad", "graph"), ``backward`` and ``kwargs`` as :meth:`run`,
         and ``dynamic``, ``fullgraph`` and ``inductor_configs`` as :meth:`compile`.
         """
-        from .graph_passes.running import run_pass
+        from pytest_regional.harness.graph_passes.running import run_pass
 
         return run_pass(self, passes, fn_or_graph, inputs, **options)
 

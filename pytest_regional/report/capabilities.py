@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pytest_regional.backends import registry
 
-from .facts import Facts
+from pytest_regional.report.facts import Facts
 
 _FAILED = ("failed", "error", "crashed")
 

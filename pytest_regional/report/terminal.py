@@ -8,9 +8,9 @@ from typing import Any
 
 from pytest_regional._text import plural
 
-from . import capabilities
-from .document import BAD
-from .facts import EXPLAINED, Facts
+from pytest_regional.report import capabilities
+from pytest_regional.report.document import BAD
+from pytest_regional.report.facts import EXPLAINED, Facts
 
 _ORDER = ("passed", "failed", "error", "crashed", "not finished", "unexpected pass", "known failure", "skipped")
 

@@ -7,6 +7,7 @@ import torch
 
 from pytest_regional import BackendSpec, BadProgramError, ParityError
 from pytest_regional.harness.check import VacuousParityError
+from pytest_regional.harness.spies import CompileSpy
 from pytest_regional.testing import regional
 
 from .programs import in_region, pair, product, two_products
@@ -103,6 +104,25 @@ def test_blame_leaves_counters_and_records_alone():
     with regional(Corrupted("second").spec()) as r:
         with r.expect(region_compiles=2, graphs=1, regions=2), pytest.raises(ParityError):
             r.assert_parity(two_products, *pair(r))
+        # The two regions of the program, and none of those that were compiled again to find the blame.
+        assert len(r.observer.compile_times) == 2
+
+
+def test_blame_is_not_recorded_by_spies():
+    class Listener(CompileSpy):
+        graphs = 0
+
+        def compiling_graph(self, kind, gm):
+            self.graphs += 1
+            return super().compiling_graph(kind, gm)
+
+    listener = Listener()
+    with regional(Corrupted("second").spec()) as r:
+        r.observer.spies.append(listener)
+        with pytest.raises(ParityError):
+            r.assert_parity(two_products, *pair(r))
+        assert r.observer.spies == [listener]
+    assert listener.graphs == 1
 
 
 def test_a_constant_baked_in_at_the_first_call_shows_at_the_second():

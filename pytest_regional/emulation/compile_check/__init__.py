@@ -8,9 +8,9 @@
 
 from __future__ import annotations
 
-from .check import compile_kernels
-from .results import CompiledKernel, CompileWorkerError, FailedKernel, KernelSource
-from .targets import DEFAULT_ARCHITECTURES, UnknownArchitectureError
+from pytest_regional.emulation.compile_check.check import compile_kernels
+from pytest_regional.emulation.compile_check.results import CompiledKernel, CompileWorkerError, FailedKernel, KernelSource
+from pytest_regional.emulation.compile_check.targets import DEFAULT_ARCHITECTURES, UnknownArchitectureError
 
 __all__ = [
     "DEFAULT_ARCHITECTURES",

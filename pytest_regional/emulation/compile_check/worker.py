@@ -19,8 +19,8 @@ from typing import IO, Any
 
 from pytest_regional._secrets import SecretVariables
 
-from .results import CompiledKernel, CompileWorkerError, FailedKernel, KernelSource
-from .targets import Target
+from pytest_regional.emulation.compile_check.results import CompiledKernel, CompileWorkerError, FailedKernel, KernelSource
+from pytest_regional.emulation.compile_check.targets import Target
 
 CHILD = "pytest_regional.emulation.compile_check._child"
 START_TIMEOUT = 180.0

@@ -9,9 +9,9 @@ import triton.language as tl
 
 from pytest_regional.emulation.errors import EmulationError
 
-from .fast_types import spread
-from .regions import LaunchMemory, Region
-from .values import Array, TensorHandle, numpy_type
+from pytest_regional.emulation.interpreter.fast_types import spread
+from pytest_regional.emulation.interpreter.regions import LaunchMemory, Region
+from pytest_regional.emulation.interpreter.values import Array, TensorHandle, numpy_type
 
 _REGION = "region"
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-from .values import Array, TensorHandle, as_numbers, convert, from_numbers, held_as_bits, numpy_type, rounded_to_tf32
+from pytest_regional.emulation.interpreter.values import Array, TensorHandle, as_numbers, convert, from_numbers, held_as_bits, numpy_type, rounded_to_tf32
 
 Operation = Callable[..., Array]
 
@@ -106,7 +106,7 @@ class Arithmetic:
 
     def create_erf(self, arg: Any) -> Any:
         """Return the error function."""
-        from .libdevice import elementwise
+        from pytest_regional.emulation.interpreter.libdevice import elementwise
 
         return self.unary_op(arg, elementwise("erf"))
 

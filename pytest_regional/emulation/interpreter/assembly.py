@@ -10,8 +10,8 @@ import numpy as np
 
 from pytest_regional.emulation.errors import UnsupportedByEmulationError
 
-from .arithmetic import fused_multiply_add
-from .values import Array, TensorHandle, as_numbers, from_numbers, numpy_type
+from pytest_regional.emulation.interpreter.arithmetic import fused_multiply_add
+from pytest_regional.emulation.interpreter.values import Array, TensorHandle, as_numbers, from_numbers, numpy_type
 
 _INSTRUCTION = re.compile(r"\s*([a-z0-9]+)((?:\.[a-z0-9]+)*)\s+\$0((?:\s*,\s*\$\d+)*)\s*;?\s*")
 

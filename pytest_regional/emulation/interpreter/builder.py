@@ -11,12 +11,12 @@ import triton.language as tl
 from pytest_regional._torch.triton_language import interpreter_builder_class, interpreter_options
 from pytest_regional.emulation.errors import KernelAssertionError, UnsupportedByEmulationError
 
-from . import libdevice
-from .arithmetic import Arithmetic
-from .assembly import run_instruction
-from .atomics import Atomics
-from .fast_types import fast_semantic
-from .values import TensorHandle
+from pytest_regional.emulation.interpreter import libdevice
+from pytest_regional.emulation.interpreter.arithmetic import Arithmetic
+from pytest_regional.emulation.interpreter.assembly import run_instruction
+from pytest_regional.emulation.interpreter.atomics import Atomics
+from pytest_regional.emulation.interpreter.fast_types import fast_semantic
+from pytest_regional.emulation.interpreter.values import TensorHandle
 
 
 class _Assembled:
@@ -76,7 +76,7 @@ class Calls:
 
     def get_bf16(self, value: float) -> Any:
         """Return a bfloat16 constant."""
-        from .values import from_numbers
+        from pytest_regional.emulation.interpreter.values import from_numbers
 
         return TensorHandle(from_numbers(np.array([value], dtype=np.float32), tl.bfloat16), tl.bfloat16)
 

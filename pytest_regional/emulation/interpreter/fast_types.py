@@ -14,7 +14,7 @@ import triton.language as tl
 
 from pytest_regional._torch.triton_language import semantic_class
 
-from .values import Array, TensorHandle
+from pytest_regional.emulation.interpreter.values import Array, TensorHandle
 
 # Binary operations on two of one of these types happen in that type.
 _PLAIN = frozenset({"fp32", "fp64", "int32", "int64"})

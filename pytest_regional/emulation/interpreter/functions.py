@@ -18,8 +18,8 @@ import triton.language as tl
 from pytest_regional._torch.triton_language import jit_first_line, jit_function_class, jit_source
 from pytest_regional.emulation.errors import EmulationError
 
-from .builder import semantic
-from .values import scalar_value
+from pytest_regional.emulation.interpreter.builder import semantic
+from pytest_regional.emulation.interpreter.values import scalar_value
 
 _TENSOR, _BOTH, _EITHER, _NEGATED, _RANGE = "__to_tensor", "__both", "__either", "__negated", "__range"
 _TRUTH = "__truth"

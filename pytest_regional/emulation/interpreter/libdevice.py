@@ -14,8 +14,8 @@ import torch
 
 from pytest_regional.emulation.errors import UnsupportedByEmulationError
 
-from .arithmetic import fused_multiply_add, unsigned_product_high
-from .values import Array, TensorHandle, convert, numpy_type
+from pytest_regional.emulation.interpreter.arithmetic import fused_multiply_add, unsigned_product_high
+from pytest_regional.emulation.interpreter.values import Array, TensorHandle, convert, numpy_type
 
 Function = Callable[..., Array]
 

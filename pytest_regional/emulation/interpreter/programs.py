@@ -12,8 +12,8 @@ import torch
 
 from pytest_regional.emulation.errors import EmulationError, UnsupportedByEmulationError
 
-from .builder import builder
-from .regions import LaunchMemory
+from pytest_regional.emulation.interpreter.builder import builder
+from pytest_regional.emulation.interpreter.regions import LaunchMemory
 
 # Operations in a row, all programs together, that may leave memory as it is before waiting counts as forever.
 _PATIENCE = 20_000

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from pytest_regional._torch.triton_language import inductor_helpers
 
-from .values import Array, block, held_as_bits, scalar_value
+from pytest_regional.emulation.interpreter.values import Array, block, held_as_bits, scalar_value
 
 Combine = Callable[..., Any]
 

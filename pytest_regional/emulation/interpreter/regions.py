@@ -12,7 +12,7 @@ import torch
 from pytest_regional.emulation.errors import MemoryFaultError
 from pytest_regional.emulation.memory import Allocation, Memory
 
-from .values import Array
+from pytest_regional.emulation.interpreter.values import Array
 
 _NOBODY = -1
 _SEVERAL = -2

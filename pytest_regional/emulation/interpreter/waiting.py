@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from pytest_regional._torch.triton_language import jit_source
 
-from .functions import is_jitted
+from pytest_regional.emulation.interpreter.functions import is_jitted
 
 _ANSWERS: WeakKeyDictionary[Any, tuple[str, bool]] = WeakKeyDictionary()
 

@@ -11,7 +11,7 @@ from pytest_regional._torch.state import patched_config
 from pytest_regional.fuzz.oracles.errors import LawBrokenError, frames_of, kinds_of, message_of, origin_of, root_of
 from pytest_regional.fuzz.oracles.law import Law, NoClaim
 from pytest_regional.fuzz.oracles.trial import Run, Trial
-from pytest_regional.harness.check import ParityCheck, Unobserved
+from pytest_regional.harness.check import ParityCheck
 from pytest_regional.harness.execution import Execution
 from pytest_regional.harness.parity import Mismatch
 
@@ -55,7 +55,7 @@ def goes_wrong_without_backend(trial: Trial, error: LawBrokenError) -> bool:
     """Return whether AOTAutograd alone, which compiles nothing, breaks the same law with the same origin."""
     program = trial.program
     # As the backend was asked: without the setting AOTAutograd drops draws whose results nobody reads.
-    with Unobserved(trial.regional), patched_config("torch._inductor.config", {"fallback_random": True}):
+    with trial.regional.observer.paused(), patched_config("torch._inductor.config", {"fallback_random": True}):
         trial.regional.restart()
         compiled = torch.compile(program.function, backend="aot_eager", dynamic=program.dynamic, fullgraph=True)
         executions = []

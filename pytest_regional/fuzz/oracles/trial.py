@@ -16,7 +16,6 @@ from pytest_regional._torch.state import config_values
 from pytest_regional.fuzz.oracles.errors import LawBrokenError
 from pytest_regional.fuzz.oracles.watching import Watched, watching
 from pytest_regional.fuzz.program import Program
-from pytest_regional.harness.check import Unobserved
 from pytest_regional.harness.counters import Event
 from pytest_regional.harness.execution import Execution, execute
 from pytest_regional.harness.parity import Mismatch, ParityReport, check_program, compare
@@ -102,7 +101,7 @@ class Trial:
         Raises:
             BadProgramError: it fails in eager.
         """
-        with Unobserved(self.regional):
+        with self.regional.observer.paused():
             eager = self.execute(fn, inputs)
             check_program(eager)
             precision = precision_of(self.regional.spec)
@@ -137,7 +136,7 @@ class Trial:
         writes (``uniform_`` becomes ``uniform``), so the program is asked a second time so.
         """
         plain, inputs = self.program.function, self.cases[0].inputs
-        with Unobserved(self.regional), fuzzing.fakes_checked():
+        with self.regional.observer.paused(), fuzzing.fakes_checked():
             error = self.execute(plain, inputs).exception
             if error is None:
                 error = execute(fuzzing.without_writes(plain), inputs, backward=False, state_of=plain).exception

@@ -13,8 +13,8 @@
 
 from __future__ import annotations
 
-from .assertions import CodeAssertions
-from .errors import (
+from pytest_regional.harness.codegen.assertions import CodeAssertions
+from pytest_regional.harness.codegen.errors import (
     AmbiguousCodeError,
     CodeAssertionError,
     NoGeneratedCodeError,
@@ -23,7 +23,7 @@ from .errors import (
     UnknownSizeError,
     UnreadableCodeError,
 )
-from .events import (
+from pytest_regional.harness.codegen.events import (
     Alias,
     Allocate,
     Assert,
@@ -42,8 +42,8 @@ from .events import (
     StreamSync,
     Wait,
 )
-from .origins import events_of, origins_kept, origins_of
-from .patterns import OpPattern
+from pytest_regional.harness.codegen.origins import events_of, origins_kept, origins_of
+from pytest_regional.harness.codegen.patterns import OpPattern
 
 __all__ = [
     "Alias",

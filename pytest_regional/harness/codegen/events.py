@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from .comments import Comment
+from pytest_regional.harness.codegen.comments import Comment
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Events(tuple[CodeEvent, ...]):
     __slots__ = ()
 
     def __str__(self) -> str:
-        from .table import rows
+        from pytest_regional.harness.codegen.table import rows
 
         return "\n".join(rows(self))
 

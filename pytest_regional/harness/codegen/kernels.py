@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field, replace
 
-from .pointers import Accesses, accesses_of
+from pytest_regional.harness.codegen.pointers import Accesses, accesses_of
 
 TEMPLATE = "triton_tem_"
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import UnknownSizeError
-from .events import Alias, Allocate, CodeEvent, ExternCall, Free, Return, Reuse, Step
-from .sizes import Sizes, bytes_of
+from pytest_regional.harness.codegen.errors import UnknownSizeError
+from pytest_regional.harness.codegen.events import Alias, Allocate, CodeEvent, ExternCall, Free, Return, Reuse, Step
+from pytest_regional.harness.codegen.sizes import Sizes, bytes_of
 
 
 @dataclass(frozen=True)

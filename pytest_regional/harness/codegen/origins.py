@@ -12,9 +12,9 @@ from typing import Any
 from pytest_regional._torch.generated_code import RawLaunch
 from pytest_regional._torch.region_compile import is_op_overload
 
-from . import names, operators
-from .events import CodeEvent, Events, ExternCall, KernelLaunch, LaunchOrigin, Op
-from .reader import read_events
+from pytest_regional.harness.codegen import names, operators
+from pytest_regional.harness.codegen.events import CodeEvent, Events, ExternCall, KernelLaunch, LaunchOrigin, Op
+from pytest_regional.harness.codegen.reader import read_events
 
 Origins = tuple[LaunchOrigin, ...]
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import operators
-from .errors import NoSuchOpError, UnknownOriginError
-from .events import CodeEvent, ExternCall, KernelLaunch, Op
-from .table import rows
+from pytest_regional.harness.codegen import operators
+from pytest_regional.harness.codegen.errors import NoSuchOpError, UnknownOriginError
+from pytest_regional.harness.codegen.events import CodeEvent, ExternCall, KernelLaunch, Op
+from pytest_regional.harness.codegen.table import rows
 
 OpLike = Any
 """A pattern as text, or a ``torch._ops.OpOverload`` or ``OpOverloadPacket``."""

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from .names import dotted
+from pytest_regional.harness.codegen.names import dotted
 
 _LOADS = frozenset({"load", "descriptor_load"})
 _STORES = frozenset({"store", "descriptor_store"})

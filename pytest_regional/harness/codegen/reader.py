@@ -6,10 +6,10 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import names, operators
-from .comments import Comment, comments_between, origin_comments
-from .errors import UnreadableCodeError
-from .events import (
+from pytest_regional.harness.codegen import names, operators
+from pytest_regional.harness.codegen.comments import Comment, comments_between, origin_comments
+from pytest_regional.harness.codegen.errors import UnreadableCodeError
+from pytest_regional.harness.codegen.events import (
     Alias,
     Allocate,
     Assert,
@@ -26,9 +26,9 @@ from .events import (
     StreamSync,
     Wait,
 )
-from .kernels import KernelDefinition
-from .streams import DEFAULT, STREAM_GETTERS, SYNCHRONIZATIONS
-from .wrapper import Wrapper
+from pytest_regional.harness.codegen.kernels import KernelDefinition
+from pytest_regional.harness.codegen.streams import DEFAULT, STREAM_GETTERS, SYNCHRONIZATIONS
+from pytest_regional.harness.codegen.wrapper import Wrapper
 
 # Calls that neither touch the contents of a buffer nor its lifetime.
 BOOKKEEPING = frozenset(

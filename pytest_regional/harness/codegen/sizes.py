@@ -7,7 +7,7 @@ import math
 import operator as arithmetic
 from collections.abc import Callable, Mapping
 
-from .events import Allocate
+from pytest_regional.harness.codegen.events import Allocate
 
 Sizes = Mapping[str, int]
 """What a test says about symbols (their value) and buffers (their bytes)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .events import CodeEvent, StreamSync
+from pytest_regional.harness.codegen.events import CodeEvent, StreamSync
 
 DEFAULT = ""
 """The stream that is current when the wrapper is called; wrappers name it only where there are others."""

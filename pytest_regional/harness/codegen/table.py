@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from .events import CodeEvent, KernelLaunch, Op
+from pytest_regional.harness.codegen.events import CodeEvent, KernelLaunch, Op
 
 
 def rows(events: Iterable[CodeEvent], marked: Collection[int] = ()) -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from .errors import UnreadableCodeError
-from .kernels import KernelDefinition, kernels_of
-from .names import module_aliases
+from pytest_regional.harness.codegen.errors import UnreadableCodeError
+from pytest_regional.harness.codegen.kernels import KernelDefinition, kernels_of
+from pytest_regional.harness.codegen.names import module_aliases
 
 
 @dataclass(frozen=True)

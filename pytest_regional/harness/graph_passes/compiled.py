@@ -15,11 +15,11 @@ from pytest_regional.harness.check import ParityCheck
 from pytest_regional.harness.execution import execute
 from pytest_regional.harness.parity import ParityReport
 
-from .errors import GraphPassError, PassNeverRanError
-from .forms import GraphPass
-from .recorder import PassGraphs, Place, Recorder, inductor_pass, note
-from .result import PassRun
-from .stages import Stage
+from pytest_regional.harness.graph_passes.errors import GraphPassError, PassNeverRanError
+from pytest_regional.harness.graph_passes.forms import GraphPass
+from pytest_regional.harness.graph_passes.recorder import PassGraphs, Place, Recorder, inductor_pass, note
+from pytest_regional.harness.graph_passes.result import PassRun
+from pytest_regional.harness.graph_passes.stages import Stage
 
 if TYPE_CHECKING:
     from pytest_regional.harness.options import CompileOptions

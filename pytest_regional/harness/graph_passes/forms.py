@@ -17,8 +17,8 @@ import torch.fx
 from pytest_regional._torch import graph_passes as private
 from pytest_regional._torch.passes import custom_graph_pass_base
 
-from .errors import GraphPassError, PassFormError
-from .stages import GRAPH, Stage
+from pytest_regional.harness.graph_passes.errors import GraphPassError, PassFormError
+from pytest_regional.harness.graph_passes.stages import GRAPH, Stage
 
 MODULE_PARAMETERS = frozenset({"gm", "graph_module", "module", "mod"})
 

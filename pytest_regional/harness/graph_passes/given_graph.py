@@ -14,12 +14,12 @@ from pytest_regional.harness.execution import execute
 from pytest_regional.harness.parity import ParityError, ParityReport, check_program, compare
 from pytest_regional.harness.parity_noise import Noise
 
-from .errors import GraphPassError
-from .forms import GraphPass
-from .recorder import PassGraphs, Place, Recorder, require_valid
-from .result import PassRun
-from .snapshot import snapshot
-from .stages import GRAPH
+from pytest_regional.harness.graph_passes.errors import GraphPassError
+from pytest_regional.harness.graph_passes.forms import GraphPass
+from pytest_regional.harness.graph_passes.recorder import PassGraphs, Place, Recorder, require_valid
+from pytest_regional.harness.graph_passes.result import PassRun
+from pytest_regional.harness.graph_passes.snapshot import snapshot
+from pytest_regional.harness.graph_passes.stages import GRAPH
 
 PLACE = Place("graph")
 

@@ -13,7 +13,7 @@ import torch.fx
 
 from pytest_regional._torch.graph_passes import higher_order_operator, operator_types
 
-from .snapshot import attribute
+from pytest_regional.harness.graph_passes.snapshot import attribute
 
 _PUBLIC_MODULES = (torch, torch.nn.functional, torch.special, torch.linalg, torch.fft, operator, math)
 

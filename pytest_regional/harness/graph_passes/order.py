@@ -7,8 +7,8 @@ from itertools import pairwise, product
 
 import torch.fx
 
-from .ops import Occurrence
-from .patterns import OpPattern
+from pytest_regional.harness.graph_passes.ops import Occurrence
+from pytest_regional.harness.graph_passes.patterns import OpPattern
 
 Pair = tuple[Occurrence, Occurrence]
 

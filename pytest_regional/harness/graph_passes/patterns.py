@@ -13,8 +13,8 @@ import torch
 from pytest_regional._text import unknown_name
 from pytest_regional._torch.graph_passes import higher_order_operator, load_control_deps, operator_types
 
-from .errors import UnknownOpError
-from .ops import Occurrence, function_names
+from pytest_regional.harness.graph_passes.errors import UnknownOpError
+from pytest_regional.harness.graph_passes.ops import Occurrence, function_names
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def op_pattern(op: Any) -> OpPattern:
     """Return the pattern for ``op``: a name, or the operator, function or module class itself.
 
     Names are ``"aten.mm"``, ``"aten.mm.default"``, ``"torch.nn.functional.silu"``, ``".view"`` (a method), and
-    ``"aten.mm#1"`` (the second in program order).
+    ``"aten.mm#1"`` (the first in program order).
 
     Raises:
         UnknownOpError: something that can name no operator.

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_regional._text import plural
 
-from . import order, uuids
-from .errors import GraphAssertionError, WhichGraphError
-from .forms import GraphPass
-from .ops import Occurrence, occurrences
-from .patterns import OpPattern, op_pattern, require_known
-from .recorder import PassGraphs, Place
-from .snapshot import GraphSnapshot
-from .stages import Stage
-from .structure import structure_of
-from .text import diff
+from pytest_regional.harness.graph_passes import order, uuids
+from pytest_regional.harness.graph_passes.errors import GraphAssertionError, WhichGraphError
+from pytest_regional.harness.graph_passes.forms import GraphPass
+from pytest_regional.harness.graph_passes.ops import Occurrence, occurrences
+from pytest_regional.harness.graph_passes.patterns import OpPattern, op_pattern, require_known
+from pytest_regional.harness.graph_passes.recorder import PassGraphs, Place
+from pytest_regional.harness.graph_passes.snapshot import GraphSnapshot
+from pytest_regional.harness.graph_passes.stages import Stage
+from pytest_regional.harness.graph_passes.structure import structure_of
+from pytest_regional.harness.graph_passes.text import diff
 
 if TYPE_CHECKING:
     from pytest_regional.harness.counters import Bound
@@ -140,7 +140,7 @@ class PassRun:
         It is checked in each graph for the operators that it holds; one graph at least must hold them all.
 
         Args:
-            ops: two or more; ``"aten.mm#1"`` is the second in program order.
+            ops: two or more; ``"aten.mm#1"`` is the first in program order.
             pinned: also that data flow or ``control_deps`` make it so, not position alone.
             graph: look at graphs of this kind only.
             region: look at graphs of this region only.

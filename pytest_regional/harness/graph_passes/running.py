@@ -10,11 +10,11 @@ import torch.fx
 from pytest_regional._torch.compiled_callables import original_of
 from pytest_regional.harness.call_errors import refuse_keywords
 
-from .compiled import Trial, run_in_compile
-from .forms import graph_passes
-from .given_graph import run_on_graph
-from .result import PassRun
-from .stages import GRAPH, stage_named
+from pytest_regional.harness.graph_passes.compiled import Trial, run_in_compile
+from pytest_regional.harness.graph_passes.forms import graph_passes
+from pytest_regional.harness.graph_passes.given_graph import run_on_graph
+from pytest_regional.harness.graph_passes.result import PassRun
+from pytest_regional.harness.graph_passes.stages import GRAPH, stage_named
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional

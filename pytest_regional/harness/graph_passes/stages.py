@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pytest_regional._text import unknown_name
 
-from .errors import UnknownStageError
+from pytest_regional.harness.graph_passes.errors import UnknownStageError
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.fx
 
-from .snapshot import attribute
+from pytest_regional.harness.graph_passes.snapshot import attribute
 
 Structure = tuple[Any, ...]
 

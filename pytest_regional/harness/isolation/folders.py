@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pytest_regional._torch import state
 
-from .interpreter import set_environment
-from .leak import MISSING
+from pytest_regional.harness.isolation.interpreter import set_environment
+from pytest_regional.harness.isolation.leak import MISSING
 
 #: Environment variables that name a cache server, which other tests and machines write to.
 SHARED_CACHE_VARIABLES = ("TORCHINDUCTOR_REDIS_HOST", "TORCHINDUCTOR_REDIS_URL")

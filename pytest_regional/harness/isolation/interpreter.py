@@ -29,9 +29,9 @@ import numpy
 
 from pytest_regional._torch.state import GENERATED_MODULES
 
-from .leak import MISSING, VARIABLE, Leak
-from .messages import MESSAGES
-from .watched import (
+from pytest_regional.harness.isolation.leak import MISSING, VARIABLE, Leak
+from pytest_regional.harness.isolation.messages import MESSAGES
+from pytest_regional.harness.isolation.watched import (
     Contents,
     Settings,
     State,

@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .leak import MISSING, Leak
-from .watched import Settings, State, Watched, attribute, set_by_imports
+from pytest_regional.harness.isolation.leak import MISSING, Leak
+from pytest_regional.harness.isolation.watched import Settings, State, Watched, attribute, set_by_imports
 
 
 def _set_warning_filters(wanted: list[Any]) -> None:

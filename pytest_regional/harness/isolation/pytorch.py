@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from pytest_regional._torch import process_state, state, thread_state
 
-from .leak import MISSING, Leak
-from .watched import (
+from pytest_regional.harness.isolation.leak import MISSING, Leak
+from pytest_regional.harness.isolation.watched import (
     Contents,
     Patterns,
     Sets,

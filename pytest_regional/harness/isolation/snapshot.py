@@ -9,9 +9,9 @@ from typing import Any
 
 from pytest_regional._torch import MissingTorchSymbolError
 
-from . import interpreter, pytorch
-from .leak import Leak
-from .watched import Watched
+from pytest_regional.harness.isolation import interpreter, pytorch
+from pytest_regional.harness.isolation.leak import Leak
+from pytest_regional.harness.isolation.watched import Watched
 
 #: All that is watched around a test, in the order in which it is put back.
 WATCHED: tuple[Watched, ...] = (

@@ -14,7 +14,7 @@ from operator import is_
 from types import ModuleType
 from typing import Any, Protocol
 
-from .leak import MISSING, Leak
+from pytest_regional.harness.isolation.leak import MISSING, Leak
 
 
 class _Imported:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pytest_regional._private_folders import NotPrivateError, open_private, private_folder
 
-from .places import HEADERS, warn_once
+from pytest_regional.harness.kernel_store.places import HEADERS, warn_once
 
 #: How many bytes are kept between two runs.
 LIMIT = 2 * 2**30

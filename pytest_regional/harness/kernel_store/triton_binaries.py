@@ -17,10 +17,10 @@ from typing import Any
 
 from triton.runtime.cache import FileCacheManager
 
-from . import compilers
-from .commands import FORMAT, processor
-from .files import KernelFiles
-from .places import chosen_folder
+from pytest_regional.harness.kernel_store import compilers
+from pytest_regional.harness.kernel_store.commands import FORMAT, processor
+from pytest_regional.harness.kernel_store.files import KernelFiles
+from pytest_regional.harness.kernel_store.places import chosen_folder
 
 _GROUP = "__grp__"  # before the name of a file that lists others by their paths: another folder has other paths
 

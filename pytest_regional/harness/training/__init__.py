@@ -4,10 +4,10 @@
 them; ``check`` is the flow.
 """
 
-from .check import assert_training_parity
-from .errors import BadTrainingError, LostAnchorWarning, TrainingParityError
-from .report import Drift, StepReport, TrainingMismatch, TrainingReport
-from .trainer import TrainingRun, TrainingStep, train
+from pytest_regional.harness.training.check import assert_training_parity
+from pytest_regional.harness.training.errors import BadTrainingError, LostAnchorWarning, TrainingParityError
+from pytest_regional.harness.training.report import Drift, StepReport, TrainingMismatch, TrainingReport
+from pytest_regional.harness.training.trainer import TrainingRun, TrainingStep, train
 
 __all__ = [
     "BadTrainingError",

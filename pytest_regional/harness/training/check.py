@@ -12,13 +12,12 @@ import torch
 
 from pytest_regional._torch.compiled_callables import never_compiled, original_of
 from pytest_regional._torch.state import patched_config
-from pytest_regional.harness.check import Unobserved
 from pytest_regional.harness.precision import Precision, precision_of
 from pytest_regional.harness.tolerance import Tolerance
 
-from .copying import copy_model
-from .errors import BadTrainingError, TrainingParityError
-from .evidence import (
+from pytest_regional.harness.training.copying import copy_model
+from pytest_regional.harness.training.errors import BadTrainingError, TrainingParityError
+from pytest_regional.harness.training.evidence import (
     AllowedUnused,
     AllowUnused,
     OriginalUntouched,
@@ -27,9 +26,9 @@ from .evidence import (
     unused_parameters,
     warn_of_lost_anchors,
 )
-from .references import References, first_line
-from .report import StepReport, TrainingMismatch, TrainingReport
-from .trainer import Batch, Loss, OptimizerFactory, Trainer, adam
+from pytest_regional.harness.training.references import References, first_line
+from pytest_regional.harness.training.report import StepReport, TrainingMismatch, TrainingReport
+from pytest_regional.harness.training.trainer import Batch, Loss, OptimizerFactory, Trainer, adam
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
@@ -144,13 +143,13 @@ class TrainingCheck:
             except Exception as error:  # noqa: BLE001 - whatever the compiled program raises is a result.
                 return steps, self._failure(references, batch, number, error)
             # Eager code may compile as well (flex_attention does): not the backend's doing.
-            with Unobserved(self.regional), never_compiled():
+            with self.regional.observer.paused(), never_compiled():
                 steps.append(references.judge(start, step, batch))
             original.check()
         return steps, None
 
     def _failure(self, references: References, batch: Batch, number: int, error: Exception) -> TrainingMismatch:
-        with Unobserved(self.regional), never_compiled():
+        with self.regional.observer.paused(), never_compiled():
             references.confirm(batch, number)
         self.error = error
         return TrainingMismatch(number, "the compiled step", "exception", first_line(error))

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from .errors import BadTrainingError
-from .references import first_line
+from pytest_regional.harness.training.errors import BadTrainingError
+from pytest_regional.harness.training.references import first_line
 
 REMEDY = "Patch the class instead of the instance, or annotate inside the module's own forward"
 

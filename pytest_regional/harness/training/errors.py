@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .report import TrainingReport
+    from pytest_regional.harness.training.report import TrainingReport
 
 
 class TrainingParityError(AssertionError):

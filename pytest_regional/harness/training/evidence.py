@@ -11,10 +11,10 @@ import torch
 
 from pytest_regional._text import plural, unknown_name
 
-from .copying import REMEDY
-from .errors import BadTrainingError, LostAnchorWarning
-from .judging import NOTHING_TO_REFINE
-from .report import StepReport
+from pytest_regional.harness.training.copying import REMEDY
+from pytest_regional.harness.training.errors import BadTrainingError, LostAnchorWarning
+from pytest_regional.harness.training.judging import NOTHING_TO_REFINE
+from pytest_regional.harness.training.report import StepReport
 
 AllowUnused: TypeAlias = bool | str | Sequence[str]
 

@@ -9,10 +9,10 @@ import torch
 
 from pytest_regional.harness.tolerance import Tolerance
 
-from .errors import BadTrainingError
-from .judging import CoarseStep, judge_step, largest_error, noise_of
-from .report import Drift, StepReport
-from .trainer import Batch, Trainer, TrainingState, TrainingStep
+from pytest_regional.harness.training.errors import BadTrainingError
+from pytest_regional.harness.training.judging import CoarseStep, judge_step, largest_error, noise_of
+from pytest_regional.harness.training.report import Drift, StepReport
+from pytest_regional.harness.training.trainer import Batch, Trainer, TrainingState, TrainingStep
 
 TrainerFactory = Callable[[bool], Trainer]
 """Makes a trainer of a fresh eager copy of the model; the argument says whether in float64."""

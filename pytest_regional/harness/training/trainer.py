@@ -18,7 +18,7 @@ from pytest_regional.harness.parity_state import LOW_PRECISION_TO_ANCHOR
 from pytest_regional.harness.precision import Precision, rounding_to
 from pytest_regional.harness.seeding import seed_torch
 
-from .errors import BadTrainingError
+from pytest_regional.harness.training.errors import BadTrainingError
 
 Batch: TypeAlias = Any
 Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]
