@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_regional.annotation import AnnotationError, region
+    from pytest_regional._region import AnnotationError, region
     from pytest_regional.backends.adapters import GraphCapabilities
     from pytest_regional.backends.capabilities import (
         Capabilities,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
 _HOMES = {
-    "AnnotationError": "annotation",
+    "AnnotationError": "_region",
     "BackendLeakError": "harness.endings",
     "BackendSpec": "backends.spec",
     "BadProgramError": "harness.parity",
@@ -56,7 +56,7 @@ _HOMES = {
     "at_least": "harness.counters",
     "at_most": "harness.counters",
     "declared": "backends.capabilities",
-    "region": "annotation",
+    "region": "_region",
     "supported": "backends.capabilities",
     "supported_for": "backends.capabilities",
     "unsupported": "backends.capabilities",

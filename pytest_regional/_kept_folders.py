@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_regional import environment
+from pytest_regional import _environment
 from pytest_regional._private_folders import make_own_folder
 from pytest_regional._stash import TARGET
 
 if TYPE_CHECKING:
-    from pytest_regional.session import RegionalSession
+    from pytest_regional._session import RegionalSession
 
 
 class FolderHooks:
@@ -89,7 +89,7 @@ class FolderHooks:
             os.chdir(self._working)
 
     def _needed(self) -> Iterator[Path]:
-        own = self._config.stash[environment.FOLDER]
+        own = self._config.stash[_environment.FOLDER]
         yield own.parent
         yield own
         # What pytest makes folders of tests in: private attributes of its factory (8.0 to 9.2); where there are none,

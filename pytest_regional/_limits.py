@@ -2,6 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from _pytest.outcomes import Failed
+
+from pytest_regional import _processes, _stacks
+from pytest_regional._plain_data import text_of
+
 #: Seconds. Timers count no shorter ones reliably, and a run of a year has no limit.
 LEAST_SECONDS, MOST_SECONDS = 0.1, 365 * 24 * 3600
 SECONDS = f"a number of seconds from {LEAST_SECONDS:g} to {MOST_SECONDS} (a year), such as 120 or 2.5"
@@ -23,3 +38,234 @@ def seconds_of(value: object) -> float:
 
 
 __all__ = ["LEAST_SECONDS", "MOST_SECONDS", "SECONDS", "seconds_of"]
+
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+#: The least that a test takes beyond its process (the first compile of one region, torch 2.13.0: more than 32M), and
+#: more than any machine has.
+LEAST_BYTES, MOST_BYTES = 64 * 2**20, 1024 * 2**40
+
+#: What torch says where an allocation fails; Python itself raises ``MemoryError``.
+_TORCH_SAYS = "can't allocate memory"
+
+
+def bytes_of(text: str) -> int:
+    """Return the number of bytes that ``text`` names: ``4G``, ``500M``, ``1.5g``.
+
+    Raises:
+        ValueError: no such number, none above 0, or one that no address reaches.
+    """
+    found = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
+    if found is None:
+        raise ValueError(text)
+    number = float(found[1]) * _UNITS[found[2].upper()]
+    if not 1 <= number < 2**63:
+        raise ValueError(text)
+    return int(number)
+
+
+@dataclass
+class MemoryLimit:
+    """A limit on what the process takes, or none.
+
+    Attributes:
+        most: bytes beyond what the process has when it begins; ``None`` for no limit.
+        before: soft and hard limit of the process that were there before.
+    """
+
+    most: int | None = None
+    before: tuple[int, int] = (-1, -1)
+
+    def begin(self) -> None:
+        """Take effect, from what the process has now."""
+        import resource
+
+        self.before = _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        wanted = _taken() + (self.most or 0)
+        if hard != resource.RLIM_INFINITY:
+            wanted = min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+
+    def end(self) -> None:
+        """Put the limit back that was there before."""
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, self.before)
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Count nothing that the block takes."""
+        if self.most is None:
+            yield
+            return
+        self.end()
+        try:
+            yield
+        finally:
+            self.begin()
+
+
+@contextlib.contextmanager
+def memory_limit(most: int | None) -> Iterator[MemoryLimit]:
+    """Let allocations fail once the process has taken ``most`` more bytes than it has now; ``None`` for no limit.
+
+    What is counted are the private writable pages of this process (``RLIMIT_DATA``, setrlimit(2)); processes that it
+    starts have the same limit each, counted from nothing. Linux; elsewhere nothing is limited. A failure of torch or
+    Python for want of memory gets a note that says whose limit it was.
+    """
+    if most is None or not _STATUS.exists():
+        yield MemoryLimit()
+        return
+    limit = MemoryLimit(most)
+    limit.begin()
+    try:
+        yield limit
+    except Exception as error:
+        if isinstance(error, MemoryError) or _TORCH_SAYS in text_of(error):
+            _add_note(error, f"--regional-memory lets a test take {most / 2**30:.3g} GiB")
+        raise
+    finally:
+        limit.end()
+
+
+_STATUS = Path("/proc/self/status")
+
+
+def _taken() -> int:
+    found = re.search(r"^VmData:\s+(\d+) kB", _STATUS.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+def _add_note(error: BaseException, note: str) -> None:
+    # Python 3.10 has no notes; its users read torch's own sentence.
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+
+
+class RegionalTimeoutError(Failed):
+    """A phase of a marked test took longer than ``--regional-timeout``; the message holds the stacks of all threads.
+
+    Not an ``Exception``: comparing what a program raises must not take it for the program's own.
+    """
+
+
+#: Seconds for which code that cannot be interrupted may go on past its limit.
+GRACE = 10.0
+
+
+@dataclass
+class TimeLimit:
+    """A limit of so many ``seconds``, or none.
+
+    Attributes:
+        seconds: ``None`` for no limit.
+        stderr: the file that the stacks of code which cannot be interrupted are written to.
+        phase: what is limited, as a message names it: the call of a test is what nobody has to name.
+        error: what was raised when the limit was reached.
+        before: the processes that outlive it.
+    """
+
+    seconds: float | None = None
+    stderr: int = 2
+    phase: str = ""
+    error: RegionalTimeoutError | None = None
+    before: set[_processes.Identity] = field(default_factory=set)
+
+    def spare_processes(self) -> None:
+        """Have the processes that run now outlive the limit."""
+        if self.seconds is not None:
+            self.before |= _processes.descendants()
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Stop the clock while the block runs."""
+        if self.seconds is None:
+            yield
+            return
+        left = self.disarm()
+        try:
+            yield
+        finally:
+            self.arm(left)
+
+    def arm(self, seconds: float) -> None:
+        """Interrupt in ``seconds`` (0: no more), and end the process :data:`GRACE` seconds later."""
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        faulthandler.dump_traceback_later(seconds + GRACE, exit=True, file=self.stderr)
+
+    def disarm(self) -> float:
+        """Interrupt no more; return the seconds that were left, 0 where the limit was reached."""
+        faulthandler.cancel_dump_traceback_later()
+        return signal.setitimer(signal.ITIMER_REAL, 0)[0]
+
+    def reached(self, frame: FrameType | None) -> RegionalTimeoutError:
+        """End what was started; return the error, which says where all threads are."""
+        running = _processes.started_after(self.before)
+        started, threads = _stacks.of_processes(running), _stacks.of_threads(frame)
+        # What one of them started meanwhile is among the second.
+        ended = {*_processes.end(running), *_processes.end(_processes.started_after(self.before))}
+        also = f"; processes that it had started were ended: {len(ended)}" if ended else ""
+        phase = f" of {self.phase}" if self.phase else ""
+        return RegionalTimeoutError(
+            f"still running after --regional-timeout={self.seconds:g} seconds{phase}{also}\n{started}{threads}"
+        )
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float | None, stderr: int = 2, phase: str = "") -> Iterator[TimeLimit]:
+    """Raise :class:`RegionalTimeoutError` inside when it takes longer than ``seconds``, and end what it started.
+
+    Uses ``SIGALRM``, hence the main thread and no Windows; elsewhere it does nothing, as a timeout that cannot
+    interrupt would only report late. Python runs no handler while code of another language does: where that goes on
+    for :data:`GRACE` seconds more, the stacks of all threads are written to the file ``stderr`` and the process ends.
+    Under pytest-xdist that is the end of one worker, and of the test that it ran.
+    """
+    usable = hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
+    if seconds is None or not usable:
+        yield TimeLimit()
+        return
+    limit = TimeLimit(seconds, stderr, phase)
+    limit.spare_processes()
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        # The alarm of the grace stays set: what catches this error and goes on ends then.
+        limit.error = limit.reached(frame)
+        raise limit.error
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    limit.arm(seconds)
+    try:
+        yield limit
+    finally:
+        limit.disarm()
+        signal.signal(signal.SIGALRM, previous)
+
+
+class Interrupts:
+    """While the context lasts, remember that an interrupt came, besides raising :class:`KeyboardInterrupt`.
+
+    Outside of the main thread, where no signal arrives, it does nothing.
+
+    Attributes:
+        came: whether one came.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+        self._in_main_thread = threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> Interrupts:
+        """Begin."""
+        if self._in_main_thread:
+            self._previous = signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Give interrupts back to who had them."""
+        if self._in_main_thread:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _interrupt(self, signum: int, frame: FrameType | None) -> None:
+        self.came = True
+        raise KeyboardInterrupt

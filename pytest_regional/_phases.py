@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_regional._limits import MemoryLimit, TimeLimit, memory_limit, time_limit
 from pytest_regional._stash import TARGET
 from pytest_regional.fuzzing import is_fuzz_test
-from pytest_regional.memory import MemoryLimit, memory_limit
 from pytest_regional.report import facts
 from pytest_regional.report.crashes import CRASH, PhaseNote, last_phase
-from pytest_regional.timeout import TimeLimit, time_limit
 
 if TYPE_CHECKING:
-    from pytest_regional.session import RegionalSession
+    from pytest_regional._session import RegionalSession
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def limits_of(item: pytest.Item) -> Limits:
 
 
 class PhaseHooks:
-    """Registered behind :class:`pytest_regional.running.RunHooks`, so that its wrappers are around those."""
+    """Registered behind :class:`pytest_regional._hooks.RunHooks`, so that its wrappers are around those."""
 
     def __init__(self, session: RegionalSession) -> None:
         self._session = session

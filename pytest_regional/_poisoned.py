@@ -109,7 +109,7 @@ def keep_tests_of_ended_workers(scheduler: Any) -> None:
     """Have a scheduler of pytest-xdist give the test that an ended worker did not begin to another.
 
     It takes that test for the one that the worker died in. Those that can put no test back have a way of their own
-    (:mod:`pytest_regional.scope_schedulers`); such a one of the user's reports the test as crashed.
+    (:mod:`pytest_regional._xdist`); such a one of the user's reports the test as crashed.
     """
     remove = scheduler.remove_node
 

@@ -11,8 +11,7 @@ import redis
 from hypothesis.database import ExampleDatabase
 from hypothesis.extra.redis import RedisExampleDatabase
 
-from pytest_regional._redis import UntrustedRedis
-from pytest_regional._server_link import PAUSE_SECONDS, Patience, ServerLink, UnexpectedReplyError, within
+from pytest_regional._redis import PAUSE_SECONDS, Patience, ServerLink, UnexpectedReplyError, UntrustedRedis, within
 
 #: What one question may take.
 TIMEOUT_SECONDS = 2.0

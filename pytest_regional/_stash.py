@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from pytest_regional._session import RegionalSession, Target
     from pytest_regional.fuzzing import FuzzTest
     from pytest_regional.harness.drawing import GraphDrawer
     from pytest_regional.harness.regional import Regional
-    from pytest_regional.session import RegionalSession, Target
 
 
 #: Of the config: the run, while a backend is under test.

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_regional._limits import Interrupts, RegionalTimeoutError, time_limit
 from pytest_regional._stash import FUZZ, TARGET
 from pytest_regional._text import plural, printable
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.judging_notes import note_for
 from pytest_regional.fuzz.refusals import too_many
-from pytest_regional.interrupts import Interrupts
-from pytest_regional.timeout import RegionalTimeoutError, time_limit
 
 if TYPE_CHECKING:
+    from pytest_regional._session import RegionalSession
     from pytest_regional.fuzz.cache_campaign import CacheCampaign
     from pytest_regional.fuzz.campaign import Campaign, CampaignResult
     from pytest_regional.fuzz.findings import AnyFinding, FindingError
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pytest_regional.fuzz.program import Program
     from pytest_regional.harness.regional import Regional
     from pytest_regional.report.progress import ProgressNote
-    from pytest_regional.session import RegionalSession
 
 #: Seconds that judging one program may take, unless ``--regional-timeout`` says otherwise.
 EXAMPLE_SECONDS = 120.0

@@ -11,52 +11,52 @@ from typing import Any
 
 import pytest
 
-from pytest_regional import fixtures, marker_help, options
+from pytest_regional import _config, _fixtures, _marks
 from pytest_regional._stash import PROBLEM, SESSION
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Register options and ini twins."""
-    options.add_options(parser)
+    _config.add_options(parser)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
     """Settle what must be settled before any conftest can import torch."""
-    if options.give_bare_option_its_value(args):
+    if _config.give_bare_option_its_value(args):
         import copy
 
         early_config.known_args_namespace = parser.parse_known_args(args, namespace=copy.copy(early_config.option))
-    if options.is_requested(early_config, early_config.known_args_namespace):
-        from pytest_regional import environment
+    if _config.is_requested(early_config, early_config.known_args_namespace):
+        from pytest_regional import _environment
 
-        environment.prepare(early_config)
+        _environment.prepare(early_config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Bring the fixtures, describe the marks; resolve the options when the plugin is on."""
     # Not `pytest_plugins`: for each name there pytest looks through all packages that are installed, which takes 10 ms.
-    config.pluginmanager.register(fixtures, fixtures.__name__)
-    for line in marker_help.MARKER_LINES:
+    config.pluginmanager.register(_fixtures, _fixtures.__name__)
+    for line in _marks.MARKER_LINES:
         config.addinivalue_line("markers", line)
-    if options.is_requested(config):
-        from pytest_regional import settings
-        from pytest_regional.session import RegionalSession
+    if _config.is_requested(config):
+        from pytest_regional import _config
+        from pytest_regional._session import RegionalSession
 
-        session = RegionalSession(config, settings.resolve(config))
+        session = RegionalSession(config, _config.resolve(config))
         config.stash[SESSION] = session
         for name, hooks in session.hooks():
             config.pluginmanager.register(hooks, name)
-    elif options.any_given(config):
-        from pytest_regional import settings
+    elif _config.any_given(config):
+        from pytest_regional import _config
 
-        settings.check_values(config)
+        _config.check_values(config)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Print the names of backends where that is asked for; nothing is collected then."""
-    if not options.list_backends_is_asked(config):
+    if not _config.list_backends_is_asked(config):
         return None
     from pytest_regional._text import encodable
     from pytest_regional.backends.project_file import ProjectFileError
@@ -74,9 +74,9 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check every mark; skip marked tests when the plugin is off."""
     if any(item.get_closest_marker("regional_compile") for item in items):
-        from pytest_regional import collection
+        from pytest_regional import _collection
 
-        collection.prepare(items, config.stash.get(SESSION, None))
+        _collection.prepare(items, config.stash.get(SESSION, None))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -89,9 +89,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a marked test once for each backend and device."""
     if SESSION in metafunc.config.stash and metafunc.definition.get_closest_marker("regional_compile"):
-        from pytest_regional import collection
+        from pytest_regional import _collection
 
-        collection.parametrize(metafunc, metafunc.config.stash[SESSION])
+        _collection.parametrize(metafunc, metafunc.config.stash[SESSION])
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -8,7 +8,6 @@ import importlib.util
 from typing import Any
 
 from pytest_regional._redis import UntrustedRedis
-
 from pytest_regional._torch import symbol
 
 

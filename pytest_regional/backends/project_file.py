@@ -16,9 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_regional._files import TextFileError, text_of
 from pytest_regional._text import unknown_name
-from pytest_regional._text_files import TextFileError, text_of
-
 from pytest_regional.backends.capabilities import Capabilities, Support, UnknownCapabilityError, unsupported
 from pytest_regional.backends.spec import BackendSpec
 

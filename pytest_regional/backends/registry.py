@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pytest_regional._text import unknown_name
-
 from pytest_regional.backends.spec import BackendSpec
 
 GROUP = "pytest_regional.backends"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional._text import unknown_name
-
 from pytest_regional.backends.capabilities import Capabilities, Support, unsupported
 
 COMPILE_OPTIONS = frozenset({"pre_grad_pass_timing"})

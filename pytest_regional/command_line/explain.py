@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pytest_regional._json import dumps
+from pytest_regional._files import dumps
 from pytest_regional.command_line.targets import UsageError, find
 
 _HELP = "print the passes, regions and partitions of a model"

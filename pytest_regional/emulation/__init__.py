@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytest_regional.emulation.backend import EmulatedKernel, Emulation, active, emulated
     from pytest_regional.emulation.device import PROFILES, DeviceProfile, UnknownProfileError, profile_named
-    from pytest_regional.emulation.errors import EmulationError, KernelAssertionError, MemoryFaultError, UnsupportedByEmulationError
+    from pytest_regional.emulation.errors import (
+        EmulationError,
+        KernelAssertionError,
+        MemoryFaultError,
+        UnsupportedByEmulationError,
+    )
 
 __all__ = [
     "PROFILES",

@@ -18,7 +18,6 @@ import torch
 
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch import emulated_device as places
-
 from pytest_regional.emulation.device import DEFAULT_PROFILE, DeviceProfile, profile_named
 from pytest_regional.emulation.errors import EmulationError, UnsupportedByEmulationError
 from pytest_regional.emulation.launch import Launch, LaunchPlan, launch_inductor_kernel

@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_regional._torch.region_compile import is_higher_order_op, new_fake_mode, without_dispatch_modes
-
 from pytest_regional.emulation.memory import Memory
 from pytest_regional.emulation.pretence import Pretence
 from pytest_regional.emulation.retarget import CUDA

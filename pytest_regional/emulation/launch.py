@@ -21,7 +21,6 @@ from pytest_regional._torch.triton_language import (
     tensor_descriptor_class,
     type_of_argument,
 )
-
 from pytest_regional.emulation.errors import EmulationError, MemoryFaultError, UnsupportedByEmulationError
 from pytest_regional.emulation.interpreter.accesses import pointer_to
 from pytest_regional.emulation.interpreter.builder import builder, semantic

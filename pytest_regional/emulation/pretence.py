@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from pytest_regional._torch import emulated_device as places
-
 from pytest_regional.emulation.device import DeviceProfile
 
 

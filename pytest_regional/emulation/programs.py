@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._torch import emulated_device as places
-
 from pytest_regional.emulation.user_kernels import user_kernels_interpreted
 
 if TYPE_CHECKING:

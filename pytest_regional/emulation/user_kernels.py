@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._torch import triton_runtime
-
 from pytest_regional.emulation.device import DeviceProfile
 from pytest_regional.emulation.errors import UnsupportedByEmulationError
 from pytest_regional.emulation.launch import launch_kernel

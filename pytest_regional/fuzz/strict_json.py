@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from pytest_regional._text_files import NotAFileError, bytes_of
+from pytest_regional._files import NotAFileError, bytes_of
 
 #: Bytes of the largest file that is read; findings have thousands.
 LARGEST = 16 * 2**20

@@ -15,8 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from pytest_regional.stacks import write_when_asked
-
+from pytest_regional._stacks import write_when_asked
 from pytest_regional.harness._guard import ends_with
 from pytest_regional.harness.emulating import skipping_unsupported
 from pytest_regional.harness.process import Job

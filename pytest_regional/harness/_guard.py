@@ -14,7 +14,7 @@ import select
 import signal
 from collections.abc import Iterator
 
-from pytest_regional import processes
+from pytest_regional import _processes
 
 
 @contextlib.contextmanager
@@ -48,7 +48,7 @@ def _end(guard: int) -> None:
 def _guard(guarded: int, asker: int) -> None:
     faulthandler.disable()  # who asks all processes for their stacks gets none of this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    processes.call_this_a_guard()
+    _processes.call_this_a_guard()
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):  # a pipe that it kept open would never be at its end
         os.dup2(nothing, stream)
@@ -58,7 +58,7 @@ def _guard(guarded: int, asker: int) -> None:
     except ProcessLookupError:
         ended = []  # who asked died before this line
     if own not in ended:
-        processes.end([number for number in processes.with_all_below(guarded) if number != os.getpid()])
+        _processes.end([number for number in _processes.with_all_below(guarded) if number != os.getpid()])
 
 
 __all__ = ["ends_with"]

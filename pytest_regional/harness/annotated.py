@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional._torch import seams
 from pytest_regional._torch.annotations import REGION_AFTER, misspelt_marks
-
 from pytest_regional.harness.record import DEFAULT_REGION
 
 if TYPE_CHECKING:

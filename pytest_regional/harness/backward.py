@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_regional._torch.pytree import flatten_with_path
-
 from pytest_regional.harness.execution import cotangents_for
 
 

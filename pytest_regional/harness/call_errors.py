@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from pytest_regional._region import AnnotationError
 from pytest_regional._torch.dynamo_errors import annotation_mistake_in
-from pytest_regional.annotation import AnnotationError
 
 
 def refuse_keywords(function: str, unknown: Mapping[str, Any]) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pytest_regional._torch.compiled_callables import never_compiled, original_of
-
 from pytest_regional.harness import isolation
 from pytest_regional.harness.call_errors import raise_annotation_error
 from pytest_regional.harness.execution import Execution, execute, fresh_call

@@ -11,7 +11,6 @@ from typing import Any
 from pytest_regional._torch.backends import invalid_backend_error, registered_backend
 from pytest_regional._torch.compiled_callables import to_compile
 from pytest_regional.backends.spec import BackendSpec
-
 from pytest_regional.harness import annotated
 from pytest_regional.harness.observer import Observer
 from pytest_regional.harness.options import CompileOptions

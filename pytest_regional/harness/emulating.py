@@ -67,7 +67,6 @@ def _problem_of_self_test(profile: str) -> Exception | None:
         return None
     from pytest_regional.emulation import EmulationError
     from pytest_regional.emulation.selftest import run_self_test
-
     from pytest_regional.harness import emulation_works
 
     if not emulation_works.is_known(profile):

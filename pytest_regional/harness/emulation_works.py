@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest_regional
 from pytest_regional._torch.triton_compile import code_keys
-
 from pytest_regional.harness.kernel_store.files import KernelFiles
 from pytest_regional.harness.kernel_store.places import chosen_folder
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
+from pytest_regional._region import AnnotationWarning, misspelt_text
 from pytest_regional._text import plural
-from pytest_regional.annotation import AnnotationWarning, misspelt_text
-
 from pytest_regional.harness.counters import CounterLog, Counters, describe
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from pytest_regional.emulation.compile_check import (
     KernelSource,
     compile_kernels,
 )
-
 from pytest_regional.harness.codegen.wrapper import Wrapper
 from pytest_regional.harness.record import CompileRecord, GeneratedCode
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from pytest_regional.processes import children, is_of_inductors_pool, runs
+from pytest_regional._processes import children, is_of_inductors_pool, runs
 
 #: Seconds in which a thread that is about to end may do so.
 _PATIENCE = 0.2

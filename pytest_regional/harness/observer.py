@@ -18,7 +18,6 @@ from typing import Any
 from pytest_regional._torch import seams
 from pytest_regional._torch.backends import dynamo_backend_of
 from pytest_regional._torch.generated_code import RawLaunch, recording_launches
-
 from pytest_regional.harness import annotated
 from pytest_regional.harness.codegen import origins_of
 from pytest_regional.harness.compile_leaks import CompileLeaks

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 from pytest_regional.backends.capabilities import Support, supported, unsupported
 from pytest_regional.emulation.compile_check.targets import DEFAULT_ARCHITECTURES
-
 from pytest_regional.harness.device_requirements import unmet_requirement
 
 if TYPE_CHECKING:
     from pytest_regional.emulation import Emulation
-
     from pytest_regional.harness.device import DeviceUnderTest
     from pytest_regional.harness.device_facts import DeviceFacts
     from pytest_regional.harness.kernel_check import KernelReport

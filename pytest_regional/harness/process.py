@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_regional import processes, stacks
+from pytest_regional import _processes, _stacks
 from pytest_regional._secrets import SecretVariables
-
 from pytest_regional.harness.counters import Counters
 
 #: For what an ended process has left in the pipe.
@@ -95,7 +94,7 @@ def _run_child(request: Path, answer: Path, timeout: float | None) -> str:
     environment = SecretVariables({k: v for k, v in os.environ.items() if k not in ours})
     package_parent = str(Path(__file__).resolve().parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_parent, environment.get("PYTHONPATH")]))
-    environment[stacks.VARIABLE] = str(request.with_name("stacks"))
+    environment[_stacks.VARIABLE] = str(request.with_name("stacks"))
     try:
         done = run_interpreter(
             "pytest_regional.harness._child", [str(request), str(answer), str(os.getpid())], environment, timeout
@@ -129,9 +128,9 @@ def run_interpreter(
         try:
             printed, _ = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            running = processes.with_all_below(process.pid)
-            shown = stacks.of_processes(running)
-            processes.end(running)
+            running = _processes.with_all_below(process.pid)
+            shown = _stacks.of_processes(running)
+            _processes.end(running)
             printed = _ended(process)
             raise subprocess.TimeoutExpired(command, timeout or 0, f"{shown}it printed:\n{printed}") from None
         except BaseException as error:
@@ -144,7 +143,7 @@ def run_interpreter(
 
 def _ended(process: subprocess.Popen[str]) -> str:
     """End ``process`` and all below it; return what they printed."""
-    processes.end(processes.with_all_below(process.pid))
+    _processes.end(_processes.with_all_below(process.pid))
     try:
         return process.communicate(timeout=_DRAIN_SECONDS)[0]
     except subprocess.TimeoutExpired as error:  # something that is not below it writes to its output

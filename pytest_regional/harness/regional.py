@@ -16,7 +16,6 @@ from pytest_regional._torch.logs import structured_trace_off
 from pytest_regional._torch.state import import_compilers
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
-
 from pytest_regional.harness import isolation
 from pytest_regional.harness.call_errors import annotation_errors_alone, refuse_keywords, refuse_no_program
 from pytest_regional.harness.compiling import CompilesWithBackend

@@ -17,9 +17,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import torch.fx
 
+from pytest_regional._region import AnnotationError, AnnotationWarning, misspelt_text
 from pytest_regional._torch.annotations import REGION_AFTER, REGION_CONFIGS, REGION_ID, misspelt_marks, region_mark
 from pytest_regional._torch.region_compile import inductor_config_names, inductor_config_type
-from pytest_regional.annotation import AnnotationError, AnnotationWarning, misspelt_text
 from pytest_regional.reference.naming import source_line
 
 DEFAULT_REGION = "default"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_regional.backends import registry
-
 from pytest_regional.report.facts import Facts
 
 _FAILED = ("failed", "error", "crashed")

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, cast
 
-from pytest_regional._json import dumps
+from pytest_regional._files import dumps
 
 #: What a report of a worker that died is given: what :func:`last_phase` returns.
 CRASH = "regional_crash"

@@ -7,7 +7,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._json import dumps
+from pytest_regional._files import dumps
 from pytest_regional._text import unknown_name
 from pytest_regional.report.facts import Facts
 from pytest_regional.report.reading import ReportError, check_run, read_json

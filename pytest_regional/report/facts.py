@@ -20,16 +20,16 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from pytest_regional import _plain_data
-from pytest_regional._json import LARGEST, dumps
+from pytest_regional._files import LARGEST, dumps
 from pytest_regional._stash import FUZZ
 from pytest_regional._text import encodable
 
 if TYPE_CHECKING:
     import pytest
 
+    from pytest_regional._session import Target
     from pytest_regional.harness.counters import Event
     from pytest_regional.harness.regional import Regional
-    from pytest_regional.session import Target
 
 ATTRIBUTE = "regional_facts"
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from pytest_regional._json import dumps
+from pytest_regional._files import dumps
 from pytest_regional._private_folders import make_own_folder
 from pytest_regional._text import plural
 from pytest_regional.fuzz.budget import duration

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pytest_regional._text_files import bytes_of
+from pytest_regional._files import bytes_of
 
 #: The largest count, and the largest number, that a report holds.
 MOST, LARGEST = 2**63 - 1, 1e300

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_regional._text import plural
-
 from pytest_regional.report import capabilities
 from pytest_regional.report.document import BAD
 from pytest_regional.report.facts import EXPLAINED, Facts

@@ -14,7 +14,7 @@ from pytest_regional.report.document import RunReport
 from pytest_regional.report.facts import Facts
 
 if TYPE_CHECKING:
-    from pytest_regional.settings import Settings
+    from pytest_regional._config import Settings
 
 _PACKAGES = ("pytest-regional", "torch", "triton", "pytest", "pytest-xdist", "hypothesis")
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from pytest_regional import settings
+from pytest_regional import _config
+from pytest_regional._limits import LEAST_BYTES, memory_limit, time_limit
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.memory import LEAST_BYTES, memory_limit
 from pytest_regional.testing import regional
-from pytest_regional.timeout import time_limit
 
 NONSENSE = (
     "inf",
@@ -48,8 +47,8 @@ MORE = {
 GIVEN = [(option, value) for option in RANGES for value in (*NONSENSE, *MORE[option]) if (option, value) not in TAKEN]
 
 
-def _resolve(pytester: pytest.Pytester, *arguments: str) -> settings.Settings:
-    return settings.resolve(pytester.parseconfig("-p", "no:randomly", *arguments))
+def _resolve(pytester: pytest.Pytester, *arguments: str) -> _config.Settings:
+    return _config.resolve(pytester.parseconfig("-p", "no:randomly", *arguments))
 
 
 @pytest.fixture(autouse=True)

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import pytest_regional
-from pytest_regional import _text, environment, settings
+from pytest_regional import _config, _environment, _text
+from pytest_regional._known_failures import KnownFailures
 from pytest_regional.backends.project_file import ProjectFile, ProjectFileError
 from pytest_regional.harness import process
-from pytest_regional.known_failures import KnownFailures
 from pytest_regional.report.document import RunReport
 
 PACKAGE = Path(pytest_regional.__file__).parent
@@ -49,7 +49,7 @@ def read_only(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Pat
 )
 def test_nobody_asked_for_findings(pytester: pytest.Pytester, read_only: Path, arguments: tuple[str, ...]) -> None:
     config = pytester.parseconfig("--regional-backend=aot_eager", *arguments)
-    assert settings.resolve(config).findings == read_only / "regional-findings"
+    assert _config.resolve(config).findings == read_only / "regional-findings"
 
 
 @pytest.mark.usefixtures("read_only")
@@ -59,7 +59,7 @@ def test_who_asks_for_findings_is_told(pytester: pytest.Pytester, source: str) -
     arguments = ["--regional-findings=found"] if source == "option" else []
     config = pytester.parseconfig("--regional-backend=aot_eager", *arguments)
     with pytest.raises(pytest.UsageError, match=r"--regional-findings: .*found cannot be written"):
-        settings.resolve(config)
+        _config.resolve(config)
 
 
 def test_a_campaign_that_cannot_keep_its_findings_says_so(pytester: pytest.Pytester) -> None:
@@ -83,7 +83,7 @@ def prepared(pytester: pytest.Pytester) -> Iterator[Callable[[], pytest.Config]]
     def prepare() -> pytest.Config:
         config = pytester.parseconfig()
         configs.append(config)
-        environment.prepare(config)
+        _environment.prepare(config)
         return config
 
     yield prepare
@@ -101,9 +101,9 @@ def test_a_relative_folder_for_temporary_files(
     monkeypatch.setenv("TMPDIR", given)
     monkeypatch.setattr(tempfile, "tempdir", None)
     before = tempfile.gettempdir()
-    folder = prepared().stash[environment.FOLDER]
+    folder = prepared().stash[_environment.FOLDER]
     assert folder.is_absolute()
-    assert Path(os.environ[environment.FOLDER_VARIABLE]).is_absolute()
+    assert Path(os.environ[_environment.FOLDER_VARIABLE]).is_absolute()
     assert Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).is_absolute()
     assert not given or os.path.isabs(os.environ["TMPDIR"])
     assert os.path.isabs(tempfile.gettempdir())
@@ -227,7 +227,7 @@ def test_a_locale_without_utf8(pytester: pytest.Pytester) -> None:
 def test_what_a_new_process_prints_is_read_in_any_locale(tmp_path: Path) -> None:
     (tmp_path / "says.py").write_text("print('gedr\\xfcckt \\u2603 \\udcff')", encoding="utf-8")
     environment = {**os.environ, **ASCII, "PYTHONPATH": str(tmp_path)}
-    done = process.run_interpreter("says", [], environment, 60)
+    done = process.run_interpreter("says", [], _environment, 60)
     assert done.stdout == "gedr\xfcckt ☃ \\udcff\n"
 
 

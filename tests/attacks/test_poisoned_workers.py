@@ -18,8 +18,8 @@ from xdist import scheduler
 from xdist.remote import Producer
 
 from pytest_regional._poisoned import Poison, PoisonedProcessError, keep_tests_of_ended_workers
+from pytest_regional._xdist import DISTRIBUTIONS, scheduler_for
 from pytest_regional.harness.isolation import Leak
-from pytest_regional.scope_schedulers import DISTRIBUTIONS, scheduler_for
 from tests.warm_process import run_module
 
 PLAIN = {

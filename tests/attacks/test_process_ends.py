@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pytest_regional._dead_runs import hold, remove_folders
+from pytest_regional._environment import hold, remove_folders
 
 from .runs import REPORTS, Run, run
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional import processes
-from pytest_regional.timeout import RegionalTimeoutError, time_limit
+from pytest_regional import _processes
+from pytest_regional._limits import RegionalTimeoutError, time_limit
 from tests.plugin.conftest import _torch_stays_imported, downstream, repository  # noqa: F401
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are seen on Linux alone")
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="pr
 def ended(number: int, within: float = 20.0) -> bool:
     """Say whether a process ends in so many seconds."""
     until = time.monotonic() + within
-    while processes.runs(number) and time.monotonic() < until:
+    while _processes.runs(number) and time.monotonic() < until:
         time.sleep(0.02)
-    return not processes.runs(number)
+    return not _processes.runs(number)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ class TestATimeout:
 
     def test_takes_a_number_that_is_used_again_for_another_process(self, server):
         before = {(server.pid, 1)}
-        assert server.pid in processes.started_after(before)
+        assert server.pid in _processes.started_after(before)
 
 
 SERVERS = """

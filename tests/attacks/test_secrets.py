@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from pytest_regional import settings
+from pytest_regional import _config
 from pytest_regional._secrets import (
     SecretUrl,
     SecretVariables,
@@ -157,7 +157,7 @@ def test_no_error_about_a_server_for_examples_tells_the_password(tmp_path):
     config = type("Config", (), {"rootpath": tmp_path})()
     for url in URLS:
         with pytest.raises(pytest.UsageError) as raised:
-            settings._examples(url, config)
+            _config._examples(url, config)
         assert not told(shown_error(raised.value)), url
     assert list(tmp_path.iterdir()) == []
 

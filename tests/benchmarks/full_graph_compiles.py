@@ -21,7 +21,7 @@ NAMES = {"reference": "regional, shared", "torch": "PyTorch's regional", "induct
 PROBE = """
 import dataclasses, sys, time, warnings
 import torch, torch._inductor.compile_fx
-from pytest_regional.annotation import region
+from pytest_regional._region import region
 from suites.full_graph.llama import DEBUG, Llama
 from suites.full_graph.pipelines import ending_with
 

@@ -21,7 +21,7 @@ RUNS = 3
 PROBE = """
 import sys, time
 import torch, torch._functorch.config, torch._inductor.compile_fx
-from pytest_regional.annotation import region
+from pytest_regional._region import region
 from suites.models.llama import BATCH, LENGTH, SIZE, LlamaBlock
 
 compiles = 0

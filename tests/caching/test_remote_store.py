@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_regional._server_link import Patience
+from pytest_regional._redis import Patience
 from pytest_regional._torch import remote_cache as private
 from pytest_regional.reference.caching import envelope, errors, remote
 from pytest_regional.reference.caching.entries import KIND

@@ -9,7 +9,9 @@ import re
 import pytest
 from fenced import ROOT, table
 
-from pytest_regional import fixtures
+from pytest_regional import _fixtures
+from pytest_regional._config import OPTIONS
+from pytest_regional._marks import CompileMark, KnownFailure
 from pytest_regional._torch.seams import SEAMS
 from pytest_regional.backends import registry
 from pytest_regional.backends.capabilities import Capabilities, torch_matches
@@ -17,8 +19,6 @@ from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.counters import COUNTERS
 from pytest_regional.harness.record import CompileRecord, GraphRecord, RegionRecord
 from pytest_regional.harness.tolerance import LEVELS
-from pytest_regional.marks import CompileMark, KnownFailure
-from pytest_regional.settings import OPTIONS
 
 
 def first_column(page, heading):
@@ -46,7 +46,7 @@ def _default(field):
 
 
 def test_fixtures():
-    defined = [name for name, value in vars(fixtures).items() if type(value).__name__ == "FixtureFunctionDefinition"]
+    defined = [name for name, value in vars(_fixtures).items() if type(value).__name__ == "FixtureFunctionDefinition"]
     assert defined, "pytest names fixture definitions otherwise now: mend this test"
     assert first_column("README.md", "Fixtures") == defined
 

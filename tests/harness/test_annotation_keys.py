@@ -9,8 +9,8 @@ import torch
 from torch.fx.traceback import annotate
 
 from pytest_regional import VacuousTestError, region
+from pytest_regional._region import AnnotationWarning
 from pytest_regional._torch.annotations import is_misspelt
-from pytest_regional.annotation import AnnotationWarning
 from pytest_regional.testing import regional
 
 NEAR = (

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional import NewProcessError, VacuousTestError, stacks
+from pytest_regional import NewProcessError, VacuousTestError, _stacks
+from pytest_regional._limits import RegionalTimeoutError, time_limit
+from pytest_regional._stacks import VARIABLE
 from pytest_regional.harness import process
-from pytest_regional.stacks import VARIABLE
 from pytest_regional.testing import regional
-from pytest_regional.timeout import RegionalTimeoutError, time_limit
 
 from .programs import pair, product
 
@@ -207,14 +207,14 @@ class TestAHang:
             asleep.stdout.readline()
             asleep.send_signal(signal.SIGSTOP)
             threading.Timer(0.5, asleep.send_signal, [signal.SIGCONT]).start()
-            assert str(asleep.pid) in stacks.of_processes([asleep.pid])
+            assert str(asleep.pid) in _stacks.of_processes([asleep.pid])
             assert state(str(asleep.pid)) == "Z"
             assert 'File "<string>", line 1' in asleep.stderr.read()
 
 
 HANGS = """
 import subprocess, sys, time
-from pytest_regional.stacks import write_when_asked
+from pytest_regional._stacks import write_when_asked
 
 def waits():
     print("printed before", flush=True)

@@ -269,7 +269,7 @@ def test_a_plain_callable_that_compiles_graphs_is_told_how_to_say_so(downstream,
 
 
 def test_help_marks_and_fixtures_tell_everything(pytester):
-    from pytest_regional.options import OPTIONS
+    from pytest_regional._config import OPTIONS
 
     help_text = pytester.runpytest_inprocess("--help").stdout.str()
     for option in OPTIONS:

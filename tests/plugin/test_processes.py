@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional import processes
-from pytest_regional.timeout import RegionalTimeoutError, time_limit
+from pytest_regional import _processes
+from pytest_regional._limits import RegionalTimeoutError, time_limit
 
 SLEEPS = [sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '61'])"]
 
@@ -37,10 +37,10 @@ def test_what_was_started_ends_with_all_that_it_started():
 def test_the_pool_of_inductor_is_kept(tmp_path):
     pool = tmp_path / "torch._inductor.compile_worker"
     pool.symlink_to("/bin/sleep")
-    before = processes.descendants()
+    before = _processes.descendants()
     running = subprocess.Popen([str(pool), "63"])
     time.sleep(0.1)
-    assert processes.started_after(before) == []
+    assert _processes.started_after(before) == []
     running.kill()
     running.wait()
 

@@ -7,14 +7,13 @@ import inspect
 
 import pytest
 
-from pytest_regional import plugin, session
+from pytest_regional import _session, plugin
 from pytest_regional._endings import EndingHooks
+from pytest_regional._hooks import RunHooks
 from pytest_regional._kept_folders import FolderHooks
-from pytest_regional._plain_reports import PlainReportHooks
-from pytest_regional.reporting_errors import ReportingErrors
-from pytest_regional.running import RunHooks
+from pytest_regional._reporting import PlainReportHooks, ReportingErrors
 
-assert session  # imported here, so that a nested run and what is planted in it see the same modules
+assert _session  # imported here, so that a nested run and what is planted in it see the same modules
 
 #: Hooks that are not guarded, and why what they raise loses no run.
 MAY_RAISE = {
@@ -43,12 +42,12 @@ FAILING = {
     "pytest_regional.report.progress.RunningNote.forget": "",
     "pytest_regional.report.progress.ProgressLines.__enter__": "writing lines about tests that take long",
     "pytest_regional.report.progress.progress_line": "writing lines about tests that take long",
-    "pytest_regional.running.report_of": "writing the report",
-    "pytest_regional.running.write_report": "writing */report.json",
-    "pytest_regional.running.KernelFiles.prune": "bringing the store of compiled kernels back to its size",
-    "pytest_regional.session.RegionalSession._header": "writing pytest's header",
-    "pytest_regional.worker_restarts.allow_one_more": "counting the worker that died in test_it.py::test_dies",
-    "pytest_regional.gpus.free_place": "giving worker gw0 a GPU of its own",
+    "pytest_regional._hooks.report_of": "writing the report",
+    "pytest_regional._hooks.write_report": "writing */report.json",
+    "pytest_regional._hooks.KernelFiles.prune": "bringing the store of compiled kernels back to its size",
+    "pytest_regional._session.RegionalSession._header": "writing pytest's header",
+    "pytest_regional._xdist.allow_one_more": "counting the worker that died in test_it.py::test_dies",
+    "pytest_regional._xdist.free_place": "giving worker gw0 a GPU of its own",
 }
 ON_THE_CONTROLLER = ("allow_one_more", "free_place")
 CROSSING = (".facts.of", ".read", ".about", "add_to_run", *ON_THE_CONTROLLER)

@@ -14,7 +14,7 @@ import pytest
 from xdist import scheduler
 from xdist.remote import Producer
 
-from pytest_regional.scope_schedulers import DISTRIBUTIONS, scheduler_for
+from pytest_regional._xdist import DISTRIBUTIONS, scheduler_for
 
 OWN = {
     "loadfile": scheduler.LoadFileScheduling,

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from xdist.dsession import DSession
 
-from pytest_regional.worker_restarts import allow_one_more
+from pytest_regional._xdist import allow_one_more
 
 
 def config(given, session):

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch._inductor
 
+from pytest_regional._region import region
 from pytest_regional._torch.region_compile import compiled_output_strides
-from pytest_regional.annotation import region
 from pytest_regional.reference import regional
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
-from pytest_regional.annotation import region
+from pytest_regional._region import region
 from pytest_regional.reference import BackendOptionError, regional
 from pytest_regional.reference.options import BackendOptions
 from tests.reference.user_backends import counted_compiles

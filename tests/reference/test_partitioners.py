@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._inductor import config as inductor_config
 
-from pytest_regional.annotation import region
+from pytest_regional._region import region
 from tests.reference.backends import Structure
 
 

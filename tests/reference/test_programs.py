@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from pytest_regional._region import region
 from pytest_regional._torch import torch_version
 from pytest_regional._torch.region_compile import partition_function
-from pytest_regional.annotation import region
 from pytest_regional.reference.extract import called_attributes
 from tests.reference.backends import Structure
 

@@ -5,8 +5,8 @@ import torch
 import torch._inductor.config
 from torch.utils.checkpoint import checkpoint
 
+from pytest_regional._region import region
 from pytest_regional._torch.fuzzing import interpreting_regions
-from pytest_regional.annotation import region
 from pytest_regional.reference import regional
 
 

@@ -9,7 +9,7 @@ from torch._inductor import config as inductor_config
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
-from pytest_regional.annotation import region
+from pytest_regional._region import region
 from pytest_regional.reference import regional, regional_inductor
 from pytest_regional.reference.share import _of_this_process
 

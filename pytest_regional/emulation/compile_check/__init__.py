@@ -9,7 +9,12 @@
 from __future__ import annotations
 
 from pytest_regional.emulation.compile_check.check import compile_kernels
-from pytest_regional.emulation.compile_check.results import CompiledKernel, CompileWorkerError, FailedKernel, KernelSource
+from pytest_regional.emulation.compile_check.results import (
+    CompiledKernel,
+    CompileWorkerError,
+    FailedKernel,
+    KernelSource,
+)
 from pytest_regional.emulation.compile_check.targets import DEFAULT_ARCHITECTURES, UnknownArchitectureError
 
 __all__ = [

@@ -18,8 +18,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from pytest_regional._secrets import SecretVariables
-
-from pytest_regional.emulation.compile_check.results import CompiledKernel, CompileWorkerError, FailedKernel, KernelSource
+from pytest_regional.emulation.compile_check.results import (
+    CompiledKernel,
+    CompileWorkerError,
+    FailedKernel,
+    KernelSource,
+)
 from pytest_regional.emulation.compile_check.targets import Target
 
 CHILD = "pytest_regional.emulation.compile_check._child"

@@ -8,7 +8,6 @@ import numpy as np
 import triton.language as tl
 
 from pytest_regional.emulation.errors import EmulationError
-
 from pytest_regional.emulation.interpreter.fast_types import spread
 from pytest_regional.emulation.interpreter.regions import LaunchMemory, Region
 from pytest_regional.emulation.interpreter.values import Array, TensorHandle, numpy_type

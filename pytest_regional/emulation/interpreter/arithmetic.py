@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-from pytest_regional.emulation.interpreter.values import Array, TensorHandle, as_numbers, convert, from_numbers, held_as_bits, numpy_type, rounded_to_tf32
+from pytest_regional.emulation.interpreter.values import (
+    Array,
+    TensorHandle,
+    as_numbers,
+    convert,
+    from_numbers,
+    held_as_bits,
+    numpy_type,
+    rounded_to_tf32,
+)
 
 Operation = Callable[..., Array]
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from pytest_regional.emulation.errors import UnsupportedByEmulationError
-
 from pytest_regional.emulation.interpreter.arithmetic import fused_multiply_add
 from pytest_regional.emulation.interpreter.values import Array, TensorHandle, as_numbers, from_numbers, numpy_type
 

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from pytest_regional.emulation.interpreter.accesses import Accesses, region_of_pointer
-from pytest_regional.emulation.interpreter.values import Array, TensorHandle, as_numbers, from_numbers, held_as_bits, numpy_type
+from pytest_regional.emulation.interpreter.values import (
+    Array,
+    TensorHandle,
+    as_numbers,
+    from_numbers,
+    held_as_bits,
+    numpy_type,
+)
 
 Operation = Callable[[Array, Array], Array]
 

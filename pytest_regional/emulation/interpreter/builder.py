@@ -10,7 +10,6 @@ import triton.language as tl
 
 from pytest_regional._torch.triton_language import interpreter_builder_class, interpreter_options
 from pytest_regional.emulation.errors import KernelAssertionError, UnsupportedByEmulationError
-
 from pytest_regional.emulation.interpreter import libdevice
 from pytest_regional.emulation.interpreter.arithmetic import Arithmetic
 from pytest_regional.emulation.interpreter.assembly import run_instruction

@@ -13,7 +13,6 @@ import numpy as np
 import triton.language as tl
 
 from pytest_regional._torch.triton_language import semantic_class
-
 from pytest_regional.emulation.interpreter.values import Array, TensorHandle
 
 # Binary operations on two of one of these types happen in that type.

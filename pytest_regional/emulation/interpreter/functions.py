@@ -17,7 +17,6 @@ import triton.language as tl
 
 from pytest_regional._torch.triton_language import jit_first_line, jit_function_class, jit_source
 from pytest_regional.emulation.errors import EmulationError
-
 from pytest_regional.emulation.interpreter.builder import semantic
 from pytest_regional.emulation.interpreter.values import scalar_value
 

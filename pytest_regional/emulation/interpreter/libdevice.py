@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from pytest_regional.emulation.errors import UnsupportedByEmulationError
-
 from pytest_regional.emulation.interpreter.arithmetic import fused_multiply_add, unsigned_product_high
 from pytest_regional.emulation.interpreter.values import Array, TensorHandle, convert, numpy_type
 

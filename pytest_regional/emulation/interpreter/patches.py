@@ -25,11 +25,16 @@ from pytest_regional._torch.triton_language import (
     unwrapping,
 )
 from pytest_regional.emulation.errors import EmulationError, UnsupportedByEmulationError
-
 from pytest_regional.emulation.interpreter import reductions
 from pytest_regional.emulation.interpreter.builder import semantic
 from pytest_regional.emulation.interpreter.fast_types import block_type_init, quick_unwrapping, tensor_init
-from pytest_regional.emulation.interpreter.functions import call_device_function, device_range, is_jitted, limits_of, method_of
+from pytest_regional.emulation.interpreter.functions import (
+    call_device_function,
+    device_range,
+    is_jitted,
+    limits_of,
+    method_of,
+)
 
 _ABSENT: Any = object()
 _LOCK = threading.RLock()

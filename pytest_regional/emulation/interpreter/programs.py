@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from pytest_regional.emulation.errors import EmulationError, UnsupportedByEmulationError
-
 from pytest_regional.emulation.interpreter.builder import builder
 from pytest_regional.emulation.interpreter.regions import LaunchMemory
 

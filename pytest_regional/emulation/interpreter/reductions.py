@@ -9,7 +9,6 @@ import numpy as np
 import triton.language as tl
 
 from pytest_regional._torch.triton_language import inductor_helpers
-
 from pytest_regional.emulation.interpreter.values import Array, block, held_as_bits, scalar_value
 
 Combine = Callable[..., Any]

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 
 from pytest_regional.emulation.errors import MemoryFaultError
-from pytest_regional.emulation.memory import Allocation, Memory
-
 from pytest_regional.emulation.interpreter.values import Array
+from pytest_regional.emulation.memory import Allocation, Memory
 
 _NOBODY = -1
 _SEVERAL = -2

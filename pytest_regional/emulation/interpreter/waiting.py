@@ -13,7 +13,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from pytest_regional._torch.triton_language import jit_source
-
 from pytest_regional.emulation.interpreter.functions import is_jitted
 
 _ANSWERS: WeakKeyDictionary[Any, tuple[str, bool]] = WeakKeyDictionary()

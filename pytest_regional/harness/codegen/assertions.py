@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pytest_regional._text import plural
-from pytest_regional.harness.counters import Bound, bounds_of
-
 from pytest_regional.harness.codegen import operators
 from pytest_regional.harness.codegen.errors import AmbiguousCodeError, CodeAssertionError, NoSuchOpError
 from pytest_regional.harness.codegen.events import CodeEvent, Copy, Events, KernelLaunch
@@ -16,6 +14,7 @@ from pytest_regional.harness.codegen.memory import freed_at, peak_of
 from pytest_regional.harness.codegen.patterns import OpLike, OpPattern, require_known
 from pytest_regional.harness.codegen.streams import is_ordered
 from pytest_regional.harness.codegen.view import Place, View, missing, views_holding, views_of
+from pytest_regional.harness.counters import Bound, bounds_of
 
 
 class CodeAssertions:

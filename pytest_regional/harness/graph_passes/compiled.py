@@ -13,13 +13,12 @@ import torch.fx
 from pytest_regional._torch.state import config_values
 from pytest_regional.harness.check import ParityCheck
 from pytest_regional.harness.execution import execute
-from pytest_regional.harness.parity import ParityReport
-
 from pytest_regional.harness.graph_passes.errors import GraphPassError, PassNeverRanError
 from pytest_regional.harness.graph_passes.forms import GraphPass
 from pytest_regional.harness.graph_passes.recorder import PassGraphs, Place, Recorder, inductor_pass, note
 from pytest_regional.harness.graph_passes.result import PassRun
 from pytest_regional.harness.graph_passes.stages import Stage
+from pytest_regional.harness.parity import ParityReport
 
 if TYPE_CHECKING:
     from pytest_regional.harness.options import CompileOptions

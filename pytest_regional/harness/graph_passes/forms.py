@@ -16,7 +16,6 @@ import torch.fx
 
 from pytest_regional._torch import graph_passes as private
 from pytest_regional._torch.passes import custom_graph_pass_base
-
 from pytest_regional.harness.graph_passes.errors import GraphPassError, PassFormError
 from pytest_regional.harness.graph_passes.stages import GRAPH, Stage
 

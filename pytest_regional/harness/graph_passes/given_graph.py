@@ -11,15 +11,14 @@ import torch.fx
 from pytest_regional._torch.annotations import preserve_node_meta
 from pytest_regional._torch.graph_passes import trace_to_aten
 from pytest_regional.harness.execution import execute
-from pytest_regional.harness.parity import ParityError, ParityReport, check_program, compare
-from pytest_regional.harness.parity_noise import Noise
-
 from pytest_regional.harness.graph_passes.errors import GraphPassError
 from pytest_regional.harness.graph_passes.forms import GraphPass
 from pytest_regional.harness.graph_passes.recorder import PassGraphs, Place, Recorder, require_valid
 from pytest_regional.harness.graph_passes.result import PassRun
 from pytest_regional.harness.graph_passes.snapshot import snapshot
 from pytest_regional.harness.graph_passes.stages import GRAPH
+from pytest_regional.harness.parity import ParityError, ParityReport, check_program, compare
+from pytest_regional.harness.parity_noise import Noise
 
 PLACE = Place("graph")
 

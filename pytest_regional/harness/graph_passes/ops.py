@@ -12,7 +12,6 @@ import torch
 import torch.fx
 
 from pytest_regional._torch.graph_passes import higher_order_operator, operator_types
-
 from pytest_regional.harness.graph_passes.snapshot import attribute
 
 _PUBLIC_MODULES = (torch, torch.nn.functional, torch.special, torch.linalg, torch.fft, operator, math)

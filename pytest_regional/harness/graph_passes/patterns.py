@@ -12,7 +12,6 @@ import torch
 
 from pytest_regional._text import unknown_name
 from pytest_regional._torch.graph_passes import higher_order_operator, load_control_deps, operator_types
-
 from pytest_regional.harness.graph_passes.errors import UnknownOpError
 from pytest_regional.harness.graph_passes.ops import Occurrence, function_names
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_regional._text import plural
-
 from pytest_regional.harness.graph_passes import order, uuids
 from pytest_regional.harness.graph_passes.errors import GraphAssertionError, WhichGraphError
 from pytest_regional.harness.graph_passes.forms import GraphPass

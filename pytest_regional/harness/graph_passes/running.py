@@ -9,7 +9,6 @@ import torch.fx
 
 from pytest_regional._torch.compiled_callables import original_of
 from pytest_regional.harness.call_errors import refuse_keywords
-
 from pytest_regional.harness.graph_passes.compiled import Trial, run_in_compile
 from pytest_regional.harness.graph_passes.forms import graph_passes
 from pytest_regional.harness.graph_passes.given_graph import run_on_graph

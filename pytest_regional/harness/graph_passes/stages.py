@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_regional._text import unknown_name
-
 from pytest_regional.harness.graph_passes.errors import UnknownStageError
 
 

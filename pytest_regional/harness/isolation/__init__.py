@@ -19,12 +19,16 @@ from pathlib import Path
 from pytest_regional._torch import state
 from pytest_regional._torch.portable_artifacts import forget_recorded
 from pytest_regional.harness.cuda_state import gpu_isolated
-from pytest_regional.harness.left_running import left_running, processes, processes_left_running, threads
-
-from pytest_regional.harness.isolation.folders import SHARED_CACHE_VARIABLES, cache_folder, clear_folder, no_shared_cache
+from pytest_regional.harness.isolation.folders import (
+    SHARED_CACHE_VARIABLES,
+    cache_folder,
+    clear_folder,
+    no_shared_cache,
+)
 from pytest_regional.harness.isolation.interpreter import CACHE_VARIABLES, random_state_kept, streams_kept_open
 from pytest_regional.harness.isolation.leak import MISSING, Leak
 from pytest_regional.harness.isolation.snapshot import Snapshot
+from pytest_regional.harness.left_running import left_running, processes, processes_left_running, threads
 
 
 def seed_everything(seed: int) -> None:

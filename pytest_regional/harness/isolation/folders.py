@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_regional._torch import state
-
 from pytest_regional.harness.isolation.interpreter import set_environment
 from pytest_regional.harness.isolation.leak import MISSING
 

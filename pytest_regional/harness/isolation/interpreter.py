@@ -28,7 +28,6 @@ from typing import Any
 import numpy
 
 from pytest_regional._torch.state import GENERATED_MODULES
-
 from pytest_regional.harness.isolation.leak import MISSING, VARIABLE, Leak
 from pytest_regional.harness.isolation.messages import MESSAGES
 from pytest_regional.harness.isolation.watched import (
@@ -94,7 +93,7 @@ _SIGNALS = tuple(signal.valid_signals())
 
 def _is_a_limit(handler: Any) -> bool:
     """Say whether a handler of signals is the time limit of a phase of a test, which comes and goes with the phase."""
-    return getattr(handler, "__module__", "") == "pytest_regional.timeout"
+    return getattr(handler, "__module__", "") == "pytest_regional._limits"
 
 
 def _signal_handlers() -> dict[str, Any]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_regional._torch import MissingTorchSymbolError
-
 from pytest_regional.harness.isolation import interpreter, pytorch
 from pytest_regional.harness.isolation.leak import Leak
 from pytest_regional.harness.isolation.watched import Watched

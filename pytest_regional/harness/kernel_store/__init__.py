@@ -22,10 +22,16 @@ from pathlib import Path
 
 from pytest_regional._torch import cpp_compile, precompiled_headers
 from pytest_regional._torch.processor import processor_checked_in
-
 from pytest_regional.harness.kernel_store.commands import Command, run_whole
 from pytest_regional.harness.kernel_store.files import KernelFiles
-from pytest_regional.harness.kernel_store.places import HEADERS, PROCESSOR, VARIABLE, KernelStoreWarning, chosen_folder, folder_for_compilers
+from pytest_regional.harness.kernel_store.places import (
+    HEADERS,
+    PROCESSOR,
+    VARIABLE,
+    KernelStoreWarning,
+    chosen_folder,
+    folder_for_compilers,
+)
 
 # Named, not imported: most tests never load Triton.
 _TRITON_VARIABLE, _TRITON_MANAGER = "TRITON_CACHE_MANAGER", f"{__name__}.triton_binaries:StoredBinaries"

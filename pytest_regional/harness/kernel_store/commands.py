@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_regional._torch import cpp_compile
-
 from pytest_regional.harness.kernel_store import compilers
 
 #: Counts what is in a key and how an entry is written.

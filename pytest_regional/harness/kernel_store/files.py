@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_regional._private_folders import NotPrivateError, open_private, private_folder
-
 from pytest_regional.harness.kernel_store.places import HEADERS, warn_once
 
 #: How many bytes are kept between two runs.

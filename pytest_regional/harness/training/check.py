@@ -14,7 +14,6 @@ from pytest_regional._torch.compiled_callables import never_compiled, original_o
 from pytest_regional._torch.state import patched_config
 from pytest_regional.harness.precision import Precision, precision_of
 from pytest_regional.harness.tolerance import Tolerance
-
 from pytest_regional.harness.training.copying import copy_model
 from pytest_regional.harness.training.errors import BadTrainingError, TrainingParityError
 from pytest_regional.harness.training.evidence import (

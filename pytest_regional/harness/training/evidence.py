@@ -10,7 +10,6 @@ from typing import TypeAlias
 import torch
 
 from pytest_regional._text import plural, unknown_name
-
 from pytest_regional.harness.training.copying import REMEDY
 from pytest_regional.harness.training.errors import BadTrainingError, LostAnchorWarning
 from pytest_regional.harness.training.judging import NOTHING_TO_REFINE

@@ -19,7 +19,6 @@ from pytest_regional.harness.parity_report import describe_values
 from pytest_regional.harness.parity_state import LOW_PRECISION_TO_ANCHOR
 from pytest_regional.harness.precision import Precision
 from pytest_regional.harness.tolerance import EAGER_ERROR_FACTOR, Coarse, Errors, Tolerance, judge
-
 from pytest_regional.harness.training.report import Drift, StepReport, TrainingMismatch
 from pytest_regional.harness.training.trainer import TrainingStep
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import torch
 
 from pytest_regional.harness.tolerance import Tolerance
-
 from pytest_regional.harness.training.errors import BadTrainingError
 from pytest_regional.harness.training.judging import CoarseStep, judge_step, largest_error, noise_of
 from pytest_regional.harness.training.report import Drift, StepReport

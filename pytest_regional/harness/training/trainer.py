@@ -17,7 +17,6 @@ from pytest_regional.harness.parity_rounding import moved_input, rounded
 from pytest_regional.harness.parity_state import LOW_PRECISION_TO_ANCHOR
 from pytest_regional.harness.precision import Precision, rounding_to
 from pytest_regional.harness.seeding import seed_torch
-
 from pytest_regional.harness.training.errors import BadTrainingError
 
 Batch: TypeAlias = Any

@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
+from pytest_regional._redis import PAUSE_SECONDS, Patience, Server, ServerLink
 from pytest_regional._secrets import address_of, unescaped_in, without_secrets_of
-from pytest_regional._server_link import PAUSE_SECONDS, Patience, Server, ServerLink
 from pytest_regional._text import shown
 from pytest_regional._torch import remote_cache as private
 from pytest_regional.reference.caching.entries import KIND, require_key

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._json import dumps
+from pytest_regional._files import dumps
 from pytest_regional.report.document import BAD, OUTCOMES, RunReport
 from pytest_regional.report.facts import Facts
 from pytest_regional.report.page.boxes import MOST_NODES, boxes_of

@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from pytest_regional.annotation import region
+from pytest_regional._region import region
 from pytest_regional.reference.full_inductor import Roofline, Rooflines, compare_rooflines
 from pytest_regional.reference.pipeline import graph_pass
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from pytest_regional.annotation import region
+from pytest_regional._region import region
 from pytest_regional.reference import (
     RegionAnnotationError,
     cache_key,

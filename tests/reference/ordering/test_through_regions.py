@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pytest_regional._region import region
 from pytest_regional._torch import torch_version
-from pytest_regional.annotation import region
 from pytest_regional.harness.codegen import CodeAssertionError
 from tests.reference.ordering.compiled import harness, run_with
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_regional._files import TextFileError, text_of
 from pytest_regional._text import unknown_name
-from pytest_regional._text_files import TextFileError, text_of
 
 if TYPE_CHECKING:
     from pytest_regional.backends.project_file import ProjectFile

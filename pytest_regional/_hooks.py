@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_regional import gpus, hypothesis_support, scope_schedulers, worker_restarts
+from pytest_regional import _hypothesis, _xdist
 from pytest_regional._phases import limits_of, stderr_of
 from pytest_regional._poisoned import Poison, PoisonedProcessError, keep_tests_of_ended_workers, teardown_errors
+from pytest_regional._reporting import ATTRIBUTE
 from pytest_regional._stash import FUZZ, HARNESS, TARGET
 from pytest_regional.harness.kernel_store.files import KernelFiles
 from pytest_regional.report import fuzzing, junit, progress, terminal
@@ -23,13 +24,12 @@ from pytest_regional.report.collected import CollectedFacts
 from pytest_regional.report.files import write_report
 from pytest_regional.report.progress import RunningNote
 from pytest_regional.report.this_run import report_of
-from pytest_regional.reporting_errors import ATTRIBUTE
 
 if TYPE_CHECKING:
     from pytest_regional._endings import EndingHooks
+    from pytest_regional._session import RegionalSession
     from pytest_regional.harness.regional import Regional
     from pytest_regional.report.document import RunReport
-    from pytest_regional.session import RegionalSession
 
 
 class RunHooks:
@@ -127,7 +127,7 @@ class RunHooks:
         with (
             _located_skips(),
             skipping_unsupported(regional, _skip),
-            hypothesis_support.adapted(item, regional, self._session.settings.examples, limits_of(item).time),
+            _hypothesis.adapted(item, regional, self._session.settings.examples, limits_of(item).time),
         ):
             result = yield
         _check_fuzzed(item)
@@ -145,10 +145,10 @@ class RunHooks:
         """Have all xdist workers draw programs from one seed, and tell each which place is its own."""
         node.workerinput["regional_fuzz_seed"] = self._session.fuzz_seed
         with self._errors.kept(f"giving worker {node.gateway.id} a GPU of its own"):
-            place = self._places[node.gateway.id] = gpus.free_place(self._places.values())
-            if gpus.there_is_a_choice(os.environ):
+            place = self._places[node.gateway.id] = _xdist.free_place(self._places.values())
+            if _xdist.there_is_a_choice(os.environ):
                 # The worker's input reaches it after conftest files may have imported torch, too late for its GPU.
-                node.gateway.remote_exec(f"import os; os.environ[{gpus.PLACE_VARIABLE!r}] = '{place}'").waitclose(60)
+                node.gateway.remote_exec(f"import os; os.environ[{_xdist.PLACE_VARIABLE!r}] = '{place}'").waitclose(60)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
@@ -164,7 +164,7 @@ class RunHooks:
 
     def _replace_ended(self, node: Any, ended: dict[str, Any]) -> None:
         """Say why a worker ended on purpose, and do not count it as one that died."""
-        worker_restarts.allow_one_more(self._session.config)
+        _xdist.allow_one_more(self._session.config)
         config = self._session.config
         terminal = config.pluginmanager.getplugin("terminalreporter")
         if terminal is not None:
@@ -180,7 +180,7 @@ class RunHooks:
         """
         scheduler = yield
         if type(scheduler).__module__.startswith("xdist."):
-            scheduler = scope_schedulers.scheduler_for(config, log) or scheduler
+            scheduler = _xdist.scheduler_for(config, log) or scheduler
         if scheduler is not None:
             keep_tests_of_ended_workers(scheduler)
         return scheduler
@@ -189,7 +189,7 @@ class RunHooks:
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
         """Let pytest-xdist replace a worker that a test took along, however many there were."""
         with self._errors.kept(f"counting the worker that died in {crashitem}"):
-            worker_restarts.allow_one_more(sched.config)
+            _xdist.allow_one_more(sched.config)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

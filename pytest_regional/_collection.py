@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.unittest import TestCaseFunction
 
-from pytest_regional import marks, settings
+from pytest_regional import _config, _marks
+from pytest_regional._marks import COMPILE_MARK
 from pytest_regional._stash import CHOICE, PROBLEM
 from pytest_regional.fuzzing import SHARD_ARGUMENT, shards
-from pytest_regional.marker_help import COMPILE_MARK
 
 if TYPE_CHECKING:
-    from pytest_regional.session import RegionalSession
+    from pytest_regional._session import RegionalSession
 
 TARGET_ARGUMENTS = ("regional_backend", "regional_device")
 
@@ -23,8 +23,8 @@ TARGET_ARGUMENTS = ("regional_backend", "regional_device")
 def parametrize(metafunc: pytest.Metafunc, session: RegionalSession) -> None:
     """Run the test once per backend and device; a single choice leaves the test's id as it is."""
     try:
-        mark = marks.resolve_compile_mark(list(metafunc.definition.iter_markers(COMPILE_MARK)))
-    except marks.MarkError:
+        mark = _marks.resolve_compile_mark(list(metafunc.definition.iter_markers(COMPILE_MARK)))
+    except _marks.MarkError:
         return  # reported with the test's name when collection ends
     if mark is None:
         return
@@ -57,7 +57,7 @@ def _problem_of(item: pytest.Item, session: RegionalSession | None) -> str:
     """Return why ``item`` cannot be prepared, or an empty string; whatever is raised here would end the whole run."""
     try:
         _prepare_one(item, session)
-    except (marks.MarkError, LookupError, ValueError, ImportError, pytest.UsageError) as error:
+    except (_marks.MarkError, LookupError, ValueError, ImportError, pytest.UsageError) as error:
         return f"{item.nodeid}: {error}"
     except Exception:  # noqa: BLE001 - becomes a usage error with its traceback
         return f"{item.nodeid}: pytest-regional could not read the test's marks\n{traceback.format_exc()}"
@@ -99,8 +99,8 @@ def _once_per_target(item: pytest.Item, session: RegionalSession) -> list[pytest
     if not isinstance(item, TestCaseFunction) or item.get_closest_marker(COMPILE_MARK) is None:
         return [item]
     try:
-        mark = marks.compile_mark(item) or marks.CompileMark()
-    except marks.MarkError:
+        mark = _marks.compile_mark(item) or _marks.CompileMark()
+    except _marks.MarkError:
         return [item]
     axes = (mark.backend or session.settings.backends, mark.device or session.settings.devices)
     targets = list(itertools.product(*axes))
@@ -122,11 +122,11 @@ def _choose(item: pytest.Item, target: tuple[str, str]) -> pytest.Item:
 
 
 def _prepare_one(item: pytest.Item, session: RegionalSession | None) -> None:
-    mark = marks.compile_mark(item)
+    mark = _marks.compile_mark(item)
     if mark is None:
         return
-    failures = marks.known_failures(item)
+    failures = _marks.known_failures(item)
     if session is None:
-        item.add_marker(pytest.mark.skip(reason=settings.OFF_REASON))
+        item.add_marker(pytest.mark.skip(reason=_config.OFF_REASON))
         return
     session.prepare(item, mark, failures)

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from pytest_regional import processes
+from pytest_regional import _processes
 
 #: Names, to a new process and to all below it, the file that it writes its stacks to when it is asked.
 VARIABLE = "PYTEST_REGIONAL_STACKS"
@@ -97,12 +97,12 @@ def of_processes(numbers: Sequence[int]) -> str:
 
 
 def _stacks(number: int, until: float) -> str:
-    environment = processes.environment_of(number)
+    environment = _processes.environment_of(number)
     path = environment.get(VARIABLE)
-    if path is not None and Path(path).exists() and processes.catches(number, signal.SIGUSR1):
+    if path is not None and Path(path).exists() and _processes.catches(number, signal.SIGUSR1):
         text = _asked(number, Path(path), until)
         return f"Process {number} (most recent call first):\n{text}" if text else f"Process {number} does not answer\n"
-    if "PYTHONFAULTHANDLER" in environment and processes.catches(number, signal.SIGABRT):
+    if "PYTHONFAULTHANDLER" in environment and _processes.catches(number, signal.SIGABRT):
         return _ended_with_stacks(number, until)
     return ""
 
@@ -134,7 +134,7 @@ def _ended_with_stacks(number: int, until: float) -> str:
         hard = resource.prlimit(number, resource.RLIMIT_CORE)[1]
         resource.prlimit(number, resource.RLIMIT_CORE, (0, hard))
         os.kill(number, signal.SIGABRT)
-    while processes.runs(number) and time.monotonic() < until:
+    while _processes.runs(number) and time.monotonic() < until:
         time.sleep(0.05)
     return f"Process {number} writes its stacks to its standard error\n"
 

@@ -22,7 +22,7 @@ def _mark_meant(item: pytest.Item) -> str:
     """Name the mark of ``item`` that was most likely meant to be ours; pytest takes any mark for somebody's."""
     import difflib
 
-    from pytest_regional.marker_help import COMPILE_MARK
+    from pytest_regional._marks import COMPILE_MARK
 
     near = difflib.get_close_matches(COMPILE_MARK, [mark.name for mark in item.iter_markers()], n=1, cutoff=0.75)
     return f". The test has the mark {near[0]!r}: did you mean {COMPILE_MARK!r}?" if near else ""

@@ -14,20 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_regional import environment, marks
+from pytest_regional import _environment, _marks
+from pytest_regional._config import Settings
+from pytest_regional._known_failures import KnownFailures
+from pytest_regional._marks import KNOWN_FAILURE_MARK, CompileMark, KnownFailure
 from pytest_regional._phases import limits_of
+from pytest_regional._reporting import ATTRIBUTE, ReportingErrors
 from pytest_regional._stash import CHOICE, DRAWER, FUZZ, HARNESS, TARGET
 from pytest_regional._text import plural
 from pytest_regional.backends import registry
 from pytest_regional.backends.project_file import ProjectFile, ProjectFileError
 from pytest_regional.harness.device import DEVICES
-from pytest_regional.known_failures import KnownFailures
-from pytest_regional.marker_help import KNOWN_FAILURE_MARK
-from pytest_regional.marks import CompileMark, KnownFailure
 from pytest_regional.report import details, facts, junit
 from pytest_regional.report.plan import plan_of
-from pytest_regional.reporting_errors import ATTRIBUTE, ReportingErrors
-from pytest_regional.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_regional.backends.spec import BackendSpec
@@ -72,10 +71,10 @@ class RegionalSession:
     def hooks(self) -> Iterator[tuple[str, object]]:
         """Yield the plugin objects with the hooks of an active run, and their names."""
         from pytest_regional._endings import EndingHooks
+        from pytest_regional._hooks import RunHooks
         from pytest_regional._kept_folders import FolderHooks
         from pytest_regional._phases import PhaseHooks
-        from pytest_regional._plain_reports import PlainReportHooks
-        from pytest_regional.running import RunHooks
+        from pytest_regional._reporting import PlainReportHooks
 
         endings = EndingHooks(self)
         yield "regional-session", RunHooks(self, endings)
@@ -88,12 +87,12 @@ class RegionalSession:
     @property
     def process(self) -> str:
         """What tells this process from others of the run: the worker's name, or ``main``."""
-        return self.config.stash[environment.FOLDER].name
+        return self.config.stash[_environment.FOLDER].name
 
     @property
     def folder_of_notes(self) -> Path:
         """Where fuzz tests note what they judge, so that a crash does not take it along."""
-        return self.config.stash[environment.FOLDER].parent / "fuzzing"
+        return self.config.stash[_environment.FOLDER].parent / "fuzzing"
 
     def spec(self, name: str) -> BackendSpec:
         """Return the backend called ``name`` on the command line, loaded once."""
@@ -121,7 +120,7 @@ class RegionalSession:
         backends, devices = ", ".join(self.settings.backends), ", ".join(self.settings.devices)
         return [
             f"regional: backend {backends}; device {devices}; torch {torch}; seed {self.settings.seed}; "
-            f"caches fresh for every test in {self.config.stash[environment.FOLDER].parent}; "
+            f"caches fresh for every test in {self.config.stash[_environment.FOLDER].parent}; "
             f"compiled kernels {f'kept in {self.settings.kernel_store}' if self.settings.kernel_store else 'not kept'}",
             *self._fuzz_header(),
         ]
@@ -183,7 +182,7 @@ class RegionalSession:
         if name not in known and ":" not in name:
             from pytest_regional._text import unknown_name
 
-            raise marks.MarkError(f"{KNOWN_FAILURE_MARK}: {unknown_name('backend', name, known)}")
+            raise _marks.MarkError(f"{KNOWN_FAILURE_MARK}: {unknown_name('backend', name, known)}")
 
     # Running
 
@@ -263,7 +262,7 @@ class RegionalSession:
 
         digest = hashlib.sha256(item.nodeid.encode()).hexdigest()[:16]
         # Another one each time: what an earlier run compiled would be found, and nothing be compiled.
-        return self.config.stash[environment.FOLDER] / "tests" / f"{digest}-{self._setups[item.nodeid]}"
+        return self.config.stash[_environment.FOLDER] / "tests" / f"{digest}-{self._setups[item.nodeid]}"
 
     def attach_facts(self, item: pytest.Item, report: Any) -> None:
         """Put what is known of a marked test on its report, and what went wrong with that, on an xdist worker."""

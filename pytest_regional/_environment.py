@@ -6,17 +6,71 @@ run ends. The controller owns the run's folder and is the only one that deletes 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import stat
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pytest_regional import _dead_runs, gpus, options
+from pytest_regional import _config, _xdist
 from pytest_regional._private_folders import make_own_folder
 from pytest_regional._text import shown
+
+#: What the name of a run's folder begins with.
+PREFIX = "pytest-regional-"
+
+_LOCK = "lock"
+
+
+def hold(folder: Path) -> Callable[[], None]:
+    """Hold the lock of ``folder`` until what is returned is called; on Windows there is none.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    if sys.platform == "win32":
+        return lambda: None
+    import fcntl
+
+    # Locked under another name, since another run must not find the lock free.
+    beside = folder / f"{_LOCK}-{os.getpid()}"
+    number = os.open(beside, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    fcntl.flock(number, fcntl.LOCK_EX)
+    beside.rename(folder / _LOCK)
+    return lambda: os.close(number)
+
+
+def remove_folders() -> None:
+    """Remove the folders of this user's runs that are dead."""
+    if sys.platform == "win32":
+        return
+    with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
+        for entry in entries:
+            if entry.name.startswith(PREFIX):
+                with contextlib.suppress(OSError):  # another run removes it as well, or it is not to be had
+                    _remove_if_dead(Path(entry.path))
+
+
+def _remove_if_dead(folder: Path) -> None:
+    if sys.platform == "win32":
+        return
+    import fcntl
+
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        return
+    number = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder)
+    finally:
+        os.close(number)
+
 
 #: How xdist workers find the controller's folder; they inherit the environment.
 FOLDER_VARIABLE = "PYTEST_REGIONAL_FOLDER"
@@ -46,9 +100,9 @@ def prepare(config: pytest.Config) -> None:
 
 def _new_folder(config: pytest.Config) -> Path:
     _set_until_the_end(config, _temporary_folder(config))
-    _dead_runs.remove_folders()
+    remove_folders()
     root = _made()
-    let_go = _dead_runs.hold(root)
+    let_go = hold(root)
     config.add_cleanup(let_go)
     config.add_cleanup(lambda: _remove(root))
     return root
@@ -85,7 +139,7 @@ def _made() -> Path:
         pytest.UsageError: there is no place for it.
     """
     try:
-        return Path(tempfile.mkdtemp(prefix=_dead_runs.PREFIX)).absolute()
+        return Path(tempfile.mkdtemp(prefix=PREFIX)).absolute()
     except OSError as error:
         raise pytest.UsageError(
             f"no folder can be made for the caches of tests: {error.strerror}: set TMPDIR to a folder that can be "
@@ -120,12 +174,12 @@ def _values(named: Path, folder: Path) -> dict[str, str]:
 
 
 def _gpu(config: pytest.Config) -> dict[str, str]:
-    gpu = None if options.all_gpus_are_asked(config) else gpus.for_worker(os.environ)
-    return {} if gpu is None else {gpus.VARIABLE: gpu}
+    gpu = None if _config.all_gpus_are_asked(config) else _xdist.for_worker(os.environ)
+    return {} if gpu is None else {_xdist.VARIABLE: gpu}
 
 
 def _kernel_store(config: pytest.Config) -> dict[str, str]:
-    named = options.kernel_store_named(config)
+    named = _config.kernel_store_named(config)
     return {KERNEL_STORE_VARIABLE: named} if named else {}
 
 
