@@ -441,7 +441,7 @@ def _findings(config: pytest.Config) -> Path:
 
 def _reports(value: Any, config: pytest.Config) -> tuple[Path, ...]:
     """Check that the reports can be written, before hours are spent on them."""
-    from pytest_regional.report.files import wrong_name
+    from pytest_regional.report.this_run import wrong_name
 
     paths = tuple(config.rootpath / name.strip() for name in str(value or "").split(",") if name.strip())
     for path in paths:

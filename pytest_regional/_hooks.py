@@ -19,11 +19,9 @@ from pytest_regional._poisoned import Poison, PoisonedProcessError, keep_tests_o
 from pytest_regional._reporting import ATTRIBUTE
 from pytest_regional._stash import FUZZ, HARNESS, TARGET
 from pytest_regional.harness.kernel_store.files import KernelFiles
-from pytest_regional.report import fuzzing, junit, progress, terminal
-from pytest_regional.report.collected import CollectedFacts
-from pytest_regional.report.files import write_report
+from pytest_regional.report import junit, progress, terminal
 from pytest_regional.report.progress import RunningNote
-from pytest_regional.report.this_run import report_of
+from pytest_regional.report.this_run import CollectedFacts, report_of, write_report
 
 if TYPE_CHECKING:
     from pytest_regional._endings import EndingHooks
@@ -240,7 +238,7 @@ class RunHooks:
         with self._errors.kept("writing the table"):
             terminal.write(terminalreporter, facts, self._lost_workers)
         with self._errors.kept("writing the table of fuzzing"):
-            fuzzing.write(terminalreporter, facts, self._session.settings.findings, self._began)
+            terminal.write_fuzzing(terminalreporter, facts, self._session.settings.findings, self._began)
         for line in self._unwritten:
             terminalreporter.write_line(line, red=True)
         if self._errors:

@@ -26,7 +26,7 @@ from pytest_regional.backends import registry
 from pytest_regional.backends.project_file import ProjectFile, ProjectFileError
 from pytest_regional.harness.device import DEVICES
 from pytest_regional.report import details, facts, junit
-from pytest_regional.report.plan import plan_of
+from pytest_regional.report.facts import plan_of
 
 if TYPE_CHECKING:
     from pytest_regional.backends.spec import BackendSpec

@@ -104,9 +104,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
     """Let the facts of a marked test ride on its report."""
     report = yield
     if call.excinfo is not None and str(type(call.excinfo.value).__module__).startswith("pytest_regional."):
-        from pytest_regional.report import short_summary
+        from pytest_regional.report import terminal
 
-        short_summary.without_module(report, call.excinfo.value)
+        terminal.without_module(report, call.excinfo.value)
     if SESSION in item.config.stash:
         item.config.stash[SESSION].attach_facts(item, report)
     return report

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional._text import plural, printable
-from pytest_regional.command_line.finding_paths import add_paths, checked
+from pytest_regional.command_line.findings import add_paths, checked
 from pytest_regional.command_line.targets import UsageError
 
 _HELP = "judge findings again: FIXED, FAILED or ERROR for each"

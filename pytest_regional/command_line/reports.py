@@ -11,7 +11,7 @@ from pytest_regional._text import plural
 from pytest_regional.command_line.targets import UsageError
 from pytest_regional.report.comparison import compared
 from pytest_regional.report.document import ReportError, RunReport, merged
-from pytest_regional.report.files import write_report, wrong_name
+from pytest_regional.report.this_run import write_report, wrong_name
 
 _COMPARE = "say what changed from one run to the next: new failures, counters, slower compiles"
 _MERGE = "make one report of those of several machines or shards"

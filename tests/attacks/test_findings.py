@@ -25,7 +25,7 @@ from pytest_regional.fuzz.findings import FindingError, FindingsFolder, from_dat
 from pytest_regional.fuzz.judging_notes import notes_of_the_dead
 from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.fuzz.program import Program, Region, Step
-from pytest_regional.report.fuzzing import _shown
+from pytest_regional.report.terminal import _shown
 from pytest_regional.strategies import programs
 from tests.attacks.malformed import DOCUMENTS, PAYLOADS, RAN, ROOT, injections, mutants
 from tests.warm_process import run_script

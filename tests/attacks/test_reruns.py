@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from pytest_regional.report.collected import CollectedFacts
 from pytest_regional.report.facts import ATTRIBUTE
+from pytest_regional.report.this_run import CollectedFacts
 from tests.plugin.conftest import _torch_stays_imported, downstream, repository  # noqa: F401
 
 #: What pytest-rerunfailures, flaky and others do: another try after a failure, whose report is none of a failure.

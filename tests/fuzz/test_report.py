@@ -8,7 +8,7 @@ from pytest_regional.fuzz import files
 from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.judging_notes import note_for
 from pytest_regional.fuzz.program import Program, Step
-from pytest_regional.report import fuzzing
+from pytest_regional.report import terminal
 
 
 class Reporter:
@@ -48,7 +48,7 @@ def fact(shard, findings=(), **fuzz):
 
 def written(*facts, notes):
     reporter = Reporter()
-    fuzzing.write(reporter, facts, notes, since=0.0)
+    terminal.write_fuzzing(reporter, facts, notes, since=0.0)
     return reporter.lines
 
 
@@ -114,7 +114,7 @@ def test_what_died_in_an_earlier_run_is_told_where_somebody_fuzzes(tmp_path):
     note.write_text("{}")
     reporters = Reporter(), Reporter()
     for reporter, facts in zip(reporters, ([], [fact(0)]), strict=True):
-        fuzzing.write(reporter, facts, tmp_path, since=time.time() + 9)
+        terminal.write_fuzzing(reporter, facts, tmp_path, since=time.time() + 9)
 
     assert reporters[0].lines == []
     assert "version None" in reporters[1].lines[-1]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_regional.report.collected import CollectedFacts
 from pytest_regional.report.facts import ATTRIBUTE
+from pytest_regional.report.this_run import CollectedFacts
 
 
 def report(when, outcome="passed", *, test="test_it.py::test", facts=True):

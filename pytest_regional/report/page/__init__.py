@@ -10,8 +10,7 @@ from typing import Any
 from pytest_regional._files import dumps
 from pytest_regional.report.document import BAD, OUTCOMES, RunReport
 from pytest_regional.report.facts import Facts
-from pytest_regional.report.page.boxes import MOST_NODES, boxes_of
-from pytest_regional.report.page.layout import positions
+from pytest_regional.report.page.boxes import MOST_NODES, boxes_of, positions
 
 _FOLDER = Path(__file__).parent
 
