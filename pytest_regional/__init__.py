@@ -27,32 +27,32 @@ if TYPE_CHECKING:
         at_least,
         at_most,
     )
-    from pytest_regional.harness.endings import BackendLeakError, FallbackError, VacuousTestError
-    from pytest_regional.harness.observer import CompileForbiddenError
-    from pytest_regional.harness.parity import BadProgramError, ParityError, ParityReport
+    from pytest_regional.harness.observe.observer import CompileForbiddenError
+    from pytest_regional.harness.parity.compare import BadProgramError, ParityError, ParityReport
     from pytest_regional.harness.process import NewProcessError
     from pytest_regional.harness.record import CompileRecord
     from pytest_regional.harness.regional import Regional
+    from pytest_regional.harness.vacuity import BackendLeakError, FallbackError, VacuousTestError
 
 _HOMES = {
     "AnnotationError": "_region",
-    "BackendLeakError": "harness.endings",
+    "BackendLeakError": "harness.vacuity",
     "BackendSpec": "backends.spec",
-    "BadProgramError": "harness.parity",
+    "BadProgramError": "harness.parity.compare",
     "Capabilities": "backends.capabilities",
-    "CompileForbiddenError": "harness.observer",
+    "CompileForbiddenError": "harness.observe.observer",
     "CompileRecord": "harness.record",
     "CounterExpectationError": "harness.counters",
     "Counters": "harness.counters",
-    "FallbackError": "harness.endings",
+    "FallbackError": "harness.vacuity",
     "GraphCapabilities": "backends.adapters",
     "NewProcessError": "harness.process",
-    "ParityError": "harness.parity",
-    "ParityReport": "harness.parity",
+    "ParityError": "harness.parity.compare",
+    "ParityReport": "harness.parity.compare",
     "Regional": "harness.regional",
     "Support": "backends.capabilities",
     "UnknownCounterError": "harness.counters",
-    "VacuousTestError": "harness.endings",
+    "VacuousTestError": "harness.vacuity",
     "at_least": "harness.counters",
     "at_most": "harness.counters",
     "declared": "backends.capabilities",

@@ -333,7 +333,7 @@ def _backends(config: pytest.Config) -> tuple[str, ...]:
 
 
 def _device_names(config: pytest.Config) -> tuple[str, ...]:
-    from pytest_regional.harness.device import DeviceError, check_device_name
+    from pytest_regional.harness.devices.device import DeviceError, check_device_name
 
     names = _names(config, "regional_device", ("auto",))
     for name in names:
@@ -345,7 +345,7 @@ def _device_names(config: pytest.Config) -> tuple[str, ...]:
 
 
 def _devices(config: pytest.Config) -> tuple[str, ...]:
-    from pytest_regional.harness.device import DeviceError, usable_device
+    from pytest_regional.harness.devices.device import DeviceError, usable_device
 
     names = _device_names(config)
     for name in names:
@@ -381,7 +381,7 @@ def _memory(value: Any) -> int | None:
 
 def _kernel_store(value: Any) -> Path | None:
     """Return the store that the environment names: the option, if given, was put there before torch was imported."""
-    from pytest_regional.harness.kernel_store.places import VARIABLE, StoreError, chosen_folder
+    from pytest_regional.harness.kernel_store.files import VARIABLE, StoreError, chosen_folder
 
     try:
         return chosen_folder()

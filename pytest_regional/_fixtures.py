@@ -45,7 +45,7 @@ def regional(request: pytest.FixtureRequest) -> Regional:
 @pytest.fixture
 def pre_grad_pass() -> Callable[..., Any]:
     """Make pre-grad passes that count their runs in .calls; takes uuid= and transform=."""
-    from pytest_regional.harness.passes import counting_pass
+    from pytest_regional.harness.pre_grad_passes import counting_pass
 
     return counting_pass
 

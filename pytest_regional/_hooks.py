@@ -119,7 +119,7 @@ class RunHooks:
         regional = item.stash.get(HARNESS, None)
         if target is None or regional is None:
             return (yield)
-        from pytest_regional.harness.emulating import skipping_unsupported
+        from pytest_regional.harness.devices.emulated import skipping_unsupported
 
         __tracebackhide__ = True
         with (
@@ -281,7 +281,7 @@ def _check_fuzzed(item: pytest.Item) -> None:
 
 def _check_end(regional: Regional, *, vacuity: bool) -> None:
     """Fail a test whose body passed without proving anything; no frame of the test is at fault, so none is shown."""
-    from pytest_regional.harness.endings import BackendLeakError, FallbackError, VacuousTestError, check_backend_leaks
+    from pytest_regional.harness.vacuity import BackendLeakError, FallbackError, VacuousTestError, check_backend_leaks
 
     problem = ""
     try:

@@ -120,7 +120,7 @@ def _different(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _devices(value: Any) -> tuple[str, ...]:
-    from pytest_regional.harness.device import DeviceError, check_device_name
+    from pytest_regional.harness.devices.device import DeviceError, check_device_name
 
     devices = _different("device", value)
     for device in devices:
@@ -132,7 +132,7 @@ def _devices(value: Any) -> tuple[str, ...]:
 
 
 def _device_requirements(value: Any) -> tuple[str, ...]:
-    from pytest_regional.harness.device_requirements import DeviceRequirementError, parse_requirement
+    from pytest_regional.harness.devices.requirements import DeviceRequirementError, parse_requirement
 
     requirements = _strings("device_requires", value)
     for requirement in requirements:

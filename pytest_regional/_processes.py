@@ -15,7 +15,7 @@ import pytest
 #: Inductor's pool outlives the test that first needed it.
 _POOL = b"torch._inductor.compile_worker"
 
-#: The name of a process that watches over another one: see :mod:`pytest_regional.harness._guard`.
+#: The name of a process that watches over another one: see :mod:`pytest_regional.harness._child`.
 _GUARD = "regional-guard"
 
 

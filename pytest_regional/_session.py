@@ -24,7 +24,7 @@ from pytest_regional._stash import CHOICE, DRAWER, FUZZ, HARNESS, TARGET
 from pytest_regional._text import plural
 from pytest_regional.backends import registry
 from pytest_regional.backends.project_file import ProjectFile, ProjectFileError
-from pytest_regional.harness.device import DEVICES
+from pytest_regional.harness.devices.device import DEVICES
 from pytest_regional.report import details, facts, junit
 from pytest_regional.report.facts import plan_of
 
@@ -197,9 +197,8 @@ class RegionalSession:
 
     def ask_the_device(self, item: pytest.Item) -> None:
         """Add the skips that depend on the device: asked now that the test is about to run, never at import."""
-        from pytest_regional.harness.cuda_state import lost
-        from pytest_regional.harness.device import DeviceError, device_under_test
-        from pytest_regional.harness.on_device import device_limit, missing_on
+        from pytest_regional.harness.devices.device import DeviceError, device_under_test, lost
+        from pytest_regional.harness.devices.on_device import device_limit, missing_on
 
         target = item.stash[TARGET]
         try:

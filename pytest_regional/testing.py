@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional.emulation.compile_check.targets import DEFAULT_ARCHITECTURES
 from pytest_regional.harness.counters import Bound, Counters, at_least, at_most
+from pytest_regional.harness.devices.on_device import device_limit
 from pytest_regional.harness.distributed import fake_process_group as fake_pg
-from pytest_regional.harness.endings import check_backend_leaks
-from pytest_regional.harness.on_device import device_limit
 from pytest_regional.harness.options import CompileOptions
-from pytest_regional.harness.passes import counting_pass as pre_grad_pass
-from pytest_regional.harness.passes import replacing
+from pytest_regional.harness.pre_grad_passes import counting_pass as pre_grad_pass
+from pytest_regional.harness.pre_grad_passes import replacing
 from pytest_regional.harness.regional import DEFAULT_SEED, Regional, harness, running
+from pytest_regional.harness.vacuity import check_backend_leaks
 
 if TYPE_CHECKING:
     from pytest_regional.backends.spec import BackendSpec
+    from pytest_regional.harness.devices.on_device import KernelReport
     from pytest_regional.harness.graph_passes.result import PassRun
-    from pytest_regional.harness.kernel_check import KernelReport
-    from pytest_regional.harness.parity import ParityReport
+    from pytest_regional.harness.parity.compare import ParityReport
     from pytest_regional.harness.process import ProcessResult
     from pytest_regional.harness.record import CompileRecord
     from pytest_regional.harness.training import TrainingReport

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from pytest_regional._torch.guard_latency import guards_untimed
 from pytest_regional._torch.logs import structured_trace_off
 from pytest_regional.harness.kernel_store import kernels_kept
-from pytest_regional.harness.kernel_store.places import VARIABLE, chosen_folder
+from pytest_regional.harness.kernel_store.files import VARIABLE, chosen_folder
 from tests import warm_process
 from tests.redis_server import RunningRedis, free_port
 

@@ -12,7 +12,7 @@ import torch
 from pytest_regional.fuzz.arguments import LAYOUTS, TensorInput
 from pytest_regional.fuzz.building import check
 from pytest_regional.fuzz.program import Program, ProgramError
-from pytest_regional.harness.parity_inputs import fresh_inputs
+from pytest_regional.harness.parity.inputs import fresh_inputs
 
 #: Layouts whose tensors can stand in for each other as far as operators go; an expanded one cannot be written to.
 _FREE: tuple[Any, ...] = tuple(layout for layout in LAYOUTS if layout not in ("expanded", "channels_last"))

@@ -228,7 +228,7 @@ def counters_of(regional: Regional, key: Key, lane: str) -> dict[str, int]:
 
 def passes_of(key: Key) -> list[Any]:
     """Return the passes that ``key`` names, which count their runs."""
-    from pytest_regional.harness.passes import counting_pass
+    from pytest_regional.harness.pre_grad_passes import counting_pass
 
     return [counting_pass(uuid=uuid) for uuid in key.passes]
 

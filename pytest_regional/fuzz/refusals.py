@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_regional._text import plural
 
 if TYPE_CHECKING:
-    from pytest_regional.harness.parity_report import BadProgramError
+    from pytest_regional.harness.parity.report import BadProgramError
 
 #: Of the programs of a campaign, the share that eager may refuse.
 REFUSED_AT_MOST = 0.02

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
+import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+
+from pytest_regional._region import AnnotationError
 from pytest_regional._torch.backends import invalid_backend_error, registered_backend
 from pytest_regional._torch.compiled_callables import to_compile
+from pytest_regional._torch.dynamo_errors import annotation_mistake_in
+from pytest_regional._torch.pytree import flatten_with_path
+from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
-from pytest_regional.harness import annotated
-from pytest_regional.harness.observer import Observer
+from pytest_regional.harness.observe import annotations
+from pytest_regional.harness.observe.attribution import Ownership
+from pytest_regional.harness.observe.observer import Observer
 from pytest_regional.harness.options import CompileOptions
-from pytest_regional.harness.whose import Ownership
+from pytest_regional.harness.parity.execution import cotangents_for
 
 
 class CompilesWithBackend:
@@ -69,7 +78,7 @@ class CompilesWithBackend:
 
         def backend_under_test(gm: Any, example_inputs: Any) -> Any:
             for region in eager_regions:
-                annotated.strip_region(gm, region)
+                annotations.strip_region(gm, region)
             with options.scope(taken), self._compiling_with(options):
                 self.observer.note_passes()
                 return inner(gm, example_inputs, **keywords)
@@ -99,3 +108,142 @@ class CompilesWithBackend:
     def _capture_scope(self) -> Callable[[], contextlib.AbstractContextManager[None]]:
         options: CompileOptions | None = getattr(self._current, "options", None)
         return functools.partial(options.scope, self.spec.compile_options) if options else contextlib.nullcontext
+
+
+class NoGraphPassError(LookupError):
+    """The backend under test does not say how it compiles a graph that was captured ahead of time."""
+
+
+class FullGraph:
+    """Capture, partition and compile, with the backend under test at the end of the list of passes.
+
+    All names of ``pytest_regional.reference.pipeline`` are attributes: ``capture``, ``partition``, ``PassPipeline``,
+    ``load`` and so on; ``passes`` is ``pytest_regional.reference.passes``.
+
+    Attributes:
+        terminal: the pass that compiles a graph, made anew at each look.
+    """
+
+    def __init__(self, spec: BackendSpec) -> None:
+        self._spec = spec
+        self._pipeline, self.passes = registry.full_graph_modules()
+
+    @property
+    def terminal(self) -> Any:
+        """The backend's pass, named after the backend unless it has a name."""
+        if self._spec.graph_pass is None:
+            raise NoGraphPassError(_missing(self._spec))
+        made = self._spec.graph_pass()
+        if getattr(made, "terminal", False):
+            return made
+        return self._pipeline.graph_pass(name=self._spec.name, terminal=True)(made)
+
+    def compile(
+        self,
+        model: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        passes: Iterable[Any] = (),
+        **options: Any,
+    ) -> Any:
+        """As ``pipeline.compile``, with the backend's pass behind ``passes``."""
+        return self._pipeline.compile(model, args, kwargs, passes=[*passes, self.terminal], **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pipeline, name)
+
+
+def full_graph_of(spec: BackendSpec) -> FullGraph:
+    """Return the pipeline for a backend.
+
+    Raises:
+        NoGraphPassError: it compiles for Dynamo alone.
+    """
+    if spec.graph_pass is None:
+        raise NoGraphPassError(_missing(spec))
+    return FullGraph(spec)
+
+
+def _missing(spec: BackendSpec) -> str:
+    return (
+        f"backend {spec.name!r} compiles what Dynamo hands it and nothing else: its BackendSpec gives no graph_pass. "
+        f"Give one, or mark the test regional_compile(requires=('full_graph',)), which skips it there."
+    )
+
+
+def refuse_keywords(function: str, unknown: Mapping[str, Any]) -> None:
+    """Raise a TypeError that says how to give the keyword arguments ``unknown`` to the program, if there are any."""
+    if not unknown:
+        return
+    names = ", ".join(f"{name}=" for name in unknown)
+    near = difflib.get_close_matches(next(iter(unknown)), _keywords_of(function), n=1)
+    meant = f" Did you mean {near[0]}=?" if near else ""
+    shown = ", ".join(f'"{name}": ...' for name in unknown)
+    raise TypeError(
+        f"{function} has no keyword {names}.{meant} Keyword arguments of the program are given as a mapping: pass "
+        f"kwargs={{{shown}}}"
+    )
+
+
+def refuse_no_program(function: str, program: object) -> None:
+    """Raise a TypeError where ``program`` is what a program returned, or nothing that can be called."""
+    if callable(program):
+        return
+    given = "a tensor" if isinstance(program, torch.Tensor) else f"of type {type(program).__name__}"
+    raise TypeError(
+        f"regional.{function} needs a function or module, and this is {given}. Give the program and its arguments, "
+        f"not what it returns: {function}(program, x), not {function}(program(x))"
+    )
+
+
+def _keywords_of(function: str) -> list[str]:
+    from pytest_regional.harness.graph_passes.compiled import run_pass
+    from pytest_regional.harness.regional import Regional
+
+    called = run_pass if function == "run_pass" else getattr(Regional, function)
+    return [p.name for p in inspect.signature(called).parameters.values() if p.kind is p.KEYWORD_ONLY]
+
+
+def raise_annotation_error(error: BaseException | None) -> None:
+    """Raise the :class:`AnnotationError` that ``error`` is, or that compilers wrapped into it, without their frames.
+
+    So is one that Dynamo met while it traced the program, and what it says of a number in an annotation.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, AnnotationError):
+            raise error.with_traceback(None) from None
+        mistake = annotation_mistake_in(error)
+        if mistake is not None:
+            raise AnnotationError(mistake) from None
+        seen.add(id(error))
+        error = getattr(error, "inner_exception", None) or error.__cause__
+
+
+@contextlib.contextmanager
+def annotation_errors_alone() -> Iterator[None]:
+    """Let an :class:`AnnotationError` leave the body as itself, however deep in a compile it arose."""
+    try:
+        yield
+    except Exception as error:
+        raise_annotation_error(error)
+        raise
+
+
+def backpropagate(output: Any, backward: Any, *, seed: int) -> None:
+    """Backpropagate from ``output`` as ``backward`` says (see :meth:`Regional.run`); gradients land in ``.grad``.
+
+    Raises:
+        CotangentError: cotangents that do not fit the outputs.
+    """
+    import torch
+
+    if backward is False or not torch.is_grad_enabled():
+        return
+    leaves = [leaf for _, leaf in flatten_with_path(output)[0]]
+    differentiable = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    if callable(backward):
+        torch.autograd.backward([backward(output)])
+    elif differentiable:
+        torch.autograd.backward(differentiable, cotangents_for(differentiable, backward, seed))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
+import torch
 
 
 class InputFactories:
@@ -66,3 +67,15 @@ class InputFactories:
 
         result: torch.Tensor = getattr(torch, name)(*arguments, **{"device": self.device, **options})
         return result
+
+
+def seed_torch(seed: int) -> None:
+    """Seed the default generators of the CPU and of all devices, as ``torch.manual_seed`` does.
+
+    Where no accelerator is available, ``torch.manual_seed`` (2.11 to 2.15) notes for CUDA, XPU and MTIA that they are
+    to be seeded once they are used, each note with the stack as text: a millisecond, for devices that never come.
+    """
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)

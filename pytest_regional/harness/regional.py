@@ -17,23 +17,27 @@ from pytest_regional._torch.state import import_compilers
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness import isolation
-from pytest_regional.harness.call_errors import annotation_errors_alone, refuse_keywords, refuse_no_program
-from pytest_regional.harness.compiling import CompilesWithBackend
+from pytest_regional.harness.compiling import (
+    CompilesWithBackend,
+    annotation_errors_alone,
+    refuse_keywords,
+    refuse_no_program,
+)
 from pytest_regional.harness.counters import Bound, Counters, bounds_of, check_expectation
-from pytest_regional.harness.device import device_under_test
-from pytest_regional.harness.emulating import check_emulation, emulating
-from pytest_regional.harness.endings import check_fallbacks, check_not_vacuous, compiled_something, warn_of_misspelt
+from pytest_regional.harness.devices.device import device_under_test
+from pytest_regional.harness.devices.emulated import check_emulation, emulating
+from pytest_regional.harness.devices.on_device import OnDevice
 from pytest_regional.harness.inputs import InputFactories
 from pytest_regional.harness.kernel_store import kernels_kept
-from pytest_regional.harness.on_device import OnDevice
 from pytest_regional.harness.options import CompileOptions
 from pytest_regional.harness.process import ProcessResult, call_in_new_process, job_for
 from pytest_regional.harness.record import CompileRecord
+from pytest_regional.harness.vacuity import check_fallbacks, check_not_vacuous, compiled_something, warn_of_misspelt
 
 if TYPE_CHECKING:
-    from pytest_regional.harness.full_graph import FullGraph
+    from pytest_regional.harness.compiling import FullGraph
     from pytest_regional.harness.graph_passes.result import PassRun
-    from pytest_regional.harness.parity import ParityReport
+    from pytest_regional.harness.parity.compare import ParityReport
     from pytest_regional.harness.training import TrainingReport
 
 DEFAULT_SEED = 20251006
@@ -142,7 +146,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         self, compiled: Any, *inputs: Any, backward: Any = None, kwargs: Mapping[str, Any] | None = None, **unknown: Any
     ) -> CompileRecord:
         """As :meth:`run`, for something compiled already."""
-        from pytest_regional.harness.backward import backpropagate
+        from pytest_regional.harness.compiling import backpropagate
 
         refuse_keywords("observe", unknown)
         refuse_no_program("observe", compiled)
@@ -187,8 +191,8 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
             AnnotationError: the backend does not understand an annotation of the program.
             TypeError: a keyword that ``assert_parity`` does not have.
         """
-        from pytest_regional.harness.check import GivenParity, ParityCheck
-        from pytest_regional.harness.parity_report import ParityError
+        from pytest_regional.harness.parity.check import GivenParity, ParityCheck
+        from pytest_regional.harness.parity.report import ParityError
 
         __tracebackhide__ = True
         refuse_keywords("assert_parity", unknown)
@@ -220,7 +224,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         Raises:
             NoGraphPassError: the backend compiles for Dynamo alone.
         """
-        from pytest_regional.harness.full_graph import full_graph_of
+        from pytest_regional.harness.compiling import full_graph_of
 
         return full_graph_of(self.spec)
 
@@ -230,7 +234,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         Keywords are ``stage`` ("pre_grad", "joint", "post_grad", "graph"), ``backward`` and ``kwargs`` as :meth:`run`,
         and ``dynamic``, ``fullgraph`` and ``inductor_configs`` as :meth:`compile`.
         """
-        from pytest_regional.harness.graph_passes.running import run_pass
+        from pytest_regional.harness.graph_passes.compiled import run_pass
 
         return run_pass(self, passes, fn_or_graph, inputs, **options)
 

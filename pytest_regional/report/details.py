@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_regional.harness.counters import Event
-    from pytest_regional.harness.drawing import DrawnGraph, GraphDrawer
-    from pytest_regional.harness.parity_report import ParityReport
+    from pytest_regional.harness.observe.graph_drawing import DrawnGraph, GraphDrawer
+    from pytest_regional.harness.parity.report import ParityReport
+    from pytest_regional.harness.parity.tolerance import Errors
     from pytest_regional.harness.record import GeneratedSource
     from pytest_regional.harness.regional import Regional
-    from pytest_regional.harness.tolerance import Errors
     from pytest_regional.harness.training.report import TrainingReport
 
 #: Of one test. A fuzz test compiles thousands of graphs.
@@ -25,7 +25,7 @@ TRAINING_ERRORS = 5
 
 def new_drawer() -> GraphDrawer:
     """Return what keeps the graphs of a test that a report shows."""
-    from pytest_regional.harness.drawing import GraphDrawer
+    from pytest_regional.harness.observe.graph_drawing import GraphDrawer
 
     return GraphDrawer(GRAPHS)
 
@@ -90,8 +90,7 @@ def _code(source: GeneratedSource) -> dict[str, Any]:
 
 
 def _code_events(source: GeneratedSource) -> Iterator[dict[str, Any]]:
-    from pytest_regional.harness.codegen.errors import UnreadableCodeError
-    from pytest_regional.harness.codegen.table import ops_shown
+    from pytest_regional.harness.codegen.events import UnreadableCodeError, ops_shown
 
     try:
         events = source.events

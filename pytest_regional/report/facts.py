@@ -124,7 +124,7 @@ def _causes(events: Iterable[Event]) -> dict[str, dict[str, int]]:
 
 def _device_name(name: str) -> str:
     """Return what ``auto`` means here, for a test that never got as far as a device."""
-    from pytest_regional.harness.device import DeviceError, device_under_test
+    from pytest_regional.harness.devices.device import DeviceError, device_under_test
 
     try:
         return device_under_test(name).name

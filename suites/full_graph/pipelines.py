@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_regional.backends import registry
-from pytest_regional.harness.full_graph import FullGraph, full_graph_of
+from pytest_regional.harness.compiling import FullGraph, full_graph_of
 
 
 def ending_with(backend: str) -> FullGraph:

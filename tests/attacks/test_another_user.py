@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from pytest_regional.harness.kernel_store import kernels_kept
-from pytest_regional.harness.kernel_store.files import KernelFiles
-from pytest_regional.harness.kernel_store.places import StoreError, prepared
+from pytest_regional.harness.kernel_store.files import KernelFiles, StoreError, prepared
 from pytest_regional.reference.caching.errors import UnsafeFolderError
 from pytest_regional.reference.caching.files import read_artifact, write_artifact
 

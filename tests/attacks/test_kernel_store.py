@@ -15,8 +15,7 @@ import sys
 import pytest
 
 from pytest_regional.harness.kernel_store import kernels_kept
-from pytest_regional.harness.kernel_store.files import KernelFiles
-from pytest_regional.harness.kernel_store.places import VARIABLE, prepared
+from pytest_regional.harness.kernel_store.files import VARIABLE, KernelFiles, prepared
 
 KEY, OTHER = (hashlib.sha256(name).hexdigest() for name in (b"one", b"other"))
 RIGHT, WRONG = b"what the compiler made", b"what somebody else made"
@@ -329,17 +328,17 @@ def test_a_launcher_of_a_wrapped_c_compiler_is_made_each_time(tmp_path, monkeypa
 
 
 def test_that_one_self_test_passed_is_not_believed_of_another(tmp_path, monkeypatch):
-    from pytest_regional.harness import emulation_works
+    from pytest_regional.harness.devices import emulated
 
     monkeypatch.setenv(VARIABLE, str(tmp_path / "store"))
-    emulation_works.remember("h200")
+    emulated.remember("h200")
     (path,) = (tmp_path / "store").glob("??/*")
-    key = emulation_works._key("a100")
+    key = emulated._key("a100")
     other = tmp_path / "store" / key[:2] / key[2:]
     other.parent.mkdir(exist_ok=True)
     shutil.copy(path, other)
-    assert emulation_works.is_known("h200")
-    assert not emulation_works.is_known("a100")
+    assert emulated.is_known("h200")
+    assert not emulated.is_known("a100")
 
 
 def test_a_header_is_translated_whole_or_not_at_all(tmp_path):

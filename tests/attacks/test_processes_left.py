@@ -164,7 +164,7 @@ def test_the_guard_of_a_process_goes_with_it_and_is_nobodys_child():
     code = """
 import os, sys
 from pytest_regional import processes
-from pytest_regional.harness._guard import ends_with
+from pytest_regional.harness._child import ends_with
 
 with ends_with(os.getppid()):
     guard, = processes.children(os.getpid())
@@ -182,7 +182,7 @@ def test_a_process_whose_asker_is_gone_already_ends():
     gone.wait()
     code = f"""
 import time
-from pytest_regional.harness._guard import ends_with
+from pytest_regional.harness._child import ends_with
 
 with ends_with({gone.pid}):
     time.sleep(60)

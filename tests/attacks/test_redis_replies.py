@@ -19,7 +19,7 @@ import torch
 from pytest_regional import _shared_examples, region
 from pytest_regional._hypothesis import ExamplesError, check_place
 from pytest_regional._shared_examples import SharedExamples
-from pytest_regional.harness.left_running import left_running, threads
+from pytest_regional.harness.isolation.left_behind import left_running, threads
 from pytest_regional.reference.caching import envelope, errors, remote
 from pytest_regional.reference.caching.errors import CacheWarning
 from pytest_regional.reference.caching.local import LocalStore

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.harness.kernel_store.files import KernelFiles
-from pytest_regional.harness.kernel_store.places import prepared
+from pytest_regional.harness.kernel_store.files import KernelFiles, prepared
 
 from .another_user import ATTACKER, as_attacker, common_folder, copy, needs_root
 

@@ -21,8 +21,8 @@ from unittest import mock
 import torch
 
 from pytest_regional._torch import generated_code
-from pytest_regional.harness import observer
 from pytest_regional.harness.codegen import events_of
+from pytest_regional.harness.observe import observer
 from pytest_regional.harness.record import GeneratedCode
 from pytest_regional.testing import regional
 

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from pytest_regional.harness.parity_noise import Noise, judged
-from pytest_regional.harness.parity_rounding import Rounded, moved_input
-from pytest_regional.harness.tolerance import Tolerance, judge
+from pytest_regional.harness.parity.noise import Noise, judged
+from pytest_regional.harness.parity.rounding import Rounded, moved_input
+from pytest_regional.harness.parity.tolerance import Tolerance, judge
 
 UNARY = [torch.sin, torch.tanh, torch.nn.functional.silu, torch.sigmoid, lambda x: torch.softmax(x, -1), torch.exp]
 UNARY += [lambda x: x - x.mean(-1, keepdim=True), lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from fenced import ROOT, Block, DocsError
 
-from pytest_regional.harness.emulating import SELF_TESTED
+from pytest_regional.harness.devices.emulated import SELF_TESTED
 from tests import warm_process
 
 TOOLS = ("pytest", "pytest_regional", "make", "pip", "python")

@@ -11,8 +11,8 @@ from fenced import PAGES, Block, all_blocks, blocks_of, name_of
 
 from pytest_regional._config import OPTIONS
 from pytest_regional.backends.project_file import ProjectFile, tomllib
-from pytest_regional.harness.device import device_under_test
-from pytest_regional.harness.emulating import check_emulation
+from pytest_regional.harness.devices.device import device_under_test
+from pytest_regional.harness.devices.emulated import check_emulation
 
 BLOCKS = all_blocks()
 

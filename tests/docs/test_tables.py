@@ -17,8 +17,8 @@ from pytest_regional.backends import registry
 from pytest_regional.backends.capabilities import Capabilities, torch_matches
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.counters import COUNTERS
+from pytest_regional.harness.parity.tolerance import LEVELS
 from pytest_regional.harness.record import CompileRecord, GraphRecord, RegionRecord
-from pytest_regional.harness.tolerance import LEVELS
 
 
 def first_column(page, heading):

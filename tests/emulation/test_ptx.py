@@ -9,15 +9,15 @@ from pytest_regional.emulation.compile_check import check as compile_check
 from pytest_regional.emulation.compile_check.check import compile_kernels
 from pytest_regional.harness.codegen import UnreadableCodeError
 from pytest_regional.harness.counters import Counters
-from pytest_regional.harness.kernel_check import (
+from pytest_regional.harness.devices.on_device import (
     KernelCompileError,
     KernelReport,
     KernelResourceError,
     NoTritonKernelError,
+    OnDevice,
     assert_kernels_compile,
     kernels_of,
 )
-from pytest_regional.harness.on_device import OnDevice
 from pytest_regional.harness.record import CompileRecord, GeneratedCode, GeneratedSource
 from tests.harness.codegen.wrapper_files import captured
 

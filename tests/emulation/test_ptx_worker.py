@@ -13,7 +13,7 @@ from pytest_regional.emulation.compile_check import check as compile_check
 from pytest_regional.emulation.compile_check._child import amd_resources, nvidia_resources
 from pytest_regional.emulation.compile_check.check import compile_kernels
 from pytest_regional.emulation.compile_check.worker import Worker
-from pytest_regional.harness.kernel_check import KernelCompileError, assert_kernels_compile
+from pytest_regional.harness.devices.on_device import KernelCompileError, assert_kernels_compile
 from pytest_regional.harness.record import GeneratedCode, GeneratedSource
 
 FAKE = Path(__file__).with_name("fake_compiler.py")

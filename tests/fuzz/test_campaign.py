@@ -11,7 +11,7 @@ from pytest_regional.fuzz.campaign import JUDGED_ALL_THE_SAME, MET_OFTEN, Campai
 from pytest_regional.fuzz.oracles import LawBrokenError
 from pytest_regional.fuzz.program import Program, Region, Step
 from pytest_regional.fuzz.refusals import too_many
-from pytest_regional.harness.parity import BadProgramError
+from pytest_regional.harness.parity.compare import BadProgramError
 
 
 def chain(*operators, region=None):

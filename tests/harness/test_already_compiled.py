@@ -10,7 +10,7 @@ import torch
 
 from pytest_regional import BackendSpec, ParityError, VacuousTestError
 from pytest_regional._torch import symbol
-from pytest_regional.harness.passes import replacing
+from pytest_regional.harness.pre_grad_passes import replacing
 from pytest_regional.harness.training import TrainingParityError
 from pytest_regional.testing import regional
 

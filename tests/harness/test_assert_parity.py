@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pytest_regional import BackendSpec, BadProgramError, ParityError
-from pytest_regional.harness.check import VacuousParityError
-from pytest_regional.harness.spies import CompileSpy
+from pytest_regional.harness.observe.listeners import CompileSpy
+from pytest_regional.harness.parity.check import VacuousParityError
 from pytest_regional.testing import regional
 
 from .programs import in_region, pair, product, two_products
@@ -31,7 +31,7 @@ class Corrupted:
             return regional_inductor_backend()(gm, example_inputs)
 
     def _compile(self, original, gm, *arguments, **options):
-        from pytest_regional.harness.annotated import regions_in
+        from pytest_regional.harness.observe.annotations import regions_in
 
         artifact = original(gm, *arguments, **options)
         if any(name in self.names for name, _ in regions_in(gm)):

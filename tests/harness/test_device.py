@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
-from pytest_regional.harness import device
-from pytest_regional.harness.device import DeviceError, check_device_name, device_under_test, usable_device
+from pytest_regional.harness.devices import device
+from pytest_regional.harness.devices.device import DeviceError, check_device_name, device_under_test, usable_device
 
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
 
@@ -52,7 +52,9 @@ def test_a_misspelt_name_is_refused_with_the_nearest(name, near):
 
 
 def test_names_are_checked_without_torch():
-    check = "import sys; from pytest_regional.harness.device import check_device_name as c; c('cuda-emulated:a100')"
+    check = (
+        "import sys; from pytest_regional.harness.devices.device import check_device_name as c; c('cuda-emulated:a100')"
+    )
     subprocess.run([sys.executable, "-c", f"{check}; assert 'torch' not in sys.modules"], check=True)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional.harness import cuda_state
-from pytest_regional.harness.cuda_state import LostGpuError, gpu_isolated, lost
+from pytest_regional.harness.devices import device
+from pytest_regional.harness.devices.device import LostGpuError, gpu_isolated, lost
 
 
 class Gpu:
@@ -46,7 +46,7 @@ def gpu(monkeypatch):
     }
     for name, function in functions.items():
         monkeypatch.setattr(torch.cuda, name, function)
-    monkeypatch.setattr(cuda_state, "_loss", cuda_state._Loss())
+    monkeypatch.setattr(device, "_loss", device._Loss())
     return gpu
 
 

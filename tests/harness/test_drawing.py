@@ -7,7 +7,7 @@ from torch.utils._ordered_set import OrderedSet
 
 from pytest_regional import region
 from pytest_regional._torch.ordering import preserve_node_ordering
-from pytest_regional.harness.drawing import GraphDrawer
+from pytest_regional.harness.observe.graph_drawing import GraphDrawer
 from pytest_regional.testing import regional
 
 

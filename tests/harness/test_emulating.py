@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pytest_regional.emulation import EmulationError
-from pytest_regional.harness import emulating
-from pytest_regional.harness.emulating import causes
-from pytest_regional.harness.kernel_store.places import OFF, VARIABLE
+from pytest_regional.harness.devices import emulated
+from pytest_regional.harness.devices.emulated import causes
+from pytest_regional.harness.kernel_store.files import OFF, VARIABLE
 from pytest_regional.testing import regional
 
 
@@ -20,10 +20,10 @@ def self_tests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list
     tested: list[str] = []
     monkeypatch.setenv(VARIABLE, str(tmp_path / "store"))
     monkeypatch.setattr("pytest_regional.emulation.selftest.run_self_test", tested.append)
-    monkeypatch.delenv(emulating.SELF_TESTED, raising=False)
-    emulating._problem_of_self_test.cache_clear()
+    monkeypatch.delenv(emulated.SELF_TESTED, raising=False)
+    emulated._problem_of_self_test.cache_clear()
     yield tested
-    emulating._problem_of_self_test.cache_clear()
+    emulated._problem_of_self_test.cache_clear()
 
 
 def use(device: str) -> None:
@@ -39,7 +39,7 @@ def test_the_self_test_runs_once_for_each_gpu(self_tests: list[str]) -> None:
 
 def test_processes_that_tests_start_do_not_run_it_again(self_tests: list[str]) -> None:
     use("cuda-emulated")
-    emulating._problem_of_self_test.cache_clear()  # as in a process that inherits the environment
+    emulated._problem_of_self_test.cache_clear()  # as in a process that inherits the environment
     use("cuda-emulated")
     assert self_tests == ["h200"]
 
@@ -49,8 +49,8 @@ def new_process(self_tests: list[str], monkeypatch: pytest.MonkeyPatch) -> Calla
     """What makes this process know no more of self-tests than one that the user starts."""
 
     def forget() -> None:
-        monkeypatch.delenv(emulating.SELF_TESTED, raising=False)
-        emulating._problem_of_self_test.cache_clear()
+        monkeypatch.delenv(emulated.SELF_TESTED, raising=False)
+        emulated._problem_of_self_test.cache_clear()
 
     return forget
 

@@ -106,8 +106,8 @@ def test_inputs_of_the_first_call_that_the_second_writes_to_are_named():
 
 def test_memory_that_can_no_longer_be_read():
     """PyTorch's CUDA graphs raise where an output is read that a later run has overwritten."""
-    from pytest_regional.harness.execution import execute
-    from pytest_regional.harness.parity_kept import KeptResults
+    from pytest_regional.harness.parity.check import KeptResults
+    from pytest_regional.harness.parity.execution import execute
 
     class Gone:
         def detach(self):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_regional import VacuousTestError, testing
-from pytest_regional.harness.kernel_check import NoTritonKernelError
+from pytest_regional.harness.devices.on_device import NoTritonKernelError
 
 from .programs import pair, product
 

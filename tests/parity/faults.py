@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_regional.harness.execution import execute
-from pytest_regional.harness.parity import ParityReport, compare
+from pytest_regional.harness.parity.compare import ParityReport, compare
+from pytest_regional.harness.parity.execution import execute
 
 
 def parity_of(eager, candidate, *inputs, state_of=None, backward=None, **options) -> ParityReport:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint
 
-from pytest_regional.harness.execution import CotangentError, execute, fresh_inputs, to_float64
-from pytest_regional.harness.parity_inputs import copy_inputs
+from pytest_regional.harness.parity.execution import CotangentError, execute, fresh_inputs, to_float64
+from pytest_regional.harness.parity.inputs import copy_inputs
 
 
 class Counting(torch.nn.Module):

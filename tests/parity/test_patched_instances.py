@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_regional.harness.execution import execute, find_state
+from pytest_regional.harness.parity.execution import execute, find_state
 
 SIZE = 8
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from pytest_regional.harness.parity_state import raw_bytes, same_bytes
+from pytest_regional.harness.parity.state import raw_bytes, same_bytes
 
 
 def test_one_element_with_a_stride():

@@ -10,11 +10,11 @@ import torch
 from faults import kinds
 from torch.utils.checkpoint import checkpoint
 
-from pytest_regional.harness.execution import execute
-from pytest_regional.harness.parity import compare
-from pytest_regional.harness.parity_noise import MORE_RUNS, RUNS, Noise, judged
-from pytest_regional.harness.parity_rounding import moved
-from pytest_regional.harness.tolerance import Rounding, Tolerance, judge
+from pytest_regional.harness.parity.compare import compare
+from pytest_regional.harness.parity.execution import execute
+from pytest_regional.harness.parity.noise import MORE_RUNS, RUNS, Noise, judged
+from pytest_regional.harness.parity.rounding import moved
+from pytest_regional.harness.parity.tolerance import Rounding, Tolerance, judge
 
 SEEDS = range(12)
 

@@ -6,15 +6,15 @@ import pytest
 import torch
 from faults import parity_of
 
-from pytest_regional.harness.execution import execute
-from pytest_regional.harness.parity import (
+from pytest_regional.harness.parity.compare import (
     BadProgramError,
     ParityError,
     SelfComparisonError,
     check_program,
     compare,
 )
-from pytest_regional.harness.tolerance import DEFAULT_TOLERANCES, Tolerance, judge, ulp
+from pytest_regional.harness.parity.execution import execute
+from pytest_regional.harness.parity.tolerance import DEFAULT_TOLERANCES, Tolerance, judge, ulp
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -155,7 +155,7 @@ ENDINGS = """
 
 
 def test_lines_of_failed_tests_begin_with_what_happened(downstream, monkeypatch):
-    """Of 80 columns the path of a module, ``pytest_regional.harness.parity_report``, leaves nothing for the message."""
+    """Of 80 columns the path of a module, ``pytest_regional.harness.parity.report``, leaves nothing for the message."""
     monkeypatch.setenv("COLUMNS", "80")
     result = downstream(ENDINGS, "--regional-backend=torch", "--regional-device=cpu", "-rf")
 

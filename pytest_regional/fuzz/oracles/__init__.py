@@ -12,6 +12,6 @@ from __future__ import annotations
 from pytest_regional.fuzz.oracles.errors import LawBrokenError
 from pytest_regional.fuzz.oracles.judging import LAWS, UnknownLawError, judge
 from pytest_regional.fuzz.oracles.law import Judgement, Law
-from pytest_regional.harness.parity_report import BadProgramError
+from pytest_regional.harness.parity.report import BadProgramError
 
 __all__ = ["LAWS", "BadProgramError", "Judgement", "Law", "LawBrokenError", "UnknownLawError", "judge"]

@@ -13,8 +13,8 @@ from pytest_regional.fuzz.oracles.law import Law, NoClaim
 from pytest_regional.fuzz.oracles.parity import raise_failure
 from pytest_regional.fuzz.oracles.trial import Case, Trial
 from pytest_regional.fuzz.refusals import reason_of
-from pytest_regional.harness.execution import random_cotangent
-from pytest_regional.harness.parity import BadProgramError, compare
+from pytest_regional.harness.parity.compare import BadProgramError, compare
+from pytest_regional.harness.parity.execution import random_cotangent
 
 
 def check_results_kept(trial: Trial) -> None:

@@ -20,7 +20,7 @@ from pytest_regional.fuzz.oracles.parity import raise_failure
 from pytest_regional.fuzz.oracles.trial import Run, Trial
 from pytest_regional.fuzz.program import Context, Program, Region, Scope, Step
 from pytest_regional.harness.counters import CounterLog, Counters
-from pytest_regional.harness.parity import compare
+from pytest_regional.harness.parity.compare import compare
 
 # Warm
 

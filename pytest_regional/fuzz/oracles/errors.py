@@ -6,8 +6,8 @@ import traceback
 from collections.abc import Iterable, Iterator
 from types import FrameType
 
-from pytest_regional.harness.emulating import causes
-from pytest_regional.harness.parity_report import Mismatch
+from pytest_regional.harness.devices.emulated import causes
+from pytest_regional.harness.parity.report import Mismatch
 
 #: Modules that only pass calls on; a frame in them says nothing about the defect.
 _DISPATCHERS = (

@@ -27,7 +27,7 @@ from pytest_regional.fuzz.oracles.errors import LawBrokenError
 from pytest_regional.fuzz.oracles.law import Judgement, Law, NoClaim
 from pytest_regional.fuzz.oracles.trial import Trial
 from pytest_regional.fuzz.program import Program
-from pytest_regional.harness.emulating import unsupported_reason
+from pytest_regional.harness.devices.emulated import unsupported_reason
 from pytest_regional.harness.regional import Regional
 
 # Those of caches look for what the first compile stored; the later ones begin with empty caches.

@@ -11,15 +11,15 @@ from pytest_regional._torch.state import patched_config
 from pytest_regional.fuzz.oracles.errors import LawBrokenError, frames_of, kinds_of, message_of, origin_of, root_of
 from pytest_regional.fuzz.oracles.law import Law, NoClaim
 from pytest_regional.fuzz.oracles.trial import Run, Trial
-from pytest_regional.harness.check import ParityCheck
-from pytest_regional.harness.execution import Execution
-from pytest_regional.harness.parity import Mismatch
+from pytest_regional.harness.parity.check import ParityCheck
+from pytest_regional.harness.parity.compare import Mismatch
+from pytest_regional.harness.parity.execution import Execution
 
 #: Functions in which something compiles, as ``module:function``; PyTorch's own names hold for 2.11 to 2.15.
 _COMPILING = (
     "torch._dynamo.convert_frame:",
     "torch._dynamo.output_graph:",
-    "pytest_regional.harness.observer:compile_graph",
+    "pytest_regional.harness.observe.observer:compile_graph",
 )
 
 

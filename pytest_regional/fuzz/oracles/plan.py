@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pytest_regional.fuzz.oracles.law import Law, NoClaim
 from pytest_regional.fuzz.oracles.trial import Trial
 from pytest_regional.fuzz.oracles.watching import NodeFacts, WatchedGraph, WatchedPartition
-from pytest_regional.harness.annotated import RegionId
+from pytest_regional.harness.observe.annotations import RegionId
 
 
 def check_plan(trial: Trial) -> None:

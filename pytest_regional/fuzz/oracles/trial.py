@@ -17,11 +17,11 @@ from pytest_regional.fuzz.oracles.errors import LawBrokenError
 from pytest_regional.fuzz.oracles.watching import Watched, watching
 from pytest_regional.fuzz.program import Program
 from pytest_regional.harness.counters import Event
-from pytest_regional.harness.execution import Execution, execute
-from pytest_regional.harness.parity import Mismatch, ParityReport, check_program, compare
-from pytest_regional.harness.parity_kept import KeptResults
-from pytest_regional.harness.passes import counting_pass
-from pytest_regional.harness.precision import precision_of
+from pytest_regional.harness.parity.check import KeptResults
+from pytest_regional.harness.parity.compare import Mismatch, ParityReport, check_program, compare
+from pytest_regional.harness.parity.execution import Execution, execute
+from pytest_regional.harness.parity.fp64_reference import precision_of
+from pytest_regional.harness.pre_grad_passes import counting_pass
 from pytest_regional.harness.record import GeneratedCode
 from pytest_regional.harness.regional import Regional
 

@@ -14,19 +14,12 @@
 from __future__ import annotations
 
 from pytest_regional.harness.codegen.assertions import CodeAssertions
-from pytest_regional.harness.codegen.errors import (
-    AmbiguousCodeError,
-    CodeAssertionError,
-    NoGeneratedCodeError,
-    NoSuchOpError,
-    UnknownOriginError,
-    UnknownSizeError,
-    UnreadableCodeError,
-)
 from pytest_regional.harness.codegen.events import (
     Alias,
     Allocate,
+    AmbiguousCodeError,
     Assert,
+    CodeAssertionError,
     CodeEvent,
     CollectiveStart,
     Copy,
@@ -35,11 +28,16 @@ from pytest_regional.harness.codegen.events import (
     Free,
     KernelLaunch,
     LaunchOrigin,
+    NoGeneratedCodeError,
+    NoSuchOpError,
     Op,
     Return,
     Reuse,
     Step,
     StreamSync,
+    UnknownOriginError,
+    UnknownSizeError,
+    UnreadableCodeError,
     Wait,
 )
 from pytest_regional.harness.codegen.origins import events_of, origins_kept, origins_of

@@ -7,12 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pytest_regional._text import plural
-from pytest_regional.harness.codegen import operators
-from pytest_regional.harness.codegen.errors import AmbiguousCodeError, CodeAssertionError, NoSuchOpError
-from pytest_regional.harness.codegen.events import CodeEvent, Copy, Events, KernelLaunch
+from pytest_regional.harness.codegen import patterns
+from pytest_regional.harness.codegen.events import (
+    AmbiguousCodeError,
+    CodeAssertionError,
+    CodeEvent,
+    Copy,
+    Events,
+    KernelLaunch,
+    NoSuchOpError,
+    is_ordered,
+)
 from pytest_regional.harness.codegen.memory import freed_at, peak_of
 from pytest_regional.harness.codegen.patterns import OpLike, OpPattern, require_known
-from pytest_regional.harness.codegen.streams import is_ordered
 from pytest_regional.harness.codegen.view import Place, View, missing, views_holding, views_of
 from pytest_regional.harness.counters import Bound, bounds_of
 
@@ -89,7 +96,7 @@ class CodeAssertions:
         views = self._views(graph, region)
         _require_known(views)
         found = [(view, place) for view in views for place in view.places(pattern)]
-        if not found and not (bound.admits(0) and operators.exists(pattern.name)):
+        if not found and not (bound.admits(0) and patterns.exists(pattern.name)):
             raise missing(views, pattern)
         launches = {(id(view), place[0], view[place].line, view[place].path) for view, place in found}
         if not bound.admits(len(launches)):
@@ -283,4 +290,4 @@ def _only_copies(event: CodeEvent) -> bool:
     if isinstance(event, Copy) or not isinstance(event, KernelLaunch):
         return isinstance(event, Copy)
     made = [ops for name, ops in event.ops_of if name in event.writes] or [event.ops or ()]
-    return any(all(operators.only_moves(op.name) for op in ops) for ops in made)
+    return any(all(patterns.only_moves(op.name) for op in ops) for ops in made)

@@ -2,10 +2,65 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import tokenize
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from pytest_regional.harness.codegen.comments import Comment
+NODES, OPERATORS = "Source Nodes: [", "], Original ATen: ["
+
+
+@dataclass(frozen=True)
+class Comment:
+    """A comment naming the operators behind one launch or call.
+
+    Attributes:
+        line: where it stands, from 1.
+        sorted: whether its names are in graph order; not so where they come from several graphs.
+        nodes: names of the nodes that contributed.
+        operators: their operators, such as ``"aten.mm"``, without overloads.
+    """
+
+    line: int
+    sorted: bool
+    nodes: tuple[str, ...]
+    operators: tuple[str, ...]
+
+
+def comments_between(lines: list[str], first: int, last: int) -> dict[int, str]:
+    """Return the comments of lines ``first`` to ``last`` (from 1, both included) by line, without the ``#``."""
+    chunk = lines[first - 1 : last]
+    if any("'''" in line or '"""' in line or line.endswith("\\") for line in chunk):
+        return {first + row: text for row, text in _comments("\n".join(chunk))}
+    # No string and no statement that goes on unseen: the few lines that may hold a comment are enough.
+    candidates = [(number, line) for number, line in enumerate(chunk, first) if "#" in line]
+    return {number: text for number, line in candidates for _, text in _comments(line.strip())}
+
+
+def _comments(text: str) -> Iterator[tuple[int, str]]:
+    """Yield row, from 0, and text of each comment; an open bracket at the end is no error."""
+    with contextlib.suppress(tokenize.TokenError):
+        for token in tokenize.generate_tokens(io.StringIO(text + "\n").readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0] - 1, token.string.lstrip("# ")
+
+
+def origin_comments(comments: dict[int, str]) -> list[Comment]:
+    """Return those comments that name operators, in order."""
+    found = []
+    for line, text in sorted(comments.items()):
+        kind, nodes, rest = text.partition(NODES)
+        names, _, operators = rest.partition(OPERATORS)
+        if nodes:
+            in_order = kind.startswith("Topologically")
+            found.append(Comment(line, in_order, _comment_items(names), _comment_items(operators.rpartition("]")[0])))
+    return found
+
+
+def _comment_items(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 @dataclass(frozen=True)
@@ -181,7 +236,7 @@ class Events(tuple[CodeEvent, ...]):
     __slots__ = ()
 
     def __str__(self) -> str:
-        from pytest_regional.harness.codegen.table import rows
+        pass
 
         return "\n".join(rows(self))
 
@@ -207,3 +262,120 @@ class LaunchOrigin:
     ops_of: tuple[tuple[str, tuple[Op, ...]], ...] = field(default=())
     loops: tuple[tuple[str, ...], ...] = ()
     parts: tuple[tuple[str, ...], ...] = ()
+
+
+class CodeAssertionError(AssertionError):
+    """Generated code is not as asserted; the message lists its events with the offending lines marked."""
+
+
+class UnreadableCodeError(ValueError):
+    """Generated code that is no Python wrapper of a known shape."""
+
+
+class NoGeneratedCodeError(LookupError):
+    """There is no generated code to look at, or none of the graph or region that was named."""
+
+
+class NoSuchOpError(LookupError):
+    """A pattern that names no operator and no buffer of the generated code; the message lists what is there."""
+
+
+class UnknownOriginError(LookupError):
+    """Code whose operators are not known, so that nothing can be said about them."""
+
+
+class AmbiguousCodeError(LookupError):
+    """Operators that stand in different graphs or in several pieces of code, so that the question has no one answer."""
+
+
+class UnknownSizeError(LookupError):
+    """Buffers whose size in bytes cannot be computed from the code."""
+
+
+def rows(events: Iterable[CodeEvent], marked: Collection[int] = ()) -> list[str]:
+    """Return one line per event, ``>`` before those whose position is in ``marked``; aliases are left out."""
+    shown = [(n, event) for n, event in enumerate(events) if event.kind != "alias" or n in marked]
+    return [
+        f"{'>' if n in marked else ' '} {event.line:5} {_indent(event)}{event.kind:10} {_told(event)}"
+        for n, event in shown
+    ]
+
+
+def _indent(event: CodeEvent) -> str:
+    return "  " * len(event.path)
+
+
+def _told(event: CodeEvent) -> str:
+    text = event.text if len(event.text) <= 100 else event.text[:97] + "..."
+    if isinstance(event, KernelLaunch) and event.loops > 1:
+        text += f"  (loop {event.loop} of {event.loops})"
+    if event.stream:
+        text += f"  (stream {event.stream})"
+    return f"{text}  [{ops_shown(event.ops)}]" if event.ops is None or event.ops else text
+
+
+def ops_shown(ops: tuple[Op, ...] | None) -> str:
+    """Return ``aten.mm.default, aten.silu(neg, exp, add, div)``."""
+    if ops is None:
+        return "ops unknown"
+    pieces: dict[str, list[str]] = {}
+    for op in ops:
+        pieces.setdefault(op.inside or op.name, []).extend([op.name.split(".")[1]] if op.inside else [])
+    return ", ".join(f"{name}({', '.join(inner)})" if inner else name for name, inner in pieces.items())
+
+
+DEFAULT = ""
+"""The stream that is current when the wrapper is called; wrappers name it only where there are others."""
+
+# What a wrapper calls to get the stream of a user, by number (torch 2.13, and 2.15).
+STREAM_GETTERS = ("get_external_object_by_index", "_get_stream_by_index")
+SYNCHRONIZATIONS = "streams."
+
+
+def is_ordered(events: Sequence[CodeEvent], first: int, second: int) -> bool:
+    """Say whether the launch at ``first`` has ended on the GPU when that at ``second``, further down, begins."""
+    waiting, marks = _Waiting(events[first].stream), frozenset[str]()
+    for event in events[first + 1 : second]:
+        if isinstance(event, StreamSync):
+            marks = waiting.after(event, marks, streams_of(events))
+    return waiting.holds(events[second].stream)
+
+
+def streams_of(events: Sequence[CodeEvent]) -> frozenset[str]:
+    """Return the streams on which something runs."""
+    return frozenset(event.stream for event in events)
+
+
+class _Waiting:
+    """The streams on which whatever follows runs after one launch."""
+
+    def __init__(self, stream: str) -> None:
+        self._streams = {stream}
+        self._everywhere = False
+
+    def holds(self, stream: str) -> bool:
+        return self._everywhere or stream in self._streams
+
+    def after(self, sync: StreamSync, marks: frozenset[str], known: frozenset[str]) -> frozenset[str]:
+        """Take ``sync`` into account; returns the events whose recording comes after the launch."""
+        arguments = [*sync.arguments, "", ""]
+        first, second = arguments[0], _named(arguments[1], known)
+        if sync.action == "record_event":
+            return marks | {first} if self.holds(second) else marks - {first}
+        if sync.action == "wait_event" and first in marks:
+            self._streams.add(second)
+        elif sync.action == "wait_stream" and self.holds(second):
+            self._streams.add(_named(first, known))
+        # Those that the host waits in: whatever is launched afterwards comes after.
+        waited = {
+            "synchronize_event": first in marks,
+            "synchronize_stream": self.holds(_named(first, known)),
+            "synchronize_device": True,
+        }
+        self._everywhere |= waited.get(sync.action, False)
+        return marks
+
+
+def _named(index: str, known: frozenset[str]) -> str:
+    """Return the stream of that number; a number that no ``with`` names is that of the stream around the wrapper."""
+    return index if index in known else DEFAULT

@@ -3,9 +3,94 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from pytest_regional.harness.codegen.pointers import Accesses, accesses_of
+from pytest_regional.harness.codegen.events import UnreadableCodeError
+from pytest_regional.harness.codegen.patterns import dotted, module_aliases
+
+_LOADS = frozenset({"load", "descriptor_load"})
+_STORES = frozenset({"store", "descriptor_store"})
+
+Functions = Mapping[str, ast.FunctionDef]
+
+
+@dataclass
+class Accesses:
+    """Names of the parameters behind the pointers that a function loads from and stores to."""
+
+    loaded: set[str] = field(default_factory=set)
+    stored: set[str] = field(default_factory=set)
+
+
+def accesses_of(function: ast.FunctionDef, functions: Functions, around: tuple[str, ...] = ()) -> Accesses:
+    """Return what ``function`` does with the memory behind its parameters, in functions that it calls, too.
+
+    Args:
+        function: a ``@triton.jit`` function.
+        functions: those of its module, by name.
+        around: the functions that called it.
+    """
+    behind = _pointers(function)
+    found = Accesses()
+    for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
+        name = dotted(call.func) or ""
+        if name in functions and name not in (*around, function.name):
+            inner = accesses_of(functions[name], functions, (*around, function.name))
+            for parameter, argument in _bound(functions[name], call):
+                found.loaded |= _behind(argument, behind) if parameter in inner.loaded else set()
+                found.stored |= _behind(argument, behind) if parameter in inner.stored else set()
+            continue
+        method = name.rpartition(".")[2]
+        touched = _behind(_pointer_of(call, name), behind)
+        found.loaded |= touched if method in _LOADS or method.startswith("atomic_") else set()
+        found.stored |= touched if method in _STORES or method.startswith("atomic_") else set()
+    return found
+
+
+def _pointers(function: ast.FunctionDef) -> dict[str, set[str]]:
+    """Return, for each variable, the parameters that its value may point into."""
+    behind = {argument.arg: {argument.arg} for argument in function.args.args}
+    assignments = [node for node in ast.walk(function) if isinstance(node, (ast.Assign, ast.AugAssign))]
+    changed = True
+    while changed:
+        changed = False
+        for assignment in assignments:
+            found = _behind(assignment.value, behind)
+            targets = assignment.targets if isinstance(assignment, ast.Assign) else [assignment.target]
+            for target in (target for target in targets if isinstance(target, ast.Name)):
+                known = behind.setdefault(target.id, set())
+                changed |= not found <= known
+                known |= found
+    return behind
+
+
+def _pointer_of(call: ast.Call, name: str) -> ast.expr:
+    """Return the pointer of ``tl.load(pointer)``, ``tl.load(pointer=...)`` or ``descriptor.load(...)``."""
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    if isinstance(call.func, ast.Attribute) and not name.startswith(("tl.", "tl_", "triton.", "triton_helpers.")):
+        return call.func.value
+    return call.args[0] if call.args else given.get("pointer", call.func)
+
+
+def _behind(node: ast.expr, behind: Mapping[str, set[str]]) -> set[str]:
+    """Return the parameters that the value of ``node`` may point into: what is loaded is no pointer."""
+    found: set[str] = set()
+    pending: list[ast.AST] = [node]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, ast.Name):
+            found |= behind.get(part.id, set())
+        elif not (isinstance(part, ast.Call) and (dotted(part.func) or "").rpartition(".")[2] in _LOADS):
+            pending += list(ast.iter_child_nodes(part))
+    return found
+
+
+def _bound(function: ast.FunctionDef, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+    names = [argument.arg for argument in function.args.args]
+    yield from zip(names, call.args, strict=False)
+    yield from ((keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg)
+
 
 TEMPLATE = "triton_tem_"
 
@@ -140,3 +225,63 @@ def _strings_under(key: str, table: ast.Dict) -> frozenset[str]:
         if name is not None and _text(name) == key:
             return frozenset(filter(None, (_text(part) for part in ast.walk(value) if isinstance(part, ast.expr))))
     return frozenset()
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A parsed wrapper.
+
+    Attributes:
+        lines: its text by line.
+        functions: ``call`` and the functions of subgraphs and partitions, by name.
+        kernels: the kernels it compiles, by name.
+        aliases: its module-level short names.
+    """
+
+    lines: list[str]
+    functions: dict[str, ast.FunctionDef]
+    kernels: dict[str, KernelDefinition]
+    aliases: dict[str, str]
+
+    @staticmethod
+    def of(text: str) -> Wrapper:
+        """Parse ``text``.
+
+        Raises:
+            UnreadableCodeError: it is C++ (``cpp_wrapper``), or has no function ``call``.
+        """
+        try:
+            module = ast.parse(text)
+        except SyntaxError as error:
+            raise UnreadableCodeError(
+                f"the generated code is not Python (line {error.lineno}: {error.msg}); the reader knows Inductor's "
+                f"Python wrappers, not what AOTInductor or cpp_wrapper generate"
+            ) from error
+        functions = _functions(module)
+        if "call" not in functions:
+            raise UnreadableCodeError(_why_no_call(module))
+        return Wrapper(text.split("\n"), functions, kernels_of(module), module_aliases(module))
+
+
+def _functions(module: ast.Module) -> dict[str, ast.FunctionDef]:
+    found = {part.name: part for part in module.body if isinstance(part, ast.FunctionDef)}
+    for part in module.body:
+        if isinstance(part, ast.ClassDef):
+            found |= {inner.name: inner for inner in part.body if isinstance(inner, ast.FunctionDef)}
+    return found
+
+
+def _why_no_call(module: ast.Module) -> str:
+    assigned = {
+        target.id
+        for part in ast.walk(module)
+        if isinstance(part, ast.Assign)
+        for target in part.targets
+        if isinstance(target, ast.Name)
+    }
+    if "cpp_wrapper_src" in assigned:
+        return (
+            "the generated code is a C++ wrapper, which the reader does not know; compile with "
+            "torch._inductor.config.cpp_wrapper = False"
+        )
+    return "the generated code has no function 'call', so it is none of Inductor's Python wrappers"

@@ -6,15 +6,17 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pytest_regional.harness.codegen import names, operators
-from pytest_regional.harness.codegen.comments import Comment, comments_between, origin_comments
-from pytest_regional.harness.codegen.errors import UnreadableCodeError
+from pytest_regional.harness.codegen import patterns
 from pytest_regional.harness.codegen.events import (
+    DEFAULT,
+    STREAM_GETTERS,
+    SYNCHRONIZATIONS,
     Alias,
     Allocate,
     Assert,
     CodeEvent,
     CollectiveStart,
+    Comment,
     Copy,
     ExternCall,
     Free,
@@ -24,11 +26,12 @@ from pytest_regional.harness.codegen.events import (
     Reuse,
     Step,
     StreamSync,
+    UnreadableCodeError,
     Wait,
+    comments_between,
+    origin_comments,
 )
-from pytest_regional.harness.codegen.kernels import KernelDefinition
-from pytest_regional.harness.codegen.streams import DEFAULT, STREAM_GETTERS, SYNCHRONIZATIONS
-from pytest_regional.harness.codegen.wrapper import Wrapper
+from pytest_regional.harness.codegen.kernels import KernelDefinition, Wrapper
 
 # Calls that neither touch the contents of a buffer nor its lifetime.
 BOOKKEEPING = frozenset(
@@ -85,16 +88,16 @@ class _FunctionReader:
             if statement is taken:
                 continue
             if isinstance(statement, ast.Assign) and self._is_reuse(statement):
-                old, taken = names.mentioned(statement.value), self._deletion_beside(statement, following)
+                old, taken = patterns.mentioned(statement.value), self._deletion_beside(statement, following)
                 yield self._event(
-                    Reuse, statement, reads=old, writes=names.targets_of(statement), freed=taken is not None
+                    Reuse, statement, reads=old, writes=patterns.targets_of(statement), freed=taken is not None
                 )
             else:
                 yield from self._statement(statement)
 
     def _is_reuse(self, statement: ast.Assign) -> bool:
         comment = self.comments.get(statement.lineno, "")
-        return comment in ("reuse", "alloc") and not names.operator_called(self._path(statement.value) or "")
+        return comment in ("reuse", "alloc") and not patterns.operator_called(self._path(statement.value) or "")
 
     @staticmethod
     def _deletion_beside(statement: ast.Assign, following: ast.stmt | None) -> ast.stmt | None:
@@ -106,30 +109,30 @@ class _FunctionReader:
         if reader:
             yield from reader(self, statement)
         elif not isinstance(statement, (ast.Pass, ast.Import, ast.ImportFrom, ast.Global)):
-            yield self._event(CodeEvent, statement, reads=names.mentioned(statement))
+            yield self._event(CodeEvent, statement, reads=patterns.mentioned(statement))
 
     def _event(self, kind: type[CodeEvent], node: ast.stmt, **fields: Any) -> CodeEvent:
         text = self.wrapper.lines[node.lineno - 1].strip()
         return kind(line=node.lineno, text=text, path=self.path, stream=self.stream, **fields)
 
     def _delete(self, statement: ast.Delete) -> Iterator[CodeEvent]:
-        yield self._event(Free, statement, reads=tuple(map(names.spelled, statement.targets)))
+        yield self._event(Free, statement, reads=tuple(map(patterns.spelled, statement.targets)))
 
     def _return(self, statement: ast.Return) -> Iterator[CodeEvent]:
         elements = statement.value.elts if isinstance(statement.value, ast.Tuple) else []
-        self.returned = tuple((*names.mentioned(element), "")[0] for element in elements)
+        self.returned = tuple((*patterns.mentioned(element), "")[0] for element in elements)
         yield self._event(Return, statement, reads=tuple(filter(None, self.returned)))
 
     def _with(self, statement: ast.With) -> Iterator[CodeEvent]:
         outer = self.stream
-        entered = [names.dotted(item.context_expr) or "" for item in statement.items]
+        entered = [patterns.dotted(item.context_expr) or "" for item in statement.items]
         self.stream = next((self.streams[name] for name in entered if name in self.streams), outer)
         yield from self._block(statement.body)
         self.stream = outer
 
     def _if(self, statement: ast.If) -> Iterator[CodeEvent]:
         if all(isinstance(inner, ast.Raise) for inner in statement.body) and not statement.orelse:
-            yield self._event(Assert, statement, reads=names.mentioned(statement.test))
+            yield self._event(Assert, statement, reads=patterns.mentioned(statement.test))
             return
         for number, block in enumerate((statement.body, statement.orelse)):
             yield from self._nested("if", statement, statement.test, block, number)
@@ -147,7 +150,7 @@ class _FunctionReader:
         self.path = outer
 
     def _assert(self, statement: ast.Assert) -> Iterator[CodeEvent]:
-        yield self._event(Assert, statement, reads=names.mentioned(statement.test))
+        yield self._event(Assert, statement, reads=patterns.mentioned(statement.test))
 
     def _expression(self, statement: ast.Expr) -> Iterator[CodeEvent]:
         if isinstance(statement.value, ast.Call):
@@ -160,13 +163,13 @@ class _FunctionReader:
         elif isinstance(value, (ast.List, ast.Tuple)):
             yield from self._elements(statement, value)
         elif isinstance(value, ast.Call):
-            yield from self._call(statement, value, names.elements_of(target))
+            yield from self._call(statement, value, patterns.elements_of(target))
         elif isinstance(value, (ast.Name, ast.Subscript)):
-            yield self._event(Alias, statement, reads=(names.spelled(value),), writes=(names.spelled(target),))
+            yield self._event(Alias, statement, reads=(patterns.spelled(value),), writes=(patterns.spelled(target),))
 
     def _parameters(self, statement: ast.Assign) -> Iterator[CodeEvent]:
         """Bind the parameters of a function that this reader was sent into."""
-        bound = names.elements_of(statement.targets[0])
+        bound = patterns.elements_of(statement.targets[0])
         for number, name in enumerate(bound if self.argument else ()):
             yield self._event(Alias, statement, reads=(f"{self.argument}[{number}]",), writes=(name,))
         if self.argument:
@@ -174,17 +177,19 @@ class _FunctionReader:
             yield self._event(Alias, statement, writes=(self.argument,))
 
     def _elements(self, statement: ast.Assign, value: ast.List | ast.Tuple) -> Iterator[CodeEvent]:
-        target = names.spelled(statement.targets[0])
+        target = patterns.spelled(statement.targets[0])
         for number, element in enumerate(value.elts):
-            reads = names.mentioned(element) if not isinstance(element, ast.Subscript) else (names.spelled(element),)
+            reads = (
+                patterns.mentioned(element) if not isinstance(element, ast.Subscript) else (patterns.spelled(element),)
+            )
             if reads:
                 yield self._event(Alias, statement, reads=reads[:1], writes=(f"{target}[{number}]",))
 
     # Calls
 
     def _path(self, node: ast.expr) -> str | None:
-        path = names.dotted(node.func) if isinstance(node, ast.Call) else None
-        return names.resolved(path, self.wrapper.aliases) if path else None
+        path = patterns.dotted(node.func) if isinstance(node, ast.Call) else None
+        return patterns.resolved(path, self.wrapper.aliases) if path else None
 
     def _call(self, statement: ast.stmt, call: ast.Call, targets: tuple[str, ...]) -> Iterator[CodeEvent]:
         inner = self._function_called(call)
@@ -197,31 +202,31 @@ class _FunctionReader:
         elif "empty_strided" in last:
             yield self._allocation(statement, call, targets)
         elif last.startswith("assert_") or "check_inf_and_nan" in last:
-            yield self._event(Assert, statement, reads=names.mentioned(*call.args[:1]))
+            yield self._event(Assert, statement, reads=patterns.mentioned(*call.args[:1]))
         elif self._kernel_called(call):
             yield self._launch(statement, call, self.wrapper.kernels[self._kernel_called(call)], targets)
         elif "reinterpret_tensor" in last or last in ("_alloc_from_pool", "copy_if_misaligned"):
-            yield self._event(Alias, statement, reads=names.mentioned(*call.args[:1]), writes=targets)
-        elif names.operator_called(path):
-            yield self._extern(statement, call, names.operator_called(path) or "", targets)
-        elif finished := names.reduction_finished(call):
-            fields = {"reads": names.mentioned(call.func), "writes": targets, "function": finished}
+            yield self._event(Alias, statement, reads=patterns.mentioned(*call.args[:1]), writes=targets)
+        elif patterns.operator_called(path):
+            yield self._extern(statement, call, patterns.operator_called(path) or "", targets)
+        elif finished := patterns.reduction_finished(call):
+            fields = {"reads": patterns.mentioned(call.func), "writes": targets, "function": finished}
             yield self._event(ExternCall, statement, ops=(Op(f"aten.{finished}"),), **fields)
         elif isinstance(call.func, ast.Attribute) and (last.endswith("_") or last == "clone"):
             yield self._method(statement, call, last, targets)
         elif last not in BOOKKEEPING:
-            yield self._event(CodeEvent, statement, reads=names.mentioned(call), writes=targets)
+            yield self._event(CodeEvent, statement, reads=patterns.mentioned(call), writes=targets)
 
     def _function_called(self, call: ast.Call) -> str | None:
         """Return which of the wrapper's own functions is called: a subgraph, or ``self.partitions[0]``."""
-        if isinstance(call.func, ast.Subscript) and names.dotted(call.func.value) == "self.partitions":
+        if isinstance(call.func, ast.Subscript) and patterns.dotted(call.func.value) == "self.partitions":
             return f"partition_{ast.unparse(call.func.slice)}"
-        name = names.dotted(call.func)
+        name = patterns.dotted(call.func)
         return name if name in self.wrapper.functions and name != "call" else None
 
     def _inline(self, statement: ast.stmt, call: ast.Call, name: str, targets: tuple[str, ...]) -> Iterator[CodeEvent]:
         step = Step("call", statement.lineno, name)
-        argument = next(iter(names.mentioned(*call.args)), None)
+        argument = next(iter(patterns.mentioned(*call.args)), None)
         if name not in self.wrapper.functions:
             raise UnreadableCodeError(f"line {statement.lineno} calls {name}, which the generated code does not define")
         inner = _FunctionReader(self.wrapper, name, (*self.path, step), argument, self.stream)
@@ -234,13 +239,13 @@ class _FunctionReader:
 
     def _allocation(self, statement: ast.stmt, call: ast.Call, targets: tuple[str, ...]) -> CodeEvent:
         spelled = [_items(argument) for argument in call.args[:2]]
-        dtypes = [a for a in (names.dotted(n) for n in [*call.args[2:], *(k.value for k in call.keywords)]) if a]
+        dtypes = [a for a in (patterns.dotted(n) for n in [*call.args[2:], *(k.value for k in call.keywords)]) if a]
         size, stride = (*spelled, (), ())[:2]
         dtype = next((name for name in dtypes if name.startswith("torch.")), "")
         return self._event(Allocate, statement, writes=targets, size=size, stride=stride, dtype=dtype)
 
     def _kernel_called(self, call: ast.Call) -> str:
-        path = names.dotted(call.func) or ""
+        path = patterns.dotted(call.func) or ""
         head, _, method = path.partition(".")
         return head if head in self.wrapper.kernels and method in ("", "run") else ""
 
@@ -248,7 +253,9 @@ class _FunctionReader:
         self, statement: ast.stmt, call: ast.Call, kernel: KernelDefinition, targets: tuple[str, ...]
     ) -> CodeEvent:
         comment = self._comment(statement)
-        passed = [(next(iter(names.mentioned(a)), ""), p) for a, p in zip(call.args, kernel.parameters, strict=False)]
+        passed = [
+            (next(iter(patterns.mentioned(a)), ""), p) for a, p in zip(call.args, kernel.parameters, strict=False)
+        ]
         reads = tuple(dict.fromkeys(name for name, parameter in passed if name and parameter.reads))
         writes = dict.fromkeys(name for name, parameter in passed if name and parameter.writes)
         fields = {"reads": reads, "writes": (*writes, *targets), "kernel": kernel.name}
@@ -260,29 +267,29 @@ class _FunctionReader:
 
     def _extern(self, statement: ast.stmt, call: ast.Call, operator: str, targets: tuple[str, ...]) -> CodeEvent:
         comment = self._comment(statement)
-        out = names.mentioned(*(keyword.value for keyword in call.keywords if keyword.arg == "out"))
+        out = patterns.mentioned(*(keyword.value for keyword in call.keywords if keyword.arg == "out"))
         inputs = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg != "out")]
-        positions = (0,) if names.is_wait(operator) else operators.mutated_positions(operator)
+        positions = (0,) if patterns.is_wait(operator) else patterns.mutated_positions(operator)
         mutated = [call.args[i] for i in positions if i < len(call.args)]
         kind = _extern_kind(operator)
         told = _synchronization(operator, call) if kind is StreamSync else {}
         return self._event(
             kind,
             statement,
-            reads=names.mentioned(*inputs),
-            writes=tuple(dict.fromkeys((*targets, *out, *names.mentioned(*mutated)))),
+            reads=patterns.mentioned(*inputs),
+            writes=tuple(dict.fromkeys((*targets, *out, *patterns.mentioned(*mutated)))),
             ops=_ops_of(operator),
-            function=names.dotted(call.func) or operator,
+            function=patterns.dotted(call.func) or operator,
             comment=comment,
             **told,
         )
 
     def _method(self, statement: ast.stmt, call: ast.Call, method: str, targets: tuple[str, ...]) -> CodeEvent:
-        changed = names.mentioned(call.func)
+        changed = patterns.mentioned(call.func)
         return self._event(
             Copy if method in ("copy_", "clone") else ExternCall,
             statement,
-            reads=names.mentioned(*call.args) or changed,
+            reads=patterns.mentioned(*call.args) or changed,
             writes=targets or changed,
             ops=(Op(f"aten.{method}"),),
             function=method,
@@ -314,13 +321,13 @@ def _items(node: ast.expr) -> tuple[str, ...]:
 
 
 def _extern_kind(operator: str) -> type[ExternCall]:
-    if names.is_wait(operator):
+    if patterns.is_wait(operator):
         return Wait
     if operator.startswith(SYNCHRONIZATIONS):
         return StreamSync
-    if names.is_collective(operator):
+    if patterns.is_collective(operator):
         return CollectiveStart
-    return Copy if operators.packet_name(operator) in operators.COPIES else ExternCall
+    return Copy if patterns.packet_name(operator) in patterns.COPIES else ExternCall
 
 
 def _synchronization(operator: str, call: ast.Call) -> dict[str, Any]:
@@ -330,6 +337,6 @@ def _synchronization(operator: str, call: ast.Call) -> dict[str, Any]:
 def _ops_of(operator: str) -> tuple[Op, ...]:
     """Return the operator, and the functional one that Inductor turned into this in-place collective."""
     namespace, packet, *overload = operator.split(".")
-    if names.is_collective(operator) and packet.endswith("_"):
+    if patterns.is_collective(operator) and packet.endswith("_"):
         return Op(operator), Op(".".join([namespace, packet.rstrip("_"), *overload]))
     return (Op(operator),)

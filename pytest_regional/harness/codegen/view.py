@@ -7,10 +7,15 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pytest_regional.harness.codegen.errors import AmbiguousCodeError, CodeAssertionError, NoGeneratedCodeError
-from pytest_regional.harness.codegen.events import CodeEvent, Events
+from pytest_regional.harness.codegen.events import (
+    AmbiguousCodeError,
+    CodeAssertionError,
+    CodeEvent,
+    Events,
+    NoGeneratedCodeError,
+    rows,
+)
 from pytest_regional.harness.codegen.patterns import OpPattern, launches_of, no_such_op, require_known
-from pytest_regional.harness.codegen.table import rows
 
 GRAPHS = ("forward", "backward", "inference", "unknown")
 Place = tuple[int, int]

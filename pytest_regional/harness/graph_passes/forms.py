@@ -14,10 +14,88 @@ from typing import Any
 
 import torch.fx
 
+from pytest_regional._text import unknown_name
 from pytest_regional._torch import graph_passes as private
 from pytest_regional._torch.passes import custom_graph_pass_base
-from pytest_regional.harness.graph_passes.errors import GraphPassError, PassFormError
-from pytest_regional.harness.graph_passes.stages import GRAPH, Stage
+
+
+class GraphPassError(RuntimeError):
+    """A pass under test, or what it was asked to run on, cannot be used; the message says why and what to do."""
+
+
+class PassFormError(GraphPassError, TypeError):
+    """Something that is no graph pass, or none for this stage."""
+
+
+class InvalidGraphError(GraphPassError):
+    """A pass left a graph that is none: a node used before it is made, a cycle, an attribute that does not exist."""
+
+
+class UnknownStageError(GraphPassError, ValueError):
+    """A stage that does not exist."""
+
+
+class NoUuidError(GraphPassError):
+    """A question about the uuid of a pass that has none."""
+
+
+class UnknownOpError(GraphPassError, LookupError):
+    """An operator that neither graph holds and torch does not know: the assertion could not have failed."""
+
+
+class WhichGraphError(GraphPassError, LookupError):
+    """No graph, or more than one, answers to what was asked for."""
+
+
+class PassNeverRanError(AssertionError):
+    """The pass was handed to the backend, and no graph reached it: whatever is asserted would be vacuous."""
+
+
+class GraphAssertionError(AssertionError):
+    """An assertion about the graphs before and after a pass does not hold."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One place in a compile where custom passes run.
+
+    Attributes:
+        name: as ``run_pass(stage=...)`` takes it.
+        setting: Inductor's setting that holds the pass, ``""`` for the bare graph.
+        tells_inference: whether Inductor tells a pass there if the graph is for inference.
+        sorts: whether Inductor sorts the graph topologically after the pass.
+    """
+
+    name: str
+    setting: str = ""
+    tells_inference: bool = False
+    sorts: bool = True
+
+
+GRAPH = Stage("graph", sorts=False)
+
+STAGES: dict[str, Stage] = {
+    "graph": GRAPH,
+    "pre_grad": Stage("pre_grad", "pre_grad_custom_pass"),
+    "joint": Stage("joint", "joint_custom_post_pass"),
+    "joint_pre": Stage("joint_pre", "joint_custom_pre_pass"),
+    "joint_post": Stage("joint_post", "joint_custom_post_pass"),
+    "post_grad": Stage("post_grad", "post_grad_custom_post_pass", tells_inference=True),
+    "post_grad_pre": Stage("post_grad_pre", "post_grad_custom_pre_pass", tells_inference=True),
+    "post_grad_post": Stage("post_grad_post", "post_grad_custom_post_pass", tells_inference=True),
+}
+
+
+def stage_named(name: object) -> Stage:
+    """Return the stage called ``name``.
+
+    Raises:
+        UnknownStageError: with the nearest, and all.
+    """
+    if isinstance(name, str) and name in STAGES:
+        return STAGES[name]
+    raise UnknownStageError(unknown_name("stage", name, STAGES))
+
 
 MODULE_PARAMETERS = frozenset({"gm", "graph_module", "module", "mod"})
 

@@ -11,10 +11,8 @@ import torch.fx
 
 from pytest_regional._torch.graph_passes import inference_aware_pass_base
 from pytest_regional._torch.passes import custom_graph_pass_base, sort_topologically
-from pytest_regional.harness.graph_passes.errors import InvalidGraphError
-from pytest_regional.harness.graph_passes.forms import GraphPass, Target, run_one
+from pytest_regional.harness.graph_passes.forms import GRAPH, GraphPass, InvalidGraphError, Stage, Target, run_one
 from pytest_regional.harness.graph_passes.snapshot import GraphSnapshot, snapshot
-from pytest_regional.harness.graph_passes.stages import GRAPH, Stage
 
 
 class Place(NamedTuple):

@@ -7,20 +7,94 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_regional._text import plural
-from pytest_regional.harness.graph_passes import order, uuids
-from pytest_regional.harness.graph_passes.errors import GraphAssertionError, WhichGraphError
-from pytest_regional.harness.graph_passes.forms import GraphPass
-from pytest_regional.harness.graph_passes.ops import Occurrence, occurrences
-from pytest_regional.harness.graph_passes.patterns import OpPattern, op_pattern, require_known
+from pytest_regional.harness.graph_passes import uuids
+from pytest_regional.harness.graph_passes.forms import GraphAssertionError, GraphPass, Stage, WhichGraphError
+from pytest_regional.harness.graph_passes.patterns import Occurrence, OpPattern, occurrences, op_pattern, require_known
 from pytest_regional.harness.graph_passes.recorder import PassGraphs, Place
 from pytest_regional.harness.graph_passes.snapshot import GraphSnapshot
-from pytest_regional.harness.graph_passes.stages import Stage
-from pytest_regional.harness.graph_passes.structure import structure_of
 from pytest_regional.harness.graph_passes.text import diff
 
 if TYPE_CHECKING:
     from pytest_regional.harness.counters import Bound
-    from pytest_regional.harness.parity import ParityReport
+    from pytest_regional.harness.parity.compare import ParityReport
+from collections.abc import Sequence
+from itertools import pairwise, product
+from typing import Any
+
+import torch.fx
+
+from pytest_regional.harness.graph_passes.patterns import Occurrence, OpPattern
+from pytest_regional.harness.graph_passes.snapshot import attribute
+
+Structure = tuple[Any, ...]
+
+
+def structure_of(module: torch.fx.GraphModule) -> Structure:
+    """Return what two graphs that differ in names alone have in common: kind, target and arguments of every node."""
+    numbers = {node: index for index, node in enumerate(module.graph.nodes)}
+    return tuple(_node(node, module, numbers) for node in module.graph.nodes)
+
+
+def _node(node: torch.fx.Node, module: torch.fx.GraphModule, numbers: dict[torch.fx.Node, int]) -> Structure:
+    if node.op == "placeholder":
+        return ("placeholder",)
+    arguments = torch.fx.node.map_aggregate((node.args, node.kwargs), lambda value: _argument(value, numbers))
+    return (node.op, _target(node, module), repr(arguments))
+
+
+def _argument(value: Any, numbers: dict[torch.fx.Node, int]) -> str:
+    return f"%{numbers[value]}" if isinstance(value, torch.fx.Node) else repr(value)
+
+
+def _target(node: torch.fx.Node, module: torch.fx.GraphModule) -> Any:
+    if node.op == "get_attr":
+        value = attribute(module, node.target)
+        # A body's name is chosen by whoever made it: what counts is what it holds.
+        return structure_of(value) if isinstance(value, torch.fx.GraphModule) else node.target
+    return node.target
+
+
+Pair = tuple[Occurrence, Occurrence]
+
+
+def out_of_order(patterns: Sequence[OpPattern], present: Sequence[Occurrence]) -> list[Pair]:
+    """Return the pairs that stand the wrong way round; patterns that are not present are passed over."""
+    position = {id(one): index for index, one in enumerate(present)}
+    return [(a, b) for a, b in _wanted(patterns, present) if position[id(a)] >= position[id(b)]]
+
+
+def not_pinned(patterns: Sequence[OpPattern], present: Sequence[Occurrence]) -> list[Pair]:
+    """Return the pairs of which the second does not depend on the first, by data or by ``control_deps``."""
+    needs = _Ancestors()
+    return [(a, b) for a, b in _wanted(patterns, present) if not _depends(b, a, needs)]
+
+
+def _wanted(patterns: Sequence[OpPattern], present: Sequence[Occurrence]) -> list[Pair]:
+    found = [group for group in (pattern.among(present) for pattern in patterns) if group]
+    return [pair for first, second in pairwise(found) for pair in product(first, second)]
+
+
+def _depends(later: Occurrence, earlier: Occurrence, needs: _Ancestors) -> bool:
+    """Say whether ``later`` needs ``earlier``: directly or through others, in the graph that holds both."""
+    for ours, theirs in zip(later.chain, earlier.chain, strict=False):
+        if ours is not theirs:
+            return theirs in needs[ours]
+    # One stands in the body of the other: the caller comes first.
+    return len(later.chain) > len(earlier.chain)
+
+
+class _Ancestors(dict[torch.fx.Node, set[torch.fx.Node]]):
+    """Everything that a node needs, directly or through others; the edges of ``control_deps`` are inputs."""
+
+    def __missing__(self, node: torch.fx.Node) -> set[torch.fx.Node]:
+        found: set[torch.fx.Node] = set()
+        waiting = [node]
+        while waiting:
+            new = [needed for needed in waiting.pop().all_input_nodes if needed not in found]
+            found.update(new)
+            waiting += new
+        self[node] = found
+        return found
 
 
 class Rerun(Protocol):
@@ -156,9 +230,9 @@ class PassRun:
         self._require_all_in_one(patterns, chosen)
         for graphs in chosen:
             present = occurrences(graphs.after)
-            if wrong := order.out_of_order(patterns, present):
+            if wrong := out_of_order(patterns, present):
                 raise self._order_failure("stands after", wrong, graphs)
-            if pinned and (loose := order.not_pinned(patterns, present)):
+            if pinned and (loose := not_pinned(patterns, present)):
                 raise self._order_failure(
                     "stands before, by position alone (no data flow, no control_deps),", loose, graphs
                 )
@@ -169,7 +243,7 @@ class PassRun:
             lacks = "; ".join(f"{one.place} lacks {', '.join(map(repr, names))}" for one, names in missing.items())
             raise self._failure(f"no graph holds all of these operators: {lacks}", chosen, [])
 
-    def _order_failure(self, how: str, pairs: Sequence[order.Pair], graphs: PassGraphs) -> GraphAssertionError:
+    def _order_failure(self, how: str, pairs: Sequence[Pair], graphs: PassGraphs) -> GraphAssertionError:
         sentences = [f"{a.name} ({a.node.name}) {how} {b.name} ({b.node.name})" for a, b in pairs]
         more = [f"and {plural(len(pairs) - 5, 'more pair')}"] if len(pairs) > 5 else []
         return self._failure("\n  ".join(sentences[:5] + more), [graphs], [one for pair in pairs for one in pair])

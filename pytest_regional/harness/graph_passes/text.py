@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional.harness.graph_passes.ops import bodies_of, function_names
+from pytest_regional.harness.graph_passes.patterns import bodies_of, function_names
 
 CONTEXT = 8
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from pytest_regional.harness.graph_passes.errors import GraphAssertionError, NoUuidError
-from pytest_regional.harness.graph_passes.forms import pass_name
+from pytest_regional.harness.graph_passes.forms import GraphAssertionError, NoUuidError, pass_name
 
 
 def assert_uuid_changes(passes: Any, others: tuple[Any, ...], equal: Any) -> None:

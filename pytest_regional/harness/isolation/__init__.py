@@ -18,24 +18,27 @@ from pathlib import Path
 
 from pytest_regional._torch import state
 from pytest_regional._torch.portable_artifacts import forget_recorded
-from pytest_regional.harness.cuda_state import gpu_isolated
-from pytest_regional.harness.isolation.folders import (
+from pytest_regional.harness.devices.device import gpu_isolated
+from pytest_regional.harness.isolation.interpreter import CACHE_VARIABLES, random_state_kept, streams_kept_open
+from pytest_regional.harness.isolation.left_behind import (
     SHARED_CACHE_VARIABLES,
     cache_folder,
     clear_folder,
+    left_running,
     no_shared_cache,
+    processes,
+    processes_left_running,
+    threads,
 )
-from pytest_regional.harness.isolation.interpreter import CACHE_VARIABLES, random_state_kept, streams_kept_open
-from pytest_regional.harness.isolation.leak import MISSING, Leak
 from pytest_regional.harness.isolation.snapshot import Snapshot
-from pytest_regional.harness.left_running import left_running, processes, processes_left_running, threads
+from pytest_regional.harness.isolation.watched import MISSING, Leak
 
 
 def seed_everything(seed: int) -> None:
     """Seed Python's, NumPy's and torch's generators (all devices)."""
     import numpy
 
-    from pytest_regional.harness.seeding import seed_torch
+    from pytest_regional.harness.inputs import seed_torch
 
     random.seed(seed)
     numpy.random.seed(seed % 2**32)

@@ -28,10 +28,12 @@ from typing import Any
 import numpy
 
 from pytest_regional._torch.state import GENERATED_MODULES
-from pytest_regional.harness.isolation.leak import MISSING, VARIABLE, Leak
 from pytest_regional.harness.isolation.messages import MESSAGES
 from pytest_regional.harness.isolation.watched import (
+    MISSING,
+    VARIABLE,
     Contents,
+    Leak,
     Settings,
     State,
     Watched,

@@ -8,8 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_regional.harness.isolation.leak import MISSING, Leak
-from pytest_regional.harness.isolation.watched import Settings, State, Watched, attribute, set_by_imports
+from pytest_regional.harness.isolation.watched import MISSING, Leak, Settings, State, Watched, attribute, set_by_imports
 
 
 def _set_warning_filters(wanted: list[Any]) -> None:

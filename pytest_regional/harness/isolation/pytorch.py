@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pytest_regional._torch import process_state, state, thread_state
-from pytest_regional.harness.isolation.leak import MISSING, Leak
 from pytest_regional.harness.isolation.watched import (
+    MISSING,
     Contents,
+    Leak,
     Patterns,
     Sets,
     Settings,

@@ -9,8 +9,7 @@ from typing import Any
 
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional.harness.isolation import interpreter, pytorch
-from pytest_regional.harness.isolation.leak import Leak
-from pytest_regional.harness.isolation.watched import Watched
+from pytest_regional.harness.isolation.watched import Leak, Watched
 
 #: All that is watched around a test, in the order in which it is put back.
 WATCHED: tuple[Watched, ...] = (

@@ -23,11 +23,11 @@ from pathlib import Path
 from pytest_regional._torch import cpp_compile, precompiled_headers
 from pytest_regional._torch.processor import processor_checked_in
 from pytest_regional.harness.kernel_store.commands import Command, run_whole
-from pytest_regional.harness.kernel_store.files import KernelFiles
-from pytest_regional.harness.kernel_store.places import (
+from pytest_regional.harness.kernel_store.files import (
     HEADERS,
     PROCESSOR,
     VARIABLE,
+    KernelFiles,
     KernelStoreWarning,
     chosen_folder,
     folder_for_compilers,

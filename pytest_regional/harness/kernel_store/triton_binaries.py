@@ -17,10 +17,9 @@ from typing import Any
 
 from triton.runtime.cache import FileCacheManager
 
-from pytest_regional.harness.kernel_store import compilers
+from pytest_regional.harness.kernel_store import commands
 from pytest_regional.harness.kernel_store.commands import FORMAT, processor
-from pytest_regional.harness.kernel_store.files import KernelFiles
-from pytest_regional.harness.kernel_store.places import chosen_folder
+from pytest_regional.harness.kernel_store.files import KernelFiles, chosen_folder
 
 _GROUP = "__grp__"  # before the name of a file that lists others by their paths: another folder has other paths
 
@@ -77,15 +76,15 @@ class StoredBinaries(FileCacheManager):  # type: ignore[misc]
             made_by = _c_compilers()
             if made_by is None:
                 return None
-            parts += [made_by, compilers.environment()]
+            parts += [made_by, commands.environment()]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _c_compilers() -> list[compilers.Identity] | None:
+def _c_compilers() -> list[commands.Identity] | None:
     """Return what is known of those that Triton chooses from (``triton.runtime.build``, 3.6 to 3.9)."""
     named = [os.environ.get(variable) for variable in ("CC", "CXX")] + ["gcc", "clang", "g++", "clang++"]
     found = [path for path in (shutil.which(name) for name in named if name) if path]
-    known = [one for one in map(compilers.identity, found) if one]
+    known = [one for one in map(commands.identity, found) if one]
     return known if found and len(known) == len(found) else None
 
 

@@ -5,8 +5,15 @@ them; ``check`` is the flow.
 """
 
 from pytest_regional.harness.training.check import assert_training_parity
-from pytest_regional.harness.training.errors import BadTrainingError, LostAnchorWarning, TrainingParityError
-from pytest_regional.harness.training.report import Drift, StepReport, TrainingMismatch, TrainingReport
+from pytest_regional.harness.training.report import (
+    BadTrainingError,
+    Drift,
+    LostAnchorWarning,
+    StepReport,
+    TrainingMismatch,
+    TrainingParityError,
+    TrainingReport,
+)
 from pytest_regional.harness.training.trainer import TrainingRun, TrainingStep, train
 
 __all__ = [

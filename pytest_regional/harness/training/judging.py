@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import torch
 
-from pytest_regional.harness.parity_noise import Noise, NoiseSource, is_float, judged
-from pytest_regional.harness.parity_report import describe_values
-from pytest_regional.harness.parity_state import LOW_PRECISION_TO_ANCHOR
-from pytest_regional.harness.precision import Precision
-from pytest_regional.harness.tolerance import EAGER_ERROR_FACTOR, Coarse, Errors, Tolerance, judge
+from pytest_regional.harness.parity.fp64_reference import Precision
+from pytest_regional.harness.parity.noise import Noise, NoiseSource, is_float, judged
+from pytest_regional.harness.parity.report import describe_values
+from pytest_regional.harness.parity.state import LOW_PRECISION_TO_ANCHOR
+from pytest_regional.harness.parity.tolerance import EAGER_ERROR_FACTOR, Coarse, Errors, Tolerance, judge
 from pytest_regional.harness.training.report import Drift, StepReport, TrainingMismatch
 from pytest_regional.harness.training.trainer import TrainingStep
 

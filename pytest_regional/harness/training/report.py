@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_regional._text import plural
-from pytest_regional.harness.tolerance import Errors, ValueEvidence
+from pytest_regional.harness.parity.tolerance import Errors, ValueEvidence
+
+if TYPE_CHECKING:
+    pass
+
 
 #: Differences that a message shows, of the first bad step; a wrong gradient makes all later steps wrong.
 SHOWN_MISMATCHES = 5
@@ -198,3 +202,19 @@ def _shown(value: float | None, form: str = ".2e") -> str:
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+
+
+class TrainingParityError(AssertionError):
+    """The compiled model trains differently from eager; ``report`` holds every difference of every step."""
+
+    def __init__(self, report: TrainingReport) -> None:
+        super().__init__(report.describe())
+        self.report = report
+
+
+class BadTrainingError(Exception):
+    """The training itself is at fault, not the compiler: it fails in eager, or could not show anything."""
+
+
+class LostAnchorWarning(UserWarning):
+    """A comparison at level ``close`` had no float64 run to go by, and fell back to ``assert_close`` defaults."""

@@ -11,13 +11,12 @@ from typing import Any, TypeAlias
 
 import torch
 
-from pytest_regional.harness.parity_anchor import float64_everywhere
-from pytest_regional.harness.parity_inputs import copy_inputs, widen
-from pytest_regional.harness.parity_rounding import moved_input, rounded
-from pytest_regional.harness.parity_state import LOW_PRECISION_TO_ANCHOR
-from pytest_regional.harness.precision import Precision, rounding_to
-from pytest_regional.harness.seeding import seed_torch
-from pytest_regional.harness.training.errors import BadTrainingError
+from pytest_regional.harness.inputs import seed_torch
+from pytest_regional.harness.parity.fp64_reference import Precision, float64_everywhere, rounding_to
+from pytest_regional.harness.parity.inputs import copy_inputs, widen
+from pytest_regional.harness.parity.rounding import moved_input, rounded
+from pytest_regional.harness.parity.state import LOW_PRECISION_TO_ANCHOR
+from pytest_regional.harness.training.report import BadTrainingError
 
 Batch: TypeAlias = Any
 Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from pytest_regional.harness.parity_anchor import float64_everywhere
-from pytest_regional.harness.tolerance import Tolerance, judge
+from pytest_regional.harness.parity.fp64_reference import float64_everywhere
+from pytest_regional.harness.parity.tolerance import Tolerance, judge
 
 from .case import DTYPES, Case
 

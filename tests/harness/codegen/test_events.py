@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_regional.harness.codegen import KernelLaunch, Op, UnreadableCodeError, events_of
-from pytest_regional.harness.codegen.comments import comments_between, origin_comments
+from pytest_regional.harness.codegen.events import comments_between, origin_comments
 from pytest_regional.harness.record import GeneratedCode, GeneratedSource
 from pytest_regional.testing import regional
 

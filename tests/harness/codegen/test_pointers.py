@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from pytest_regional.harness.codegen.pointers import accesses_of
+from pytest_regional.harness.codegen.kernels import accesses_of
 
 HELPERS = """
 def helper(pointer, other, n):

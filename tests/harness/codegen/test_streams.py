@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_regional.harness.codegen import CodeAssertionError, events_of
-from pytest_regional.harness.codegen.streams import is_ordered
+from pytest_regional.harness.codegen.events import is_ordered
 
 from .wrapper_files import captured
 

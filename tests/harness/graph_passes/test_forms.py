@@ -11,7 +11,7 @@ from torch.fx import Graph, GraphModule
 from pytest_regional._torch import graph_passes as private
 from pytest_regional._torch import symbol
 from pytest_regional.backends.capabilities import torch_matches
-from pytest_regional.harness.graph_passes.errors import GraphPassError, PassFormError
+from pytest_regional.harness.graph_passes.forms import GraphPassError, PassFormError
 
 from .passes import Named, aten, nothing, swap
 

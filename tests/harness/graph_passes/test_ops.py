@@ -7,7 +7,7 @@ import operator
 import pytest
 import torch
 
-from pytest_regional.harness.graph_passes.errors import GraphAssertionError, UnknownOpError
+from pytest_regional.harness.graph_passes.forms import GraphAssertionError, UnknownOpError
 from pytest_regional.harness.graph_passes.patterns import op_pattern
 from pytest_regional.testing import at_least, at_most
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional.harness.graph_passes.errors import (
+from pytest_regional.harness.graph_passes.forms import (
     GraphPassError,
     PassNeverRanError,
     UnknownStageError,

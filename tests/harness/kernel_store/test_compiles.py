@@ -12,7 +12,7 @@ from pytest_regional import region
 from pytest_regional._torch import cpp_compile
 from pytest_regional.harness.counters import COUNTERS
 from pytest_regional.harness.kernel_store import kernels_kept
-from pytest_regional.harness.kernel_store.places import VARIABLE
+from pytest_regional.harness.kernel_store.files import VARIABLE
 from pytest_regional.testing import regional
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_regional.harness.kernel_store import kernels_kept
-from pytest_regional.harness.kernel_store.places import VARIABLE
+from pytest_regional.harness.kernel_store.files import VARIABLE
 
 pytest.importorskip("triton")
 

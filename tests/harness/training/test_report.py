@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
-from pytest_regional.harness.tolerance import Errors
+from pytest_regional.harness.parity.tolerance import Errors
 from pytest_regional.harness.training.report import StepReport, TrainingMismatch, TrainingReport
 from pytest_regional.report.details import details_of, new_drawer
 

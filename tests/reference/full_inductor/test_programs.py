@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from pytest_regional.harness.parity_report import ParityError
+from pytest_regional.harness.parity.report import ParityError
 from pytest_regional.reference.full_inductor import FullInductor
 from tests.reference.full_inductor.backend import Backend, custom_op, harness, ops
 

@@ -1,0 +1,169 @@
+"""An emulated GPU around a test, and what becomes of a test that asked for something it cannot do."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_regional.harness.isolation import isolated
+
+if TYPE_CHECKING:
+    from pytest_regional.harness.devices.device import DeviceUnderTest
+    from pytest_regional.harness.regional import Regional
+import hashlib
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest_regional
+from pytest_regional._torch.triton_compile import code_keys
+from pytest_regional.harness.kernel_store.files import KernelFiles, chosen_folder
+
+
+def check_emulation(device: DeviceUnderTest) -> None:
+    """Make sure that the GPU under test can be emulated, if it is to be; before anything is isolated or watched.
+
+    Raises:
+        EmulationError: this torch and triton cannot be emulated faithfully: the self-test failed.
+        MissingTorchSymbolError: they lack something that emulation needs.
+    """
+    problem = None
+    if device.profile is not None:
+        with warnings.catch_warnings():
+            # Importing torch's compilers warns of torch's own doings, which -W error would make a failure of the test.
+            warnings.simplefilter("ignore")
+            problem = _problem_of_self_test(device.profile)
+    if problem is not None:
+        raise problem
+
+
+@contextlib.contextmanager
+def emulating(regional: Regional) -> Iterator[None]:
+    """Emulate the GPU under test while the context lasts; any other device needs nothing."""
+    profile = regional.device_under_test.profile
+    if profile is None:
+        yield
+        return
+    from pytest_regional.emulation import emulated
+
+    with emulated(profile) as emulation:
+        regional.emulation = emulation
+        yield
+
+
+SELF_TESTED = "PYTEST_REGIONAL_SELF_TESTED"
+"""Environment variable that tells child processes for which GPU, torch and triton the self-test has passed."""
+
+
+@functools.cache
+def _problem_of_self_test(profile: str) -> Exception | None:
+    """Run the self-test, once for this machine where there is a kernel store, else for this process and its children.
+
+    Isolated as a test is, so that nothing of it is left: neither caches nor what Dynamo compiled.
+    """
+    import torch
+    import triton
+
+    identity = f"{profile} {torch.__version__} {triton.__version__}"
+    if os.environ.get(SELF_TESTED) == identity:
+        return None
+    from pytest_regional.emulation import EmulationError
+    from pytest_regional.emulation.selftest import run_self_test
+
+    pass
+
+    if not is_known(profile):
+        try:
+            with (
+                tempfile.TemporaryDirectory(prefix="pytest-regional-self-test-") as folder,
+                isolated(Path(folder), seed=1),
+            ):
+                run_self_test(profile)
+        except EmulationError as error:
+            return error
+        remember(profile)
+    os.environ[SELF_TESTED] = identity
+    return None
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Return ``error`` and what it was raised for, as Python and as PyTorch's compilers remember it."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        waiting += [current.__cause__, current.__context__, getattr(current, "inner_exception", None)]
+
+
+def unsupported_reason(regional: Regional, error: BaseException | None) -> str:
+    """Return why a test is neither a pass nor a failure under emulation; empty where it is one of them.
+
+    A test that failed counts as unsupported only when a refusal is among the causes of its failure, or is told in it;
+    one that passed, as soon as anything was refused: it did not run what it says.
+    """
+    refused = regional.emulation.unsupported if regional.emulation is not None else []
+    if error is None:
+        return refused[0] if refused else ""
+    told = "\n".join(str(cause) for cause in causes(error))
+    reasons = {reason: reason for reason in refused} | _refused_by_front_end(regional)
+    return next((reason for text, reason in reasons.items() if text in told), "")
+
+
+def _refused_by_front_end(regional: Regional) -> dict[str, str]:
+    if regional.emulation is None:
+        return {}
+    from pytest_regional.emulation.programs import REFUSED_BY_FRONT_END
+
+    return REFUSED_BY_FRONT_END
+
+
+@contextlib.contextmanager
+def skipping_unsupported(regional: Regional, skip: Callable[[str], object]) -> Iterator[None]:
+    """Call ``skip`` with the reason, named, when the test inside asked the emulated GPU for what it cannot do."""
+    __tracebackhide__ = True
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        if not unsupported_reason(regional, error):
+            raise
+        failure = error
+    reason = unsupported_reason(regional, failure)
+    if reason:
+        skip(f"{regional.device_under_test.name} cannot run it: {reason}")
+
+
+_PASSED = b"the self-test of the emulated GPU passed"
+
+
+def is_known(profile: str) -> bool:
+    """Tell whether the self-test of ``profile`` has passed on this machine, with all that it tries as it is now."""
+    folder = chosen_folder()
+    return folder is not None and KernelFiles(folder).read(_key(profile)) == _PASSED
+
+
+def remember(profile: str) -> None:
+    """Say so to other processes, if there is a kernel store."""
+    folder = chosen_folder()
+    if folder is not None:
+        KernelFiles(folder).keep(_key(profile), _PASSED)
+
+
+def _key(profile: str) -> str:
+    """Return a digest of the GPU's name, of what generates and runs its code, and of this package's own."""
+    package = Path(pytest_regional.__file__).parent
+    parts = [profile, platform.platform(), platform.python_version(), version("numpy"), *code_keys()]
+    parts += [
+        path.read_text("utf-8") for name in ("_torch", "emulation") for path in sorted((package / name).rglob("*.py"))
+    ]
+    return hashlib.sha256("\0".join(["self-test", *parts]).encode()).hexdigest()

@@ -1,0 +1,265 @@
+"""What the harness knows of the device under test, and what a test may ask of it."""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pytest_regional.backends.capabilities import Support, supported, unsupported
+from pytest_regional.emulation.compile_check.targets import DEFAULT_ARCHITECTURES
+from pytest_regional.harness.devices.requirements import unmet_requirement
+
+if TYPE_CHECKING:
+    from pytest_regional.emulation import Emulation
+    from pytest_regional.harness.devices.device import DeviceUnderTest
+    from pytest_regional.harness.devices.requirements import DeviceFacts
+
+    pass
+    from pytest_regional.harness.record import CompileRecord
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_regional._text import plural, unknown_name
+from pytest_regional.emulation.compile_check import (
+    DEFAULT_ARCHITECTURES,
+    CompiledKernel,
+    FailedKernel,
+    KernelSource,
+    compile_kernels,
+)
+from pytest_regional.harness.codegen.kernels import Wrapper
+from pytest_regional.harness.record import CompileRecord, GeneratedCode
+
+CONFIGS = ("first", "all")
+
+
+class KernelCompileError(AssertionError):
+    """Kernels that do not compile; the message says which, for which GPU, what the compiler says, and of which line."""
+
+
+class KernelResourceError(AssertionError):
+    """Kernels that use more of a GPU than was asserted; the message lists them."""
+
+
+class NoTritonKernelError(LookupError):
+    """A record without a Triton kernel: there is nothing to compile, so nothing can be said."""
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """What the kernels of a record became, by kernel, architecture and configuration; ``str()`` of it is a table."""
+
+    kernels: tuple[CompiledKernel, ...]
+
+    def __iter__(self) -> Iterator[CompiledKernel]:
+        return iter(self.kernels)
+
+    def __len__(self) -> int:
+        return len(self.kernels)
+
+    def __str__(self) -> str:
+        return _table(self.kernels)
+
+    def assert_no_spills(self) -> KernelReport:
+        """Assert that every kernel finds registers enough: none goes through local memory for want of them.
+
+        Raises:
+            KernelResourceError: one does.
+        """
+        __tracebackhide__ = True
+        advice = "Smaller blocks, or more warps, need fewer registers per thread."
+        return self._assert_none([kernel for kernel in self.kernels if kernel.spills], "spill registers", advice)
+
+    def assert_shared_memory(self, *, at_most: int) -> KernelReport:
+        """Assert that no program of a kernel uses more than ``at_most`` bytes of shared memory.
+
+        Raises:
+            KernelResourceError: one does.
+        """
+        __tracebackhide__ = True
+        greedy = [kernel for kernel in self.kernels if kernel.shared_memory > at_most]
+        advice = "Smaller blocks, or fewer stages, need less."
+        return self._assert_none(greedy, f"use more than {at_most} bytes of shared memory", advice)
+
+    def _assert_none(self, wrong: Sequence[CompiledKernel], what: str, advice: str) -> KernelReport:
+        __tracebackhide__ = True
+        if wrong:
+            told = f"{len(wrong)} of {plural(len(self.kernels), 'compiled kernel')} {what}"
+            raise KernelResourceError(f"{told}:\n{_table(wrong)}\n{advice}")
+        return self
+
+
+def assert_kernels_compile(
+    record: CompileRecord | GeneratedCode,
+    arch: Sequence[str] | str = DEFAULT_ARCHITECTURES,
+    *,
+    configs: str = "first",
+    timeout: float = 300.0,
+) -> KernelReport:
+    """Compile every Triton kernel of ``record`` for every architecture; no GPU is needed.
+
+    Args:
+        record: what :meth:`Regional.run` returned, or its code.
+        arch: names such as ``"sm_90"`` or, on request only, ``"gfx942"``.
+        configs: ``"first"``, or ``"all"`` that Inductor's autotuner would try.
+        timeout: seconds after which the compiler is ended, for each kernel and architecture.
+
+    Raises:
+        KernelCompileError: some do not compile.
+        NoTritonKernelError: the record holds none.
+        UnknownArchitectureError: a name that is no architecture.
+        CompileWorkerError: the compiling process cannot start.
+    """
+    __tracebackhide__ = True
+    if configs not in CONFIGS:
+        raise ValueError(unknown_name("configs", configs, CONFIGS))
+    architectures = (arch,) if isinstance(arch, str) else tuple(arch)
+    if not architectures:
+        raise ValueError("arch names no architecture: nothing would be compiled")
+    found = compile_kernels(kernels_of(record), architectures, all_configs=configs == "all", timeout=timeout)
+    failed = [result for result in found if isinstance(result, FailedKernel)]
+    if failed:
+        raise KernelCompileError(_failures(failed, len(found)))
+    return KernelReport(tuple(result for result in found if isinstance(result, CompiledKernel)))
+
+
+def kernels_of(record: CompileRecord | GeneratedCode) -> tuple[KernelSource, ...]:
+    """Return the Triton kernels in the generated code of ``record``, Inductor's and the user's, once each.
+
+    Raises:
+        NoTritonKernelError: there is none.
+        UnreadableCodeError: code that is no Python wrapper.
+    """
+    code = record.code if isinstance(record, CompileRecord) else record
+    wrappers = [Wrapper.of(source.text) for source in code]
+    definitions = [definition for wrapper in wrappers for definition in wrapper.kernels.values()]
+    triton = [KernelSource(d.name, d.source, d.attribute) for d in definitions if d.language == "triton"]
+    if not triton:
+        raise NoTritonKernelError(_nothing_to_compile(len(wrappers), {d.language for d in definitions}))
+    return tuple(dict.fromkeys(triton))
+
+
+def _nothing_to_compile(sources: int, languages: set[str]) -> str:
+    there = f"kernels in {', '.join(sorted(languages))}" if languages else "extern calls alone"
+    held = f"{plural(sources, 'piece')} of generated code with {there}" if sources else "no generated code"
+    return (
+        f"no Triton kernel to compile: the record holds {held}. Inductor writes Triton for a GPU: run with "
+        f"--regional-device=cuda or --regional-device=cuda-emulated, on a program with something to generate"
+    )
+
+
+def _failures(failed: Sequence[FailedKernel], total: int) -> str:
+    parts = [f"{len(failed)} of {plural(total, 'kernel compilation')} failed"]
+    for one in failed:
+        config = f" ({one.config})" if one.config else ""
+        parts.append(f"{one.kernel} for {one.arch}{config}:")
+        parts += [f"    {line}" for line in one.message.splitlines()]
+        parts += [f"  at: {one.source_line}"] if one.source_line else []
+    return "\n".join([*parts, _advice(failed)])
+
+
+def _advice(failed: Sequence[FailedKernel]) -> str:
+    if any(one.timed_out for one in failed):
+        return "Large blocks take ptxas long: smaller ones, or timeout= with more seconds. A GPU's user waits as long."
+    if any(one.crashed for one in failed):
+        return "A compiler that ends its process has a defect of its own: report it to Triton with the kernel's source."
+    return (
+        "A feature that a GPU lacks (fp8 below sm_89) is a true limit: leave that GPU out of arch=, or change the "
+        "program. Anything else is a defect of the kernel: str(record.code) holds its source."
+    )
+
+
+def _table(kernels: Sequence[CompiledKernel]) -> str:
+    head = ("kernel", "arch", "registers", "shared", "stack", "spills", "warps", "seconds", "config")
+    rows = [head, *(_row(kernel) for kernel in kernels)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def _row(kernel: CompiledKernel) -> tuple[str, ...]:
+    used: tuple[Any, ...] = (
+        *(kernel.registers, kernel.shared_memory, kernel.stack, kernel.spills),
+        *(kernel.num_warps, f"{kernel.seconds:.2f}"),
+    )
+    return kernel.kernel, kernel.arch, *map(str, used), kernel.config
+
+
+def device_limit(device: DeviceUnderTest, capability: str) -> Support:
+    """Return whether ``device`` lets a backend have ``capability``: most do not depend on the device."""
+    if capability != "flex_attention_backward" or device.kind != "cpu":
+        return supported()
+    return unsupported("torch refuses the backward of flex_attention on CPU in its Python front end")
+
+
+def missing_on(device: DeviceUnderTest, requirements: tuple[str, ...]) -> str:
+    """Return why ``device`` does not do for a test that needs ``requirements``, or an empty string.
+
+    Raises:
+        DeviceRequirementError: one that says nothing.
+    """
+    from pytest_regional.harness.devices.requirements import facts_of
+
+    return unmet_requirement(requirements, facts_of(device)) if requirements else ""
+
+
+class OnDevice:
+    """The part of the harness that is about its device.
+
+    Attributes:
+        device_under_test: the device by name; of an emulated GPU, its profile.
+        emulation: what emulation has seen so far; ``None`` where nothing is emulated.
+    """
+
+    device_under_test: DeviceUnderTest
+    emulation: Emulation | None = None
+
+    @property
+    def device_facts(self) -> DeviceFacts:
+        """Name, compute capability and memory of the device under test; those of its profile where it is emulated."""
+        from pytest_regional.harness.devices.requirements import facts_of
+
+        return facts_of(self.device_under_test)
+
+    def require_device(self, *requirements: str) -> None:
+        """Skip the test unless the device has what ``requirements`` say: ``compute_capability>=8.9``, ``fp8``.
+
+        Raises:
+            unittest.SkipTest: pytest's skip, too; the reason says what is needed and what there is.
+            DeviceRequirementError: a requirement that says nothing.
+        """
+        reason = missing_on(self.device_under_test, requirements)
+        if reason:
+            raise unittest.SkipTest(reason)
+
+    def assert_kernels_compile(
+        self,
+        record: CompileRecord,
+        arch: Sequence[str] | str = DEFAULT_ARCHITECTURES,
+        *,
+        configs: str = "first",
+        timeout: float = 300.0,
+    ) -> KernelReport:
+        """Compile the Triton kernels of ``record``; no GPU is needed; see ``docs/kernel-compile-check.md``.
+
+        Arguments and errors are those of :func:`pytest_regional.harness.devices.on_device.assert_kernels_compile`.
+        """
+        pass
+
+        __tracebackhide__ = True
+        return assert_kernels_compile(record, arch, configs=configs, timeout=timeout)
+
+    def assert_no_spills(
+        self, record: CompileRecord, arch: Sequence[str] | str = DEFAULT_ARCHITECTURES
+    ) -> KernelReport:
+        """Assert that the kernels of ``record`` compile, and that all find registers enough."""
+        __tracebackhide__ = True
+        return self.assert_kernels_compile(record, arch).assert_no_spills()
+
+    def assert_shared_memory(
+        self, record: CompileRecord, *, at_most: int, arch: Sequence[str] | str = DEFAULT_ARCHITECTURES
+    ) -> KernelReport:
+        """Assert that the kernels of ``record`` compile, to programs that share at most so many bytes of memory."""
+        __tracebackhide__ = True
+        return self.assert_kernels_compile(record, arch).assert_shared_memory(at_most=at_most)

@@ -1,0 +1,146 @@
+"""Where compilers' caches are: a test's own folder, and no server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from pytest_regional._processes import children, is_of_inductors_pool, runs
+from pytest_regional._torch import state
+from pytest_regional.harness.isolation.interpreter import set_environment
+from pytest_regional.harness.isolation.watched import MISSING
+
+#: Environment variables that name a cache server, which other tests and machines write to.
+SHARED_CACHE_VARIABLES = ("TORCHINDUCTOR_REDIS_HOST", "TORCHINDUCTOR_REDIS_URL")
+
+_SHARED_CACHE_SETTINGS = {
+    "torch._inductor.config": "fx_graph_remote_cache",
+    "torch._functorch.config": "enable_remote_autograd_cache",
+}
+
+
+@contextlib.contextmanager
+def cache_folder(folder: Path) -> Iterator[Path]:
+    """Point every compiler cache into ``folder`` while the context lasts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    values = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
+    saved = {name: os.environ.get(name, MISSING) for name in values}
+    os.environ.update(values)
+    try:
+        yield folder
+    finally:
+        for name, value in saved.items():
+            set_environment(name, value)
+
+
+def clear_folder(folder: Path, *, keep_code: bool = False) -> None:
+    """Empty a folder that this harness owns (the folder itself stays).
+
+    Args:
+        folder: the folder.
+        keep_code: leave files of generated code and compiled kernels, whose names are hashes of their contents: no
+            lookup finds them, but what generates the same code again need not build it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)  # the test may have removed it
+    for entry in folder.iterdir():
+        if keep_code and (len(entry.name) == 2 or entry.name in _CODE_FOLDERS):
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+#: Beside folders of two letters, which are the beginning of a hash, as Inductor calls them (2.11 to 2.15).
+_CODE_FOLDERS = ("precompiled_headers", "triton", "locks")
+
+
+@contextlib.contextmanager
+def no_shared_cache() -> Iterator[None]:
+    """Leave caches on servers alone while the context lasts; what is set inside counts."""
+    saved = {name: os.environ.pop(name, MISSING) for name in SHARED_CACHE_VARIABLES}
+    try:
+        with contextlib.ExitStack() as stack:
+            for module, setting in _SHARED_CACHE_SETTINGS.items():
+                if state.config_values(module)[setting]:
+                    stack.enter_context(state.patched_config(module, {setting: False}))
+            yield
+    finally:
+        for name, value in saved.items():
+            set_environment(name, value)
+
+
+__all__ = ["SHARED_CACHE_VARIABLES", "cache_folder", "clear_folder", "no_shared_cache"]
+
+
+#: Seconds in which a thread that is about to end may do so.
+_PATIENCE = 0.2
+
+#: Packages whose threads serve the whole process once anything needed them: pools of workers, queues to children.
+_SERVANTS = ("torch", "concurrent", "multiprocessing", "tqdm", "execnet", "xdist")
+
+
+def threads() -> frozenset[int]:
+    """Return the threads that run now."""
+    return frozenset(thread.ident for thread in threading.enumerate() if thread.ident is not None)
+
+
+def left_running(before: frozenset[int]) -> tuple[str, ...]:
+    """Return the names of threads that run now and did not ``before``, but for those of torch's own and of pools."""
+    new = [thread for thread in threading.enumerate() if thread.ident not in before]
+    deadline = time.monotonic() + _PATIENCE
+    for thread in new:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    frames = sys._current_frames()
+    return tuple(
+        thread.name
+        for thread in new
+        if thread.is_alive() and thread.ident in frames and not _serves(frames[thread.ident])
+    )
+
+
+def _serves(frame: FrameType | None) -> bool:
+    """Say whether the thread was begun by one of :data:`_SERVANTS`: whose its first frame above ``threading`` is."""
+    modules = []
+    while frame is not None:
+        modules.append(str(frame.f_globals.get("__name__", "")).partition(".")[0])
+        frame = frame.f_back
+    beginning = next((module for module in reversed(modules) if module != "threading"), "")
+    return beginning in _SERVANTS
+
+
+def processes() -> frozenset[int]:
+    """Return the processes that this one has started and that run now. Linux; elsewhere there are none to see."""
+    return frozenset(children(os.getpid()))
+
+
+def processes_left_running(before: frozenset[int]) -> tuple[str, ...]:
+    """Return the names of processes that run now and did not ``before``, but for those of Inductor's and of pools."""
+    new = processes() - before
+    deadline = time.monotonic() + _PATIENCE
+    while any(map(runs, new)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return tuple(_name(number) for number in sorted(new) if runs(number) and not _is_of_a_pool(number))
+
+
+def _name(number: int) -> str:
+    with contextlib.suppress(OSError):
+        return f"{Path(f'/proc/{number}/comm').read_text(encoding='utf-8', errors='replace').strip()} ({number})"
+    return str(number)
+
+
+def _is_of_a_pool(number: int) -> bool:
+    """Say whether a process serves this one once anything needed it, or was forked from it as workers are."""
+    try:
+        command = Path(f"/proc/{number}/cmdline").read_bytes()
+        forked = command == Path("/proc/self/cmdline").read_bytes()
+    except OSError:
+        return True  # it has ended
+    return forked or b"multiprocessing" in command or is_of_inductors_pool(number)

@@ -1,0 +1,182 @@
+"""Who wants to see graphs and partitions themselves, not only what the observer keeps of them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_regional._torch import seams
+from pytest_regional.harness.observe import annotations
+from pytest_regional.harness.observe.annotations import RegionId
+from pytest_regional.harness.pre_grad_passes import DynamoGraph
+from pytest_regional.harness.record import GraphRecord, RegionRecord
+
+
+class CompileSpy:
+    """Sees what the observer sees, at the moment it happens; put one into ``Observer.spies``.
+
+    Both methods return a context manager that is entered before the compile, while the settings of the compile hold,
+    and gives a function that is called with what the compile returned.
+    """
+
+    def compiling_graph(self, kind: str, gm: Any) -> AbstractContextManager[Callable[[Any], None]]:
+        """See a compiler of the backend get a graph of AOTAutograd's, which it may rewrite."""
+        return contextlib.nullcontext(_ignore)
+
+    def compiling_region(self, gm: Any, inputs: Sequence[Any]) -> AbstractContextManager[Callable[[Any], None]]:
+        """See a subgraph handed to Inductor on its own; Inductor may consume it."""
+        return contextlib.nullcontext(_ignore)
+
+
+def _ignore(result: Any) -> None:
+    """Do nothing with what a compile returned."""
+
+
+def spying_graph(spies: Sequence[CompileSpy], kind: str, gm: Any, compile_graph: Callable[[], Any]) -> Any:
+    """Return what ``compile_graph`` returns, seen by all ``spies``."""
+    return _spying([spy.compiling_graph(kind, gm) for spy in spies], compile_graph)
+
+
+def spying_region(
+    spies: Sequence[CompileSpy], gm: Any, inputs: Sequence[Any], compile_region: Callable[[], Any]
+) -> Any:
+    """Return what ``compile_region`` returns, seen by all ``spies``."""
+    return _spying([spy.compiling_region(gm, inputs) for spy in spies], compile_region)
+
+
+def _spying(
+    contexts: Sequence[AbstractContextManager[Callable[[Any], None]]], compile_something: Callable[[], Any]
+) -> Any:
+    with contextlib.ExitStack() as stack:
+        tell = [stack.enter_context(context) for context in contexts]
+        result = compile_something()
+        for told in tell:
+            told(result)
+    return result
+
+
+@dataclass
+class ObservedGraph:
+    """A graph being observed; becomes a :class:`GraphRecord`.
+
+    ``other`` names the Dynamo backend, if it is not the one under test.
+    """
+
+    kind: str
+    ops: tuple[str, ...]
+    text: str
+    regions: dict[RegionId, tuple[tuple[str, ...], dict[str, Any]]]
+    partitions: dict[RegionId, int] = field(default_factory=dict)
+    other: str = ""
+
+    @staticmethod
+    def of(kind: str, gm: Any) -> ObservedGraph:
+        """Look at ``gm``."""
+        found = annotations.regions_in(gm)
+        regions = {
+            region: (tuple(filter(None, map(annotations.operator_of, nodes))), annotations.configs_of(nodes[0]))
+            for region, nodes in found.items()
+        }
+        ops = tuple(filter(None, map(annotations.operator_of, annotations.nodes_of(gm))))
+        return ObservedGraph(kind, ops, gm.print_readable(print_output=False), regions)
+
+    def record(self) -> GraphRecord:
+        """Return what is known of it now."""
+        regions = tuple(
+            RegionRecord(region[0], self.kind, ops, configs, self.partitions.get(region, 0))
+            for region, (ops, configs) in self.regions.items()
+        )
+        return GraphRecord(self.kind, self.ops, self.text, regions)
+
+    def add_calls(self, calls: list[RegionId]) -> None:
+        """Note compiled calls that the compiled graph holds, one for each partition."""
+        for region, seen in Counter(calls).items():
+            if region in self.regions:
+                self.partitions[region] = max(seen, self.partitions.get(region, 0))
+
+    def add_partition(self, regions: tuple[RegionId, ...]) -> None:
+        """Note that a partition of these regions was handed to Inductor."""
+        for region in regions:
+            if region in self.regions:
+                self.partitions[region] = self.partitions.get(region, 0) + 1
+
+
+@dataclass
+class Frame:
+    """One level of the nesting on one thread; ``other`` names the Dynamo backend, if not the one under test."""
+
+    kind: str
+    graph: ObservedGraph | None = None
+    regions: tuple[RegionId, ...] = ()
+    lookup_pending: bool = False
+    made_graph: bool = False
+    gm: Any = None
+    module: Any = None
+    dynamo_graph: DynamoGraph = field(default_factory=DynamoGraph)
+    other: str = ""
+
+    def __str__(self) -> str:
+        names = ", ".join(dict.fromkeys(name for name, _ in self.regions))
+        where = self.graph.kind if self.graph else "whole Dynamo"
+        return f"region {names} of the {where} graph" if names else f"the {where} graph"
+
+
+#: Our counter for each of PyTorch's.
+OUTCOMES = {
+    "hit": "cache_hits",
+    "miss": "cache_misses",
+    "bypass": "cache_bypasses",
+    "saved": "cache_saves",
+}
+
+
+def moved(before: Mapping[str, int]) -> Counter[str]:
+    """Return by how much PyTorch's counters of outcomes moved since ``before``, a copy of ``seams.aot_counters()``."""
+    now = seams.aot_counters()
+    names = {outcome: f"autograd_cache_{outcome}" for outcome in OUTCOMES}
+    return Counter({outcome: now.get(name, 0) - before.get(name, 0) for outcome, name in names.items()})
+
+
+class OwnCache:
+    """Tells apart what the seams saw and what only the counters say."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self.look_away()
+
+    def saw(self, outcomes: Counter[str]) -> None:
+        """Note outcomes that a seam told of."""
+        with self._lock:
+            self._seen.update(outcomes)
+
+    def mark(self) -> tuple[dict[str, int], Counter[str], Counter[str]]:
+        """Return a position to pass to :meth:`since`."""
+        with self._lock:
+            return dict(seams.aot_counters()), self._seen.copy(), Counter(seams.cache_bypass_reasons())
+
+    def since(self, mark: tuple[dict[str, int], Counter[str], Counter[str]]) -> Iterator[tuple[str, str]]:
+        """Yield outcome and cause of what no seam saw, and nobody was told of, since ``mark``."""
+        counters, seen, reasons = mark
+        with self._lock:
+            own = moved(counters) - (self._seen - seen)
+            self._seen.update(own)
+        told = iter((Counter(seams.cache_bypass_reasons()) - reasons).elements())
+        for outcome in OUTCOMES:
+            for _ in range(own[outcome]):
+                reason = next(told, "no reason given") if outcome == "bypass" else "the whole graph"
+                yield outcome, f"cache of the backend: {reason}"
+
+    def look_away(self) -> None:
+        """Forget what was told up to now: :meth:`untold` begins here."""
+        self._looked = self.mark()
+
+    def untold(self) -> Iterator[tuple[str, str]]:
+        """Yield what nobody was told of since the last look; to be asked around whatever clears PyTorch's counters."""
+        yield from self.since(self._looked)
+        self.look_away()

@@ -1,0 +1,425 @@
+"""Watch compiles of any backend at PyTorch's own seams and turn what passes into counters and records.
+
+The stack of frames is per thread and says where in the nesting a seam fired: a Dynamo graph handed to a backend
+(``backend``), an AOTAutograd graph handed to its compilers (``graph``), a subgraph handed to Inductor on its own
+(``region``). Whatever happens below a ``graph`` or ``region`` frame concerns regions; the rest concerns the outer
+result. This is what keeps the outer cache lookup and the per-region lookups apart for a backend never seen before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pytest_regional._torch import seams
+from pytest_regional._torch.backends import dynamo_backend_of
+from pytest_regional._torch.generated_code import RawLaunch, recording_launches
+from pytest_regional.harness.codegen import origins_of
+from pytest_regional.harness.counters import CounterLog
+from pytest_regional.harness.observe import annotations
+from pytest_regional.harness.observe.attribution import CompileLeaks, Ownership
+from pytest_regional.harness.observe.listeners import (
+    OUTCOMES,
+    CompileSpy,
+    Frame,
+    ObservedGraph,
+    OwnCache,
+    moved,
+    spying_graph,
+    spying_region,
+)
+from pytest_regional.harness.pre_grad_passes import COUNTS_ITSELF, is_body
+from pytest_regional.harness.record import CompileTime, GeneratedCode, GeneratedSource, GraphRecord
+
+
+class CompileForbiddenError(AssertionError):
+    """Something compiled inside ``no_compile()``."""
+
+
+class Observer:
+    """Counters, graphs and generated code of everything compiled while :meth:`watching`.
+
+    Args:
+        scope: called when AOTAutograd captures the compilers; returns a context that is entered around every later
+            call of them (a backward compiles long after the forward's configuration scope has ended).
+        whose: tells the backend under test from others; without it every backend is.
+        named: finds the Dynamo backend of a name that ``torch.compile`` was given; by default PyTorch's registry.
+    """
+
+    def __init__(
+        self,
+        scope: Callable[[], Callable[[], contextlib.AbstractContextManager[Any]]] | None = None,
+        whose: Ownership | None = None,
+        named: Callable[[Callable[..., Any], Any], Any] | None = None,
+    ) -> None:
+        self._log = CounterLog()
+        self.graphs: list[ObservedGraph] = []
+        self.sources: list[GeneratedSource] = []
+        self.compile_times: list[CompileTime] = []
+        self.called_compiled_region = False
+        self.loaded_code = False
+        self.misspelt_annotations: dict[str, None] = {}
+        self.spies: list[CompileSpy] = []
+        self._scope = scope
+        self._whose = whose
+        self._named = named
+        self._local = threading.local()
+        self._forbidden = 0
+        self._own_cache = OwnCache()
+        self.left_by_backend = CompileLeaks()
+
+    # Reading
+
+    @property
+    def log(self) -> CounterLog:
+        """What moved which counter, up to this moment."""
+        self.settle()
+        return self._log
+
+    def settle(self) -> None:
+        """Count what caches of backends told outside of Dynamo's calls; call it around whatever clears counters."""
+        for outcome, cause in self._own_cache.untold():
+            self._log.count(OUTCOMES[outcome], cause)
+
+    def graph_records(self, mark: int = 0) -> tuple[GraphRecord, ...]:
+        """Return the graphs observed since ``mark`` (a number of graphs)."""
+        return tuple(graph.record() for graph in self.graphs[mark:])
+
+    def code(self, mark: int = 0) -> GeneratedCode:
+        """Return the code generated or loaded since ``mark`` (a number of sources)."""
+        return GeneratedCode(tuple(self.sources[mark:]))
+
+    def others_that_compiled(self) -> tuple[str, ...]:
+        """Return the names of Dynamo backends, other than the one under test, that were handed a graph or compiled."""
+        return tuple(dict.fromkeys(event.other for event in self.log.since() if event.other))
+
+    # Watching
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Listen at every seam while the context lasts."""
+        advices = {name: getattr(self, f"_on_{name}") for name in seams.SEAMS}
+        self._own_cache.look_away()
+        with seams.listening(advices):
+            yield
+
+    @contextlib.contextmanager
+    def forbidding(self) -> Iterator[None]:
+        """Make any Dynamo, AOTAutograd or Inductor compile an error while the context lasts."""
+        self._forbidden += 1
+        try:
+            yield
+        finally:
+            self._forbidden -= 1
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Keep what compiles inside out of the test's counters, graphs, code, compile times and spies.
+
+        What other threads compile meanwhile is not recorded either.
+        """
+        recorded = (self.graphs, self.sources, self.compile_times)
+        mark, lengths = self.log.mark(), [len(records) for records in recorded]
+        called, loaded, spies = self.called_compiled_region, self.loaded_code, self.spies
+        self.spies = []
+        try:
+            yield
+        finally:
+            self.log.drop_since(mark)
+            for records, length in zip(recorded, lengths, strict=True):
+                del records[length:]
+            self.called_compiled_region, self.loaded_code, self.spies = called, loaded, spies
+
+    def _refuse(self, what: str) -> None:
+        if self._forbidden:
+            raise CompileForbiddenError(
+                f"{what} inside no_compile(): everything here was expected to be compiled or loaded already"
+            )
+
+    # The stack
+
+    @property
+    def _stack(self) -> list[Frame]:
+        if not hasattr(self._local, "stack"):
+            self._local.stack = []
+        stack: list[Frame] = self._local.stack
+        return stack
+
+    @contextlib.contextmanager
+    def _frame(self, frame: Frame) -> Iterator[Frame]:
+        self._stack.append(frame)
+        try:
+            yield frame
+        finally:
+            self._stack.pop()
+
+    @property
+    def _nested(self) -> bool:
+        return any(frame.kind in ("graph", "region") for frame in self._stack)
+
+    def _inside(self, kind: str) -> Frame | None:
+        return next((frame for frame in reversed(self._stack) if frame.kind == kind), None)
+
+    def innermost(self) -> Frame:
+        """Return the graph or region that is being compiled; one of kind ``none`` outside all."""
+        return next((f for f in reversed(self._stack) if f.kind in ("graph", "region")), Frame("none"))
+
+    def _count(self, counter: str, cause: str) -> None:
+        prefix = "region_" if self._nested and not counter.startswith("region") else ""
+        self._log.count(prefix + counter, cause, self._other())
+
+    def _other(self) -> str:
+        """Return whose doing is what happens now, if it is not that of the backend under test."""
+        frame = next((frame for frame in reversed(self._stack) if frame.kind in ("graph", "backend")), None)
+        if frame is None or not frame.other or self._whose is None or self._whose.is_running():
+            return ""
+        return frame.other
+
+    # Dynamo
+
+    def _on_frame(self, original: Callable[..., Any], code: Any, *args: Any, **kwargs: Any) -> Any:
+        self._refuse(f"Dynamo compiled {code.co_name} ({code.co_filename}:{code.co_firstlineno})")
+        return original(code, *args, **kwargs)
+
+    def _on_recompile_reasons(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        reasons = original(*args, **kwargs)
+        failed = [str(reason) for reason in reasons or ["no failed guard found"]]
+        # Compiling one function with another backend object is a first compile for that backend.
+        own = [reason for reason in failed if "different backend" not in reason]
+        if own:
+            self._log.count("recompiles", own[0])
+        return reasons
+
+    def _on_recompile_limit(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        exceeded, limit = original(*args, **kwargs)
+        if exceeded:
+            self._log.count("fallbacks", f"torch._dynamo.config.{limit} was hit: the frame runs eager from here on")
+        return exceeded, limit
+
+    def _on_backend_call(self, original: Callable[..., Any], output_graph: Any, gm: Any, *rest: Any, **kw: Any) -> Any:
+        other = self._whose.other(dynamo_backend_of(output_graph)) if self._whose else ""
+        observed = Frame("backend", gm=ObservedGraph.of("inference", gm), module=gm, other=other)
+        with self._frame(observed) as frame, self.left_by_backend.around(other):
+            self.note_passes()
+            self.misspelt_annotations |= dict.fromkeys(annotations.misspelt_in(gm))
+            self.settle()
+            mark = self._own_cache.mark()
+            result = original(output_graph, gm, *rest, **kw)
+            for outcome, cause in self._own_cache.since(mark):
+                self._note_outcome(outcome)
+                self._count(OUTCOMES[outcome], cause)
+        if not frame.made_graph:
+            # The backend took Dynamo's graph as it is, without AOTAutograd.
+            frame.gm.other = other
+            self._add_graph(frame.gm)
+        return result
+
+    def _on_backend_name(self, original: Callable[..., Any], backend: Any, *args: Any, **kwargs: Any) -> Any:
+        look_up = functools.partial(original, *args, **kwargs)
+        return look_up(backend) if self._named is None else self._named(look_up, backend)
+
+    def _add_graph(self, graph: ObservedGraph) -> None:
+        self.graphs.append(graph)
+        self._log.count("graphs", f"{graph.kind} graph of {len(graph.ops)} ops", graph.other)
+        for name, configs in graph.regions:
+            said = f"{name} in the {graph.kind} graph" + (f" with {configs}" if configs != "[]" else "")
+            self._log.count("regions", said, graph.other)
+
+    # AOTAutograd
+
+    def _on_aot_compile(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        state, capture, partition, *compilers = args
+        self._refuse("AOTAutograd compiled a graph")
+        if self._nested:
+            return original(*args, **kwargs)
+        self._mark_made()
+        scope = self._scope() if self._scope else contextlib.nullcontext
+        other = self._other()
+        first = "forward" if getattr(state, "needs_autograd", True) else "inference"
+        kinds = (first, "backward", first)
+        watched = [
+            seams.compiler_like(compiler, self._watched(kind, compiler, scope, other)) if compiler else compiler
+            for kind, compiler in zip(kinds, compilers, strict=False)
+        ]
+        return original(state, capture, partition, *watched, **kwargs)
+
+    def _mark_made(self) -> None:
+        backend = self._inside("backend")
+        if backend:
+            backend.made_graph = True
+
+    def _watched(
+        self,
+        kind: str,
+        compiler: Callable[..., Any],
+        scope: Callable[[], contextlib.AbstractContextManager[Any]],
+        other: str,
+    ) -> Callable[..., Any]:
+        def compile_graph(gm: Any, example_inputs: Any) -> Any:
+            self._refuse(f"AOTAutograd compiled a {kind} graph")
+            graph = ObservedGraph.of(kind, gm)
+            graph.other = other
+            self._add_graph(graph)
+            fallbacks = seams.regional_fallbacks()
+            frame = Frame("graph", graph, tuple(graph.regions), other=other)
+            with self.left_by_backend.around(other), scope(), self._frame(frame):
+                result = spying_graph(self.spies, kind, gm, lambda: compiler(gm, example_inputs))
+            graph.add_calls(annotations.compiled_calls_in(result))
+            self.called_compiled_region |= not other and annotations.holds_compiled_region(result)
+            for _ in range(seams.regional_fallbacks() - fallbacks):
+                self._log.count("fallbacks", f"a region of the {kind} graph did not compile and runs eager")
+            return result
+
+        return compile_graph
+
+    def _on_aot_lookup(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        before = dict(seams.aot_counters())
+        self._local.bypass = "no reason given"
+        with self._frame(Frame("lookup")):
+            result = original(*args, **kwargs)
+        outcomes = moved(before)
+        self._own_cache.saw(outcomes)
+        for outcome, counter in OUTCOMES.items():
+            if outcomes[outcome] > 0:
+                self._on_aot_outcome(outcome, counter)
+        return result
+
+    def _on_aot_outcome(self, outcome: str, counter: str) -> None:
+        if not self._nested:
+            self._note_outcome(outcome)
+        if self._nested and outcome == "miss":
+            # Counted once, by the FX graph lookup that follows or, where there is none, by the code generation.
+            self.innermost().lookup_pending = True
+            return
+        cause = (
+            f"AOTAutograd cache: {self._local.bypass}"
+            if outcome == "bypass"
+            else f"AOTAutograd cache, {self.innermost()}"
+        )
+        self._count(counter, cause)
+
+    def _note_outcome(self, outcome: str) -> None:
+        """Note how the lookup of the whole Dynamo graph's result ended: ``hit``, ``miss`` or ``bypass``."""
+        backend = self._inside("backend")
+        if backend and outcome != "saved":
+            backend.dynamo_graph.outcome = outcome
+            backend.made_graph |= outcome == "hit"
+
+    def _on_aot_key(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except Exception as error:
+            # Noted, never handled: AOTAutograd turns it into a bypass and forgets the reason.
+            self._local.bypass = f"{type(error).__name__}: {error}"
+            raise
+
+    def _on_aot_save(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        before = dict(seams.aot_counters())
+        result = original(*args, **kwargs)
+        outcomes = moved(before)
+        self._own_cache.saw(outcomes)
+        if outcomes["saved"] > 0:
+            self._count("cache_saves", f"AOTAutograd cache, {self.innermost()}")
+        return result
+
+    # Inductor
+
+    def _on_standalone_compile(self, original: Callable[..., Any], gm: Any, *args: Any, **kwargs: Any) -> Any:
+        self._refuse("Inductor was handed a region")
+        outer = self._inside("graph")
+        backend = self._inside("backend")
+        graph = outer.graph if outer else (backend.gm if backend else None)
+        regions = tuple(annotations.regions_in(gm)) or (outer.regions if outer else ())
+        if graph:
+            graph.add_partition(regions)
+        with self._frame(Frame("region", graph, regions)):
+            inputs = kwargs["example_inputs"] if "example_inputs" in kwargs else args[0]
+            return spying_region(self.spies, gm, inputs, lambda: original(gm, *args, **kwargs))
+
+    def _on_fx_key(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        key, info = original(*args, **kwargs)
+        if key is None:
+            self.innermost().lookup_pending = False
+            reason = info.get("cache_bypass_reason", "unknown")
+            self._log.count("region_cache_bypasses", f"FX graph cache: {reason}", self._other())
+        return key, info
+
+    def _on_fx_lookup(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        compiled, info = original(*args, **kwargs)
+        frame = self.innermost()
+        frame.lookup_pending = False
+        # Inside a lookup of AOTAutograd's cache a miss is told as that lookup's own, and so is a hit of a region's.
+        if not self._inside("lookup") or (compiled is not None and not self._nested):
+            counter = "region_cache_hits" if compiled is not None else "region_cache_misses"
+            self._log.count(counter, f"FX graph cache, {frame}", self._other())
+        return compiled, info
+
+    def _on_code_loaded(self, original: Callable[..., Any], compiled: Any, *args: Any, **kwargs: Any) -> Any:
+        self.loaded_code |= not self._other()
+        self._add_source(compiled, loaded=True)
+        return original(compiled, *args, **kwargs)
+
+    def _on_codegen(self, original: Callable[..., Any], gm: Any, *args: Any, **kwargs: Any) -> Any:
+        self._refuse("Inductor generated code")
+        frame = self.innermost()
+        self._note_foreign_inductor(frame)
+        if frame.lookup_pending:
+            frame.lookup_pending = False
+            self._log.count("region_cache_misses", f"AOTAutograd cache, {frame}", self._other())
+        if frame.kind == "graph" and frame.graph:
+            frame.graph.add_partition(tuple(annotations.regions_in(gm)) or frame.regions)
+        began = time.perf_counter()
+        with recording_launches() as launches:
+            compiled = original(gm, *args, **kwargs)
+        self.compile_times.append(CompileTime(time.perf_counter() - began, str(frame)))
+        self._log.count("region_compiles", f"code generation for {frame}", self._other())
+        self._add_source(compiled, loaded=False, launches=launches)
+        return compiled
+
+    def _note_foreign_inductor(self, frame: Frame) -> None:
+        ours = self._inside("backend") or self._inside("graph")
+        if ours and self._whose is not None and not self._whose.uses_inductor and not self._other():
+            self._log.count("fallbacks", f"the backend handed {frame} to Inductor")
+
+    def _on_pre_grad(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        for custom in seams.pre_grad_custom_passes():
+            if not getattr(custom, COUNTS_ITSELF, False):
+                self.pass_ran(type(custom).__name__)
+        return original(*args, **kwargs)
+
+    def note_passes(self) -> None:
+        """Note the counting passes that are configured for the Dynamo graph being compiled, whether they run or not."""
+        backend = self._inside("backend")
+        for custom in seams.pre_grad_custom_passes():
+            if backend and getattr(custom, COUNTS_ITSELF, False):
+                backend.dynamo_graph.runs_of(custom)
+
+    def pass_ran(self, name: str, custom: Any = None, graph: Any = None) -> None:
+        """Count one run of the pre-grad pass called ``name``, for the Dynamo graph or the region being compiled.
+
+        ``custom`` is the pass where it counts itself, and ``graph`` what it ran on.
+        """
+        backend = self._inside("backend")
+        if custom is not None and backend and not self._nested:
+            runs = backend.dynamo_graph.runs_of(custom)
+            if is_body(graph, backend.module):
+                runs.body_calls += 1
+                return
+            runs.calls += 1
+        self._count("pre_grad_calls", f"{name} ran")
+        if custom is not None and self._nested:
+            custom.region_calls += 1
+
+    def _add_source(self, compiled: Any, *, loaded: bool, launches: Sequence[RawLaunch] = ()) -> None:
+        text = getattr(compiled, "source_code", None)
+        if not isinstance(text, str):
+            return
+        frame = self.innermost()
+        names = tuple(dict.fromkeys(name for name, _ in frame.regions))
+        kind = frame.graph.kind if frame.graph else "unknown"
+        origins = None if loaded else origins_of(launches, text)
+        self.sources.append(GeneratedSource(kind, names, text, loaded, origins))

@@ -1,0 +1,160 @@
+"""What is kept of a tensor once the program that made it has ended: its value, and everything that describes it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_regional._torch import pytree
+from pytest_regional.harness.parity.inputs import is_plainly_strided
+from pytest_regional.harness.parity.objects import PLAIN, is_object, tensors_in, walk
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """A tensor as it was at one moment; ``value`` is a dense copy, ``storage`` the original memory (or None)."""
+
+    value: torch.Tensor
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...] | None
+    device: torch.device
+    requires_grad: bool
+    layout: torch.layout
+    kind: str
+    dense: bool
+    storage: Any
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Captured:
+        """Copy ``tensor``'s value and note its description."""
+        plain = is_plainly_strided(tensor)
+        return cls(
+            value=dense_value(tensor),
+            dtype=tensor.dtype,
+            shape=tuple(tensor.shape),
+            stride=tuple(tensor.stride()) if plain else None,
+            device=tensor.device,
+            requires_grad=tensor.requires_grad,
+            layout=tensor.layout,
+            kind="Tensor" if isinstance(tensor, torch.nn.Parameter) else type(tensor).__name__,
+            dense=plain and is_dense(tensor),
+            storage=tensor.untyped_storage() if plain and tensor.untyped_storage().nbytes() else None,
+        )
+
+    def described_stride(self) -> tuple[int, ...] | None:
+        """Return the strides that matter: none of an empty tensor, and not those of dimensions of size one."""
+        if self.stride is None or 0 in self.shape:
+            return None
+        return tuple(stride for size, stride in zip(self.shape, self.stride, strict=True) if size > 1)
+
+
+def dense_value(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of ``tensor``'s values, strided."""
+    value = tensor.detach()
+    return value.clone() if value.layout == torch.strided else value.to_dense().clone()
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Say whether the elements fill one block of memory without gaps or overlaps, in some order of dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+@dataclass(frozen=True)
+class FlatOutputs:
+    """What a program returned, leaf by leaf.
+
+    Attributes:
+        leaves: ``(path, leaf)``; tensor subclasses, dataclass instances and other objects are opened up.
+        structure: the containers around the leaves; equal for equal containers.
+        in_objects: paths of leaves inside objects that are neither pytrees nor dataclasses, such as a cache.
+    """
+
+    leaves: list[tuple[str, Any]]
+    structure: tuple[Any, ...]
+    in_objects: frozenset[str]
+
+
+def flatten_outputs(tree: Any, root: str = "output") -> FlatOutputs:
+    """Take apart what a program returned; ``root`` is what paths begin with."""
+    paths, spec = pytree.flatten_with_path(tree)
+    opening = _Opening()
+    for path, leaf in paths:
+        opening.open(f"{root}{pytree.key_string(path)}", leaf)
+    return FlatOutputs(opening.leaves, (spec, *opening.opened), frozenset(opening.in_objects))
+
+
+class _Opening:
+    """One walk over the outputs of a program."""
+
+    def __init__(self) -> None:
+        self.leaves: list[tuple[str, Any]] = []
+        self.opened: list[str] = []
+        self.in_objects: set[str] = set()
+
+    def open(self, path: str, leaf: Any) -> None:
+        """Add ``leaf``, or what is inside of it."""
+        if isinstance(leaf, torch.Tensor) and hasattr(leaf, "__tensor_flatten__"):
+            self.opened.append(f"{path}: {type(leaf).__name__}")
+            for name in leaf.__tensor_flatten__()[0]:
+                self.open(f"{path}.{name}", getattr(leaf, name))
+        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            self._open_dataclass(path, leaf)
+        elif is_object(leaf) and tensors_in(leaf):
+            inside = [(where, value) for where, value in walk(leaf, path) if isinstance(value, (torch.Tensor, *PLAIN))]
+            self.opened.append(f"{path}: {type(leaf).__name__} of {[where for where, _ in inside]}")
+            self.leaves += inside
+            self.in_objects.update(where for where, _ in inside)
+        else:
+            self.leaves.append((path, leaf))
+
+    def _open_dataclass(self, path: str, value: Any) -> None:
+        self.opened.append(f"{path}: {type(value).__name__}")
+        for field in dataclasses.fields(value):
+            inner = flatten_outputs(getattr(value, field.name), f"{path}.{field.name}")
+            self.opened.append(f"{path}.{field.name}: {inner.structure}")
+            self.leaves += inner.leaves
+            self.in_objects |= inner.in_objects
+
+
+@dataclass(frozen=True)
+class Alias:
+    """Whose memory an output uses: ``same_as`` names what it is the very object of, ``shares`` all memory mates."""
+
+    same_as: str | None
+    shares: frozenset[str]
+
+    def __str__(self) -> str:
+        if self.same_as is not None:
+            return f"is {self.same_as} itself"
+        return f"shares memory with {', '.join(sorted(self.shares))}" if self.shares else "has memory of its own"
+
+
+def find_aliases(outputs: list[tuple[str, Any]], others: list[tuple[str, torch.Tensor]]) -> dict[str, Alias]:
+    """Return for each tensor output which inputs, state tensors and earlier outputs it is or shares memory with."""
+    known = list(others)
+    aliases: dict[str, Alias] = {}
+    for path, leaf in outputs:
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        same = next((name for name, other in known if other is leaf), None)
+        aliases[path] = Alias(same, frozenset(name for name, other in known if _share(leaf, other)))
+        known.append((path, leaf))
+    return aliases
+
+
+def _share(first: torch.Tensor, second: torch.Tensor) -> bool:
+    if not (is_plainly_strided(first) and is_plainly_strided(second)):
+        return False
+    storage = first.untyped_storage()
+    return storage.nbytes() > 0 and storage is second.untyped_storage()

@@ -1,0 +1,280 @@
+"""The flow of ``assert_parity``: eager, float64 anchor, compiled, compiled again on fresh inputs, and the blame."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pytest_regional._torch.compiled_callables import never_compiled, original_of
+from pytest_regional.harness import isolation
+from pytest_regional.harness.compiling import raise_annotation_error
+from pytest_regional.harness.parity.compare import Mismatch, ParityError, ParityReport, check_program, compare
+from pytest_regional.harness.parity.execution import Execution, execute, fresh_call
+from pytest_regional.harness.parity.fp64_reference import precision_of
+from pytest_regional.harness.parity.noise import Noise, NoiseSource
+from pytest_regional.harness.parity.tolerance import Tolerance
+
+if TYPE_CHECKING:
+    from pytest_regional.harness.regional import Regional
+from dataclasses import dataclass
+
+import torch
+
+from pytest_regional.harness.parity.captured import Captured, dense_value
+from pytest_regional.harness.parity.execution import Execution
+from pytest_regional.harness.parity.report import Mismatch
+from pytest_regional.harness.parity.state import raw_bytes, same_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class KeptResults:
+    """The live results of one call, beside the copies that were taken of them when they were returned.
+
+    An execution gives them when it was made with ``keep=True``.
+    """
+
+    pairs: tuple[tuple[str, torch.Tensor, Captured], ...]
+
+    @classmethod
+    def of(cls, execution: Execution) -> KeptResults:
+        """Return what ``execution`` returned: outputs, gradients, and its inputs as it left them."""
+        captured = {**execution.inputs_after, **execution.grads}
+        captured.update((path, leaf) for path, leaf in execution.outputs if isinstance(leaf, Captured))
+        pairs = ((name, live, captured.get(name)) for name, live in execution.live.items())
+        return cls(tuple((name, live, copy) for name, live, copy in pairs if copy is not None))
+
+    def overwritten(self) -> dict[str, Mismatch]:
+        """Return, by name, what holds other bytes now than when it was returned."""
+        found = ((name, _difference(live, copy)) for name, live, copy in self.pairs)
+        return {name: Mismatch(name, "overwritten", detail) for name, detail in found if detail}
+
+
+def _difference(live: torch.Tensor, copy: Captured) -> str:
+    """Say how ``live`` differs from its copy; empty where it does not."""
+    try:
+        now = dense_value(live)
+    except RuntimeError as error:  # PyTorch's own CUDA graphs refuse to read what a later run has overwritten.
+        return f"cannot be read any more: {str(error).strip().splitlines()[0][:300]}. {_ADVICE}"
+    if same_bytes(now, copy.value):
+        return ""
+    if now.shape != copy.value.shape or now.dtype != copy.value.dtype:
+        return f"was {copy.dtype} {list(copy.shape)} when returned, is {now.dtype} {list(now.shape)} now. {_ADVICE}"
+    differs = (raw_bytes(now) != raw_bytes(copy.value)).any(dim=1)
+    first = int(differs.nonzero()[0, 0])
+    values = [f"{tensor.reshape(-1)[first].item()!r:.30}" for tensor in (copy.value, now)]
+    index = [int(i) for i in torch.unravel_index(torch.tensor(first), now.shape)] if now.dim() else []
+    return (
+        f"{int(differs.sum())} of {differs.numel()} elements changed after they were returned, first at {index}: "
+        f"{values[0]} then, {values[1]} after another call. {_ADVICE}"
+    )
+
+
+_ADVICE = (
+    "The backend writes to memory that it gave to the caller; it has to return fresh memory or a copy, or to disclaim "
+    "results_kept"
+)
+
+
+class VacuousParityError(AssertionError):
+    """``assert_parity`` had nothing to compare, so it could not have failed."""
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One set of inputs with what eager and float64 make of it."""
+
+    inputs: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    eager: Execution
+    anchor: Execution | None
+    label: str
+    noise: NoiseSource
+
+
+#: Runs that change what operators compute, which code traced by Dynamo would pass by.
+_REWRITES_OPERATORS = {"precision", "rounding"}
+
+
+@dataclass
+class ParityCheck:
+    """One call of ``assert_parity``."""
+
+    regional: Regional
+    fn: Any
+    inputs: tuple[Any, ...]
+    backward: Any
+    level: str
+    rtol: float | None
+    atol: float | None
+    kwargs: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Take the program out of what ``torch.compile`` made of it: the backend under test is to compile it."""
+        self.fn = original_of(self.fn)
+        if self.regional.forward_only and self.backward is None:
+            self.backward = False
+
+    def run(self) -> ParityReport:
+        """Return the report, or raise :class:`ParityError` with the region to blame."""
+        __tracebackhide__ = True
+        Tolerance.resolve(self.level, self.rtol, self.atol)  # a wrong level is an error before anything runs
+        first = self._case(self.inputs, self.kwargs, "")
+        fresh = fresh_call(self.inputs, self.kwargs, self.regional.seed + 1)
+        second = self._case(*fresh, "second call, on fresh inputs: ")
+        compiled = self._compile()
+        candidate = self._call(compiled, first, keep=True)
+        raise_annotation_error(candidate.exception)
+        report = self._judge(first, candidate)
+        if candidate.exception is None:
+            kept = KeptResults.of(candidate)
+            report = _merged(report, self._compare_again(second, compiled), second.label)
+            report = replace(report, mismatches=(*report.mismatches, *self._overwritten(kept, first, second)))
+        if not report.ok:
+            raise ParityError(report, blame=self._blame(first, second)) from candidate.exception
+        if report.compared == 0:
+            raise VacuousParityError(
+                "assert_parity compared nothing: the program returns no tensor, mutates none and has no gradient"
+            )
+        return report
+
+    def _case(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], label: str) -> _Case:
+        # Eager code may compile as well (flex_attention does, with Dynamo's eager backend): not the backend's doing.
+        with self.regional.observer.paused():
+            eager = self._execute(self.fn, inputs, kwargs)
+            raise_annotation_error(eager.exception)
+            check_program(eager)
+            eager.coarse = self._coarse(inputs, kwargs)
+            anchor = self._execute(self.fn, inputs, kwargs, anchor=True) if self.level == "close" else None
+
+        def rounded_otherwise(seed: int) -> Execution:
+            with self.regional.observer.paused():
+                return self._execute(self.fn, inputs, kwargs, rounding=seed)
+
+        return _Case(inputs, kwargs, eager, anchor, label, Noise.source_of_executions(eager, rounded_otherwise))
+
+    def _coarse(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Execution | None:
+        """Return eager's run in the coarser precision that the backend computes in, if it says that it does."""
+        precision = None if self.level == "bitwise" else precision_of(self.regional.spec)
+        return None if precision is None else self._execute(self.fn, inputs, kwargs, precision=precision)
+
+    def _call(self, fn: Any, case: _Case, *, keep: bool = False) -> Execution:
+        return self._execute(fn, case.inputs, case.kwargs, keep=keep)
+
+    def _execute(self, fn: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], **options: Any) -> Execution:
+        how: dict[str, Any] = {"backward": self.backward, "seed": self.regional.seed, "state_of": self.fn}
+        # What the program itself compiled, with whatever backend, is no part of eager; nor does Dynamo trace where
+        # operands are rounded.
+        traces = _REWRITES_OPERATORS.isdisjoint(options)
+        with (
+            never_compiled(tracing=traces) if fn is self.fn else contextlib.nullcontext(),
+            torch.no_grad() if self.regional.forward_only and self.backward is False else contextlib.nullcontext(),
+        ):
+            return execute(fn, inputs, kwargs=kwargs, **how, **options)
+
+    def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:
+        options = replace(self.regional.options, fallback_random=True)
+        return self.regional.compile_with(self.fn, options, eager_regions)
+
+    def _judge(self, case: _Case, candidate: Execution) -> ParityReport:
+        how: dict[str, Any] = {"level": self.level, "rtol": self.rtol, "atol": self.atol}
+        return compare(case.eager, candidate, case.anchor, noise=case.noise, **how)
+
+    def _compare_again(self, case: _Case, compiled: Any) -> ParityReport:
+        """Call the compiled program a second time: catches constants baked in from the first call."""
+        with self.regional.no_compile():
+            return self._judge(case, self._call(compiled, case))
+
+    def _overwritten(self, kept: KeptResults, first: _Case, second: _Case) -> tuple[Mismatch, ...]:
+        """Return which results of the first call did not outlive the second; those of eager may not either."""
+        if not self.regional.looks_again:
+            return ()
+        found = kept.overwritten()
+        if found:
+            with self.regional.observer.paused():
+                eager = KeptResults.of(self._call(self.fn, first, keep=True))
+                self._call(self.fn, second)
+            for name in eager.overwritten():
+                found.pop(name, None)
+        return tuple(found.values())
+
+    # Blame
+
+    def blame_for(self, second: tuple[Any, ...]) -> str:
+        """Say which region makes a difference on the inputs, or on a ``second`` set of them, that others found."""
+        return self._blame(self._case(self.inputs, self.kwargs, ""), self._case(second, self.kwargs, ""))
+
+    def _blame(self, first: _Case, second: _Case) -> str:
+        """Say which region makes the difference, found by leaving regions eager in turn."""
+        names = list(dict.fromkeys(r.name for g in self.regional.observer.graph_records() for r in g.regions))
+        if not self.regional.spec.capabilities.get("regions"):
+            return "no region can be singled out: the backend compiles whole graphs, or parts of its own choice"
+        if not names:
+            return "the program has no region, so none can be singled out"
+        # The recompiles below are ours, not the test's: they must not show in its counters.
+        with self.regional.observer.paused():
+            return self._blame_among(names, first, second)
+
+    def _blame_among(self, names: list[str], first: _Case, second: _Case) -> str:
+        if not self._agrees(first, second, frozenset(names)):
+            return "no region: the difference remains with every region left eager, so it arises outside the regions"
+        alone = [name for name in names if self._agrees(first, second, frozenset({name}))]
+        if alone:
+            return _regions(alone) + ": with it left eager the program agrees with eager"
+        guilty = [name for name in names if not self._agrees(first, second, frozenset(names) - {name})]
+        if guilty:
+            return _regions(guilty) + ": each differs even when it is the only one compiled"
+        return f"a combination of {_regions(names)}: every region alone agrees with eager"
+
+    def _agrees(self, first: _Case, second: _Case, eager_regions: frozenset[str]) -> bool:
+        self.regional.restart()
+        # Its own folder: what the backend cached for the failing compile must not answer for this one.
+        folder = self.regional.folder / "blame" / "-".join(sorted(eager_regions))
+        with isolation.cache_folder(folder):
+            compiled = self._compile(eager_regions)
+            return self._both_agree(compiled, first, second)
+
+    def _both_agree(self, compiled: Any, first: _Case, second: _Case) -> bool:
+        candidate = self._call(compiled, first, keep=True)
+        if not self._judge(first, candidate).ok:
+            return False
+        kept = KeptResults.of(candidate)
+        return self._judge(second, self._call(compiled, second)).ok and not self._overwritten(kept, first, second)
+
+
+@dataclass
+class GivenParity(ParityCheck):
+    """Parity of what a callable of the user's makes of the program: a pipeline, for one."""
+
+    compiled: Callable[[Any], Any]
+
+    def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:
+        options = replace(self.regional.options, fallback_random=True)
+        with options.scope(self.regional.spec.compile_options):
+            return self.compiled(self.fn)
+
+    def _blame(self, first: _Case, second: _Case) -> str:
+        return "not searched for: the program was compiled by what was given as compiled="
+
+
+def _merged(first: ParityReport, second: ParityReport, label: str) -> ParityReport:
+    """Return one report of both calls; what the second found says so."""
+    worst = max((first, second), key=lambda report: report.worst_ratio)
+    return replace(
+        first,
+        mismatches=(*first.mismatches, *(replace(m, where=label + m.where) for m in second.mismatches)),
+        compared=first.compared + second.compared,
+        anchored=first.anchored and second.anchored,
+        anchor_unavailable_reason=first.anchor_unavailable_reason or second.anchor_unavailable_reason,
+        worst_ratio=worst.worst_ratio,
+        worst_where=worst.worst_where,
+        rule=first.rule if first.rule == second.rule else f"{first.rule}; second call: {second.rule}",
+        rounding_only=tuple(dict.fromkeys((*first.rounding_only, *second.rounding_only))),
+    )
+
+
+def _regions(names: list[str]) -> str:
+    return ("region " if len(names) == 1 else "regions ") + ", ".join(repr(name) for name in names)

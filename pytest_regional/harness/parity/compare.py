@@ -1,0 +1,360 @@
+"""Compare two executions of one program and report every difference at once.
+
+What must be equal besides values, and when:
+
+* **Strides of outputs**, where eager's layout is dense (any order of dimensions) or the output aliases something else.
+  ``torch.compile`` pins those to what eager has (Inductor's ``keep_output_stride``, AOTAutograd's view replay). Strides
+  of dimensions of size one, of empty tensors, and of fresh tensors with gaps or overlaps are nobody's promise.
+* **Strides of gradients**, always: autograd stores them under its layout contract (the leaf's strides if that is dense,
+  else row-major), whoever computed them.
+* **Aliasing**: which inputs, state tensors and earlier outputs an output is, or shares memory with; lost or gained.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pytest_regional.harness.parity.captured import Alias, Captured
+from pytest_regional.harness.parity.execution import Execution
+from pytest_regional.harness.parity.noise import Noise, NoiseSource, judged
+from pytest_regional.harness.parity.report import (
+    BadProgramError,
+    Mismatch,
+    ParityError,
+    ParityReport,
+    SelfComparisonError,
+    describe_values,
+)
+from pytest_regional.harness.parity.state import LOW_PRECISION_TO_ANCHOR
+from pytest_regional.harness.parity.tolerance import Coarse, Errors, Judgement, Tolerance, judge
+
+__all__ = [
+    "BadProgramError",
+    "Mismatch",
+    "ParityError",
+    "ParityReport",
+    "SelfComparisonError",
+    "check_program",
+    "compare",
+]
+
+
+def check_program(eager: Execution) -> None:
+    """Raise :class:`BadProgramError` if the eager program failed."""
+    if eager.exception is not None:
+        raise BadProgramError(eager) from eager.exception
+
+
+def compare(
+    eager: Execution,
+    candidate: Execution,
+    anchor: Execution | None = None,
+    *,
+    level: str = "close",
+    rtol: float | None = None,
+    atol: float | None = None,
+    label: str = "",
+    noise: NoiseSource | None = None,
+) -> ParityReport:
+    """Return all differences of ``candidate`` from ``eager``, judged by ``anchor`` (a float64 run) where it can be.
+
+    ``noise`` measures eager's rounding. It is asked where values differ by more than the float64 run's rule allows.
+
+    Raises:
+        SelfComparisonError: if both hold the same memory, so that the comparison could not fail.
+        ValueError, TypeError: for a level or tolerance that makes no sense.
+    """
+    tolerance = Tolerance.resolve(level, rtol, atol)
+    _refuse_self_comparison(eager, candidate)
+    reason = anchor_unavailable_reason(eager, anchor)
+    usable = anchor if reason is None else None
+
+    def compared(noise: Noise | None) -> _Comparison:
+        comparison = _Comparison(tolerance, usable, eager.coarse, noise)
+        comparison.run(eager, candidate)
+        return comparison
+
+    return judged(compared, noise).report(reason, label)
+
+
+def anchor_unavailable_reason(eager: Execution, anchor: Execution | None) -> str | None:
+    """Return why ``anchor`` cannot judge runs of ``eager``'s program, or None if it can."""
+    if anchor is None:
+        return "no float64 run was made"
+    if anchor.anchor_unavailable_reason is not None:
+        return anchor.anchor_unavailable_reason
+    if eager.python_state_changed:
+        return f"the program changes Python state ({', '.join(sorted(eager.python_state_changed))})"
+    if anchor.structure != eager.structure or [p for p, _ in anchor.outputs] != [p for p, _ in eager.outputs]:
+        return "the float64 run returned another structure"
+    return next((why for why in map(_leaf_flaw, eager.outputs, anchor.outputs) if why), None)
+
+
+def _leaf_flaw(eager: tuple[str, Any], anchor: tuple[str, Any]) -> str | None:
+    (path, expected), (_, found) = eager, anchor
+    if not isinstance(expected, Captured) or not isinstance(found, Captured):
+        return None if _is_real_number(expected) or type(expected) is type(found) else f"{path} has another type there"
+    if expected.shape != found.shape:
+        return f"{path} has another shape in the float64 run"
+    if found.dtype != LOW_PRECISION_TO_ANCHOR.get(expected.dtype, expected.dtype):
+        return f"{path} is {found.dtype} in the float64 run: the program narrows its values itself"
+    exact = not expected.dtype.is_floating_point and not expected.dtype.is_complex
+    if exact and not torch.equal(expected.value, found.value):
+        return f"{path} ({expected.dtype}) differs in the float64 run: its control flow or choices flipped"
+    return None
+
+
+def _is_real_number(value: Any) -> bool:
+    return isinstance(value, float | complex)
+
+
+def _refuse_self_comparison(eager: Execution, candidate: Execution) -> None:
+    if eager is candidate:
+        raise SelfComparisonError("compare() got one execution as both eager and candidate; execute the program twice")
+    seen = {id(leaf.storage): path for path, leaf in eager.outputs if _has_own_memory(eager, path, leaf)}
+    for path, leaf in candidate.outputs:
+        if _has_own_memory(candidate, path, leaf) and id(leaf.storage) in seen:
+            raise SelfComparisonError(
+                f"{path} of the candidate is the memory of eager's {seen[id(leaf.storage)]}, and neither an input "
+                f"nor a parameter: comparing a tensor with itself shows nothing. "
+                f"Let the program compute it anew in each run."
+            )
+
+
+def _has_own_memory(execution: Execution, path: str, leaf: Any) -> bool:
+    if not isinstance(leaf, Captured) or leaf.storage is None or path in execution.in_objects:
+        return False
+    alias = execution.aliases.get(path)
+    return alias is None or all(name.startswith("output") for name in alias.shares)
+
+
+class _Comparison:
+    """Collects mismatches; one object a call of :func:`compare`."""
+
+    def __init__(
+        self,
+        tolerance: Tolerance,
+        anchor: Execution | None,
+        coarse: Execution | None = None,
+        noise: Noise | None = None,
+    ) -> None:
+        self.tolerance, self.anchor, self.coarse, self.noise = tolerance, anchor, coarse, noise
+        self.coarse_values = _values_of(coarse)
+        self.rounding_only: list[str] = []
+        self.may_be_rounding = False
+        self.mismatches: list[Mismatch] = []
+        self.compared = 0
+        self.anchored = False
+        self.worst_ratio, self.worst_where = 0.0, ""
+        self.errors: dict[str, Errors] = {}
+
+    def run(self, eager: Execution, candidate: Execution) -> None:
+        if eager.exception is not None or candidate.exception is not None:
+            self._exceptions(eager, candidate)
+            return
+        self._outputs(eager, candidate)
+        self._aliases(eager.aliases, candidate.aliases)
+        self._grads(eager, candidate)
+        self._mutations(eager, candidate)
+
+    def report(self, reason: str | None, label: str) -> ParityReport:
+        wanted = self.tolerance.uses_anchor
+        return ParityReport(
+            mismatches=tuple(self.mismatches),
+            level=self.tolerance.level,
+            anchored=self.anchored,
+            anchor_unavailable_reason=reason if wanted else None,
+            compared=self.compared,
+            worst_ratio=self.worst_ratio,
+            worst_where=self.worst_where,
+            label=label,
+            rule=self._rule(reason),
+            errors=self.errors,
+            rounding_only=tuple(self.rounding_only),
+        )
+
+    def _rule(self, reason: str | None) -> str:
+        if self.tolerance.explicit:
+            return f"rtol={self.tolerance.rtol}, atol={self.tolerance.atol}"
+        if self.tolerance.uses_anchor and reason is not None and self.noise is not None:
+            return f"level 'close' (eager's own rounding, measured in {len(self.noise.runs)} runs, as {reason})"
+        if self.tolerance.uses_anchor and reason is not None:
+            return f"level 'close' (assert_close defaults, as {reason})"
+        if self.noise is not None and not self.mismatches:
+            return f"level 'close' (with eager's own rounding, measured in {len(self.noise.runs)} runs)"
+        coarse = self.coarse.precision.name if self.coarse is not None and self.coarse.precision is not None else ""
+        return f"level {self.tolerance.level!r}" + (f" in the backend's {coarse}" if coarse else "")
+
+    def _add(self, where: str, kind: str, detail: str) -> None:
+        self.mismatches.append(Mismatch(where, kind, detail))
+
+    def _exceptions(self, eager: Execution, candidate: Execution) -> None:
+        expected, found = eager.exception, candidate.exception
+        if expected is not None and isinstance(found, type(expected)) and eager.stage == candidate.stage:
+            return
+        failed = candidate if found is not None else eager
+        self._add(failed.stage, "exception", f"compiled {_raised(candidate)}, eager {_raised(eager)}")
+
+    def _outputs(self, eager: Execution, candidate: Execution) -> None:
+        found = dict(candidate.outputs)
+        expected = dict(eager.outputs)
+        if eager.structure != candidate.structure or expected.keys() != found.keys():
+            self._add("output", "structure", _structures(eager, candidate))
+        anchors = dict(self.anchor.outputs) if self.anchor else {}
+        for path in (path for path in expected if path in found):
+            alias = eager.aliases.get(path)
+            strict = alias is not None and bool(alias.shares)
+            self._leaf(path, found[path], expected[path], anchors.get(path), strict_stride=strict)
+
+    def _leaf(self, where: str, found: Any, expected: Any, anchor: Any, *, strict_stride: bool) -> None:
+        if isinstance(found, Captured) and isinstance(expected, Captured):
+            self._tensor(where, found, expected, anchor, strict_stride=strict_stride)
+        elif type(found) is not type(expected):
+            self._add(where, "structure", f"compiled {_brief(found)}, eager {_brief(expected)}")
+        elif _is_real_number(expected):
+            self._number(where, found, expected)
+        elif _has_value_equality(expected) and not bool(found == expected):
+            self._add(where, "value", f"compiled {_brief(found)}, eager {_brief(expected)}")
+
+    def _number(self, where: str, found: Any, expected: Any) -> None:
+        # A Python number mostly left a float32 tensor through .item(), so it is judged as one unless bits count.
+        dtype = torch.complex64 if isinstance(expected, complex) else torch.float32
+        if self.tolerance.level == "bitwise":
+            dtype = torch.complex128 if isinstance(expected, complex) else torch.float64
+        verdict = judge(self.tolerance, torch.tensor(found, dtype=dtype), torch.tensor(expected, dtype=dtype), None)
+        self._judged(where, verdict)
+
+    def _tensor(
+        self,
+        where: str,
+        found: Captured,
+        expected: Captured,
+        anchor: Any,
+        *,
+        strict_stride: bool,
+        count: bool = True,
+        name: str | None = None,
+    ) -> None:
+        for kind in ("dtype", "device", "requires_grad", "kind", "layout"):
+            ours, theirs = getattr(found, kind), getattr(expected, kind)
+            if ours != theirs:
+                shown = kind if kind in ("dtype", "device", "requires_grad") else "structure"
+                self._add(where, shown, f"compiled {ours}, eager {theirs}")
+        if found.shape != expected.shape:
+            self._add(where, "shape", f"compiled {list(found.shape)}, eager {list(expected.shape)}")
+            return
+        guaranteed = strict_stride or expected.dense
+        if guaranteed and found.described_stride() != expected.described_stride():
+            self._add(where, "stride", f"compiled {found.stride}, eager {expected.stride} (shape {list(found.shape)})")
+        value = anchor.value if isinstance(anchor, Captured) else None
+        noise = None if self.noise is None else self.noise.of(name or where, expected.value, value)
+        verdict = judge(self.tolerance, found.value, expected.value, value, self._coarse(where), noise)
+        self._judged(where, verdict, count)
+
+    def _coarse(self, where: str) -> Coarse | None:
+        if self.coarse is None or self.coarse.precision is None:
+            return None
+        captured = self.coarse_values.get(where.partition(" (mutated")[0])
+        return Coarse(self.coarse.precision, captured.value if isinstance(captured, Captured) else None)
+
+    def _judged(self, where: str, verdict: Judgement, count: bool = True) -> None:
+        self.compared += count
+        self.anchored |= verdict.anchored
+        if verdict.errors is not None:
+            self.errors[where] = verdict.errors
+        if verdict.ratio > self.worst_ratio:
+            self.worst_ratio, self.worst_where = verdict.ratio, where
+        if verdict.rounding_only:
+            self.rounding_only.append(where)
+        for found in verdict.evidence:
+            detail = describe_values(found) + ("; rounding only: no digit of it is known" * verdict.rounding_only)
+            self.mismatches.append(Mismatch(where, found.kind, detail, found))
+            self.may_be_rounding |= found.kind == "value" and self.tolerance.uses_anchor
+
+    def _aliases(self, expected: dict[str, Alias], found: dict[str, Alias]) -> None:
+        for path in expected:
+            if path in found and found[path] != expected[path]:
+                self._add(path, "alias", f"compiled {found[path]}, eager {expected[path]}")
+
+    def _grads(self, eager: Execution, candidate: Execution) -> None:
+        anchors = self.anchor.grads if self.anchor else {}
+        for where in _ordered_union(eager.grads, candidate.grads):
+            expected, found = eager.grads.get(where), candidate.grads.get(where)
+            if expected is None and found is None:
+                continue
+            if expected is None or found is None:
+                detail = "compiled None, eager has one" if found is None else "compiled has one, eager None"
+                self._add(where, "missing-grad", f"gradient: {detail}")
+                continue
+            self._tensor(where, found, expected, anchors.get(where), strict_stride=True)
+
+    def _mutations(self, eager: Execution, candidate: Execution) -> None:
+        after = {**eager.inputs_after, **eager.buffers_after}
+        found = {**candidate.inputs_after, **candidate.buffers_after}
+        anchors = {**self.anchor.inputs_after, **self.anchor.buffers_after} if self.anchor else {}
+        for name in _ordered_union(after, found):
+            if name in after and name in found:
+                self._after(name, found[name], after[name], anchors.get(name), eager, candidate)
+            elif name not in candidate.state_before:  # else what ran before added it, such as to a list of notes
+                who, other = ("eager", "compiled") if name in after else ("compiled", "eager")
+                self._add(name, "structure", f"holds a tensor after the {who} run, and none after the {other} one")
+        self._values(eager.values_after, candidate.values_after)
+
+    def _values(self, expected: dict[str, Any], found: dict[str, Any]) -> None:
+        """Compare what objects that were arguments count and flag."""
+        for name in _ordered_union(expected, found):
+            if name in expected and name in found:
+                self._leaf(f"{name} (after the call)", found[name], expected[name], None, strict_stride=False)
+            else:
+                missing = "the compiled program left it out" if name in expected else "eager has no such value"
+                self._add(f"{name} (after the call)", "structure", missing)
+
+    def _after(
+        self, name: str, found: Captured, expected: Captured, anchor: Any, eager: Execution, candidate: Execution
+    ) -> None:
+        ours, theirs = name in candidate.mutated, name in eager.mutated
+        if not ours and not theirs:
+            return
+        note = "mutated in place" if theirs else "mutated in place by the compiled program only"
+        self._tensor(f"{name} ({note})", found, expected, anchor, strict_stride=True, count=theirs, name=name)
+        if theirs and not ours and self.mismatches and self.mismatches[-1].where.startswith(f"{name} ("):
+            last = self.mismatches.pop()
+            self.mismatches.append(
+                Mismatch(last.where, last.kind, f"the compiled program left it unchanged; {last.detail}", last.evidence)
+            )
+
+
+def _values_of(execution: Execution | None) -> dict[str, Any]:
+    """Return by name every value of a run: outputs, gradients, inputs and buffers as it left them."""
+    if execution is None:
+        return {}
+    return {**execution.inputs_after, **execution.buffers_after, **execution.grads, **dict(execution.outputs)}
+
+
+def _has_value_equality(value: Any) -> bool:
+    method: Any = type(value).__eq__
+    return method is not object.__eq__
+
+
+def _ordered_union(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
+    return list(dict.fromkeys([*first, *second]))
+
+
+def _raised(execution: Execution) -> str:
+    error = execution.exception
+    return "raised nothing" if error is None else f"raised {type(error).__name__}: {str(error)[:1000]}"
+
+
+def _structures(eager: Execution, candidate: Execution) -> str:
+    return (
+        f"compiled returned {[path for path, _ in candidate.outputs]} in {candidate.structure}, "
+        f"eager {[path for path, _ in eager.outputs]} in {eager.structure}"
+    )
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, Captured):
+        return f"a tensor of shape {list(value.shape)}"
+    return f"{type(value).__name__} {value!r:.100}"

@@ -1,0 +1,353 @@
+"""Run a program once, on copies, and keep everything that another run of it can be compared with.
+
+:func:`execute` is used alike for the eager program, the compiled one, and the float64 run that anchors the tolerance.
+Nothing here compares, and nothing here compiles; see ``parity`` for the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+
+from pytest_regional.harness.inputs import seed_torch
+from pytest_regional.harness.parity.captured import Alias, Captured, find_aliases, flatten_outputs
+from pytest_regional.harness.parity.fp64_reference import Precision, float64_everywhere, rounding_to
+from pytest_regional.harness.parity.inputs import (
+    CopiedInputs,
+    copy_inputs,
+    fresh_call,
+    fresh_inputs,
+    has_low_precision,
+    named_leaves,
+    require_values,
+    to_float64,
+    widen,
+)
+from pytest_regional.harness.parity.objects import plain_values_in
+from pytest_regional.harness.parity.rounding import RecordedDraws, RepeatedDraws, moved_input, rounded
+from pytest_regional.harness.parity.state import ProgramState, find_state, preserved, promoted, same_bytes
+
+__all__ = [
+    "Backward",
+    "CotangentError",
+    "Execution",
+    "execute",
+    "find_state",
+    "fresh_call",
+    "fresh_inputs",
+    "to_float64",
+]
+
+Backward: TypeAlias = Any  # bool | None | torch.Tensor | Sequence[torch.Tensor] | Callable[[Any], torch.Tensor]
+
+
+_HELD = (torch.nn.Module, types.FunctionType, types.MethodType, functools.partial)
+"""What holds state, is given as an argument, and is not copied: compiled code may rely on its identity."""
+
+
+class CotangentError(ValueError):
+    """The cotangents (or the ``backward`` argument) given do not fit the program's outputs."""
+
+
+@dataclass(eq=False)
+class Execution:
+    """One run of a program.
+
+    Attributes:
+        outputs: ``(path, leaf)`` for each leaf of what was returned; tensors as :class:`Captured`.
+        structure: the containers around the leaves; equal for equal containers.
+        in_objects: paths of outputs that stand inside an object, which may have been there before the program ran.
+        grads: gradient of each floating input and state tensor that requires one, None where none arrived.
+        inputs_after: every input tensor as the program left it.
+        buffers_after: every buffer, parameter and captured tensor as the program left it.
+        values_after: numbers, flags and texts inside objects that were arguments, as the program left them.
+        mutated: names out of the two above whose bytes or shape the program changed.
+        aliases: whose memory each output uses.
+        exception: what the program raised, and ``stage`` where: "forward" or "backward".
+        rng_consumed: devices whose default generator moved; ``rng_after`` holds the generators' final states.
+        python_state_changed: plain attributes of modules that the program changed (they were put back).
+        live: the tensors themselves behind ``outputs``, ``grads`` and ``inputs_after``, where they were to be kept.
+        anchor_unavailable_reason: why this run can be no float64 anchor; None if it can, or was not meant as one.
+        state_before: labels of the tensors that the program held before the run.
+        coarse: of an eager run, the same run in the coarser precision of the backend under test, if it has one.
+        precision: of a run in a coarser precision, that one.
+    """
+
+    outputs: tuple[tuple[str, Any], ...] = ()
+    structure: Any = None
+    in_objects: frozenset[str] = frozenset()
+    grads: dict[str, Captured | None] = field(default_factory=dict)
+    inputs_after: dict[str, Captured] = field(default_factory=dict)
+    buffers_after: dict[str, Captured] = field(default_factory=dict)
+    values_after: dict[str, Any] = field(default_factory=dict)
+    mutated: frozenset[str] = frozenset()
+    aliases: dict[str, Alias] = field(default_factory=dict)
+    exception: Exception | None = None
+    stage: str = "forward"
+    rng_consumed: frozenset[str] = frozenset()
+    rng_after: dict[str, torch.Tensor] = field(default_factory=dict)
+    python_state_changed: frozenset[str] = frozenset()
+    live: dict[str, torch.Tensor] = field(default_factory=dict)
+    anchor: bool = False
+    anchor_unavailable_reason: str | None = None
+    coarse: Execution | None = None
+    state_before: frozenset[str] = frozenset()
+    precision: Precision | None = None
+
+
+def execute(
+    fn: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    backward: Backward = None,
+    seed: int = 0,
+    state_of: Any = None,
+    anchor: bool = False,
+    keep: bool = False,
+    precision: Precision | None = None,
+    rounding: int | None = None,
+) -> Execution:
+    """Run ``fn`` on copies of ``inputs`` and return what came of it; inputs, state and generators are left as found.
+
+    Args:
+        fn: a function, module, bound method or other callable.
+        inputs: a tuple of pytrees; tensors are copied with layout and aliasing, and objects that may hold some; other
+            leaves are passed as they are.
+        kwargs: the program's keyword arguments, likewise.
+        backward: None backpropagates from every output that requires a gradient, with seeded random cotangents;
+            False does not; a callable gets the outputs and returns the scalar to backpropagate from; a tensor or a
+            sequence of tensors are the cotangents of those outputs.
+        seed: seeds the default generators and the cotangents.
+        state_of: the program whose parameters and buffers to keep, where ``fn`` hides it (a compiled callable).
+        anchor: run everything in float64; whether that was possible stands in ``anchor_unavailable_reason``.
+        keep: keep the resulting tensors themselves in ``live``, and not only copies of them.
+        precision: round the operands of every operator to this one.
+        rounding: a seed; every input, parameter and intermediate result is then moved at random by at most one unit in
+            its last place, to see which results are rounding.
+
+    Raises:
+        CotangentError: when ``backward`` does not fit the outputs. What the program raises is returned, not raised.
+        NoValuesError: a tensor is on the meta device.
+        UncopyableInputError: an argument holds tensors and cannot be copied.
+    """
+    leaves = named_leaves(inputs, kwargs)
+    given = [(name, leaf) for name, leaf in leaves if isinstance(leaf, _HELD)]
+    state = find_state(fn if state_of is None else state_of, given)
+    copied = copy_inputs(inputs, state.is_state, _transform(anchor, rounding), kwargs)
+    require_values([*copied.named, *((entry.label, entry.tensor) for entry in state.tensors)])
+    result = Execution(anchor=anchor, precision=precision)
+    tensors = [leaf for _, leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if anchor and not has_low_precision(tensors + [entry.tensor for entry in state.tensors]):
+        result.anchor_unavailable_reason = "no input, parameter or buffer has a precision below float64"
+        return result
+    with preserved(state) as changed:
+        if anchor:
+            _run_anchor(fn, copied, state, backward, seed, result)
+        elif rounding is not None:
+            with rounded((entry.tensor for entry in state.tensors), rounding):
+                _run(fn, copied, state, backward, seed, result)
+        else:
+            _run(fn, copied, state, backward, seed, result, keep=keep)
+    if anchor and result.rng_consumed and result.exception is None:
+        result = _run_drawing_anchor(fn, (inputs, kwargs), state, backward, seed) or result
+    result.python_state_changed = frozenset(changed)
+    return result
+
+
+def _transform(anchor: bool, rounding: int | None) -> Callable[[torch.Tensor], torch.Tensor]:
+    if rounding is None:
+        return widen if anchor else torch.clone
+    return functools.partial(moved_input, seed=rounding)
+
+
+def _run_anchor(
+    fn: Callable[..., Any],
+    copied: CopiedInputs,
+    state: ProgramState,
+    backward: Backward,
+    seed: int,
+    result: Execution,
+) -> None:
+    with promoted(state), float64_everywhere():
+        _run(fn, copied, state, backward, seed, result)
+    if result.exception is not None:
+        result.anchor_unavailable_reason = f"the float64 run raised {_one_line(result.exception)}"
+    elif result.rng_consumed:
+        result.anchor_unavailable_reason = "the program draws random numbers, which differ between precisions"
+
+
+def _run_drawing_anchor(
+    fn: Callable[..., Any],
+    call: tuple[tuple[Any, ...], Mapping[str, Any] | None],
+    state: ProgramState,
+    backward: Backward,
+    seed: int,
+) -> Execution | None:
+    """Return the float64 run with the numbers that the program draws in its own precision; None where that fails."""
+    recorded, anchor = Execution(), Execution(anchor=True)
+    inputs, kwargs = call
+    with preserved(state), RecordedDraws() as draws:
+        _run(fn, copy_inputs(inputs, state.is_state, kwargs=kwargs), state, backward, seed, recorded)
+    if recorded.exception is not None:
+        return None
+    with preserved(state), RepeatedDraws(draws.drawn) as repeated:
+        _run_anchor(fn, copy_inputs(inputs, state.is_state, widen, kwargs), state, backward, seed, anchor)
+    return None if repeated.left or anchor.anchor_unavailable_reason else anchor
+
+
+def _one_line(error: Exception) -> str:
+    first = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {first[0][:200] if first else ''}"
+
+
+def _run(
+    fn: Callable[..., Any],
+    copied: CopiedInputs,
+    state: ProgramState,
+    backward: Backward,
+    seed: int,
+    result: Execution,
+    *,
+    keep: bool = False,
+) -> None:
+    watched = copied.named + [(entry.label, entry.tensor) for entry in state.tensors]
+    leaves = copied.leaves + [(entry.label, entry.tensor) for entry in state.tensors if entry.tensor.is_leaf]
+    wants_grad = [(name, leaf) for name, leaf in leaves if leaf.requires_grad]
+    before = {name: tensor.detach().clone() for name, tensor in watched}
+    cuda = sorted({tensor.device.index for _, tensor in watched if tensor.device.type == "cuda"})
+    with _seeded(seed, cuda, result):
+        with _rounded(result):
+            output = _call(fn, copied, result)
+        if result.exception is None:
+            flat = flatten_outputs(output)
+            leaves_out, result.structure, result.in_objects = flat.leaves, flat.structure, flat.in_objects
+            result.aliases = find_aliases(leaves_out, _with_new(watched, copied.now()))
+            described = [(path, _capture(leaf)) for path, leaf in leaves_out]
+            _backpropagate(output, leaves_out, backward, seed, result)
+            result.outputs = tuple(described)
+    result.grads = {f"grad of {name}": _capture_grad(leaf) for name, leaf in wants_grad} if _ran(result) else {}
+    _capture_after(result, copied, state, before)
+    if keep and result.exception is None:
+        result.live = {path: leaf for path, leaf in leaves_out if isinstance(leaf, torch.Tensor)}
+        result.live |= {f"grad of {name}": leaf.grad for name, leaf in wants_grad if leaf.grad is not None}
+        result.live |= copied.now()
+
+
+def _rounded(result: Execution) -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext() if result.precision is None else rounding_to(result.precision)
+
+
+def _ran(result: Execution) -> bool:
+    return result.exception is None and result.stage == "backward"
+
+
+def _capture(leaf: Any) -> Any:
+    return Captured.of(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _capture_grad(leaf: torch.Tensor) -> Captured | None:
+    return None if leaf.grad is None else Captured.of(leaf.grad)
+
+
+def _call(fn: Callable[..., Any], copied: CopiedInputs, result: Execution) -> Any:
+    try:
+        output = fn(*copied.arguments, **copied.keywords)
+        _synchronize(copied)
+    except Exception as error:  # noqa: BLE001 - whatever the program raises is a result to be compared.
+        result.exception = error
+        return None
+    return output
+
+
+def _synchronize(copied: CopiedInputs) -> None:
+    if any(tensor.device.type == "cuda" for _, tensor in copied.named):
+        torch.cuda.synchronize()
+
+
+@contextlib.contextmanager
+def _seeded(seed: int, cuda: list[int], result: Execution) -> Iterator[None]:
+    with torch.random.fork_rng(devices=cuda):
+        seed_torch(seed)
+        before = _generator_states(cuda)
+        yield
+        result.rng_after = _generator_states(cuda)
+        result.rng_consumed = frozenset(n for n, s in result.rng_after.items() if not torch.equal(s, before[n]))
+
+
+def _generator_states(cuda: list[int]) -> dict[str, torch.Tensor]:
+    return {"cpu": torch.get_rng_state(), **{f"cuda:{index}": torch.cuda.get_rng_state(index) for index in cuda}}
+
+
+def _backpropagate(
+    output: Any, leaves: list[tuple[str, Any]], backward: Backward, seed: int, result: Execution
+) -> None:
+    if backward is False or not torch.is_grad_enabled():
+        return
+    differentiable = [leaf for _, leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    if callable(backward):
+        roots, cotangents = [backward(output)], None
+    elif not differentiable:
+        return
+    else:
+        roots, cotangents = differentiable, cotangents_for(differentiable, backward, seed)
+    result.stage = "backward"
+    try:
+        with _rounded(result):
+            torch.autograd.backward(roots, cotangents)
+        if any(root.device.type == "cuda" for root in roots):
+            torch.cuda.synchronize()  # what goes wrong on the GPU is a result of the backward
+    except Exception as error:  # noqa: BLE001 - whatever the program's backward raises is a result to be compared.
+        result.exception = error
+
+
+def cotangents_for(outputs: list[torch.Tensor], backward: Any, seed: int) -> list[torch.Tensor]:
+    """Return what to backpropagate into ``outputs``: the caller's cotangents, checked, or seeded random ones."""
+    if backward is None or backward is True:
+        return [random_cotangent(tensor, seed, index) for index, tensor in enumerate(outputs)]
+    given = [backward] if isinstance(backward, torch.Tensor) else list(backward)
+    if [tuple(tensor.shape) for tensor in given] != [tuple(tensor.shape) for tensor in outputs]:
+        raise CotangentError(
+            f"backward= holds cotangents of shapes {[tuple(tensor.shape) for tensor in given]}, but the outputs that "
+            f"require a gradient have shapes {[tuple(tensor.shape) for tensor in outputs]}. "
+            f"Pass one cotangent of equal shape for each of them, in their order."
+        )
+    return [tensor.to(output.dtype) for tensor, output in zip(given, outputs, strict=True)]
+
+
+def random_cotangent(output: torch.Tensor, seed: int, index: int) -> torch.Tensor:
+    """Return the cotangent of output number ``index``: the same values for every run of one program.
+
+    They are nonzero multiples of 1/16 up to 2 in magnitude, which every dtype from bfloat16 to float64 holds exactly,
+    so the float64 run backpropagates the very same numbers.
+    """
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + index) % 2**63)
+    sixteenths = torch.randint(1, 33, output.shape, generator=generator)
+    signs = torch.randint(0, 2, output.shape, generator=generator) * 2 - 1
+    cotangent = torch.empty_like(output, requires_grad=False)
+    return cotangent.copy_((sixteenths * signs).double() / 16)
+
+
+def _capture_after(
+    result: Execution, copied: CopiedInputs, state: ProgramState, before: dict[str, torch.Tensor]
+) -> None:
+    result.state_before = frozenset(entry.label for entry in state.tensors)
+    result.inputs_after = {name: Captured.of(tensor) for name, tensor in copied.now().items()}
+    result.buffers_after = {label: Captured.of(tensor) for label, tensor in state.now().items()}
+    result.values_after = {k: v for name, value in copied.objects for k, v in plain_values_in(value, name).items()}
+    after = {**result.inputs_after, **result.buffers_after}
+    result.mutated = frozenset(
+        name for name, value in after.items() if name not in before or not same_bytes(value.value, before[name])
+    )
+
+
+def _with_new(watched: list[tuple[str, torch.Tensor]], now: dict[str, torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
+    """Return ``watched`` and what arguments hold by now that they did not before the call."""
+    known = {id(tensor) for _, tensor in watched}
+    return watched + [(name, tensor) for name, tensor in now.items() if id(tensor) not in known]

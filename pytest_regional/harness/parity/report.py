@@ -1,0 +1,132 @@
+"""What a comparison found, in data and in sentences, and the errors that carry it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_regional.harness.parity.execution import Execution
+from pytest_regional.harness.parity.tolerance import Errors, ValueEvidence
+
+KINDS = (
+    "value",
+    "nan",
+    "dtype",
+    "shape",
+    "stride",
+    "device",
+    "requires_grad",
+    "alias",
+    "structure",
+    "exception",
+    "missing-grad",
+    "overwritten",
+)
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """One difference: ``where`` ("output[0]['h']", "grad of input 1", ...), ``kind`` (of ``KINDS``), a sentence."""
+
+    where: str
+    kind: str
+    detail: str
+    evidence: ValueEvidence | None = None
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.kind}: {self.detail}"
+
+
+@dataclass(frozen=True)
+class ParityReport:
+    """The result of one comparison; ``ok`` means no mismatch, and ``compared == 0`` that it showed nothing.
+
+    ``compared`` counts the outputs, gradients and mutated tensors whose values were compared; ``worst_ratio`` is the
+    largest error over its allowed error, 1.0 being the limit; ``errors`` holds those of each tensor of floats.
+    ``rounding_only`` names tensors that are zero in theory: what they hold is what rounding left.
+    """
+
+    mismatches: tuple[Mismatch, ...] = ()
+    level: str = "close"
+    anchored: bool = False
+    anchor_unavailable_reason: str | None = None
+    compared: int = 0
+    worst_ratio: float = 0.0
+    worst_where: str = ""
+    label: str = ""
+    rule: str = field(default="", compare=False)
+    errors: Mapping[str, Errors] = field(default_factory=dict, compare=False, repr=False)
+    rounding_only: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def ok(self) -> bool:
+        """True where nothing differs."""
+        return not self.mismatches
+
+    def summary(self) -> str:
+        """Return one line: verdict, number of tensors, rule, and how near the limit the worst one came."""
+        verdict = "parity holds" if self.ok else f"{len(self.mismatches)} mismatch{'es' * (len(self.mismatches) > 1)}"
+        worst = f", worst error {self.worst_ratio:.3g} of the allowed at {self.worst_where}" if self.worst_where else ""
+        about = f"{self.label}: " if self.label else ""
+        noise = f"; rounding only: {_few(self.rounding_only)}" if self.rounding_only else ""
+        return f"{about}{verdict} over {self.compared} compared value(s) at {self.rule}{worst}{noise}"
+
+    def describe(self, blame: str | None = None) -> str:
+        """Return the whole report for a person: the summary, a paragraph for each mismatch, and who is to blame."""
+        lines = [self.summary(), *(f"  - {mismatch}" for mismatch in self.mismatches)]
+        if blame:
+            lines.append(f"  blame: {blame}")
+        return "\n".join(lines)
+
+
+class ParityError(AssertionError):
+    """The compiled program differs from eager; ``report`` holds every difference and ``blame`` the suspect region."""
+
+    def __init__(self, report: ParityReport, blame: str | None = None) -> None:
+        super().__init__(report.describe(blame))
+        self.report = report
+        self.blame = blame
+
+
+class BadProgramError(Exception):
+    """The eager program itself failed: the test's program is at fault, not the backend."""
+
+    def __init__(self, execution: Execution) -> None:
+        error = execution.exception
+        super().__init__(
+            f"the test's program fails in eager ({execution.stage}): {type(error).__name__}: {error}\n"
+            f"This is not a backend failure: nothing was compiled for it. Mend the program or its inputs first."
+        )
+        self.execution = execution
+
+
+class SelfComparisonError(Exception):
+    """Both sides of a comparison are the same memory, so that it could not have failed."""
+
+
+def _few(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def describe_values(evidence: ValueEvidence) -> str:
+    """Return the sentence for one piece of evidence: where, what stands there, and the errors against the limit."""
+    at = f"at {list(evidence.index)}" if evidence.index else "of the only element"
+    share = f"{evidence.mismatched} of {evidence.total} elements"
+    values = f"compiled {_number(evidence.candidate)}, eager {_number(evidence.eager)}"
+    if evidence.anchor is not None:
+        values += f", float64 {_number(evidence.anchor)}"
+    if evidence.kind == "nan":
+        return f"NaN or infinity differs in {share}; first {at}: {values}"
+    return f"{share} differ; worst {at}: {values}; {_errors(evidence)}"
+
+
+def _errors(evidence: ValueEvidence) -> str:
+    limit = "no difference allowed" if evidence.allowed is None else f"allowed {evidence.allowed:.4g}"
+    if evidence.anchor is None:
+        return f"error against eager {evidence.candidate_error:.4g}, {limit}"
+    return f"error against float64: compiled {evidence.candidate_error:.4g}, eager {evidence.eager_error:.4g}, {limit}"
+
+
+def _number(value: Any) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else repr(value)

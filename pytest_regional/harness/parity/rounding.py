@@ -1,0 +1,164 @@
+"""Run a program with every result off by a rounding, which shows how much its results owe to rounding alone.
+
+Stochastic arithmetic (D. S. Parker, *Monte Carlo Arithmetic*, 1997): what an operator computes is moved by at most one
+unit in its last place, at random; what several such runs disagree on is noise. Sums of terms that cancel then differ by
+what the terms' magnitudes leave, whether or not eager's own errors happened to cancel too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_regional.harness.parity.tolerance import ulp
+
+#: What of a result no gradient flows through, and no rounding of an input shows in.
+_DRAWING = frozenset(
+    {
+        *("bernoulli", "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "multinomial", "normal_"),
+        *("poisson", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random_", "randperm"),
+        "uniform_",
+    }
+)
+
+
+def draws(func: Any) -> bool:
+    """Say whether ``func`` is an operator whose result is random and nothing else."""
+    name = func._schema.name.removeprefix("aten::") if isinstance(func, torch._ops.OpOverload) else ""
+    return name in _DRAWING and func._schema.is_mutable == name.endswith("_")
+
+
+class BesideCompilers(TorchDispatchMode):  # type: ignore[misc]
+    """A mode under which eager loops and conditions, which Dynamo traces, go on as without; what they draw is not seen.
+
+    Without the two answers Dynamo would refuse the frames of the program for the rest of the process (2.11 to 2.15).
+    """
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return that a compile under the mode is to be done as without it."""
+        return True
+
+
+class RecordedDraws(BesideCompilers):
+    """Keeps what is drawn while it is active, in ``drawn``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[torch.Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if draws(func):
+            self.drawn.append(made.detach().clone())
+        return made
+
+
+class RepeatedDraws(BesideCompilers):
+    """Gives ``drawn`` in place of what would be drawn, in float64 where it is of floating point.
+
+    What does not fit is drawn anew; ``left`` holds what nobody asked for.
+    """
+
+    def __init__(self, drawn: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self.left = deque(drawn)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not draws(func) or not self.left:
+            return func(*args, **(kwargs or {}))
+        wide = self.left.popleft()
+        if wide.is_floating_point():
+            wide = wide.double()
+        if not func._schema.is_mutable:
+            return wide
+        return args[0].copy_(wide) if args[0].shape == wide.shape else func(*args, **(kwargs or {}))
+
+
+#: Operators whose results are their arguments' values, chosen, copied or moved: nothing is rounded in them.
+_EXACT = frozenset(
+    {
+        *("_reshape_copy", "_to_copy", "_unsafe_index", "_unsafe_view", "alias_copy", "clone", "copy", "expand_copy"),
+        *("lift_fresh_copy", "permute_copy", "slice_copy", "split_copy", "unbind_copy", "view_copy", "slice_backward"),
+        *("cat", "stack", "flip", "roll", "repeat", "tril", "triu", "gather", "index", "index_put", "index_select"),
+        *("embedding", "scatter", "select_scatter", "slice_scatter", "diagonal_scatter", "select_backward", "where"),
+        *("masked_fill", "masked_scatter", "masked_select", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d"),
+        *("abs", "neg", "sgn", "sign", "relu", "threshold_backward", "hardtanh", "clamp", "clamp_min", "clamp_max"),
+        *("amax", "amin", "max", "min", "maximum", "minimum", "cummax", "cummin", "kthvalue", "median", "mode"),
+        *("sort", "topk", "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d", "ceil"),
+        *("floor", "round", "trunc", "nan_to_num", "full", "full_like", "zeros", "zeros_like", "ones", "ones_like"),
+        *("empty", "empty_like", "empty_strided", "new_empty", "new_full", "new_ones", "new_zeros", "arange", "eye"),
+        *("scalar_tensor", "im2col", "unfold_backward", "complex", "real", "imag", "resolve_conj", "pixel_shuffle"),
+    }
+)
+
+
+class Rounded(BesideCompilers):
+    """A mode under which the result of every operator that rounds is moved by at most one unit in its last place."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if not _rounds(func):
+            return made
+        if isinstance(made, tuple | list):
+            return type(made)(moved(value, self._generator) for value in made)
+        return moved(made, self._generator)
+
+
+def _rounds(func: Any) -> bool:
+    if not isinstance(func, torch._ops.OpOverload) or draws(func):
+        return False
+    schema = func._schema
+    gives_views = any(returned.alias_info is not None for returned in schema.returns)
+    return not (schema.is_mutable or gives_views or schema.name.removeprefix("aten::") in _EXACT)
+
+
+def moved(value: Any, generator: torch.Generator) -> Any:
+    """Return ``value`` with each element moved at random by at most one unit in its last place; others as they are.
+
+    Zeros, infinities and NaN stay, and nothing finite becomes infinite. The layout is kept.
+    """
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided or not value.numel():
+        return value
+    if value.is_complex():
+        real = moved(torch.view_as_real(value.resolve_conj().contiguous()), generator)
+        return torch.empty_like(value).copy_(torch.view_as_complex(real))
+    if not value.is_floating_point():
+        return value
+    # Half of the elements move: what is added, in float64, is less than half a unit for the others.
+    shift = 2 * torch.rand(value.shape, generator=generator, dtype=torch.float64).to(value.device) - 1
+    wide = value.detach().double()
+    result = torch.empty_like(value).copy_(torch.where(wide == 0, 0.0, wide + shift * ulp(wide, value.dtype)))
+    return torch.where(result.isfinite() == value.isfinite(), result, value)
+
+
+def moved_input(value: torch.Tensor, seed: int) -> torch.Tensor:
+    """Return a copy of the flat contents of an input, moved; but a mask, or a flag, of two values stays exact."""
+    if not (value.is_floating_point() or value.is_complex()) or torch.unique(value).numel() <= 2:
+        return value.clone()
+    changed: torch.Tensor = moved(value, torch.Generator().manual_seed(seed))
+    return changed
+
+
+@contextmanager
+def rounded(state: Iterable[torch.Tensor], seed: int) -> Iterator[None]:
+    """Move every floating tensor of ``state``, and each result in the body; who calls puts ``state`` back."""
+    for number, tensor in enumerate(state):
+        if tensor.layout == torch.strided:
+            tensor.data = moved_input(tensor.data, seed + number)
+    with Rounded(seed):
+        yield
+
+
+__all__ = ["Rounded", "moved", "moved_input", "rounded"]
