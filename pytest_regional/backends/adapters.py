@@ -22,7 +22,7 @@ def reference() -> BackendSpec:
         return functools.partial(factory(), **{option: value})
 
     def forget() -> None:
-        from pytest_regional.reference.process import forget
+        from pytest_regional.reference.dynamo_backend import forget
 
         forget()
 

@@ -21,11 +21,10 @@ from pytest_regional.reference.artifacts import (
     load,
     load_or_compile,
 )
-from pytest_regional.reference.caching.ahead import cache_key
-from pytest_regional.reference.caching.errors import ArtifactError, CacheWarning
-from pytest_regional.reference.dynamo_backend import regional
+from pytest_regional.reference.caching.envelope import ArtifactError, CacheWarning
+from pytest_regional.reference.compile_regions import RegionCompileError, RegionFallbackWarning
+from pytest_regional.reference.dynamo_backend import cache_key, regional
 from pytest_regional.reference.explanation import Explanation, explain, explain_program
-from pytest_regional.reference.failure import RegionCompileError, RegionFallbackWarning
 from pytest_regional.reference.full_inductor import FullInductor, NumericsWarning, compare_rooflines, full_inductor
 from pytest_regional.reference.options import BackendOptionError
 from pytest_regional.reference.ordering import (

@@ -29,11 +29,16 @@ from pytest_regional._torch.aot_compile import (
 )
 from pytest_regional._torch.donation import without_donation
 from pytest_regional._torch.region_compile import donation_arguments, region_compile_settings, standalone_compile
-from pytest_regional.reference.caching.errors import ArtifactError, ArtifactNotFoundError, CacheWarning, WrongKindError
+from pytest_regional.reference.caching.envelope import (
+    ArtifactError,
+    ArtifactNotFoundError,
+    CacheWarning,
+    UnsavableGraphError,
+    WrongKindError,
+)
 from pytest_regional.reference.caching.files import read_artifact, write_artifact
-from pytest_regional.reference.caching.pickling import UnsavableGraphError
-from pytest_regional.reference.caching.region_code import RegionCode
-from pytest_regional.reference.calling import as_graph_target
+from pytest_regional.reference.caching.program import RegionCode
+from pytest_regional.reference.compile_regions import as_graph_target
 from pytest_regional.reference.dynamo_backend import compile_dynamo_graph
 from pytest_regional.reference.options import BackendOptions
 from pytest_regional.reference.regions import checked_settings

@@ -3,29 +3,104 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.fx
 
+from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.region_compile import (
     aot_compiled_artifact,
+    autograd_profiler,
     compiled_output_strides,
+    count_fallback,
     donation_arguments,
+    inductor_callable,
+    is_fake_tensor,
     is_graph_module,
+    is_integer,
     note_refused_keys,
+    random_numbers_are_functional,
     refused_keys,
     region_compile_settings,
+    restart_exceptions,
     standalone_compile,
+    storage_key,
 )
-from pytest_regional.reference.calling import Compiled, as_graph_target, makes_plain_values
-from pytest_regional.reference.effects import Edge
+from pytest_regional.reference.effects import RANDOM, Edge, effect_classes, written_arguments
 from pytest_regional.reference.extract import ExtractedRegion
-from pytest_regional.reference.ordering.carry import compile_in_order
-from pytest_regional.reference.regions import RegionKey
+from pytest_regional.reference.ordering.carry_over import compile_in_order
+from pytest_regional.reference.regions import RegionKey, op_names, shortened, source_line
 from pytest_regional.reference.restride import restore_strides
+
+Compiled = Callable[..., Sequence[Any]]
+
+
+def as_graph_target(compiled: Compiled, name: str, *, plain: bool) -> Compiled:
+    """Wrap ``compiled`` into a plain function, which FX can print and ``GraphPickler`` finds the artifact in.
+
+    Args:
+        compiled: What the compiler made of the region.
+        name: Of the region in the graph.
+        plain: What ``makes_plain_values`` says of the region; kept on the function for whoever stores it.
+    """
+    direct = inductor_callable(compiled) if plain else None
+    call = _checked_call(compiled) if direct is None else _direct_call(compiled, direct)
+    call.__name__ = call.__qualname__ = name
+    call.__wrapped__ = compiled  # type: ignore[attr-defined]
+    call.makes_plain_values = plain  # type: ignore[attr-defined]
+    return call
+
+
+def _checked_call(compiled: Compiled) -> Compiled:
+    def call(*arguments: Any) -> Sequence[Any]:
+        return compiled(*arguments)
+
+    return call
+
+
+def _direct_call(compiled: Compiled, direct: Callable[[list[Any]], Sequence[Any]]) -> Compiled:
+    # On its first call a compiled graph checks custom operators and closes its autotuning.
+    is_first = True
+    is_grad_enabled, profiler = torch.is_grad_enabled, autograd_profiler()
+
+    def call(*arguments: Any) -> Sequence[Any]:
+        nonlocal is_first
+        if is_first or profiler._is_profiler_enabled or is_grad_enabled():
+            is_first = False
+            return compiled(*arguments)
+        return direct(list(arguments))
+
+    return call
+
+
+def makes_plain_values(region: ExtractedRegion) -> bool:
+    """Return whether ``region`` maps distinct plain values to new ones, writes to none and has no effects."""
+    inputs = [border.meta.get("val") for border in region.inputs]
+    results = [node.meta.get("val") for node in region.results]
+    if not all(_is_plain(value) or is_integer(value) for value in inputs) or not all(map(_is_plain, results)):
+        return False
+    tensors = [value for value in inputs if not is_integer(value)]
+    if len({id(value) for value in tensors}) < len(tensors) or region.attributes or random_numbers_are_functional():
+        return False
+    borrowed, made = {storage_key(value) for value in tensors}, {storage_key(value) for value in results}
+    if len(made) < len(results) or not borrowed.isdisjoint(made):
+        return False
+    return not any(_touches(node, borrowed) for node in region.partition.nodes)
+
+
+def _touches(node: torch.fx.Node, borrowed: set[int | None]) -> bool:
+    """Return whether ``node`` writes to what the region was given, or acts on the world beyond random numbers."""
+    written = {storage_key(argument.meta.get("val")) for argument in written_arguments(node)}
+    return bool(written & {None, *borrowed} or effect_classes(node) - {RANDOM})
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell ordinary dense tensors that no gradient flows through."""
+    return is_fake_tensor(value) and value.layout is torch.strided and not value.requires_grad
 
 
 @dataclass(frozen=True)
@@ -128,3 +203,65 @@ def request_for(region: ExtractedRegion) -> RegionRequest:
                 f"or give regional_inductor the example inputs."
             )
     return RegionRequest(region)
+
+
+OnRegionError = Literal["raise", "eager"]
+
+
+class RegionCompileError(RuntimeError):
+    """Inductor failed on a region; the cause is chained."""
+
+
+class RegionFallbackWarning(UserWarning):
+    """A region runs eagerly because it did not compile."""
+
+
+@dataclass(frozen=True)
+class GuardedCompiler:
+    """A region compiler that applies a failure policy to another."""
+
+    compiler: RegionCompiler
+    on_region_error: OnRegionError = "raise"
+
+    def __post_init__(self) -> None:
+        if self.on_region_error not in ("raise", "eager"):
+            raise ValueError(f"on_region_error={self.on_region_error!r} is unknown: use 'raise' or 'eager'")
+
+    def __call__(self, request: RegionRequest) -> Compiled:
+        """Compile ``request``.
+
+        Raises:
+            RegionCompileError: naming region and ops, when that fails and the policy is ``raise``.
+        """
+        spare = _copy(request.module) if self.on_region_error == "eager" else None
+        try:
+            return self.compiler(request)
+        except Exception as error:
+            if isinstance(error, (*restart_exceptions(), MissingTorchSymbolError, RegionInputError)):
+                raise
+            failure = RegionCompileError(_describe(request, error))
+            if spare is None:
+                raise failure from error
+            warnings.warn(f"{failure}; it runs eagerly", RegionFallbackWarning, stacklevel=2)
+            count_fallback()
+            return spare
+
+
+def _copy(module: torch.fx.GraphModule) -> Compiled:
+    """Copy the graph, which a compiler may consume; attributes are shared."""
+    graph = torch.fx.Graph()
+    output = graph.graph_copy(module.graph, {})
+    graph.output(output)
+    copied: Compiled = torch.fx.GraphModule(module, graph)
+    return copied
+
+
+def _describe(request: RegionRequest, error: Exception) -> str:
+    nodes = request.region.partition.nodes
+    line = source_line(nodes)
+    where = f", from {line}" if line else ""
+    reason = str(error).strip().splitlines() or [""]
+    return (
+        f"region {request.key.label!r} ({request.name}: {shortened(op_names(nodes))}{where}) did not compile: "
+        f"{type(error).__name__}: {reason[0]}"
+    )

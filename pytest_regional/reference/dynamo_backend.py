@@ -7,25 +7,27 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 import torch.fx
 
 from pytest_regional._torch.annotations import preserve_node_meta
-from pytest_regional._torch.autograd_cache import caches_are_on
+from pytest_regional._torch.autograd_cache import UncacheableGraphError, caches_are_on
 from pytest_regional._torch.region_compile import (
     aot_autograd,
     force_autograd_cache,
     python_dispatcher,
     regional_output_code,
 )
-from pytest_regional.reference.caching.outer import OuterCache
-from pytest_regional.reference.caching.pytorchs_key import annotations_in_pytorchs_key
+from pytest_regional.reference import fingerprint, pre_grad
+from pytest_regional.reference.caching import envelope, remote
+from pytest_regional.reference.caching.outer import KeyFound, OuterCache, annotations_in_pytorchs_key
 from pytest_regional.reference.caching.store import open_store
-from pytest_regional.reference.failure import OnRegionError
+from pytest_regional.reference.compile_regions import OnRegionError
+from pytest_regional.reference.fingerprint import Memory
 from pytest_regional.reference.options import BackendOptionError, BackendOptions, Partitioner, Timing
 from pytest_regional.reference.partitioners import partitioner_for
 from pytest_regional.reference.pre_grad import plan_pre_grad, pre_grad_passes_done
 from pytest_regional.reference.regional_inductor import compile_annotated
-from pytest_regional.reference.share import Memory
 
 
 def regional(
@@ -141,3 +143,54 @@ def _seen_by_pytorch_cache(
         return regional_output_code(compiled) if force_autograd_cache() else compiled
 
     return compile_for_pytorch
+
+
+def forget() -> None:
+    """Forget compiled regions, warnings given, and servers that did not answer; what is on disk stays."""
+    fingerprint.forget()
+    pre_grad.forget()
+    envelope.forget_warnings()
+    remote.forget_failures()
+
+
+def cache_key(
+    fn: Callable[..., Any],
+    *inputs: Any,
+    dynamic: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the key under which ``torch.compile(fn, backend="regional")`` looks the result up, in hexadecimal.
+
+    Nothing is compiled, nothing of ``fn`` runs, and nothing is stored. Pre-grad passes that are ``early`` run, on a
+    copy of the graph that nobody uses: what they leave is part of the key.
+
+    Args:
+        fn: a function or module that Dynamo captures as one graph.
+        inputs: its arguments.
+        dynamic: as ``torch.compile``'s.
+        options: as ``torch.compile``'s with ``backend="regional"``.
+
+    Raises:
+        UncacheableGraphError: the outer cache is bypassed for this program; the message says why.
+    """
+    chosen = BackendOptions.merged(options)
+    found: list[KeyFound] = []
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        try:
+            return compile_dynamo_graph(gm, example_inputs, chosen, key_only=True)
+        except KeyFound as key:
+            found.append(key)
+            raise
+
+    try:
+        torch.compile(fn, backend=backend, dynamic=dynamic, fullgraph=True)(*inputs)
+    except Exception:
+        # Dynamo wraps whatever ends a compile, KeyFound included.
+        if not found:
+            raise
+    if not found:
+        raise UncacheableGraphError("nothing in it is compiled: Dynamo found no graph to hand to the backend")
+    if found[0].key is None:
+        raise UncacheableGraphError(found[0].reason)
+    return found[0].key

@@ -19,11 +19,11 @@ from pytest_regional.reference.dynamo_backend import through_aot_autograd
 from pytest_regional.reference.effects import Barrier, order_edges
 from pytest_regional.reference.extract import ExtractedRegion, bodies_inside, called_attributes, extract_partitions
 from pytest_regional.reference.fingerprint import fingerprint
-from pytest_regional.reference.naming import op_names, source_line
 from pytest_regional.reference.options import Partitioner
-from pytest_regional.reference.ordering.planning import OrderedPlan, plan_in_order
+from pytest_regional.reference.ordering.whole_regions import OrderedPlan, plan_in_order
 from pytest_regional.reference.partition import Partition
 from pytest_regional.reference.pre_grad import run_pre_grad_passes
+from pytest_regional.reference.regions import op_names, source_line
 
 
 @dataclass(frozen=True)

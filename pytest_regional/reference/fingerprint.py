@@ -6,16 +6,25 @@ symbolic shapes, other annotations, and configs. Not compared are names and the 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 import torch.fx
 
 from pytest_regional._torch.annotations import ANNOTATION
-from pytest_regional._torch.region_compile import is_graph_module, is_symbolic, storage_key
-from pytest_regional.reference.compile_regions import RegionRequest
+from pytest_regional._torch.region_compile import (
+    at_dynamo_reset,
+    compile_state,
+    is_graph_module,
+    is_symbolic,
+    standalone_compile,
+    storage_key,
+)
+from pytest_regional.reference.compile_regions import Compiled, RegionCompiler, RegionRequest
 from pytest_regional.reference.extract import attribute
 from pytest_regional.reference.regions import freeze
 
@@ -147,3 +156,71 @@ class _Identity:
 def _other_annotations(node: torch.fx.Node) -> Hashable:
     custom = node.meta.get("custom") if node.op == "call_function" else None
     return freeze({name: value for name, value in (custom or {}).items() if name != ANNOTATION})
+
+
+Memory = dict[Hashable, Compiled]
+
+# Weak, so that a compiled region goes with the last graph that calls it.
+_of_this_process: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
+
+
+class SharedCompiler:
+    """A region compiler for one graph that hands the same callable to identical partitions.
+
+    Partitions with symbolic shapes are shared through ``memory``, which must belong to one compile (its forward and
+    its backward graph): symbols of different shape environments may bear the same name. Others are shared, if
+    ``across_modules`` is set, with everything that this process compiled through an equal ``compiler`` under equal
+    settings since Dynamo was last reset.
+    """
+
+    def __init__(self, compiler: RegionCompiler, memory: Memory | None = None, *, across_modules: bool = False) -> None:
+        self._compiler = compiler
+        self._memory = {} if memory is None else memory
+        self._across_modules = across_modules
+        self.shared: list[str] = []
+
+    def __call__(self, request: RegionRequest) -> Compiled:
+        """Compile ``request``, or return what an identical one was compiled to."""
+        identity = fingerprint(request)
+        key = identity.token, self._state
+        compiled = self._memory.get(key)
+        lasting = self._across_modules and not identity.symbolic
+        if compiled is None and lasting:
+            compiled = _of_this_process.get(self._lasting(key))
+        if compiled is None:
+            compiled = self._compiler(request)
+            if lasting and not is_graph_module(compiled):
+                at_dynamo_reset(forget)
+                _of_this_process[self._lasting(key)] = compiled
+        else:
+            self.shared.append(request.name)
+        self._memory[key] = compiled
+        return compiled
+
+    @cached_property
+    def _state(self) -> Hashable:
+        """Settings in force while this graph is compiled."""
+        return _HashedOnce(freeze(compile_state()))
+
+    def _lasting(self, key: Hashable) -> Hashable:
+        """Tell a patched ``standalone_compile`` from the real one: whoever counts its calls starts from nothing."""
+        return key, self._compiler, standalone_compile()
+
+
+def forget() -> None:
+    """Forget what this process compiled; Dynamo's reset does so too."""
+    _of_this_process.clear()
+
+
+class _HashedOnce:
+    """A large hashable value whose hash is computed once."""
+
+    def __init__(self, value: Hashable) -> None:
+        self._value = value
+        self._hash = hash(value)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _HashedOnce) and self._value == other._value

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, cast
 
-from pytest_regional.reference.failure import OnRegionError
+from pytest_regional.reference.compile_regions import OnRegionError
 
 Partitioner = Literal["default", "min_cut"]
 Timing = Literal["early", "late", "default"]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import hashlib
 import pathlib
 import uuid
 from collections.abc import Callable, Hashable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import pytest_regional
 from pytest_regional._torch.passes import custom_graph_pass_base
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
@@ -108,3 +112,17 @@ def stable_form(value: Any) -> Hashable:
         fields = ((field.name, stable_form(getattr(value, field.name))) for field in dataclasses.fields(value))
         return (kind, *fields)
     raise TypeError(f"a {kind} is no plain data")
+
+
+@cache
+def _own_code() -> str:
+    package = Path(pytest_regional.__file__).parent
+    digest = hashlib.sha256()
+    for folder in ("_torch", "reference"):
+        for file in sorted((package / folder).rglob("*.py")):
+            digest.update(f"{file.relative_to(package).as_posix()}\0".encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+#: What stands in the uuids of our own passes; another version of their code is another uuid.
+OWN_CODE = _own_code()

@@ -24,20 +24,24 @@ from pytest_regional._torch.region_compile import (
     tracing,
     use_boxed_codegen,
 )
-from pytest_regional.reference.compile_regions import RegionCompiler, compile_regions, compile_with_inductor
+from pytest_regional.reference.compile_regions import (
+    GuardedCompiler,
+    OnRegionError,
+    RegionCompiler,
+    compile_regions,
+    compile_with_inductor,
+)
 from pytest_regional.reference.extract import (
     ExtractedRegion,
     bodies_inside,
     called_attributes,
     extract_partitions,
     install_submodules,
+    pass_missing_symbols,
 )
-from pytest_regional.reference.failure import GuardedCompiler, OnRegionError
-from pytest_regional.reference.ordering.planning import plan_in_order
-from pytest_regional.reference.ordering.whole_regions import warn_of_unknown_regions
-from pytest_regional.reference.repeated_draws import describe_repeated_draws
-from pytest_regional.reference.share import Memory, SharedCompiler
-from pytest_regional.reference.symbols import pass_missing_symbols
+from pytest_regional.reference.fingerprint import Memory, SharedCompiler
+from pytest_regional.reference.gradients import describe_repeated_draws
+from pytest_regional.reference.ordering.whole_regions import plan_in_order, warn_of_unknown_regions
 
 
 class MissingExampleInputsError(RuntimeError):

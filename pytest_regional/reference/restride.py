@@ -25,7 +25,7 @@ import torch.fx
 
 from pytest_regional._torch.region_compile import free_symbols, is_symbolic, size_hint, storage_key
 from pytest_regional._torch.strides import copy_to_strides, equal_for_sure, node_for_number
-from pytest_regional.reference.symbols import nodes_of_symbols
+from pytest_regional.reference.extract import nodes_of_symbols
 
 Strides = Sequence[Any]
 

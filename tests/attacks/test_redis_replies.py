@@ -20,10 +20,10 @@ from pytest_regional import _shared_examples, region
 from pytest_regional._hypothesis import ExamplesError, check_place
 from pytest_regional._shared_examples import SharedExamples
 from pytest_regional.harness.isolation.left_behind import left_running, threads
-from pytest_regional.reference.caching import envelope, errors, remote
-from pytest_regional.reference.caching.errors import CacheWarning
+from pytest_regional.reference.caching import envelope, remote
+from pytest_regional.reference.caching.envelope import CacheWarning
 from pytest_regional.reference.caching.local import LocalStore
-from pytest_regional.reference.caching.signatures import sign, verified
+from pytest_regional.reference.caching.remote import sign, verified
 from pytest_regional.reference.caching.store import Store, open_store
 from pytest_regional.testing import regional
 from tests.caching.conftest import VARIABLES
@@ -136,10 +136,10 @@ def as_new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
     monkeypatch.setattr(remote, "TIMEOUT_SECONDS", DEADLINE)
     monkeypatch.setattr(_shared_examples, "TIMEOUT_SECONDS", DEADLINE)
     monkeypatch.setattr(envelope, "this_machine", lambda: MACHINE)
-    errors.forget_warnings()
+    envelope.forget_warnings()
     remote.forget_failures()
     yield
-    errors.forget_warnings()
+    envelope.forget_warnings()
     remote.forget_failures()
 
 

@@ -23,7 +23,7 @@ from pytest_regional._secrets import (
 )
 from pytest_regional.harness.isolation import MISSING, Leak, Snapshot
 from pytest_regional.reference.caching import remote
-from pytest_regional.reference.caching.errors import forget_warnings
+from pytest_regional.reference.caching.envelope import forget_warnings
 from tests.warm_process import run_module
 
 #: Words that no message of anybody's holds: both halves of each password, whatever stands between.

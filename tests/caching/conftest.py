@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.reference.caching import errors, remote
+from pytest_regional.reference.caching import envelope, remote
 
 VARIABLES = (
     "TORCHINDUCTOR_REDIS_URL",
@@ -25,10 +25,10 @@ def as_new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    errors.forget_warnings()
+    envelope.forget_warnings()
     remote.forget_failures()
     yield
-    errors.forget_warnings()
+    envelope.forget_warnings()
     remote.forget_failures()
 
 

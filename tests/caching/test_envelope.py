@@ -133,8 +133,8 @@ def test_nothing_of_the_payload_is_used_before_its_checksum_fits(sealed: bytes) 
 
 
 def test_every_error_can_be_caught_as_one() -> None:
-    from pytest_regional.reference.caching import errors
+    from pytest_regional.reference.caching import envelope
 
-    kinds = [kind for name, kind in vars(errors).items() if name.endswith("Error")]
+    kinds = [kind for name, kind in vars(envelope).items() if name.endswith("Error")]
     assert len(kinds) >= 13
     assert all(issubclass(kind, ArtifactError) for kind in kinds)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_regional.reference.caching import envelope
-from pytest_regional.reference.caching.errors import CacheWarning
+from pytest_regional.reference.caching.envelope import CacheWarning
 from pytest_regional.reference.caching.files import remove_abandoned
 from pytest_regional.reference.caching.local import LocalStore
 from tests.caching import trials, writer

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_regional.reference.caching import files, folders
-from pytest_regional.reference.caching.errors import (
+from pytest_regional.reference.caching import files
+from pytest_regional.reference.caching.envelope import (
     ArtifactNotFoundError,
     EmptyArtifactError,
     NotAFileError,
@@ -18,8 +18,7 @@ from pytest_regional.reference.caching.errors import (
     UnsafeFolderError,
     WrongKindError,
 )
-from pytest_regional.reference.caching.files import read_artifact, write_artifact, write_atomically
-from pytest_regional.reference.caching.folders import require_private
+from pytest_regional.reference.caching.files import read_artifact, require_private, write_artifact, write_atomically
 
 
 @pytest.fixture
@@ -126,7 +125,7 @@ def test_a_folder_of_another_user_is_refused(artifact: Path, monkeypatch: pytest
 
 
 def test_a_file_of_another_user_is_refused(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "require_private", lambda folder: None)
+    monkeypatch.setattr(files, "require_private", lambda folder: None)
     monkeypatch.setattr(files, "require_private", lambda folder: None)
     _give_away(artifact, monkeypatch)
     with pytest.raises(UnsafeFolderError, match=rf"{artifact} is owned by user"):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.reference.caching import envelope, errors, local
-from pytest_regional.reference.caching.errors import CacheWarning
+from pytest_regional.reference.caching import envelope, local
+from pytest_regional.reference.caching.envelope import CacheWarning
 from pytest_regional.reference.caching.local import LocalStore
 from pytest_regional.reference.caching.store import Store, default_folder, open_store
 from tests.caching.trials import flipped
@@ -199,7 +199,7 @@ def test_warnings_are_said_again_once_forgotten(store: LocalStore) -> None:
     for _ in range(2):
         with pytest.warns(CacheWarning):
             store.save("ab", b"")
-        errors.forget_warnings()
+        envelope.forget_warnings()
 
 
 def test_threads_lose_nothing(store: LocalStore) -> None:

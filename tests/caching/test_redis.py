@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pytest_regional._torch import remote_cache as private
-from pytest_regional.reference.caching import envelope, errors, remote
-from pytest_regional.reference.caching.errors import CacheWarning
+from pytest_regional.reference.caching import envelope, remote
+from pytest_regional.reference.caching.envelope import CacheWarning
 from pytest_regional.reference.caching.local import LocalStore
 from pytest_regional.reference.caching.store import Store, open_store
 from tests.caching.writer import MACHINE
@@ -78,7 +78,7 @@ def test_redis_with_bytes_that_nobody_signed_is_a_miss(tmp_path: Path, raw: obje
     value = raw.get(name)  # type: ignore[attr-defined]
     for broken, key in ((value[:-1], "ab"), (b"", "ab"), (b"\x80\x04N.", "ab"), (value, "cd")):
         raw.set(name.decode().replace(":ab:", f":{key}:"), broken)  # type: ignore[attr-defined]
-        errors.forget_warnings()
+        envelope.forget_warnings()
         with pytest.warns(CacheWarning, match="not signed") as said:
             assert list(store.candidates(key)) == []
         assert len(said) == 1

@@ -9,12 +9,10 @@ import torch
 
 from pytest_regional._redis import Patience
 from pytest_regional._torch import remote_cache as private
-from pytest_regional.reference.caching import envelope, errors, remote
-from pytest_regional.reference.caching.entries import KIND
-from pytest_regional.reference.caching.errors import CacheWarning
+from pytest_regional.reference.caching import envelope, remote
+from pytest_regional.reference.caching.envelope import KIND, CacheWarning
 from pytest_regional.reference.caching.local import LocalStore
-from pytest_regional.reference.caching.remote import Link, RemoteStore, open_remote_store
-from pytest_regional.reference.caching.signatures import sign
+from pytest_regional.reference.caching.remote import Link, RemoteStore, open_remote_store, sign
 from pytest_regional.reference.caching.store import Store
 from tests.caching.trials import flipped
 from tests.caching.writer import MACHINE
@@ -126,7 +124,7 @@ def test_an_entry_cut_anywhere_is_a_miss(store: RemoteStore, server: Server) -> 
     whole = server.values[remote._name("ab", 0)]
     for length in range(len(whole)):
         server.values[remote._name("ab", 0)] = whole[:length]
-        errors.forget_warnings()
+        envelope.forget_warnings()
         _missed(store, "ab", "not signed")
 
 
@@ -135,7 +133,7 @@ def test_a_bit_flipped_anywhere_is_a_miss(store: RemoteStore, server: Server) ->
     whole = server.values[remote._name("ab", 0)]
     for _, data in flipped(whole, range(len(whole))):
         server.values[remote._name("ab", 0)] = data
-        errors.forget_warnings()
+        envelope.forget_warnings()
         _missed(store, "ab", "not signed")
 
 

@@ -11,7 +11,7 @@ import torch
 import torch._dynamo
 
 import pytest_regional.testing
-from pytest_regional.reference.caching.errors import CacheWarning, forget_warnings
+from pytest_regional.reference.caching.envelope import CacheWarning, forget_warnings
 from tests.caching.test_redis import raw, redis  # noqa: F401 - fixtures
 from tests.reference.artifact_programs import inputs, product, results
 from tests.reference.caches import compiled, outcomes

@@ -13,7 +13,7 @@ import torch.fx
 
 from pytest_regional.backends import capabilities as c
 from pytest_regional.backends.capabilities import Capabilities, Support
-from pytest_regional.reference.copies import copied
+from pytest_regional.reference.graphs import copied
 from tests.mutants.planting import Mutant, Patch
 from tests.mutants.rewriting import Call, calls, cast, inherited, is_float, modules, ops, value_of
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional.reference.ordering.planning import OrderedPlan
+from pytest_regional.reference.ordering.whole_regions import OrderedPlan
 from pytest_regional.reference.partition import Partition, PartitionPlan
 from pytest_regional.reference.regions import RegionKey
 from tests.mutants.planting import Patch

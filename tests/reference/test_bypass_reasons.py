@@ -17,8 +17,7 @@ from pytest_regional._torch import MissingTorchSymbolError, autograd_cache
 from pytest_regional.reference import cache_key
 from pytest_regional.reference.artifacts import UnsavableArtifactError, compile_region
 from pytest_regional.reference.caching import outer, program
-from pytest_regional.reference.caching.errors import CacheWarning, forget_warnings
-from pytest_regional.reference.caching.pickling import UnsavableGraphError, dumped
+from pytest_regional.reference.caching.envelope import CacheWarning, UnsavableGraphError, dumped, forget_warnings
 from tests.reference.caches import compiled, entries, outcomes
 
 

@@ -8,9 +8,14 @@ import torch
 
 from pytest_regional.reference import cache_key
 from pytest_regional.reference.caching import key as key_module
-from pytest_regional.reference.caching.key import KeyDetails
-from pytest_regional.reference.caching.machine import Machine, this_machine
-from pytest_regional.reference.caching.stable import UnstableValueError, digest, stable_text
+from pytest_regional.reference.caching.key import (
+    KeyDetails,
+    Machine,
+    UnstableValueError,
+    digest,
+    stable_text,
+    this_machine,
+)
 from pytest_regional.reference.caching.store import LocalStore, default_folder
 from pytest_regional.reference.options import BackendOptions
 from tests.reference.caches import compiled, entries, outcomes

@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from pytest_regional.reference import extract, partition
-from pytest_regional.reference.collector import without_collections
+from pytest_regional.reference.partition import without_collections
 from tests.reference.graphs import chain
 
 

@@ -12,9 +12,8 @@ from torch.compiler._cache import CacheArtifactManager
 
 from pytest_regional import region
 from pytest_regional.reference.caching import envelope
-from pytest_regional.reference.caching.entries import KIND
-from pytest_regional.reference.caching.errors import CacheWarning, forget_warnings
-from pytest_regional.reference.caching.machine import this_machine
+from pytest_regional.reference.caching.envelope import KIND, CacheWarning, forget_warnings
+from pytest_regional.reference.caching.key import this_machine
 from tests.caching.trials import flipped
 from tests.reference.caches import compiled, entries, outcomes
 

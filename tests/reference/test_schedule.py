@@ -8,7 +8,7 @@ import random
 
 from hypothesis import settings
 
-from pytest_regional.reference import placing
+from pytest_regional.reference import schedule
 from pytest_regional.reference import schedule as schedule_module
 from pytest_regional.reference.schedule import Dag, schedule
 
@@ -102,7 +102,7 @@ def test_a_placement_that_forgets_operands_of_earlier_runs_is_noticed(monkeypatc
     def own_run_alone(keys, before, after, runs):
         run_of = {i: number for number, run in enumerate(runs) for i in run}
         beside = [[j for j in sources if run_of.get(j) == run_of.get(i)] for i, sources in enumerate(before)]
-        return placing.place_in_program_order(keys, beside, after, runs)
+        return schedule.place_in_program_order(keys, beside, after, runs)
 
     monkeypatch.setattr(schedule_module, "place_in_program_order", own_run_alone)
     found = list(failures(5_000))

@@ -11,7 +11,7 @@ from torch.fx.traceback import preserve_node_meta
 
 from pytest_regional._region import region
 from pytest_regional.reference import regional, regional_inductor
-from pytest_regional.reference.share import _of_this_process
+from pytest_regional.reference.fingerprint import _of_this_process
 
 
 @pytest.fixture

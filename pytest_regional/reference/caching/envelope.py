@@ -16,27 +16,111 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
+import re
 import struct
+import threading
+import warnings
 import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from pytest_regional.reference.caching.errors import (
-    ArtifactError,
-    ArtifactFormatError,
-    ArtifactNotFoundError,
-    CorruptedArtifactError,
-    EmptyArtifactError,
-    ForeignMachineError,
-    ForeignTorchError,
-    NotAFileError,
-    NotAnArtifactError,
-    TruncatedArtifactError,
-    UnsafeFolderError,
-    WrongKeyError,
-    WrongKindError,
-)
-from pytest_regional.reference.caching.machine import Machine, this_machine
+from pytest_regional.reference.caching.key import Machine, this_machine
+
+
+class ArtifactError(RuntimeError):
+    """An artifact cannot be used; the message says which, what is wrong with it, and what to do."""
+
+
+class NotAnArtifactError(ArtifactError):
+    """The bytes are something else altogether: another program's file."""
+
+
+class EmptyArtifactError(ArtifactError):
+    """There are no bytes."""
+
+
+class TruncatedArtifactError(ArtifactError):
+    """The end is missing: a copy or a download that did not finish."""
+
+
+class CorruptedArtifactError(ArtifactError):
+    """Bytes changed since they were written."""
+
+
+class ArtifactFormatError(ArtifactError):
+    """Written in another version of the container's format."""
+
+
+class ForeignTorchError(ArtifactError):
+    """Compiled by another torch."""
+
+
+class ForeignMachineError(ArtifactError):
+    """Compiled by or for another Python, Triton, C++ compiler, CPU or GPU."""
+
+
+class WrongKindError(ArtifactError):
+    """A whole artifact, but not of what was asked for."""
+
+
+class WrongKeyError(ArtifactError):
+    """A whole artifact of the right kind that belongs to another cache key."""
+
+
+class ArtifactNotFoundError(ArtifactError):
+    """There is no such file."""
+
+
+class NotAFileError(ArtifactError):
+    """There is something of that name, but no regular file."""
+
+
+class UnsafeFolderError(ArtifactError):
+    """Somebody else could have put the artifact, or code in its stead, where it is."""
+
+
+class UnauthenticatedEntryError(ArtifactError):
+    """An entry from a network is not signed with the secret that this process has."""
+
+
+class CacheWarning(UserWarning):
+    """The cache did less than it should have; the program is compiled and right all the same."""
+
+
+_said: set[str] = set()
+_saying = threading.Lock()
+
+
+def warn(message: str) -> None:
+    """Say ``message`` as a ``CacheWarning``."""
+    warnings.warn(message, CacheWarning, stacklevel=3)
+
+
+def warn_once(message: str, *, about: str = "") -> None:
+    """Say ``message`` once a process, or once for all messages ``about`` the same."""
+    with _saying:
+        if (about or message) in _said:
+            return
+        _said.add(about or message)
+    warnings.warn(message, CacheWarning, stacklevel=3)
+
+
+def forget_warnings() -> None:
+    """Let ``warn_once`` say everything anew, as a new process would."""
+    with _saying:
+        _said.clear()
+
+
+def warn_of_unusable_entry(error: Exception) -> None:
+    """Warn that a whole entry of the outer cache names something that this process has not."""
+    warnings.warn(
+        f"an entry of the outer cache cannot be used here and is compiled anew: {type(error).__name__}: {error}",
+        CacheWarning,
+        stacklevel=3,
+    )
+
 
 __all__ = [
     "FORMAT_VERSION",
@@ -197,3 +281,64 @@ def _checksum(start: bytes, header: bytes, payload: bytes) -> bytes:
     checksum.update(header)
     checksum.update(payload)
     return checksum.digest()
+
+
+#: What ``pickle``, and reducers of torch and of users, raise for an object that has no bytes.
+PICKLING_ERRORS = (pickle.PicklingError, AttributeError, TypeError, ValueError, RuntimeError)
+
+
+class UnsavableGraphError(Exception):
+    """What a graph was compiled to holds something that cannot be stored; the message says what."""
+
+
+def dumped(value: Any, parts: Iterable[tuple[str, Any]], dump: Callable[[Any], bytes] = pickle.dumps) -> bytes:
+    """Return ``dump(value)``.
+
+    Args:
+        value: what is to be bytes.
+        parts: what it consists of, each with a name for messages.
+        dump: returns the bytes of the whole or of a part.
+
+    Raises:
+        UnsavableGraphError: a part has no bytes; the message names it.
+        Exception: what ``dump`` raised, where every part alone has bytes: then nobody's value is at fault.
+    """
+    try:
+        return dump(value)
+    except PICKLING_ERRORS:
+        for name, part in parts:
+            _require_bytes(name, part, dump)
+        raise
+
+
+def _require_bytes(name: str, part: Any, dump: Callable[[Any], bytes]) -> None:
+    try:
+        dump(part)
+    except PICKLING_ERRORS as error:
+        raise UnsavableGraphError(f"{name} cannot be pickled: {type(error).__name__}: {error}") from error
+
+
+KIND = "outer cache entry"
+
+
+class EntryStore(Protocol):
+    """What keeps entries: payloads by key.
+
+    A key can have several, one for each set of guards that dynamic shapes led to; who looks one up tries them in turn.
+    """
+
+    def candidates(self, key: str) -> Iterator[bytes]:
+        """Yield the payloads saved under ``key``."""
+
+    def save(self, key: str, payload: bytes) -> bool:
+        """Keep ``payload`` under ``key`` if that is possible, and say whether it was."""
+
+
+def require_key(key: str) -> None:
+    """Refuse a key that is no lower-case hexadecimal number: it becomes the name of a folder.
+
+    Raises:
+        ValueError: with the key.
+    """
+    if not re.fullmatch(r"[0-9a-f]{1,128}", key):
+        raise ValueError(f"{key!r} is no cache key: 1 to 128 digits from 0123456789abcdef, as a hash's hexdigest().")

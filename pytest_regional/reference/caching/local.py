@@ -9,11 +9,17 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_regional.reference.caching.entries import KIND, require_key
-from pytest_regional.reference.caching.envelope import seal, unseal
-from pytest_regional.reference.caching.errors import ArtifactError, ArtifactNotFoundError, warn, warn_once
-from pytest_regional.reference.caching.files import read_private, write_atomically
-from pytest_regional.reference.caching.folders import require_private
+from pytest_regional.reference.caching.envelope import (
+    KIND,
+    ArtifactError,
+    ArtifactNotFoundError,
+    require_key,
+    seal,
+    unseal,
+    warn,
+    warn_once,
+)
+from pytest_regional.reference.caching.files import read_private, require_private, write_atomically
 
 _SUFFIX = ".artifact"
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -23,14 +24,12 @@ from pytest_regional._torch.autograd_cache import (
     serializable_compiler,
     with_serialization,
 )
+from pytest_regional._torch.ordering import appended_passes, custom_graph_pass
 from pytest_regional._torch.region_compile import is_graph_module
-from pytest_regional.reference.caching.errors import warn_of_unusable_entry, warn_once
-from pytest_regional.reference.caching.key import details_of
-from pytest_regional.reference.caching.output_code import CompiledGraph
-from pytest_regional.reference.caching.pickling import UnsavableGraphError, dumped
-from pytest_regional.reference.caching.portable import record
-from pytest_regional.reference.caching.stable import UnstableValueError
-from pytest_regional.reference.caching.store import Store
+from pytest_regional.reference.caching.envelope import UnsavableGraphError, dumped, warn_of_unusable_entry, warn_once
+from pytest_regional.reference.caching.key import UnstableValueError, annotations_of, details_of, digest
+from pytest_regional.reference.caching.program import CompiledGraph
+from pytest_regional.reference.caching.store import Store, record
 from pytest_regional.reference.options import BackendOptions
 from pytest_regional.reference.pre_grad import PreGradPlan
 
@@ -185,3 +184,36 @@ def _runs_a_region_eager(gm: torch.fx.GraphModule) -> bool:
     """Return whether a region, also in the body of an operator, stayed a module because it did not compile."""
     graphs = (module.graph for module in gm.modules() if is_graph_module(module))
     return any(graph.find_nodes(op="call_module") for graph in graphs)
+
+
+@contextlib.contextmanager
+def annotations_in_pytorchs_key(gm: torch.fx.GraphModule) -> Iterator[None]:
+    """Let AOTAutograd's cache tell programs apart that differ in annotations alone, while the context lasts.
+
+    Its key leaves annotations out (2.11 to 2.15), and would answer with what was compiled for others. The uuids of
+    Inductor's custom passes are in it: a pass that does nothing carries a digest of the annotations there. One that
+    means nothing in another process gives no digest, and a pass without a uuid keeps the result out of the cache.
+    Remove when PyTorch's key holds ``node.meta["custom"]``.
+    """
+    with appended_passes(post_grad_custom_post_pass=_carrier(_identity(gm))):
+        yield
+
+
+def _identity(gm: torch.fx.GraphModule) -> str | None:
+    try:
+        return digest(tuple(annotations_of(gm)))
+    except UnstableValueError:
+        return None
+
+
+def _carrier(identity: str | None) -> Any:
+    base: Any = custom_graph_pass()
+
+    class Annotations(base):  # type: ignore[misc]
+        def __call__(self, graph: torch.fx.Graph) -> None:
+            """Do nothing."""
+
+        def uuid(self) -> str | None:
+            return identity
+
+    return Annotations()

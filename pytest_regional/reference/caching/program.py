@@ -7,27 +7,101 @@ own, and writes a shared region anew for every call.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib
 import io
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.fx
 
+from pytest_regional._torch.autograd_cache import output_code
+from pytest_regional._torch.kernels import CodeFile, code_files, libraries_at_hand
+from pytest_regional._torch.machine import inductor_cache_dir
 from pytest_regional._torch.region_compile import (
+    aot_compiled_artifact,
     is_fake_tensor,
     is_graph_module,
     is_higher_order_op,
     is_op_overload,
+    is_serializable,
     is_symbolic,
     use_boxed_codegen,
+    why_unserializable,
 )
-from pytest_regional.reference.caching.pickling import UnsavableGraphError, dumped
-from pytest_regional.reference.caching.region_code import RegionCode
+from pytest_regional.reference.caching.envelope import UnsavableGraphError, dumped
+from pytest_regional.reference.caching.files import write_atomically
+from pytest_regional.reference.compile_regions import Compiled, as_graph_target
 from pytest_regional.reference.extract import attribute
+
+
+@contextlib.contextmanager
+def code_in_place(files: Iterable[CodeFile]) -> Iterator[None]:
+    """Have what is loaded inside find ``files``: sources as they were, libraries without the C++ compiler."""
+    with libraries_at_hand({str(_in_place(file)): file for file in files}):
+        yield
+
+
+def _in_place(file: CodeFile) -> Path:
+    """Write ``file`` below Inductor's cache folder, unless it is there with the same content."""
+    path = inductor_cache_dir() / file.path
+    if not path.is_file() or _digest(path.read_bytes()) != _digest(file.content):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, file.content)
+    return path
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
+
+
+@dataclass(frozen=True)
+class RegionCode:
+    """What Inductor made of a region.
+
+    Attributes:
+        name: of the region in its graph.
+        makes_plain_values: whether Inductor's code may be called without AOTAutograd's wrappers.
+        artifact: PyTorch's own serialization.
+        files: of generated code; a compiled library among them spares the C++ compiler.
+    """
+
+    name: str
+    makes_plain_values: bool
+    artifact: bytes
+    files: tuple[CodeFile, ...]
+
+    @staticmethod
+    def is_region_call(target: Any) -> bool:
+        """Return whether ``target`` is the function that calls a compiled region in a graph."""
+        return isinstance(getattr(target, "__wrapped__", None), aot_compiled_artifact())
+
+    @classmethod
+    def of(cls, target: Any) -> RegionCode:
+        """Describe the region that ``target``, such a function, calls.
+
+        Raises:
+            UnsavableGraphError: PyTorch has made nothing of it that could be stored.
+        """
+        artifact = target.__wrapped__
+        if not is_serializable(artifact):
+            why = why_unserializable(artifact) or "PyTorch's caches were off while it was compiled"
+            raise UnsavableGraphError(f"region {target.__name__} was compiled to nothing that can be stored: {why}")
+        # PyTorch's own pass wraps what it compiled too, and says nothing of the kind.
+        plain = getattr(target, "makes_plain_values", False)
+        return cls(target.__name__, plain, artifact.serialize(), code_files(artifact))
+
+    def load(self) -> Compiled:
+        """Return the function that calls the region in a graph."""
+        with code_in_place(self.files):
+            artifact: Callable[..., Any] = aot_compiled_artifact().deserialize(self.artifact)  # type: ignore[attr-defined]
+        return as_graph_target(artifact, self.name, plain=self.makes_plain_values)
+
 
 # Their arguments are numbers in a table of this process.
 _KERNEL_TABLE_OPS = ("triton_kernel_wrapper_mutation", "triton_kernel_wrapper_functional")
@@ -178,3 +252,36 @@ def _operator(name: str) -> Any:
 def _higher_order_operator(module: str, name: str) -> Any:
     importlib.import_module(module)  # registers the operator
     return getattr(torch.ops.higher_order, name)
+
+
+class CompiledGraph(output_code()):  # type: ignore[misc]
+    """A graph that takes one list of inputs; as bytes between ``prepare_for_serialization`` and ``post_compile``."""
+
+    def __init__(self, graph_module: torch.fx.GraphModule) -> None:
+        super().__init__()
+        self._graph_module: torch.fx.GraphModule | None = graph_module
+        self._program = b""
+        self._boxed_call = True
+
+    def __call__(self, inputs: Sequence[Any]) -> Any:
+        """Run the graph, which empties ``inputs``."""
+        return self._graph_module(inputs)  # type: ignore[misc]
+
+    def prepare_for_serialization(self) -> None:
+        """Turn the graph into bytes (on the copy of this object that is stored).
+
+        Raises:
+            UnsavableGraphError: it holds something that cannot be stored.
+        """
+        if self._graph_module is not None:
+            self._program = dump_program(self._graph_module)
+            self._graph_module = None
+
+    def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
+        """Turn the bytes into a graph, if this object was stored."""
+        if self._graph_module is None:
+            self._graph_module = load_program(self._program)
+            self._program = b""
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        """Take no bundle: regions bring their own kernels."""

@@ -12,6 +12,8 @@ was lost is compiled, and saved, once more.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,10 +23,50 @@ from pytest_regional._redis import PAUSE_SECONDS, Patience, Server, ServerLink
 from pytest_regional._secrets import address_of, unescaped_in, without_secrets_of
 from pytest_regional._text import shown
 from pytest_regional._torch import remote_cache as private
-from pytest_regional.reference.caching.entries import KIND, require_key
-from pytest_regional.reference.caching.envelope import seal, unseal
-from pytest_regional.reference.caching.errors import ArtifactError, warn_once
-from pytest_regional.reference.caching.signatures import sign, verified
+from pytest_regional.reference.caching.envelope import (
+    KIND,
+    MAGIC,
+    ArtifactError,
+    UnauthenticatedEntryError,
+    require_key,
+    seal,
+    unseal,
+    warn_once,
+)
+
+_PURPOSE = b"pytest-regional outer cache entry 1"
+_LENGTH = hashlib.sha256().digest_size
+
+
+def sign(sealed: bytes, *, key: str, secret: bytes) -> bytes:
+    """Return ``sealed`` with its signature in front; unchanged with an empty ``secret``."""
+    return _signature(sealed, key, secret) + sealed if secret else sealed
+
+
+def verified(signed: bytes, *, key: str, secret: bytes, where: str) -> bytes:
+    """Return what was signed. An empty ``secret`` takes anything, signed or not.
+
+    Raises:
+        UnauthenticatedEntryError: it is not signed with ``secret`` for ``key``.
+    """
+    if not secret:
+        return signed if signed.startswith(MAGIC) else signed[_LENGTH:]
+    signature, sealed = signed[:_LENGTH], signed[_LENGTH:]
+    if not hmac.compare_digest(signature, _signature(sealed, key, secret)):
+        raise UnauthenticatedEntryError(
+            f"{where} is not signed with this process's secret: forged, moved from another key, damaged, or saved "
+            f"where PYTEST_REGIONAL_CACHE_SECRET is another. Set the same secret everywhere."
+        )
+    return sealed
+
+
+def _signature(sealed: bytes, key: str, secret: bytes) -> bytes:
+    # Lengths first, so that no bytes can pass from the key to the contents.
+    start = b"%s %d %d " % (_PURPOSE, len(key), len(sealed))
+    signature = hmac.new(secret, start + key.encode(), hashlib.sha256)
+    signature.update(sealed)
+    return signature.digest()
+
 
 #: What one lookup may wait for the server in all, and one save.
 TIMEOUT_SECONDS = 2.0

@@ -6,12 +6,31 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_regional._torch import portable_artifacts as private
 from pytest_regional._torch.machine import inductor_cache_dir
-from pytest_regional.reference.caching.entries import EntryStore
-from pytest_regional.reference.caching.errors import CacheWarning
-from pytest_regional.reference.caching.local import LocalStore
-from pytest_regional.reference.caching.portable import LoadedEntries
+from pytest_regional.reference.caching.envelope import KIND, CacheWarning, EntryStore, require_key, seal
+from pytest_regional.reference.caching.local import EntryFiles, LocalStore
 from pytest_regional.reference.caching.remote import open_remote_store
+
+_PREFIX = "regional-"
+
+
+def record(key: str, payload: bytes) -> None:
+    """Have ``torch.compiler.save_cache_artifacts()`` return ``payload``, an entry that was saved or used, as well."""
+    require_key(key)
+    private.record(_PREFIX + key, seal(payload, kind=KIND, key=key))
+
+
+class LoadedEntries(EntryFiles):
+    """Entries that ``torch.compiler.load_cache_artifacts`` has put on disk; they are checked as any others are."""
+
+    def _folder_of(self, key: str) -> Path:
+        return private.folder_of_loaded(_PREFIX + key)
+
+    def _is_entry(self, path: Path) -> bool:
+        # Files that PyTorch is still writing start with a dot; those that are being removed end with a suffix.
+        return "." not in path.name
+
 
 __all__ = ["CacheWarning", "EntryStore", "LocalStore", "Store", "default_folder", "open_store"]
 

@@ -21,7 +21,7 @@ from pytest_regional.reference.full_inductor.errors import (
     NotFunctionalError,
     NumericsWarning,
 )
-from pytest_regional.reference.full_inductor.functional import check_functional
+from pytest_regional.reference.full_inductor.outputs import check_functional
 from pytest_regional.reference.full_inductor.rooflines import Roofline, Rooflines, compare_rooflines
 
 __all__ = [

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import warnings
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any, ClassVar
 
 import torch
@@ -15,10 +20,13 @@ from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.annotations import preserve_node_meta
 from pytest_regional._torch.autograd_cache import output_code
 from pytest_regional._torch.full_inductor import (
+    ambient_context,
     compile_backward,
     compile_forward,
     inductor_compile,
     inductor_decompositions,
+    new_shared_state,
+    nodes_are_lowered_by,
     outputs_before_the_users,
     run_joint_graph_passes,
     user_output_count,
@@ -35,20 +43,113 @@ from pytest_regional._torch.region_compile import (
     tracing,
     use_boxed_codegen,
 )
-from pytest_regional.reference.copies import copied
 from pytest_regional.reference.effects import Edge
 from pytest_regional.reference.full_inductor.collectives import use_functional_collectives
 from pytest_regional.reference.full_inductor.decompose import decompose, fake_mode_of
-from pytest_regional.reference.full_inductor.donating import able_to_run_again, donating_what_nobody_shares
-from pytest_regional.reference.full_inductor.errors import FullInductorError, MissingValueError
-from pytest_regional.reference.full_inductor.failure import failure
-from pytest_regional.reference.full_inductor.functional import check_functional
-from pytest_regional.reference.full_inductor.outputs import with_outputs_apart
-from pytest_regional.reference.full_inductor.program import Program, current_program
-from pytest_regional.reference.full_inductor.single import OnlyOutput, return_tuple
-from pytest_regional.reference.ordering.carry import compile_in_order
-from pytest_regional.reference.ordering.remove import remove_control_deps
-from pytest_regional.reference.regions import RegionConfigError, checked_settings, freeze
+from pytest_regional.reference.full_inductor.errors import FullInductorError, MissingValueError, NumericsWarning
+from pytest_regional.reference.full_inductor.outputs import (
+    OnlyOutput,
+    able_to_run_again,
+    check_functional,
+    donating_what_nobody_shares,
+    return_tuple,
+    with_outputs_apart,
+)
+from pytest_regional.reference.graphs import copied
+from pytest_regional.reference.ordering.carry_over import compile_in_order
+from pytest_regional.reference.ordering.edges import remove_control_deps
+from pytest_regional.reference.regions import RegionConfigError, checked_settings, freeze, source_line
+
+_MESSAGE = (
+    "full_inductor compiles whole graphs: fused kernels and Inductor's decompositions (and its random numbers, unless "
+    "fallback_random is set) differ from eager in the last bits. Judge how much with assert_parity, before results "
+    "of the two are compared."
+)
+_LIBRARIES = tuple(str(Path(file).parent) for file in (torch.__file__, sys.modules["pytest_regional"].__file__ or ""))
+
+
+@dataclass
+class Program:
+    """The memory of one program.
+
+    Attributes:
+        state: What Inductor's compilers of forward and backward tell each other about CUDA graphs.
+    """
+
+    state: Any
+    _has_warned: bool = field(default=False)
+
+    def warn_of_numerics(self) -> None:
+        """Warn once, at the line of the caller outside of this package and PyTorch."""
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(_MESSAGE, NumericsWarning, stacklevel=_level_of_user() + 1)
+
+
+_programs: weakref.WeakKeyDictionary[Any, Program] = weakref.WeakKeyDictionary()
+
+
+def current_program(gm: torch.fx.GraphModule) -> Program:
+    """Return the program that the ambient tracing context belongs to; AOTAutograd keeps one for both graphs."""
+    context = ambient_context()
+    if context is None:
+        return Program(new_shared_state(gm))
+    program = _programs.get(context)
+    if program is None:
+        program = _programs[context] = Program(new_shared_state(gm))
+    return program
+
+
+def _level_of_user() -> int:
+    """Count the frames from ``warn_of_numerics`` to the first that is the user's."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 0
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def failure(error: Exception, graph: str) -> FullInductorError:
+    """Return the error that says which graph, and which node of it, Inductor did not compile, and why."""
+    if isinstance(error, FullInductorError):
+        return type(error)(f"the {graph} graph cannot be compiled: {error}", graph, error.node)
+    node = _last_lowered(error)
+    reason = str(error).strip().splitlines() or [""]
+    message = f"the {graph} graph did not compile{_where(node)}: {type(error).__name__}: {reason[0]}"
+    return FullInductorError(message, graph, None if node is None else node.name)
+
+
+def _where(node: torch.fx.Node | None) -> str:
+    if node is None:
+        return ""
+    line = source_line([node])
+    return f", at node {node.name!r} ({node.target})" + (f", from {line}" if line else "")
+
+
+def _last_lowered(error: BaseException) -> torch.fx.Node | None:
+    """Return the node whose lowering raised: the innermost frame that lowers one knows it as ``n``."""
+    found = None
+    for cause in _causes(error):
+        for traceback in _frames(cause.__traceback__):
+            frame = traceback.tb_frame
+            if frame.f_code.co_name == nodes_are_lowered_by() and isinstance(frame.f_locals.get("n"), torch.fx.Node):
+                found = frame.f_locals["n"]
+    return found
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
 
 KINDS = ("forward", "backward", "inference")
 
@@ -81,7 +182,7 @@ class FullInductor:
 
     def uuid(self) -> Hashable | None:
         """Return name, settings, and versions of our code and of torch, which the decompositions come with."""
-        from pytest_regional.reference.passes.version import OWN_CODE  # that package knows this one
+        from pytest_regional.reference.pass_uuids import OWN_CODE  # that package knows this one
 
         if self.decompositions:
             return None

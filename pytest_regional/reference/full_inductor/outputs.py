@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.fx
 
+from pytest_regional._torch.donation import backward_keeps_graph, compiled_fx_graph, donate_nothing, donating
 from pytest_regional._torch.full_inductor import fake_execution, snapshot
-from pytest_regional._torch.region_compile import detect_fake_mode, storage_key
+from pytest_regional._torch.region_compile import detect_fake_mode, is_op_overload, storage_key
+from pytest_regional.reference.effects import written_arguments
+from pytest_regional.reference.extract import called_attributes
+from pytest_regional.reference.full_inductor.errors import FullInductorError, NotFunctionalError
 
 
 def with_outputs_apart(
@@ -51,3 +59,144 @@ def _clone(graph: torch.fx.Graph, value: torch.fx.node.Argument) -> torch.fx.Nod
     with fake_execution(detect_fake_mode([value.meta["val"]])):
         clone.meta["val"] = snapshot(torch.ops.aten.clone.default(value.meta["val"]))
     return clone
+
+
+_EPILOGUE = ("aten::copy_", "aten::set_", "inductor::resize_storage_bytes_")
+# These write to buffers that they are given for it, and Inductor lowers them as such.
+_LOWERED_AS_WRITES = ("_c10d_functional", "symm_mem")
+
+
+def check_functional(gm: torch.fx.GraphModule) -> None:
+    """Check that ``gm`` and the bodies it calls write to nothing but inputs of ``gm``, after the last read.
+
+    Raises:
+        NotFunctionalError: naming the first node that does.
+    """
+    last_read = _last_reads(gm.graph)
+    for position, node in enumerate(gm.graph.nodes):
+        for target in _written(node):
+            is_epilogue = _schema_name(node) in _EPILOGUE and target.op == "placeholder"
+            if not is_epilogue or last_read.get(storage_key(target.meta.get("val")), -1) > position:
+                raise NotFunctionalError(_complaint(node, target, is_epilogue), node=node.name)
+    for body in called_attributes(gm).values():
+        _check_body(body, set())
+
+
+def _check_body(body: torch.fx.GraphModule, done: set[int]) -> None:
+    if id(body) in done:
+        return
+    done.add(id(body))
+    for node in body.graph.nodes:
+        for target in _written(node):
+            raise NotFunctionalError(f"in a body: {_complaint(node, target, False)}", node=node.name)
+    for inner in called_attributes(body).values():
+        _check_body(inner, done)
+
+
+def _written(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    if getattr(node.target, "namespace", None) not in _LOWERED_AS_WRITES:
+        yield from written_arguments(node)
+
+
+def _last_reads(graph: torch.fx.Graph) -> dict[int | None, int]:
+    """Return where each storage is last read, other than by what ends a graph; unknown storages are never."""
+    last: dict[int | None, int] = {}
+    for position, node in enumerate(graph.nodes):
+        if node.op != "output" and _schema_name(node) not in _EPILOGUE:
+            for source in node.all_input_nodes:
+                last[storage_key(source.meta.get("val"))] = position
+    last.pop(None, None)
+    return last
+
+
+def _schema_name(node: torch.fx.Node) -> str:
+    return str(node.target._schema.name) if is_op_overload(node.target) else ""
+
+
+def _complaint(node: torch.fx.Node, target: torch.fx.Node, is_too_early: bool) -> str:
+    where = "and it is read again later" if is_too_early else "which is no input that is written at the end"
+    return (
+        f"node {node.name!r} ({node.target}) writes to {target.name!r}, {where}: Inductor takes whole graphs in "
+        f"functional form. Capture the graph with AOTAutograd, or functionalize it (torch.func.functionalize)."
+    )
+
+
+def donating_what_nobody_shares(gm: torch.fx.GraphModule) -> contextlib.AbstractContextManager[Sequence[int]]:
+    """Donate no input that another one is a view of; the context is the indices of what is donated.
+
+    AOTAutograd looks for views among the forward's inputs and outputs, and not among saved values. Without Inductor's
+    passes on the joint graph, a value and its ``detach`` are both saved: overwriting one of them overwrites both.
+    """
+    keys = [storage_key(node.meta.get("val")) for node in gm.graph.find_nodes(op="placeholder")]
+    counts = Counter(keys)
+    return donating(lambda index: counts[keys[index]] == 1)
+
+
+def able_to_run_again(compiled: Callable[..., Any], donated: Sequence[int]) -> Callable[..., Any]:
+    """Make a compiled backward leave what it was donated alone where its graph is kept.
+
+    AOTAutograd decides when a backward first runs, and refuses to keep the graph later. A backward that is compiled
+    ahead has to be right for both.
+    """
+    if isinstance(compiled, compiled_fx_graph()):
+        compiled.__class__ = RunsAgain
+        compiled.donated = tuple(donated)
+        donate_nothing()  # AOTAutograd need not guard it
+    return compiled
+
+
+class RunsAgain(compiled_fx_graph()):  # type: ignore[misc]
+    """Inductor's backward, which overwrites copies where the graph is kept. In every other way it is what it was.
+
+    Attributes:
+        donated: the indices of the inputs that the generated code may write into.
+    """
+
+    donated: tuple[int, ...]
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        """Run the backward, which empties ``inputs``."""
+        if self.donated and backward_keeps_graph():
+            for index in self.donated:
+                inputs[index] = _copy(inputs[index])
+        return super().__call__(inputs)
+
+
+def _copy(value: Any) -> Any:
+    """Copy a tensor with its memory, so that gaps and overlaps stay."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    memory = value.untyped_storage().clone()
+    return value.new_empty(0).set_(memory, value.storage_offset(), value.size(), value.stride())
+
+
+def return_tuple(gm: torch.fx.GraphModule) -> bool:
+    """Make ``gm`` return a tuple; return whether it did not.
+
+    Raises:
+        FullInductorError: it returns something else than a value, a tuple or a list.
+    """
+    output = gm.graph.output_node()
+    (result,) = output.args
+    if isinstance(result, (tuple, list)):
+        return False
+    if not isinstance(result, torch.fx.Node):
+        raise FullInductorError(
+            f"the graph returns a {type(result).__name__}: let it return a tuple, as AOTAutograd's graphs do."
+        )
+    output.args = ((result,),)
+    gm.recompile()
+    return True
+
+
+@dataclass(frozen=True)
+class OnlyOutput:
+    """Calls what returns one value in a tuple and returns the value; takes one list of inputs and empties it."""
+
+    compiled: Callable[..., Any]
+    _boxed_call: ClassVar[bool] = True
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        """Run the compiled graph."""
+        (result,) = self.compiled(inputs)
+        return result

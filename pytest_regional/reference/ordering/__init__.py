@@ -6,9 +6,8 @@ that hold anyway), ``sorting`` (the graph in a legal order), ``add`` and ``remov
 ``standing`` (order past Inductor's own trace and passes).
 """
 
-from pytest_regional.reference.ordering.add import AddedOrder, add_control_deps
-from pytest_regional.reference.ordering.errors import OrderingCycleError, OrderingError
-from pytest_regional.reference.ordering.remove import remove_control_deps
+from pytest_regional.reference.ordering.edges import AddedOrder, add_control_deps, remove_control_deps
+from pytest_regional.reference.ordering.operator import OrderingCycleError, OrderingError
 from pytest_regional.reference.ordering.whole_regions import RegionOrderWarning
 
 __all__ = [

@@ -16,7 +16,27 @@ import torch.fx
 
 from pytest_regional._torch.ordering import control_deps
 from pytest_regional._torch.region_compile import is_graph_module, lazy_graph_module
-from pytest_regional.reference.ordering.errors import OrderingError
+
+
+class OrderingError(ValueError):
+    """An order was asked for that means nothing in this graph; the message says which nodes and why."""
+
+
+class OrderingCycleError(OrderingError):
+    """The requested order contradicts itself, the flow of values, or effects that keep their order.
+
+    Attributes:
+        cycle: names of the nodes (or regions) on one cycle, each before the next, the first again at the end.
+    """
+
+    def __init__(self, message: str, cycle: Sequence[str]) -> None:
+        super().__init__(message)
+        self.cycle = tuple(cycle)
+
+
+class MergedOpsError(OrderingError):
+    """Inductor made one op of several that another one has to run between."""
+
 
 # Inductor obeys these on the wrapped op; on the operator they would replace its own lowering (2.13 and 2.15).
 _META_OF_THE_OP = ("eager_input_vals", "should_fallback")

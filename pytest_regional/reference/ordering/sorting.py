@@ -15,7 +15,7 @@ from typing import TypeAlias
 import torch.fx
 
 from pytest_regional.reference.effects import Barrier, Edge, order_edges
-from pytest_regional.reference.ordering.errors import OrderingCycleError
+from pytest_regional.reference.ordering.operator import OrderingCycleError
 
 _FLOW = "value"
 _EFFECT = "effect"

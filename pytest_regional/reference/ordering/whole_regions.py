@@ -15,8 +15,11 @@ from dataclasses import dataclass, field
 
 import torch.fx
 
-from pytest_regional.reference.effects import Barrier, bodies_of, launches
+from pytest_regional.reference.effects import Barrier, Edge, bodies_of, launches
 from pytest_regional.reference.gradients import with_sums_of_gradients
+from pytest_regional.reference.ordering.edges import remove_control_deps
+from pytest_regional.reference.ordering.sorting import sort_by
+from pytest_regional.reference.partition import PartitionPlan, plan_partitions
 from pytest_regional.reference.regions import RegionKey, freeze, read_region_keys, regions_before
 
 
@@ -115,3 +118,25 @@ class _Seen:
 def _is_gradient(node: torch.fx.Node) -> bool:
     """Return what AOTAutograd's partitioner was told of ``node`` (``meta["partitioner_tag"]``, torch 2.11 to 2.15)."""
     return bool(node.meta.get("partitioner_tag") == "is_backward")
+
+
+@dataclass(frozen=True)
+class OrderedPlan:
+    """A plan, and the order beyond values and effects that it keeps."""
+
+    partitions: PartitionPlan
+    edges: tuple[Edge, ...]
+    barriers: tuple[Barrier, ...]
+
+
+def plan_in_order(graph: torch.fx.Graph) -> OrderedPlan:
+    """Plan ``graph``, which holds no order edges afterwards and may have nodes moved.
+
+    Raises:
+        OrderingCycleError: when regions ask for an order that values, effects or edges forbid.
+    """
+    edges = remove_control_deps(graph, bodies=False)
+    barriers = order_of_regions(graph)
+    if barriers:
+        sort_by(graph, edges, barriers)
+    return OrderedPlan(plan_partitions(graph, extra_edges=edges, barriers=barriers), edges, tuple(barriers))

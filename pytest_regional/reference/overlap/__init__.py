@@ -5,9 +5,8 @@ Read in this order: ``ops`` (what a node runs), ``collectives`` (starts and thei
 (the moves), ``pins`` (the edges that keep them), ``plan`` (what is told), ``schedule`` (all of it as one pass).
 """
 
-from pytest_regional.reference.overlap.costs import Cost, compute_cost
-from pytest_regional.reference.overlap.errors import OverlapError
-from pytest_regional.reference.overlap.plan import OverlapPlan, PlannedCollective
-from pytest_regional.reference.overlap.schedule import overlap_collectives
+from pytest_regional.reference.overlap.collectives import Cost, compute_cost
+from pytest_regional.reference.overlap.program import OverlapError
+from pytest_regional.reference.overlap.schedule import OverlapPlan, PlannedCollective, overlap_collectives
 
 __all__ = ["Cost", "OverlapError", "OverlapPlan", "PlannedCollective", "compute_cost", "overlap_collectives"]

@@ -2,14 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch.fx
 
 from pytest_regional._torch.collectives import NAMESPACE, group_name
+from pytest_regional._torch.region_compile import is_graph_module, is_op_overload
 from pytest_regional.reference.effects import COLLECTIVE, effect_classes
-from pytest_regional.reference.overlap.ops import Op, is_element, reads
+from pytest_regional.reference.ordering.operator import body_of, is_control_deps, operands_of
+
+
+@dataclass(frozen=True)
+class Op:
+    """What a node calls, with arguments of the graph that the node stands in.
+
+    Attributes:
+        inner: the node that names ``target``: the node itself, or the one in the body of ``control_deps``.
+    """
+
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    inner: torch.fx.Node
+
+    @property
+    def name(self) -> str:
+        """Name without overload, such as ``mm``; for higher-order ops and functions their own."""
+        if is_op_overload(self.target):
+            return str(self.target._opname)
+        return str(getattr(self.target, "__name__", self.target))
+
+    @property
+    def namespace(self) -> str:
+        """Namespace such as ``aten``; empty where the target is no op."""
+        return str(self.target.namespace) if is_op_overload(self.target) else ""
+
+    def argument(self, name: str) -> Any:
+        """Return the argument that the schema calls ``name``, or None."""
+        names = [argument.name for argument in self.target._schema.arguments]
+        index = names.index(name) if name in names else len(self.args)
+        return self.args[index] if index < len(self.args) else self.kwargs.get(name)
+
+
+def op_of(node: torch.fx.Node) -> Op | None:
+    """Return what ``node`` runs; None for inputs, attributes, the output, and bodies of several ops."""
+    if node.op != "call_function":
+        return None
+    if not is_control_deps(node):
+        return Op(node.target, node.args, node.kwargs, node)
+    body = body_of(node).graph
+    inner = [other for other in body.nodes if other.op not in ("placeholder", "output")]
+    if len(inner) != 1 or inner[0].op != "call_function":
+        return None
+    values: dict[torch.fx.Node, Any] = dict(zip(body.find_nodes(op="placeholder"), node.args[2:], strict=True))
+    args: Any = torch.fx.node.map_arg(inner[0].args, values.__getitem__)
+    kwargs: Any = torch.fx.node.map_arg(inner[0].kwargs, values.__getitem__)
+    return Op(inner[0].target, args, kwargs, inner[0])
+
+
+def aliased_argument(op: Op | None) -> torch.fx.Node | None:
+    """Return the argument whose memory the result of ``op`` is, or None where the result is new."""
+    if op is None or not is_op_overload(op.target):
+        return None
+    schema = op.target._schema
+    if all(result.alias_info is None for result in schema.returns):
+        return None
+    for argument in schema.arguments:
+        value = op.argument(argument.name) if argument.alias_info is not None else None
+        if isinstance(value, torch.fx.Node):
+            return value
+    return None
+
+
+def is_element(op: Op | None) -> bool:
+    """Return whether ``op`` picks an element of a tuple or list."""
+    return op is not None and op.target is operator.getitem
+
+
+def reads(user: torch.fx.Node, node: torch.fx.Node) -> bool:
+    """Return whether ``user`` needs the value of ``node``, not its order alone."""
+    return node in operands_of(user)
+
 
 _SINGLE = ("all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce", "all_to_all_single", "broadcast")
 _COALESCED = ("all_gather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced", "all_reduce_coalesced")
@@ -72,3 +148,44 @@ def _collective(
         return None
     waits = sorted(readers, key=position.__getitem__)
     return Collective(start, tuple(waits), tuple(elements), op.name, group_name(op.argument("group_name")))
+
+
+Cost = Callable[[torch.fx.Node], float]
+
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "matmul", "einsum",
+             "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm", "_int_mm", "_addmm_activation", "_linear_pointwise",
+             "_weight_int4pack_mm", "_weight_int8pack_mm")  # fmt: skip
+_CONVOLUTIONS = ("convolution", "_convolution", "convolution_backward", "convolution_overrideable",
+                 "_convolution_pointwise", "mkldnn_convolution", "cudnn_convolution")  # fmt: skip
+_ATTENTION = ("flex_attention", "flex_attention_backward", "_flash_attention_forward", "_flash_attention_backward",
+              "_efficient_attention_forward", "_efficient_attention_backward")  # fmt: skip
+_COMPUTE = frozenset((*_PRODUCTS, *_CONVOLUTIONS, *_ATTENTION))
+
+
+def compute_cost(node: torch.fx.Node) -> float:
+    """Return 1.0 for a matrix product, convolution or attention, 0.0 for other ops, the sum for what calls a graph.
+
+    The default of ``overlap_collectives(cost=...)``: how much communication ``node`` can hide, 0 for none.
+    """
+    if node.op == "call_function" and _is_compute(_name(node.target)):
+        return 1.0
+    if node.op not in ("call_function", "call_module"):
+        return 0.0
+    return float(sum(compute_cost(inner) for body in _bodies(node) for inner in body.graph.nodes))
+
+
+def _is_compute(name: str) -> bool:
+    return name in _COMPUTE or name.startswith("_scaled_dot_product_")
+
+
+def _name(target: Any) -> str:
+    return str(getattr(target, "_opname", None) or getattr(target, "__name__", target))
+
+
+def _bodies(node: torch.fx.Node) -> list[torch.fx.GraphModule]:
+    names = [str(argument.target) for argument in node.all_input_nodes if argument.op == "get_attr"]
+    if node.op == "call_module":
+        names.append(str(node.target))
+    owner = node.graph.owning_module
+    modules = dict(owner.named_modules()) if names and owner is not None else {}
+    return [modules[name] for name in names if is_graph_module(modules.get(name))]

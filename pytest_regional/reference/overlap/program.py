@@ -12,10 +12,19 @@ import torch.fx
 from pytest_regional._torch.region_compile import is_op_overload, size_hint
 from pytest_regional.reference.effects import effect_classes, order_edges, written_arguments
 from pytest_regional.reference.ordering.operator import is_control_deps, operands_of
-from pytest_regional.reference.overlap.collectives import Collective, find_collectives, other_collectives
-from pytest_regional.reference.overlap.costs import Cost
-from pytest_regional.reference.overlap.errors import OverlapError
-from pytest_regional.reference.overlap.ops import Op, aliased_argument, op_of
+from pytest_regional.reference.overlap.collectives import (
+    Collective,
+    Cost,
+    Op,
+    aliased_argument,
+    find_collectives,
+    op_of,
+    other_collectives,
+)
+
+
+class OverlapError(ValueError):
+    """A bound that means nothing, or a collective whose size is not known; the message says which and what to do."""
 
 
 class Program:

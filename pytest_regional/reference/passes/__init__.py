@@ -14,8 +14,7 @@ from pytest_regional.reference.passes.annotate import (
 )
 from pytest_regional.reference.passes.canonicalization import Canonicalization, canonicalize
 from pytest_regional.reference.passes.dead_code import DeadCodeElimination, eliminate_dead_code
-from pytest_regional.reference.passes.order import AddControlDeps, OverlapCollectives
-from pytest_regional.reference.passes.regional import RegionalInductor
+from pytest_regional.reference.passes.order import AddControlDeps, OverlapCollectives, RegionalInductor
 
 __all__ = [
     "AddControlDeps",

@@ -20,9 +20,8 @@ from pytest_regional._torch.pass_values import is_backward_node, is_gradient_sum
 from pytest_regional._torch.region_compile import is_higher_order_op, is_op_overload
 from pytest_regional.reference.effects import bodies_of
 from pytest_regional.reference.ordering.operator import is_control_deps
-from pytest_regional.reference.passes.version import OWN_CODE
-from pytest_regional.reference.pipeline.errors import PipelineError
-from pytest_regional.reference.pipeline.graph_pass import GRAPH_KINDS, Pass
+from pytest_regional.reference.pass_uuids import OWN_CODE
+from pytest_regional.reference.pipeline.graph_pass import GRAPH_KINDS, Pass, PipelineError
 from pytest_regional.reference.pipeline.report import op_name
 from pytest_regional.reference.regions import checked_settings, freeze
 

@@ -16,7 +16,7 @@ import torch.fx
 
 from pytest_regional._torch.region_compile import is_graph_module, is_higher_order_op, is_op_overload
 from pytest_regional.reference.effects import bodies_of, effect_classes, written_arguments
-from pytest_regional.reference.passes.version import OWN_CODE
+from pytest_regional.reference.pass_uuids import OWN_CODE
 from pytest_regional.reference.pipeline.graph_pass import DEFAULT_GRAPHS, Pass
 
 # They run their bodies and do nothing else; whatever is not named here may do anything.

@@ -6,14 +6,16 @@ the model's parameters), ``call`` (what its calls must be like), ``artifacts`` (
 ``report`` and ``explanation`` (for people).
 """
 
-from pytest_regional.reference.pipeline.artifacts import OtherModelError, load
 from pytest_regional.reference.pipeline.capture import JointGraph, Value, capture
 from pytest_regional.reference.pipeline.compile import compile
-from pytest_regional.reference.pipeline.errors import (
+from pytest_regional.reference.pipeline.explanation import PipelineExplanation, explain_pipeline
+from pytest_regional.reference.pipeline.graph_pass import (
     CaptureError,
     CaptureWarning,
+    GraphPass,
     InvalidPassError,
     PartitionError,
+    Pass,
     PassFailedError,
     PassNameWarning,
     PassOrderError,
@@ -21,11 +23,10 @@ from pytest_regional.reference.pipeline.errors import (
     PipelineError,
     UnknownGraphError,
     UnknownPassError,
+    graph_pass,
 )
-from pytest_regional.reference.pipeline.explanation import PipelineExplanation, explain_pipeline
-from pytest_regional.reference.pipeline.graph_pass import GraphPass, Pass, graph_pass
 from pytest_regional.reference.pipeline.inductor_pass import as_inductor_pass
-from pytest_regional.reference.pipeline.module import CompiledModule
+from pytest_regional.reference.pipeline.module import CompiledModule, OtherModelError, load
 from pytest_regional.reference.pipeline.partition import PartitionedGraphs, partition
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
 from pytest_regional.reference.pipeline.report import PassReport, PipelineReport

@@ -15,6 +15,19 @@ if TYPE_CHECKING:
     from pytest_regional.reference.artifacts import PathLike
     from pytest_regional.reference.pipeline.call import CallChecks
     from pytest_regional.reference.pipeline.report import PipelineReport
+import pickle
+from pathlib import Path
+
+import torch
+
+from pytest_regional._torch.joint_graph import CompiledJoint, load_compiled
+from pytest_regional._torch.pytree import quietly
+from pytest_regional.reference.artifacts import PathLike, loadable, savable
+from pytest_regional.reference.caching.envelope import ArtifactError
+from pytest_regional.reference.caching.files import read_artifact, write_artifact
+from pytest_regional.reference.caching.program import code_in_place
+from pytest_regional.reference.pipeline.call import CallChecks
+from pytest_regional.reference.pipeline.report import PipelineReport
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
@@ -82,7 +95,7 @@ class CompiledModule(torch.nn.Module):  # type: ignore[misc]
             UnsavableArtifactError: it refers to something that has no place in a file.
             ArtifactError: ``path`` is a folder, or others can write to its folder.
         """
-        from pytest_regional.reference.pipeline.artifacts import save
+        pass
 
         save(path, self._compiled, self._checks, self.report)
 
@@ -108,4 +121,63 @@ def _check_parts(parts: Iterable[tuple[str, Mapping[str, Any], tuple[Any, ...]]]
             raise InputMismatchError(
                 f"submodules of {path or 'the model'!r} were replaced, added or removed since it was captured. Capture "
                 f"and compile the model as it is."
+            )
+
+
+def dump_joint(compiled: CompiledJoint) -> bytes:
+    """Return ``compiled`` as bytes, with the files of generated code that it is loaded from."""
+    return pickle.dumps((compiled.dump(), compiled.code_files()))
+
+
+def load_joint(data: bytes) -> CompiledJoint:
+    """Return what ``dump_joint`` made bytes of; neither Inductor nor the C++ compiler runs."""
+    function, files = pickle.loads(data)
+    with code_in_place(files):
+        return load_compiled(function, files)
+
+
+KIND = "compiled module"
+
+
+class OtherModelError(ArtifactError):
+    """The model that an artifact was loaded for is not the one that it was compiled from."""
+
+
+def save(path: PathLike, compiled: CompiledJoint, checks: CallChecks, report: PipelineReport | None) -> None:
+    """Write a compiled module; see ``CompiledModule.save``."""
+    with savable():
+        payload = pickle.dumps((dump_joint(compiled), checks, report))
+    write_artifact(Path(path), payload, KIND)
+
+
+def load(path: PathLike, model: torch.nn.Module) -> CompiledModule:
+    """Return the compiled module that ``path`` holds, with ``model``'s parameters; nothing is compiled.
+
+    Raises:
+        ArtifactError: no such artifact, or one that is damaged, of another kind, torch or machine, or names something
+            that this process has not.
+        OtherModelError: ``model`` has no parameter or buffer of a name that the compiled code takes.
+    """
+    payload = read_artifact(Path(path), KIND)
+    with loadable(Path(path)), quietly():
+        function, checks, report = pickle.loads(payload)
+        compiled = load_joint(function)
+    _check_names(Path(path), model, checks)
+    return CompiledModule(model, compiled, checks, report)
+
+
+def _check_names(path: Path, model: torch.nn.Module, checks: CallChecks) -> None:
+    there = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+    missing = [name for name, _ in checks.state if name not in there]
+    if missing:
+        raise OtherModelError(
+            f"{path} was compiled from a model with {', '.join(map(repr, missing[:5]))}, which "
+            f"{type(model).__name__} does not have. Load it for the model that it was compiled from."
+        )
+    for name, check in checks.state:
+        value = there[name]
+        if tuple(value.shape) != check.shape or value.dtype != check.dtype:
+            raise OtherModelError(
+                f"{path} was compiled from a model whose {name!r} has shape {check.shape} and dtype {check.dtype}; "
+                f"here it has {tuple(value.shape)} and {value.dtype}. Load it for the model that it was compiled from."
             )

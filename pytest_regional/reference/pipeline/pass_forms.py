@@ -17,8 +17,13 @@ from pytest_regional._torch.graph_passes import (
 )
 from pytest_regional._torch.passes import custom_graph_pass_base
 from pytest_regional.reference.pass_uuids import checked_uuid
-from pytest_regional.reference.pipeline.errors import InvalidPassError, PassUuidError, UnknownGraphError
-from pytest_regional.reference.pipeline.graph_pass import DEFAULT_GRAPHS, GRAPH_KINDS
+from pytest_regional.reference.pipeline.graph_pass import (
+    DEFAULT_GRAPHS,
+    GRAPH_KINDS,
+    InvalidPassError,
+    PassUuidError,
+    UnknownGraphError,
+)
 
 _MODULE_NAMES = ("gm", "graph_module", "module", "mod")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional.reference.copies import copied
+from pytest_regional.reference.graphs import copied
 from pytest_regional.reference.partition import Partition, PartitionPlan
 from tests.mutants.planting import Mutant, Patch
 from tests.mutants.rewriting import Keys, dissolved, is_backward, plans, region_keys

@@ -13,7 +13,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.traceback import annotate, preserve_node_meta
 
 from pytest_regional.reference.full_inductor import MissingValueError, decompose
-from pytest_regional.reference.full_inductor.templates import Templates
+from pytest_regional.reference.full_inductor.decompose import Templates
 from tests.reference.full_inductor.backend import node_named, ops, traced
 
 ATEN = torch.ops.aten

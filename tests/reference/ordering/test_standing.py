@@ -6,9 +6,8 @@ import pytest
 import torch
 import torch.fx
 
-from pytest_regional.reference.ordering.errors import MergedOpsError
-from pytest_regional.reference.ordering.marks import MARK
-from pytest_regional.reference.ordering.standing import Snapshots
+from pytest_regional.reference.ordering.carry_over import MARK, Snapshots
+from pytest_regional.reference.ordering.operator import MergedOpsError
 from tests.reference.ordering.graphs import aten
 
 

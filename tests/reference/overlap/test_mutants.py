@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_regional.reference.overlap import hoisting, program, sinking
-from pytest_regional.reference.overlap.claims import Claims
+from pytest_regional.reference.overlap import motion, program
 from pytest_regional.reference.overlap.program import Program
+from pytest_regional.reference.overlap.reservations import Claims
 from tests.reference.overlap.graphs import ATEN, BIG, SMALL, Builder, fsdp_chain
 from tests.reference.overlap.strategies import Program as Drawn
 from tests.reference.overlap.test_property import check
@@ -45,13 +45,13 @@ def no_order_of_effects(monkeypatch):
 
 
 def no_order_of_groups(monkeypatch):
-    original = hoisting._Hoisting._hoist
+    original = motion._Hoisting._hoist
 
     def hoist(self, collective, lowest):
         self._last_start.clear()
         original(self, collective, lowest)
 
-    monkeypatch.setattr(hoisting._Hoisting, "_hoist", hoist)
+    monkeypatch.setattr(motion._Hoisting, "_hoist", hoist)
 
 
 def no_bounds(monkeypatch):
@@ -59,7 +59,7 @@ def no_bounds(monkeypatch):
 
 
 def waits_at_the_end(monkeypatch):
-    monkeypatch.setattr(sinking, "_uses", lambda whole: dict.fromkeys(whole.order, len(whole.order) - 1))
+    monkeypatch.setattr(motion, "_uses", lambda whole: dict.fromkeys(whole.order, len(whole.order) - 1))
 
 
 MUTANTS = [

@@ -23,7 +23,7 @@ from pytest_regional.reference.passes import (
     annotate_ops,
 )
 from pytest_regional.reference.pipeline import PassPipeline
-from pytest_regional.reference.pipeline.errors import PassFailedError
+from pytest_regional.reference.pipeline.graph_pass import PassFailedError
 from pytest_regional.reference.regions import RegionConfigError, read_region_keys
 from pytest_regional.testing import regional
 

@@ -6,10 +6,10 @@ import torch
 import pytest_regional.testing
 from pytest_regional import region
 from pytest_regional.reference import pipeline
-from pytest_regional.reference.caching.errors import CacheWarning
-from pytest_regional.reference.caching.stable import UnstableValueError
+from pytest_regional.reference.caching.envelope import CacheWarning
+from pytest_regional.reference.caching.key import UnstableValueError
 from pytest_regional.reference.caching.store import default_folder
-from pytest_regional.reference.pipeline.cache import key_of
+from pytest_regional.reference.pipeline.compile import key_of
 from pytest_regional.reference.regional_inductor import compile_annotated
 from tests.reference.pipeline.models import assert_same_bits, model_and_inputs, step
 

@@ -18,8 +18,7 @@ from pytest_regional._torch.graph_passes import (
 from pytest_regional._torch.passes import custom_graph_pass_base
 from pytest_regional.reference import regional_inductor
 from pytest_regional.reference.passes import DeadCodeElimination, RegionalInductor
-from pytest_regional.reference.pipeline.errors import InvalidPassError
-from pytest_regional.reference.pipeline.graph_pass import FunctionPass, Pass, graph_pass
+from pytest_regional.reference.pipeline.graph_pass import FunctionPass, InvalidPassError, Pass, graph_pass
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
 from pytest_regional.testing import regional
 

@@ -9,8 +9,12 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pytest_regional._torch.region_compile import restart_exceptions
-from pytest_regional.reference.pipeline.errors import PassFailedError, UnknownGraphError, UnknownPassError
-from pytest_regional.reference.pipeline.graph_pass import graph_pass
+from pytest_regional.reference.pipeline.graph_pass import (
+    PassFailedError,
+    UnknownGraphError,
+    UnknownPassError,
+    graph_pass,
+)
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
 from pytest_regional.testing import regional
 

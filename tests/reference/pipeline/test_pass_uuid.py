@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from pytest_regional.reference.pass_uuids import PreGradPassError
-from pytest_regional.reference.pipeline.errors import (
+from pytest_regional.reference.pipeline.graph_pass import (
     InvalidPassError,
+    Pass,
     PassFailedError,
     PassUuidError,
     UnknownGraphError,
+    graph_pass,
 )
-from pytest_regional.reference.pipeline.graph_pass import Pass, graph_pass
 from pytest_regional.reference.pipeline.inductor_pass import as_inductor_pass, kind_of
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
 from pytest_regional.testing import regional

@@ -12,8 +12,7 @@ from pytest_regional import region
 from pytest_regional._torch.region_compile import restart_exceptions
 from pytest_regional.reference import pipeline
 from pytest_regional.reference.passes import AddControlDeps, RegionalInductor
-from pytest_regional.reference.pipeline.errors import PassFailedError
-from pytest_regional.reference.pipeline.graph_pass import graph_pass
+from pytest_regional.reference.pipeline.graph_pass import PassFailedError, graph_pass
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
 
 from .models import step

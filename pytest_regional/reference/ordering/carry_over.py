@@ -1,23 +1,94 @@
-"""Which nodes stand for a marked op after Inductor's own graph passes.
+"""Order inside a region, carried past the second trace to where Inductor schedules.
 
-Before those passes every node gets a number in its metadata, and the flow of values between numbers is noted. A node
-that still bears its number stands for itself. An op that is gone was either not needed, or replaced by new nodes
-(a product and a sum by ``addmm``): then the new nodes before the same users stand for it.
+Inductor traces a region once more, which runs through ``control_deps`` and loses it (torch 2.11 to 2.15). So a region
+is handed over without the operator, with marks on its ops instead. Marks are annotations, which a trace copies to all
+ops that an op is decomposed into. Behind Inductor's own graph passes they are read, and the operator is put in.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import hashlib
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.fx
 
-from pytest_regional.reference.effects import launches
-from pytest_regional.reference.ordering.errors import MergedOpsError
-from pytest_regional.reference.ordering.marks import mark_of
+from pytest_regional._torch.ordering import appended_passes, custom_graph_pass
+from pytest_regional.reference.effects import Edge, launches
+from pytest_regional.reference.ordering.edges import add_control_deps, remove_control_deps
+from pytest_regional.reference.ordering.operator import MergedOpsError, OrderingError, is_control_deps
+
+MARK = "pytest_regional_order"
+
+
+@dataclass(frozen=True)
+class MarkedOrder:
+    """Which mark comes before which; ``identity`` tells two orders, and two graphs, apart in caches."""
+
+    edges: tuple[tuple[int, int], ...] = ()
+    identity: str = ""
+
+    @classmethod
+    def of(cls, module: torch.fx.GraphModule, edges: tuple[Edge, ...]) -> MarkedOrder:
+        """Mark the ops on ``edges``, and those ordered in bodies, of which ``module`` gets plain copies."""
+        found = (*edges, *_order_of_bodies(module))
+        if not found:
+            return cls()
+        marks = {node: number for number, node in enumerate(dict.fromkeys(itertools.chain(*found)))}
+        identity = _digest(module, marks, found)
+        for node, number in marks.items():
+            node.meta["custom"] = {**node.meta.get("custom", {}), MARK: number}
+        return cls(tuple((marks[a], marks[b]) for a, b in found), identity)
+
+
+def mark_of(node: torch.fx.Node) -> int | None:
+    """Return the mark that ``node`` bears or inherited."""
+    custom = node.meta.get("custom")
+    return custom.get(MARK) if isinstance(custom, dict) else None
+
+
+def _bodies(module: torch.fx.GraphModule) -> Iterator[tuple[str, torch.fx.GraphModule]]:
+    """Yield the graphs that ``module`` refers to; regions hold theirs as plain attributes."""
+    for path in dict.fromkeys(str(node.target) for node in module.graph.find_nodes(op="get_attr")):
+        body = getattr(module, path, None)
+        if isinstance(body, torch.fx.GraphModule):
+            yield path, body
+
+
+def _order_of_bodies(module: torch.fx.GraphModule) -> tuple[Edge, ...]:
+    found: tuple[Edge, ...] = ()
+    for path, body in _bodies(module):
+        if _holds_order(body):
+            duplicate = copy.deepcopy(body)
+            setattr(module, path, duplicate)
+            found += remove_control_deps(duplicate.graph, bodies=False) + _order_of_bodies(duplicate)
+            duplicate.recompile()
+    return found
+
+
+def _holds_order(body: torch.fx.GraphModule) -> bool:
+    return any(map(is_control_deps, body.graph.nodes)) or any(_holds_order(inner) for _, inner in _bodies(body))
+
+
+def _digest(module: torch.fx.GraphModule, marks: dict[torch.fx.Node, int], edges: tuple[Edge, ...]) -> str:
+    """Name graph and order: alike in two processes, whatever the nodes are called."""
+    numbered = [(marks[a], marks[b]) for a, b in edges]
+    return hashlib.sha256("\n".join((*_lines(module, marks), repr(numbered))).encode()).hexdigest()
+
+
+def _lines(module: torch.fx.GraphModule, marks: dict[torch.fx.Node, int]) -> Iterator[str]:
+    numbers = {node: f"%{number}" for number, node in enumerate(module.graph.nodes)}
+    for node in module.graph.nodes:
+        arguments = torch.fx.node.map_arg((node.args, node.kwargs), numbers.__getitem__)
+        yield f"{node.op} {node.target if node.op == 'call_function' else ''} {arguments} {marks.get(node)}"
+    for _, body in _bodies(module):
+        yield from _lines(body, marks)
+
 
 _NUMBER = "pytest_regional_number"
 
@@ -177,3 +248,70 @@ def _last(nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
         elif launches(node):
             last.append(node)
     return last[::-1] or list(nodes[-1:])
+
+
+Result = TypeVar("Result")
+WriteModule = Callable[[], tuple[torch.fx.GraphModule, tuple[Edge, ...]]]
+
+
+def compile_in_order(write: WriteModule, compile_module: Callable[[torch.fx.GraphModule], Result]) -> Result:
+    """Return ``compile_module(module)``, where Inductor keeps the edges that ``write`` returns with the module.
+
+    The order inside bodies that the module refers to is kept too. Where Inductor's patterns for the graph merge ops
+    that another has to run between, ``write`` and ``compile_module`` are called once more, and the operator is put in
+    ahead of those patterns.
+
+    Raises:
+        OrderingError: in whatever Inductor wraps it, when ops were merged even before that.
+    """
+    module, edges = write()
+    carrier = _Carrier(MarkedOrder.of(module, edges))
+    try:
+        with carrier.passes("post_grad_custom_post_pass"):
+            return compile_module(module)
+    except Exception:
+        if not carrier.ops_were_merged:
+            raise
+    module, edges = write()
+    with _Carrier(MarkedOrder.of(module, edges)).passes("post_grad_custom_pre_pass"):
+        return compile_module(module)
+
+
+class _Carrier:
+    """The passes of one compile: one looks at a graph before Inductor changes it, the other puts the operator in."""
+
+    def __init__(self, order: MarkedOrder) -> None:
+        self._order = order
+        self._snapshots = Snapshots(order.edges)
+        self.ops_were_merged = False
+
+    @contextlib.contextmanager
+    def passes(self, stage: str) -> Iterator[None]:
+        """Run the passes for a while, the second one at ``stage``; none where there is nothing to order."""
+        if not self._order.edges:
+            yield
+            return
+        with appended_passes(joint_custom_pre_pass=self._pass(self._snapshots.note), **{stage: self._pass(self._add)}):
+            yield
+
+    def _add(self, graph: torch.fx.Graph) -> None:
+        try:
+            dependencies = self._snapshots.dependencies(graph)
+            if dependencies:
+                add_control_deps(graph, dependencies)
+        except OrderingError:  # the region's own graph has no cycle
+            self.ops_were_merged = True
+            raise
+
+    def _pass(self, action: Callable[[torch.fx.Graph], None]) -> Any:
+        base: Any = custom_graph_pass()
+        identity = self._order.identity
+
+        class CarriedOrder(base):  # type: ignore[misc]
+            def __call__(self, graph: torch.fx.Graph) -> None:
+                action(graph)
+
+            def uuid(self) -> str:
+                return identity
+
+        return CarriedOrder()

@@ -1,0 +1,276 @@
+"""``add_control_deps``: say which nodes of a graph have to wait for which others."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from pytest_regional._torch.region_compile import is_op_overload
+from pytest_regional.reference.effects import RANDOM, Edge, effect_classes, element_of, written_arguments
+from pytest_regional.reference.ordering.operator import (
+    OrderingCycleError,
+    OrderingError,
+    dependencies_of,
+    is_control_deps,
+    operands_of,
+    unwrap,
+    wait_for,
+)
+from pytest_regional.reference.ordering.sorting import sort_by
+
+_ADDED_FOR_ORDER = "element_for_order"
+# Inductor's lowering computes a node that bears it into a buffer at once (2.11 to 2.15). Any true value will do.
+_REALIZED = "inductor_realize_to_strides"
+_FOR_ORDER = "for order"
+# They always have a buffer, whose strides Inductor may choose.
+_NEVER_INLINED = ("convolution",)
+
+
+def waitable(node: torch.fx.Node) -> torch.fx.Node:
+    """Return a node to wait for in place of ``node``, which is prepared for it."""
+    value = node.meta.get("val")
+    if isinstance(value, (tuple, list)):
+        return _element(node, value)
+    if _gives_nothing(node) and (earlier := _earlier_value(node)) is not None:
+        wait_for(node, [earlier])
+    elif isinstance(value, torch.Tensor) and _may_be_inlined(node):
+        node.meta.setdefault(_REALIZED, _FOR_ORDER)
+    return node
+
+
+def undo_waitable(graph: torch.fx.Graph) -> None:
+    """Take from ``graph`` what ``waitable`` added to it."""
+    for node in reversed(graph.nodes):
+        if node.meta.get(_REALIZED) == _FOR_ORDER:
+            del node.meta[_REALIZED]
+        if _ADDED_FOR_ORDER in node.meta and not node.users:
+            graph.erase_node(node)
+
+
+def _may_be_inlined(node: torch.fx.Node) -> bool:
+    target: Any = node.target
+    return is_op_overload(target) and target._opname not in _NEVER_INLINED and not is_control_deps(node)
+
+
+def _gives_nothing(node: torch.fx.Node) -> bool:
+    target: Any = node.target
+    return is_op_overload(target) and not target._schema.returns
+
+
+def _element(node: torch.fx.Node, values: tuple[object, ...] | list[object]) -> torch.fx.Node:
+    number = next((i for i, value in enumerate(values) if isinstance(value, torch.Tensor)), None)
+    if number is None:
+        return node
+    for user in node.users:
+        if user.target is operator.getitem and user.args[1] == number and user.prev is node:
+            return user
+    with node.graph.inserting_after(node):
+        element = node.graph.call_function(operator.getitem, (node, number))
+    element.meta = {"val": values[number], _ADDED_FOR_ORDER: True}
+    return element
+
+
+def _earlier_value(node: torch.fx.Node) -> torch.fx.Node | None:
+    candidates = [*operands_of(node), *node.graph.find_nodes(op="placeholder")]
+    return next((other for other in candidates if isinstance(other.meta.get("val"), torch.Tensor)), None)
+
+
+class Ancestors:
+    """What runs before each node of ``graph``, restricted to the nodes in ``waited_for``."""
+
+    def __init__(self, graph: torch.fx.Graph, waited_for: Iterable[torch.fx.Node]) -> None:
+        self._bits = {node: 1 << i for i, node in enumerate(dict.fromkeys(waited_for))}
+        self._alive = _computed(graph)
+        self._known: dict[torch.fx.Node, int] = {}
+
+    def needed(
+        self, node: torch.fx.Node, requested: Sequence[torch.fx.Node], position: Mapping[torch.fx.Node, int]
+    ) -> list[torch.fx.Node]:
+        """Note that ``node`` comes next, and return those of ``requested`` that nothing else puts before it."""
+        known = 0
+        for source in operands_of(node):
+            known |= self._through(source)
+        for source in dependencies_of(node):
+            known |= self._by_order(source)
+        needed = []
+        for dependency in sorted(requested, key=position.__getitem__, reverse=True):
+            if not self._bits[dependency] & known:
+                needed.append(dependency)
+                known |= self._by_order(dependency)
+        self._known[node] = known
+        return needed[::-1]
+
+    def _through(self, node: torch.fx.Node) -> int:
+        return self._known.get(node, 0) | self._bits.get(node, 0)
+
+    def _by_order(self, node: torch.fx.Node) -> int:
+        """Return what waiting for ``node`` gives: one that nobody needs may vanish, and what it waited for with it."""
+        return self._through(node) if node in self._alive else self._bits.get(node, 0)
+
+
+def _computed(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Return the nodes that an output or an effect needs by value."""
+    alive: set[torch.fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "output" or node in alive or written_arguments(node) or effect_classes(node) - {RANDOM}:
+            alive.add(node)
+            alive.update(operands_of(node))
+    return alive
+
+
+@dataclass(frozen=True)
+class AddedOrder:
+    """What became of requested edges, each a pair ``(before, after)``.
+
+    Attributes:
+        added: those that the operator enforces now.
+        implied: those that hold anyway, through the flow of values or through other edges.
+        moved: nodes that stand elsewhere in the program now.
+    """
+
+    added: tuple[Edge, ...] = ()
+    implied: tuple[Edge, ...] = ()
+    moved: tuple[torch.fx.Node, ...] = ()
+
+
+def add_control_deps(
+    graph: torch.fx.Graph, dependencies: Mapping[torch.fx.Node, Iterable[torch.fx.Node]]
+) -> AddedOrder:
+    """Let each key of ``dependencies`` run after all nodes of its value, by PyTorch's ``control_deps`` operator.
+
+    A node that waits becomes a call of the operator and keeps name, users, position where it may, and metadata;
+    ``remove_control_deps`` undoes it. Edges that hold anyway cost nothing. A later dependency moves nodes. An element
+    of a tuple stands for the op that makes the tuple. Nothing is changed when an error is raised. As after any change
+    of a graph, its module needs ``recompile()`` before it is called.
+
+    Raises:
+        OrderingError: a node that is not in ``graph`` or cannot wait, no dependency, or one twice.
+        OrderingCycleError: an order that cannot be kept, with the nodes of one cycle.
+    """
+    requested = list(_checked(graph, dependencies))
+    moved = sort_by(graph, requested)
+    position = {node: i for i, node in enumerate(graph.nodes)}
+    wanted: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+    for before, after in requested:
+        wanted.setdefault(after, []).append(before)
+    # Edges are added in program order, so that an edge is judged with all earlier ones in place.
+    ancestors = Ancestors(graph, (before for before, _ in requested))
+    added: list[Edge] = []
+    for node in list(graph.nodes):
+        needed = ancestors.needed(node, wanted.get(node, ()), position)
+        if needed:
+            wait_for(node, [waitable(dependency) for dependency in needed])
+            added += ((dependency, node) for dependency in needed)
+    enforced = set(added)
+    return AddedOrder(tuple(added), tuple(edge for edge in requested if edge not in enforced), moved)
+
+
+def as_dependencies(edges: Iterable[Edge]) -> dict[torch.fx.Node, list[torch.fx.Node]]:
+    """Return ``(before, after)`` pairs as what ``add_control_deps`` takes."""
+    dependencies: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+    for before, after in edges:
+        dependencies.setdefault(after, []).append(before)
+    return dependencies
+
+
+def _checked(graph: torch.fx.Graph, dependencies: Mapping[torch.fx.Node, Iterable[torch.fx.Node]]) -> Iterator[Edge]:
+    """Yield the edges that are not void: a placeholder or an attribute is there before anything runs."""
+    if graph.owning_module is None:
+        raise OrderingError("the graph belongs to no GraphModule, which has to hold the bodies of control_deps")
+    known = set(graph.nodes)
+    edges: dict[Edge, None] = {}
+    for node, asked in dependencies.items():
+        _check_dependent(node, known)
+        for dependency in _check_dependencies(node, asked, known):
+            before, after = _producer(dependency), _producer(node)
+            if before is after:
+                raise OrderingCycleError(
+                    f"{node.name!r} cannot wait for itself ({dependency.name!r} is made by the same op)",
+                    (before.name, after.name),
+                )
+            edges[before, after] = None
+    yield from (edge for edge in edges if edge[0].op not in ("placeholder", "get_attr"))
+
+
+def _check_dependent(node: torch.fx.Node, known: set[torch.fx.Node]) -> None:
+    _check_known(node, known, "asked to wait")
+    if node.op != "call_function":
+        raise OrderingError(
+            f"{node.name!r} ({node.op}) cannot wait for anything: only calls of functions run at a time of their own"
+        )
+
+
+def _check_dependencies(
+    node: torch.fx.Node, asked: Iterable[torch.fx.Node], known: set[torch.fx.Node]
+) -> list[torch.fx.Node]:
+    if isinstance(asked, torch.fx.Node) or not isinstance(asked, Iterable):
+        raise OrderingError(f"dependencies of {node.name!r} must be a list of nodes, not {asked!r}")
+    listed = list(asked)
+    if not listed:
+        raise OrderingError(f"{node.name!r} is given no dependency: leave it out, an empty wait does not lower")
+    for number, dependency in enumerate(listed):
+        _check_known(dependency, known, f"a dependency of {node.name!r}")
+        if dependency.op == "output":
+            raise OrderingError(f"{node.name!r} cannot run after the output of its graph")
+        if dependency in listed[:number]:
+            raise OrderingError(f"{node.name!r} is given the dependency {dependency.name!r} twice")
+    return listed
+
+
+def _check_known(node: object, known: set[torch.fx.Node], role: str) -> None:
+    if not isinstance(node, torch.fx.Node):
+        raise OrderingError(f"{node!r}, {role}, is no node of an FX graph")
+    if node not in known:
+        raise OrderingError(f"{node.name!r}, {role}, is not in this graph: it was erased, or belongs to another one")
+
+
+def _producer(node: torch.fx.Node) -> torch.fx.Node:
+    producer = element_of(node)
+    return node if producer is None else _producer(producer)
+
+
+def remove_control_deps(graph: torch.fx.Graph, *, bodies: bool = True) -> tuple[Edge, ...]:
+    """Make every ordered op of ``graph`` a bare op again; return the edges as ``(before, after)``, in program order.
+
+    Names, metadata and positions stay. Bodies of higher-order ops (branches, loops) are made plain too, unless
+    ``bodies`` is false; their edges are not returned. Call ``recompile()`` on the module afterwards.
+    """
+    edges = [edge for node in list(graph.nodes) for edge in _made_plain(node)]
+    undo_waitable(graph)
+    if bodies and graph.owning_module is not None:
+        _remove_in_bodies(graph.owning_module, graph)
+    return tuple(edges)
+
+
+def _made_plain(node: torch.fx.Node) -> Iterator[Edge]:
+    """Unwrap ``node``, and what its body wraps in turn (PyTorch nests where order is asked for twice)."""
+    if not is_control_deps(node):
+        return
+    dependencies = [_producer_of(dependency) for dependency in dependencies_of(node)]
+    for stands_for_it in unwrap(node):
+        within = list(_made_plain(stands_for_it))
+        ends = dict.fromkeys(after for _, after in within) or {stands_for_it: None}
+        yield from within
+        yield from ((before, after) for after in ends for before in dependencies)
+
+
+def _producer_of(node: torch.fx.Node) -> torch.fx.Node:
+    producer = element_of(node)
+    return node if producer is None else producer
+
+
+def _remove_in_bodies(owner: torch.fx.GraphModule, graph: torch.fx.Graph) -> None:
+    for node in graph.find_nodes(op="get_attr"):
+        body = getattr(owner, str(node.target), None)
+        if isinstance(body, torch.fx.GraphModule) and _may_hold_order(body):
+            remove_control_deps(body.graph)
+            body.recompile()
+
+
+def _may_hold_order(body: torch.fx.GraphModule) -> bool:
+    return any(is_control_deps(node) or node.op == "get_attr" for node in body.graph.nodes)
