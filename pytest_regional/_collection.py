@@ -12,7 +12,7 @@ from _pytest.unittest import TestCaseFunction
 from pytest_regional import _config, _marks
 from pytest_regional._marks import COMPILE_MARK
 from pytest_regional._stash import CHOICE, PROBLEM
-from pytest_regional.fuzzing import SHARD_ARGUMENT, shards
+from pytest_regional.fuzz.fuzz_test import SHARD_ARGUMENT, shards
 
 if TYPE_CHECKING:
     from pytest_regional._session import RegionalSession

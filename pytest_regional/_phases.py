@@ -11,7 +11,7 @@ import pytest
 
 from pytest_regional._limits import MemoryLimit, TimeLimit, memory_limit, time_limit
 from pytest_regional._stash import TARGET
-from pytest_regional.fuzzing import is_fuzz_test
+from pytest_regional.fuzz.fuzz_test import is_fuzz_test
 from pytest_regional.report import facts
 from pytest_regional.report.progress import CRASH, PhaseNote, last_phase
 

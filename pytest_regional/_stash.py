@@ -8,7 +8,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_regional._session import RegionalSession, Target
-    from pytest_regional.fuzzing import FuzzTest
+    from pytest_regional.fuzz.fuzz_test import FuzzTest
     from pytest_regional.harness.observe.graph_drawing import GraphDrawer
     from pytest_regional.harness.regional import Regional
 

@@ -12,13 +12,16 @@ import torch
 from hypothesis import strategies as st
 
 from pytest_regional._text import unknown_name
-from pytest_regional.fuzz.arguments import FLOATS
-from pytest_regional.fuzz.claims import DRAWN
-from pytest_regional.fuzz.fresh import fresh_arguments, fresh_program_inputs
-from pytest_regional.fuzz.graphs import PASSES, AnnotatedGraph, NodeRow, graph_of
-from pytest_regional.fuzz.operators.table import families as all_families
-from pytest_regional.fuzz.program import Program
-from pytest_regional.fuzz.random_rows import (
+from pytest_regional.fuzz.draw.encoding import Options, ProgramRows, StepRow, program_of, table
+from pytest_regional.fuzz.draw.graphs import (
+    PASSES,
+    AnnotatedGraph,
+    NodeRow,
+    fresh_arguments,
+    fresh_program_inputs,
+    graph_of,
+)
+from pytest_regional.fuzz.draw.random_rows import (
     ARGUMENT_BYTES,
     PLAN_BYTES,
     STEP_BYTES,
@@ -26,7 +29,10 @@ from pytest_regional.fuzz.random_rows import (
     plan_row,
     step_row,
 )
-from pytest_regional.fuzz.rows import Options, ProgramRows, StepRow, program_of, table
+from pytest_regional.fuzz.model.arguments import FLOATS
+from pytest_regional.fuzz.model.claims import DRAWN
+from pytest_regional.fuzz.model.program import Program
+from pytest_regional.fuzz.operators.table import families as all_families
 
 
 def programs(
@@ -60,7 +66,7 @@ def programs(
         data_dependent: whether sizes and numbers may depend on data. Dynamo has to be told to capture them
             (``capture_scalar_outputs``, ``capture_dynamic_output_shape_ops``).
         without: capabilities that no program needs, such as ``"backward"``; those of
-            :data:`pytest_regional.fuzz.claims.DRAWN`.
+            :data:`pytest_regional.fuzz.model.claims.DRAWN`.
 
     Raises:
         ValueError: there are no such families, dtypes, capabilities, or numbers of steps or arguments; or no operator

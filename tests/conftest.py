@@ -80,7 +80,7 @@ def _new_processes_are_forked(request, monkeypatch):
     """
     if "real_interpreter" not in request.fixturenames:
         monkeypatch.setattr("pytest_regional.harness.process.run_interpreter", _forked)
-        monkeypatch.setattr("pytest_regional.fuzz.script_check.run_script", warm_process.run_script)
+        monkeypatch.setattr("pytest_regional.fuzz.findings.scripts.run_script", warm_process.run_script)
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_regional._text import plural, printable
 
 if TYPE_CHECKING:
-    from pytest_regional.fuzz.findings import AnyFinding
+    from pytest_regional.fuzz.findings.folder import AnyFinding
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ def checked(paths: Sequence[Path]) -> Sequence[Path]:
     Raises:
         UsageError: a path that is not there, or a folder without findings.
     """
-    from pytest_regional.fuzz.findings import FindingsFolder
+    from pytest_regional.fuzz.findings.folder import FindingsFolder
 
     for path in paths:
         try:
@@ -63,7 +63,7 @@ def run(asked: argparse.Namespace) -> int:
     Raises:
         UsageError: a path that is not there, or a folder without findings.
     """
-    from pytest_regional.fuzz.findings import FindingError, FindingsFolder
+    from pytest_regional.fuzz.findings.folder import FindingError, FindingsFolder
 
     listed = unreadable = 0
     for path in checked(asked.paths):

@@ -39,7 +39,7 @@ def run(asked: argparse.Namespace) -> int:
         UsageError: a path that is not there, a folder without findings, or no torch.
     """
     try:
-        from pytest_regional.fuzz.replaying import Outcome, exit_status, replay
+        from pytest_regional.fuzz.findings.replaying import Outcome, exit_status, replay
     except ImportError as error:
         raise UsageError(f"findings cannot be judged here: {error}.") from error
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pytest_regional.fuzz.program import Block, Context, Program, ProgramError, Region, Step
+from pytest_regional.fuzz.model.program import Block, Context, Program, ProgramError, Region, Step
 
 __all__ = ["Block", "Context", "Program", "ProgramError", "Region", "Step"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from pytest_regional import _limits
 from pytest_regional._text import shown
@@ -127,3 +129,31 @@ def duration(seconds: float) -> str:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min" + (f" {rest} s" if rest else "")
+
+
+#: The folder of notes, in the folder of findings.
+NOTES = "judging"
+
+
+def note_for(findings: Path, name: str) -> Path:
+    """Return the file for what this process judges as shard ``name``."""
+    notes = findings / NOTES
+    notes.mkdir(parents=True, exist_ok=True)
+    return notes / f"{name}-{os.getpid()}.json"
+
+
+def notes_of_the_dead(findings: Path, since: float = 0.0) -> list[Path]:
+    """Return the notes whose process is no more, written after ``since``, in seconds since the epoch."""
+    notes = sorted((findings / NOTES).glob("*.json"))
+    return [note for note in notes if note.is_file() and note.stat().st_mtime >= since and not _is_alive(note)]
+
+
+def _is_alive(note: Path) -> bool:
+    process = note.stem.rpartition("-")[2]
+    try:
+        os.kill(int(process), 0)
+    except (OverflowError, ProcessLookupError, ValueError):  # nobody's number, or no number
+        return False
+    except PermissionError:
+        return True
+    return True

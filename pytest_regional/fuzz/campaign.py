@@ -16,16 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from pytest_regional.fuzz import files
 from pytest_regional.fuzz.budget import Budget, Clock
-from pytest_regional.fuzz.claims import needs_of
 from pytest_regional.fuzz.features import features_of
-from pytest_regional.fuzz.findings import AnyFinding, Finding, installed_versions, signature_of
-from pytest_regional.fuzz.ledger import Ledger
+from pytest_regional.fuzz.findings import files
+from pytest_regional.fuzz.findings.folder import AnyFinding, Finding, Ledger, installed_versions, signature_of
+from pytest_regional.fuzz.findings.provenance import reason_of
+from pytest_regional.fuzz.model.claims import needs_of
+from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.oracles import BadProgramError, LawBrokenError
-from pytest_regional.fuzz.program import Program
-from pytest_regional.fuzz.reducer import reduce_program
-from pytest_regional.fuzz.refusals import reason_of
+from pytest_regional.fuzz.shrink.reducer import reduce_program
 
 #: Of the programs that have all features of a known finding, the share that is judged all the same.
 JUDGED_ALL_THE_SAME = 0.1

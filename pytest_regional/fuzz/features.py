@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from pytest_regional.fuzz.model.program import Context, Program, Region, Step
 from pytest_regional.fuzz.operators.table import operator_named
-from pytest_regional.fuzz.program import Context, Program, Region, Step
 
 
 def features_of(program: Program) -> frozenset[str]:

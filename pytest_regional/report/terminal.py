@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional._text import plural, printable
-from pytest_regional.fuzz.budget import duration
-from pytest_regional.fuzz.judging_notes import notes_of_the_dead
+from pytest_regional.fuzz.budget import duration, notes_of_the_dead
 from pytest_regional.report import document
 from pytest_regional.report.document import BAD
 from pytest_regional.report.facts import EXPLAINED, Facts
@@ -168,7 +167,7 @@ def write_fuzzing(reporter: Any, facts: Sequence[Facts], findings: Path, since: 
 
 
 def _shown(note: Path) -> str:
-    from pytest_regional.fuzz import files
+    from pytest_regional.fuzz.findings import files
 
     try:
         return files.load(note).source

@@ -302,7 +302,7 @@ def test_the_twin_of_pytorchs_folder_which_is_ours(common, tmp_path, monkeypatch
 @pytest.mark.parametrize("his", [True, False])
 def test_scripts_of_findings_read_no_header_of_his(common, monkeypatch, his):
     """They run without this package, and PyTorch's own look-up is all there is."""
-    from pytest_regional.fuzz import script_check
+    from pytest_regional.fuzz.findings import scripts
 
     def run(script, environment, seconds):
         environments.append(environment)
@@ -310,10 +310,10 @@ def test_scripts_of_findings_read_no_header_of_his(common, monkeypatch, his):
 
     environments, folder = [], common / "torchinductor_victim"
     monkeypatch.setattr("torch._inductor.runtime.runtime_utils.default_cache_dir", lambda: str(folder))
-    monkeypatch.setattr(script_check, "run_script", run)
+    monkeypatch.setattr(scripts, "run_script", run)
     if his:
         assert as_attacker(copy, b"", folder / "precompiled_headers" / "one.h")
-    script_check.shows(common / "script.py")
+    scripts.shows(common / "script.py")
     assert [one.get("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS") for one in environments] == ["0" if his else None]
 
 

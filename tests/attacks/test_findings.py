@@ -17,14 +17,15 @@ from typing import Any
 import pytest
 
 from pytest_regional.command_line import main
-from pytest_regional.fuzz import files, source
-from pytest_regional.fuzz.arguments import TensorInput
-from pytest_regional.fuzz.drawing import drawn
-from pytest_regional.fuzz.files import PARAMETERS
-from pytest_regional.fuzz.findings import FindingError, FindingsFolder, from_data, to_data
-from pytest_regional.fuzz.judging_notes import notes_of_the_dead
+from pytest_regional.fuzz.budget import notes_of_the_dead
+from pytest_regional.fuzz.draw.random_rows import drawn
+from pytest_regional.fuzz.findings import files
+from pytest_regional.fuzz.findings.files import PARAMETERS
+from pytest_regional.fuzz.findings.folder import FindingError, FindingsFolder, from_data, to_data
+from pytest_regional.fuzz.model import source
+from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.operators.table import operators
-from pytest_regional.fuzz.program import Program, Region, Step
 from pytest_regional.report.terminal import _shown
 from pytest_regional.strategies import programs
 from tests.attacks.malformed import DOCUMENTS, PAYLOADS, RAN, ROOT, injections, mutants
@@ -166,7 +167,7 @@ def note(event, arguments):
         done.append(f"{event} {arguments[0]}")
 
 
-from pytest_regional.fuzz.findings import FindingError, from_data
+from pytest_regional.fuzz.findings.folder import FindingError, from_data
 from tests.attacks.malformed import DOCUMENTS, RAN, injections
 import itertools
 import json

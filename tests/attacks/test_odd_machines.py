@@ -64,7 +64,7 @@ def test_who_asks_for_findings_is_told(pytester: pytest.Pytester, source: str) -
 
 def test_a_campaign_that_cannot_keep_its_findings_says_so(pytester: pytest.Pytester) -> None:
     from pytest_regional.fuzz.budget import Budget
-    from pytest_regional.fuzzing import FuzzTest
+    from pytest_regional.fuzz.fuzz_test import FuzzTest
 
     (pytester.path / "regional-findings").write_text("in the way", encoding="utf-8")
     fuzz = FuzzTest.__new__(FuzzTest)

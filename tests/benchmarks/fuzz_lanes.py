@@ -27,8 +27,8 @@ from typing import Any
 import torch
 
 from pytest_regional.backends import registry
+from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.oracles import judge
-from pytest_regional.fuzz.program import Program
 from pytest_regional.harness.isolation import cache_folder, seed_everything
 from pytest_regional.harness.regional import Regional
 from pytest_regional.testing import regional

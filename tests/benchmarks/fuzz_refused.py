@@ -15,10 +15,10 @@ import warnings
 
 import torch
 
-from pytest_regional.fuzz.drawing import drawn
+from pytest_regional.fuzz.draw.random_rows import drawn
+from pytest_regional.fuzz.findings.provenance import reason_of
 from pytest_regional.fuzz.oracles import BadProgramError
-from pytest_regional.fuzz.oracles.trial import Trial
-from pytest_regional.fuzz.refusals import reason_of
+from pytest_regional.fuzz.oracles.example_run import Trial
 from pytest_regional.strategies import programs
 from pytest_regional.testing import regional
 

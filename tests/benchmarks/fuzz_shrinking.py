@@ -11,9 +11,9 @@ import time
 
 from hypothesis import HealthCheck, Phase, find, given, seed, settings
 
+from pytest_regional.fuzz.draw.random_rows import random_program
 from pytest_regional.fuzz.operators.table import operator_named, operators
-from pytest_regional.fuzz.random_rows import random_program
-from pytest_regional.fuzz.reducer import reduce_program
+from pytest_regional.fuzz.shrink.reducer import reduce_program
 from pytest_regional.strategies import programs
 
 ATTEMPTS = 500
@@ -92,7 +92,7 @@ def found_by_hypothesis(bug, number):
 
 def found_at_random(bug, number):
     """Return the first random program that shows ``bug``."""
-    from pytest_regional.fuzz.rows import Options
+    from pytest_regional.fuzz.draw.encoding import Options
 
     families = FAMILIES[bug]
     options = Options() if families is None else Options(families=frozenset(families))

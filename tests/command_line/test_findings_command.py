@@ -7,13 +7,13 @@ import json
 import pytest
 
 from pytest_regional.command_line import main
-from pytest_regional.fuzz.arguments import TensorInput
-from pytest_regional.fuzz.cache_model import Key
-from pytest_regional.fuzz.findings import Finding, FindingsFolder
-from pytest_regional.fuzz.histories import Compile, Restart
-from pytest_regional.fuzz.history_findings import HistoryFinding
-from pytest_regional.fuzz.program import Program, Region, Step
-from pytest_regional.fuzz.signature import Signature
+from pytest_regional.fuzz.caches.findings import HistoryFinding
+from pytest_regional.fuzz.caches.histories import Compile, Restart
+from pytest_regional.fuzz.caches.model import Key
+from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder
+from pytest_regional.fuzz.findings.provenance import Signature
+from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.program import Program, Region, Step
 
 NEGATED = Program((TensorInput((4,)),), (Step("neg", (0,), (), (1,), (Region("a"),)),), (1,), training=False)
 HISTORY = (Compile(Key()), Restart(), Compile(Key(training=True)))

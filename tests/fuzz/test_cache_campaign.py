@@ -6,15 +6,15 @@ from operator import length_hint
 
 import pytest
 
-from pytest_regional.fuzz import cache_campaign
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.cache_campaign import CacheCampaign
-from pytest_regional.fuzz.cache_model import Key
-from pytest_regional.fuzz.findings import FindingsFolder
-from pytest_regional.fuzz.histories import Clear, Compile, Damage, Event, NewProcess, Restart
-from pytest_regional.fuzz.history_findings import HistoryFinding, features_of_history, reduce_history, told
-from pytest_regional.fuzz.replaying import Outcome, replay
-from pytest_regional.fuzz.signature import Signature
+from pytest_regional.fuzz.caches import campaign
+from pytest_regional.fuzz.caches.campaign import CacheCampaign
+from pytest_regional.fuzz.caches.findings import HistoryFinding, features_of_history, reduce_history, told
+from pytest_regional.fuzz.caches.histories import Clear, Compile, Damage, Event, NewProcess, Restart
+from pytest_regional.fuzz.caches.model import Key
+from pytest_regional.fuzz.findings.folder import FindingsFolder
+from pytest_regional.fuzz.findings.provenance import Signature
+from pytest_regional.fuzz.findings.replaying import Outcome, replay
 from pytest_regional.testing import regional
 
 FAULTY = "tests.mutants.backends:key_without_annotations"
@@ -22,7 +22,7 @@ LONG = (Clear(), Compile(Key(size=7)), Restart(), Compile(Key(region="b", size=7
 
 
 def campaign(monkeypatch: pytest.MonkeyPatch, backend: str, history: Sequence[Event], number: int, **given):
-    monkeypatch.setattr(cache_campaign, "histories_for", lambda *args, **kwargs: iter([tuple(history)] * number))
+    monkeypatch.setattr(campaign, "histories_for", lambda *args, **kwargs: iter([tuple(history)] * number))
     with regional(backend, "cpu", expects_regions=False) as harness:
         return CacheCampaign(harness, Budget(examples=number), 0, backend, "structure", **given).run()
 
@@ -51,13 +51,13 @@ def test_what_is_known_is_counted_and_not_found_again(monkeypatch):
 def played(monkeypatch):
     """Return a list that grows by each history that is played, as a number of events."""
     lengths = []
-    play = cache_campaign.run_history
+    play = campaign.run_history
 
     def counted(regional, events, **given):
         lengths.append(length_hint(events))
         return play(regional, events, **given)
 
-    monkeypatch.setattr(cache_campaign, "run_history", counted)
+    monkeypatch.setattr(campaign, "run_history", counted)
     return lengths
 
 

@@ -6,10 +6,7 @@ import pytest
 import torch
 
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.cache_machine import fields_of_keys, histories, run_cache_machine
-from pytest_regional.fuzz.cache_model import FEW, MANY, CacheModel, Key, canonical
-from pytest_regional.fuzz.cache_programs import program_of
-from pytest_regional.fuzz.histories import (
+from pytest_regional.fuzz.caches.histories import (
     Clear,
     Compile,
     Damage,
@@ -19,6 +16,8 @@ from pytest_regional.fuzz.histories import (
     disagreement,
     run_history,
 )
+from pytest_regional.fuzz.caches.machine import fields_of_keys, histories, run_cache_machine
+from pytest_regional.fuzz.caches.model import FEW, MANY, CacheModel, Key, canonical, program_of
 from pytest_regional.fuzz.oracles import LawBrokenError
 from pytest_regional.testing import regional
 

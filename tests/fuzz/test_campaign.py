@@ -5,12 +5,12 @@ import itertools
 
 import pytest
 
-from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.campaign import JUDGED_ALL_THE_SAME, MET_OFTEN, Campaign
+from pytest_regional.fuzz.findings.provenance import too_many
+from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.oracles import LawBrokenError
-from pytest_regional.fuzz.program import Program, Region, Step
-from pytest_regional.fuzz.refusals import too_many
 from pytest_regional.harness.parity.compare import BadProgramError
 
 

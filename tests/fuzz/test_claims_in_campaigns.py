@@ -7,12 +7,12 @@ import pytest
 
 from pytest_regional import declared
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.cache_machine import histories_for
+from pytest_regional.fuzz.caches.histories import Compile
+from pytest_regional.fuzz.caches.machine import histories_for
 from pytest_regional.fuzz.campaign import UNCLAIMED_IN_A_ROW, Campaign
-from pytest_regional.fuzz.claims import DRAWN, disclaimed, needs_of
-from pytest_regional.fuzz.histories import Compile
+from pytest_regional.fuzz.draw.random_rows import random_program
+from pytest_regional.fuzz.model.claims import DRAWN, disclaimed, needs_of
 from pytest_regional.fuzz.oracles import LawBrokenError
-from pytest_regional.fuzz.random_rows import random_program
 from tests.splitting_backend import BARE
 
 

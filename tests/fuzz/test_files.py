@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from pytest_regional.fuzz import files
-from pytest_regional.fuzz.arguments import TensorInput
-from pytest_regional.fuzz.files import ProgramFileError
-from pytest_regional.fuzz.program import Context, Program, Region, Step
+from pytest_regional.fuzz.findings import files
+from pytest_regional.fuzz.findings.files import ProgramFileError
+from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.program import Context, Program, Region, Step
 
 PROGRAM = Program(
     arguments=(TensorInput((2, 3), "bfloat16", "transposed", requires_grad=True), TensorInput((2, 3), "bfloat16")),

@@ -9,13 +9,13 @@ import pytest
 import torch._inductor.config
 
 from pytest_regional.command_line import main
-from pytest_regional.fuzz import findings
-from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.features import features_of
-from pytest_regional.fuzz.findings import Finding, FindingError, FindingsFolder, merged
-from pytest_regional.fuzz.program import Program, Region, Step
-from pytest_regional.fuzz.script_check import shows
-from pytest_regional.fuzz.signature import Signature
+from pytest_regional.fuzz.findings import folder
+from pytest_regional.fuzz.findings.folder import Finding, FindingError, FindingsFolder, merged
+from pytest_regional.fuzz.findings.provenance import Signature
+from pytest_regional.fuzz.findings.scripts import shows
+from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.program import Program, Region, Step
 from tests.warm_process import run_script
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -177,7 +177,7 @@ def test_replay_goes_on_behind_a_finding_that_raises(tmp_path, capsys, monkeypat
 
 @pytest.mark.parametrize(("shown", "package"), [(True, False), (False, True)])
 def test_a_script_that_shows_nothing_judges_with_the_harness(tmp_path, monkeypatch, shown, package):
-    monkeypatch.setattr(findings, "shows", lambda script, text: shown and text == "AssertionError")
+    monkeypatch.setattr(folder, "shows", lambda script, text: shown and text == "AssertionError")
 
     script = FindingsFolder(tmp_path).save_shown(finding()).read_text()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.fuzz.findings import FindingsFolder
+from pytest_regional.fuzz.findings.folder import FindingsFolder
 
 FINDINGS = Path(__file__).parents[2] / "docs" / "findings"
 CAMPAIGNS = FINDINGS / "campaigns"

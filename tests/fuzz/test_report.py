@@ -4,10 +4,10 @@ import subprocess
 import sys
 import time
 
-from pytest_regional.fuzz import files
-from pytest_regional.fuzz.arguments import TensorInput
-from pytest_regional.fuzz.judging_notes import note_for
-from pytest_regional.fuzz.program import Program, Step
+from pytest_regional.fuzz.budget import note_for
+from pytest_regional.fuzz.findings import files
+from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.report import terminal
 
 

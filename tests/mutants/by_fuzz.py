@@ -13,11 +13,11 @@ from typing import Any
 
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.cache_machine import run_cache_machine
-from pytest_regional.fuzz.lanes import in_lane
+from pytest_regional.fuzz.caches.machine import run_cache_machine
+from pytest_regional.fuzz.draw.random_rows import random_program
+from pytest_regional.fuzz.model.program import Program
+from pytest_regional.fuzz.modes import in_lane
 from pytest_regional.fuzz.oracles import LAWS, BadProgramError, LawBrokenError, judge
-from pytest_regional.fuzz.program import Program
-from pytest_regional.fuzz.random_rows import random_program
 from pytest_regional.harness.regional import Regional, harness
 from tests.mutants.needs import meets
 from tests.mutants.planting import Mutant, spec_of

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 from pytest_regional.fuzz.features import features_of
-from pytest_regional.fuzz.liveness import live_values
+from pytest_regional.fuzz.model.evaluation import live_values
+from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.fuzz.operators.table import operator_named
-from pytest_regional.fuzz.program import Program, Step
 
 
 def words_of(program: Program) -> frozenset[str]:

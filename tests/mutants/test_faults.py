@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from pytest_regional.backends import registry
-from pytest_regional.fuzz.arguments import TensorInput
 from pytest_regional.fuzz.features import DECLARED
+from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.operators.table import families, operators
 from pytest_regional.fuzz.oracles import LAWS, LawBrokenError
-from pytest_regional.fuzz.program import Program, Region, Step
 from tests.mutants import by_fuzz, by_suites, table, telling
 from tests.mutants.by_fuzz import Hunt, alarms_of
 from tests.mutants.by_suites import ROOT, told_in

@@ -16,8 +16,8 @@ HOLDS = """
 #: A backend of one fault: it negates the first result where the graph holds a sine; and a campaign that draws one.
 BREAKS = """
     from torch._dynamo.backends.debugging import aot_eager
-    from pytest_regional.fuzz.arguments import TensorInput
-    from pytest_regional.fuzz.program import Program, Step
+    from pytest_regional.fuzz.model.arguments import TensorInput
+    from pytest_regional.fuzz.model.program import Program, Step
 
     def faulty(gm, inputs):
         compiled = aot_eager(gm, inputs)
@@ -81,8 +81,8 @@ QUICKLY = """
 def test_a_campaign_says_how_far_it_is(downstream, pytester, budget, line):
     pytester.makeconftest(QUICKLY)
     source = """
-        from pytest_regional.fuzz.arguments import TensorInput
-        from pytest_regional.fuzz.program import Program, Step
+        from pytest_regional.fuzz.model.arguments import TensorInput
+        from pytest_regional.fuzz.model.program import Program, Step
 
         def programs(seed):
             while True:
@@ -101,8 +101,8 @@ def test_a_campaign_says_how_far_it_is(downstream, pytester, budget, line):
 def test_an_interrupt_ends_a_campaign_and_the_run_and_the_summary_is_written(downstream):
     source = """
         import os, signal
-        from pytest_regional.fuzz.arguments import TensorInput
-        from pytest_regional.fuzz.program import Program, Step
+        from pytest_regional.fuzz.model.arguments import TensorInput
+        from pytest_regional.fuzz.model.program import Program, Step
 
         def programs(seed):
             for _ in range(2):
@@ -209,8 +209,8 @@ def test_the_limit_is_for_each_program(downstream):
         downstream,
         """
         import time
-        from pytest_regional.fuzz.arguments import TensorInput
-        from pytest_regional.fuzz.program import Program, Step
+        from pytest_regional.fuzz.model.arguments import TensorInput
+        from pytest_regional.fuzz.model.program import Program, Step
 
         def hangs(gm, inputs):
             time.sleep(60)
@@ -251,8 +251,8 @@ def test_a_budget_that_is_none_is_a_usage_error(downstream, option, message, bac
 
 #: The first of every so many programs writes to a leaf that wants a gradient, which eager refuses.
 REFUSED = """
-    from pytest_regional.fuzz.arguments import TensorInput
-    from pytest_regional.fuzz.program import Program, Step
+    from pytest_regional.fuzz.model.arguments import TensorInput
+    from pytest_regional.fuzz.model.program import Program, Step
 
     def programs(seed):
         while True:

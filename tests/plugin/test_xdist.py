@@ -106,8 +106,8 @@ def test_a_crashing_worker_does_not_lose_the_others_facts(downstream):
     result = downstream(
         """
         import os
-        from pytest_regional.fuzz.arguments import TensorInput
-        from pytest_regional.fuzz.program import Program, Step
+        from pytest_regional.fuzz.model.arguments import TensorInput
+        from pytest_regional.fuzz.model.program import Program, Step
 
         @pytest.mark.regional_compile
         @pytest.mark.parametrize("n", [2, 3])

@@ -5,8 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_regional.fuzz.facts import Facts, integers
-from pytest_regional.fuzz.operators.operator import Operator, Parameters, Picks, Value, Wanted, anything, real
+from pytest_regional.fuzz.model.value_range import Facts, between, integers
+from pytest_regional.fuzz.operators.operator import (
+    Operator,
+    Parameters,
+    Picks,
+    Value,
+    Wanted,
+    also,
+    anything,
+    floating,
+    ranked,
+    real,
+    same_dtype,
+    same_shape,
+    writable,
+)
 
 
 def _factory(name: str, template: str, facts: Any, wanted: Wanted = real, choose: Any = None) -> Operator:
@@ -100,4 +114,127 @@ OPERATORS = (
         _size,
     ),
     _factory("empty_filled", "torch.empty_like({a}).fill_({value})", _constant, choose=_value),
+)
+
+
+def _draw(name: str, template: str, facts: Any, wanted: Any = floating, **fields: Any) -> Operator:
+    return Operator(name, "random", template, (wanted,), facts, draws=True, **fields)
+
+
+def _random_size(values: Sequence[Value], picks: Picks) -> Parameters:
+    return {"size": 2 + picks.below(3)}
+
+
+def _dropped(a: Value) -> Facts:
+    return between(min(0.0, a.facts.low * 2), max(0.0, a.facts.high * 2), a.facts)
+
+
+RANDOM = (
+    _draw("rand_like", "torch.rand_like({a})", lambda a: Facts(0, 1)),
+    _draw("randn_like", "torch.randn_like({a})", lambda a: Facts(-6, 6)),
+    _draw("dropout", "torch.nn.functional.dropout({a}, 0.5)", _dropped, elementwise=True),
+    _draw(
+        "rand",
+        "torch.rand({size}, {size}, device={a}.device)",
+        lambda a, size: Facts(0, 1),
+        anything,
+        choose=_random_size,
+    ),
+    _draw(
+        "randint",
+        "torch.randint(0, 4, ({size},), device={a}.device)",
+        lambda a, size: integers(0, 3),
+        anything,
+        choose=_random_size,
+    ),
+    _draw(
+        "randperm",
+        "torch.randperm({size}, device={a}.device)",
+        lambda a, size: integers(0, size - 1, distinct=True),
+        anything,
+        choose=_random_size,
+    ),
+    _draw(
+        "uniform_",
+        "{a}.uniform_(0.25, 1.0)",
+        lambda a: Facts(0.25, 1.0),
+        also(floating, writable),
+        results=0,
+        writes=(0,),
+    ),
+    _draw("bernoulli", "torch.bernoulli(torch.full_like({a}, 0.5))", lambda a: Facts(0, 1)),
+    _draw(
+        "noise",
+        "{a} + torch.rand_like({a}) * 0.5",
+        lambda a: between(a.facts.low, a.facts.high + 0.5, a.facts),
+        elementwise=True,
+    ),
+)
+
+
+def _copy(name: str, call: str, *conditions: Wanted, choose: Any = None, repeats: bool = False) -> Operator:
+    def facts(a: Value, **parameters: Any) -> Facts:
+        return a.facts.repeated() if repeats else a.facts.moved()
+
+    fields = {} if choose is None else {"choose": choose}
+    return Operator(name, "copy", call, (also(anything, *conditions),), facts, **fields)
+
+
+def _joined(name: str, call: str, *conditions: Wanted, choose: Any) -> Operator:
+    operands = (also(anything, *conditions), also(anything, same_dtype, *conditions, same_shape))
+    return Operator(name, "copy", call, operands, lambda a, b, **parameters: a.facts.join(b.facts), choose)
+
+
+def _dimension(values: Sequence[Value], picks: Picks) -> Parameters:
+    return {"dim": picks.below(values[0].rank)}
+
+
+def _new_dimension(values: Sequence[Value], picks: Picks) -> Parameters:
+    return {"dim": picks.below(values[0].rank + 1)}
+
+
+def _repeats(values: Sequence[Value], picks: Picks) -> Parameters:
+    rank = values[0].rank
+    return {"repeats": (2, *(1,) * (rank - 1)) if picks.flag() else (1,) * rank + (2,) * (rank == 0)}
+
+
+def _shift(values: Sequence[Value], picks: Picks) -> Parameters:
+    return {"dim": picks.below(values[0].rank), "shift": 1 + picks.below(3)}
+
+
+def _diagonal(values: Sequence[Value], picks: Picks) -> Parameters:
+    return {"diagonal": picks.one_of((0, 1, -1))}
+
+
+def _with_zero(a: Value, **parameters: Any) -> Facts:
+    return a.facts.join(Facts(0.0, 0.0, exact=True))
+
+
+def _channels(value: Value, *before: Value) -> bool:
+    return value.rank == 4
+
+
+COPIES = (
+    _copy("clone", "{a}.clone()"),
+    _copy("contiguous", "{a}.contiguous()"),
+    _copy("channels_last", "{a}.contiguous(memory_format=torch.channels_last)", _channels),
+    _copy("clone_contiguous", "{a}.clone(memory_format=torch.contiguous_format)"),
+    _copy("flip", "torch.flip({a}, ({dim},))", ranked(1), choose=_dimension),
+    _copy("roll", "torch.roll({a}, {shift}, {dim})", ranked(1), choose=_shift),
+    _copy("tile", "{a}.repeat({repeats})", ranked(0, 3), choose=_repeats, repeats=True),
+    _copy("repeat_interleave", "{a}.repeat_interleave(2, {dim})", ranked(1, 3), choose=_dimension, repeats=True),
+    _joined("cat", "torch.cat([{a}, {b}], {dim})", ranked(1), choose=_dimension),
+    _joined("stack", "torch.stack([{a}, {b}], {dim})", ranked(0, 4), choose=_new_dimension),
+    Operator("cat_itself", "copy", "torch.cat([{a}, {a}])", (also(anything, ranked(1)),), lambda a: a.facts.repeated()),
+    Operator("tril", "copy", "torch.tril({a}, {diagonal})", (also(anything, ranked(2)),), _with_zero, _diagonal),
+    Operator("triu", "copy", "torch.triu({a}, {diagonal})", (also(anything, ranked(2)),), _with_zero, _diagonal),
+    Operator("pad", "copy", "torch.nn.functional.pad({a}, (1, 0))", (also(anything, ranked(1)),), _with_zero),
+    Operator("diag_embed", "copy", "torch.diag_embed({a})", (also(anything, ranked(1, 2)),), _with_zero),
+    Operator(
+        "constant_pad",
+        "copy",
+        "torch.nn.functional.pad({a}, (0, 1, 1, 0), value=0.5)",
+        (also(anything, ranked(2), lambda value, *before: value.is_float),),
+        lambda a: a.facts.join(Facts(0.5, 0.5, exact=True)),
+    ),
 )

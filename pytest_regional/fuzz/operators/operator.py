@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from pytest_regional.fuzz.facts import Facts
+from pytest_regional.fuzz.model.value_range import Facts
 
 if TYPE_CHECKING:
     import torch
+
 
 OPERAND_NAMES = ("a", "b", "c", "d")
 
@@ -384,3 +385,6 @@ def either(*conditions: Wanted) -> Wanted:
 def without_gradient(value: Value, *before: Value) -> bool:
     """Want a tensor that gradients do not flow to."""
     return not value.requires_grad
+
+
+OPERATORS = (Operator("nothing", "statement", "pass", (), lambda: (), results=0),)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pytest_regional.fuzz.facts import Facts, between, difference, integers, product, total
+from pytest_regional.fuzz.model.value_range import Facts, between, difference, integers, product, total
 from pytest_regional.fuzz.operators.operator import (
     Operator,
     Picks,

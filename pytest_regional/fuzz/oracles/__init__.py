@@ -9,9 +9,8 @@ annotations_in_key, uuid_in_key), ``determinism``, ``threads``. ``trial`` holds 
 
 from __future__ import annotations
 
-from pytest_regional.fuzz.oracles.errors import LawBrokenError
-from pytest_regional.fuzz.oracles.judging import LAWS, UnknownLawError, judge
-from pytest_regional.fuzz.oracles.law import Judgement, Law
+from pytest_regional.fuzz.oracles.checking import LAWS, UnknownLawError, judge
+from pytest_regional.fuzz.oracles.oracle import Judgement, Law, LawBrokenError
 from pytest_regional.harness.parity.report import BadProgramError
 
 __all__ = ["LAWS", "BadProgramError", "Judgement", "Law", "LawBrokenError", "UnknownLawError", "judge"]

@@ -16,12 +16,12 @@ from typing import Any
 
 from pytest_regional._torch import fuzzing, seams
 from pytest_regional._torch.generated_code import RawLaunch, recording_launches
+from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.operators.table import operators
-from pytest_regional.fuzz.oracles.law import Law, NoClaim
+from pytest_regional.fuzz.oracles.example_run import Trial
+from pytest_regional.fuzz.oracles.oracle import Law, NoClaim
 from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure
-from pytest_regional.fuzz.oracles.trial import Trial
 from pytest_regional.fuzz.oracles.watching import graphs_of
-from pytest_regional.fuzz.program import Program
 from pytest_regional.harness.observe import annotations
 from pytest_regional.harness.observe.listeners import CompileSpy
 

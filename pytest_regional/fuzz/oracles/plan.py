@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from pytest_regional.fuzz.oracles.law import Law, NoClaim
-from pytest_regional.fuzz.oracles.trial import Trial
+from pytest_regional.fuzz.oracles.example_run import Trial
+from pytest_regional.fuzz.oracles.oracle import Law, NoClaim
 from pytest_regional.fuzz.oracles.watching import NodeFacts, WatchedGraph, WatchedPartition
 from pytest_regional.harness.observe.annotations import RegionId
 

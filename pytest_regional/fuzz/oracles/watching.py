@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_regional._torch import fuzzing, seams
 from pytest_regional._torch.pass_values import is_gradient_sum
-from pytest_regional.fuzz.oracles.borders import BorderChecker
+from pytest_regional.fuzz.oracles.region_boundary import BorderChecker
 from pytest_regional.harness.observe import annotations
 from pytest_regional.harness.observe.annotations import RegionId
 from pytest_regional.harness.observe.listeners import CompileSpy

@@ -3,10 +3,10 @@
 import itertools
 
 from pytest_regional.fuzz import Block, Region, Step
-from pytest_regional.fuzz.arguments import TensorInput
-from pytest_regional.fuzz.building import Builder
+from pytest_regional.fuzz.draw.encoding import SHAPES
+from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.building import Builder
 from pytest_regional.fuzz.operators.table import operator_named
-from pytest_regional.fuzz.rows import SHAPES
 
 BLOCKS = (
     Block((0,), (Step("sin", (0,), (), (1,)),), 1),

@@ -6,10 +6,10 @@ import random
 import pytest
 
 from pytest_regional import Capabilities
-from pytest_regional.fuzz.building import check
-from pytest_regional.fuzz.claims import DRAWN, needs_of
-from pytest_regional.fuzz.random_rows import random_program
-from pytest_regional.fuzz.rows import Options
+from pytest_regional.fuzz.draw.encoding import Options
+from pytest_regional.fuzz.draw.random_rows import random_program
+from pytest_regional.fuzz.model.building import check
+from pytest_regional.fuzz.model.claims import DRAWN, needs_of
 
 
 def drawn(count, without=frozenset(), seed=5):

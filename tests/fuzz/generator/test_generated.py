@@ -7,12 +7,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
-from pytest_regional.fuzz import files
+from pytest_regional.fuzz.draw.encoding import Options
+from pytest_regional.fuzz.draw.random_rows import random_program
 from pytest_regional.fuzz.features import DECLARED, features_of
+from pytest_regional.fuzz.findings import files
+from pytest_regional.fuzz.model.program import renumbered
 from pytest_regional.fuzz.operators.table import operator_named
-from pytest_regional.fuzz.program import renumbered
-from pytest_regional.fuzz.random_rows import random_program
-from pytest_regional.fuzz.rows import Options
 from pytest_regional.strategies import programs
 
 EXAMPLES = 300

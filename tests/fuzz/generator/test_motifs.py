@@ -5,12 +5,12 @@ from collections import Counter
 
 import pytest
 
-from pytest_regional.fuzz.arguments import TensorInput
-from pytest_regional.fuzz.building import Builder, check
-from pytest_regional.fuzz.motifs import MOTIFS, add_motif
+from pytest_regional.fuzz.draw.encoding import Options
+from pytest_regional.fuzz.draw.random_rows import random_program
+from pytest_regional.fuzz.draw.templates import MOTIFS, add_motif
+from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.building import Builder, check
 from pytest_regional.fuzz.operators.table import operators
-from pytest_regional.fuzz.random_rows import random_program
-from pytest_regional.fuzz.rows import Options
 
 NAMES = [motif.name for motif in MOTIFS]
 

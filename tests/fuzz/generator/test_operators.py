@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from pytest_regional.fuzz import Block, Program, ProgramError, Region, Step
-from pytest_regional.fuzz.arguments import TensorInput
-from pytest_regional.fuzz.building import Builder, Refused, check
-from pytest_regional.fuzz.definitions import DEFINITIONS
+from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.building import Builder, Refused, check
+from pytest_regional.fuzz.model.source import DEFINITIONS
 from pytest_regional.fuzz.operators.table import UnknownOperatorError, operator_named, operators
 from tests.fuzz.generator.examples import program_with
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import Phase, find, given, settings
 
 from pytest_regional.fuzz import Program, Step
-from pytest_regional.fuzz.arguments import TensorInput
-from pytest_regional.fuzz.graphs import PASSES, NodeRow, graph_of, region_of
+from pytest_regional.fuzz.draw.graphs import PASSES, NodeRow, graph_of, region_of
+from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.reference.partition import plan_partitions
 from pytest_regional.strategies import graphs, inputs_for, pass_pipelines, programs

@@ -5,12 +5,12 @@ import random
 import pytest
 
 from pytest_regional.fuzz import Block, Context, Program, Region, Step
-from pytest_regional.fuzz.arguments import TensorInput
-from pytest_regional.fuzz.building import check
-from pytest_regional.fuzz.drafts import Draft, cost, settle
-from pytest_regional.fuzz.edits import EDITS
-from pytest_regional.fuzz.random_rows import random_program
-from pytest_regional.fuzz.reducer import reduce_program
+from pytest_regional.fuzz.draw.random_rows import random_program
+from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.building import check
+from pytest_regional.fuzz.shrink.candidates import Draft, cost, settle
+from pytest_regional.fuzz.shrink.edits import EDITS
+from pytest_regional.fuzz.shrink.reducer import reduce_program
 
 ARGUMENTS = (TensorInput((4, 4), requires_grad=True),)
 A, B = Region("a"), Region("b", (("max_fusion_size", 8),))

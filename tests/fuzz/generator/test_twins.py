@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_regional.fuzz.arguments import TensorInput
-from pytest_regional.fuzz.building import Builder
-from pytest_regional.fuzz.program import Program, Region, Step
-from pytest_regional.fuzz.repairs import with_order
-from pytest_regional.fuzz.twins import DIFFERENCES, OTHER, add_twins
+from pytest_regional.fuzz.draw.encoding import with_order
+from pytest_regional.fuzz.draw.templates import DIFFERENCES, SECOND, add_twins
+from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.building import Builder
+from pytest_regional.fuzz.model.program import Program, Region, Step
 
 A, B = (Region("a"),), (Region("b"),)
 
@@ -46,7 +46,7 @@ def test_they_differ_in_at_most_one_thing(choice):
         left.shape != right.shape,
     ]
     wanted = DIFFERENCES[choice]
-    assert sum(differences) == (wanted.prepare.__name__ != "_negated" or wanted.region != OTHER)
+    assert sum(differences) == (wanted.prepare.__name__ != "_negated" or wanted.region != SECOND)
 
 
 def test_other_values_leave_them():

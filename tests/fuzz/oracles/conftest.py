@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.oracles import Judgement, LawBrokenError, judge
-from pytest_regional.fuzz.program import Program
 from pytest_regional.harness.vacuity import BackendLeakError
 from pytest_regional.testing import regional
 from tests.fuzz.oracles.backends import faulty

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_regional.fuzz.arguments import TensorInput
-from pytest_regional.fuzz.program import Program, Region, Scope, Step
+from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.program import Program, Region, Scope, Step
 
 A, B = (Region("a"),), (Region("b"),)
 

@@ -2,7 +2,7 @@
 
 import types
 
-from pytest_regional.fuzz.oracles.errors import message_of, origin_of
+from pytest_regional.fuzz.oracles.oracle import message_of, origin_of
 
 
 def raised_in(*modules):

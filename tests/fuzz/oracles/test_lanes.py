@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_regional.fuzz.lanes import LANES, LaneError, in_lane, lane_of
+from pytest_regional.fuzz.modes import LANES, LaneError, in_lane, lane_of
 from pytest_regional.fuzz.oracles import judge
 from pytest_regional.testing import regional
 

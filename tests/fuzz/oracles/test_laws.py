@@ -13,21 +13,20 @@ from pytest_regional import BackendSpec, GraphCapabilities, declared
 from pytest_regional._torch.backends import registered_backend
 from pytest_regional._torch.fuzzing import artifact_behind
 from pytest_regional._torch.state import patched_config
-from pytest_regional.fuzz.arguments import TensorInput
-from pytest_regional.fuzz.files import to_data
+from pytest_regional.fuzz.findings.files import to_data
+from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.program import Block, Program, Region, Step
 from pytest_regional.fuzz.oracles import (
     LAWS,
     BadProgramError,
     LawBrokenError,
     UnknownLawError,
     caching,
-    counters,
+    example_run,
     judge,
-    threads,
-    trial,
+    reruns,
 )
-from pytest_regional.fuzz.oracles.trial import Trial
-from pytest_regional.fuzz.program import Block, Program, Region, Step
+from pytest_regional.fuzz.oracles.example_run import Trial
 from pytest_regional.reference import compile_regions
 from pytest_regional.reference.caching import outer
 from pytest_regional.testing import regional
@@ -52,14 +51,14 @@ def test_the_reference_keeps_every_law(judged, program):
 
 
 def test_eager_and_float64_run_once_for_each_inputs_whatever_the_laws(judged, monkeypatch):
-    run, original = [], trial.execute
+    run, original = [], example_run.execute
 
     def counting(fn, inputs, *, anchor=False, **options):
         if fn is TWO_REGIONS.function:
             run.append((inputs[0].sum().item(), anchor))
         return original(fn, inputs, anchor=anchor, **options)
 
-    monkeypatch.setattr(trial, "execute", counting)
+    monkeypatch.setattr(example_run, "execute", counting)
     judged(TWO_REGIONS, *(name for name in LAWS if name != "threads"))
     assert len(run) == len(set(run)) == 4
 
@@ -259,7 +258,7 @@ def test_a_float64_without_dimensions_is_looked_up_twice_and_that_is_right(judge
     """Dynamo takes it for a Python number at first, and starts over."""
     number = exponential_of(TensorInput((), "float64"))
     assert judged(number, "counters", "warm").laws == ("counters", "warm")
-    monkeypatch.setattr(counters, "may_start_over", lambda trial: False)
+    monkeypatch.setattr(caching, "may_start_over", lambda trial: False)
     with pytest.raises(LawBrokenError) as raised:
         judged(number, "counters")
     assert raised.value.origin == "lookups of one graph"
@@ -274,7 +273,7 @@ def test_inductor_does_not_save_what_has_a_backward_without_operators(monkeypatc
     )
     with regional("inductor", "cpu", expects_regions=False) as harness:
         assert judge(harness, number, lane="full", laws=["counters"]).laws == ("counters",)
-        monkeypatch.setattr(counters, "is_never_saved", lambda trial: False)
+        monkeypatch.setattr(caching, "is_never_saved", lambda trial: False)
         with pytest.raises(LawBrokenError) as raised:
             judge(harness, number, lane="full", laws=["counters"])
     assert raised.value.origin == "saves of one graph"
@@ -527,11 +526,11 @@ def test_a_region_of_a_view_has_no_place_in_time(judged):
 def test_threads_hold_and_break(monkeypatch):
     program = chain(("sin", A), ("cos", B), training=True)
     with regional("reference", "cpu", expects_regions=False) as harness:
-        assert threads.compile_at_once(harness, to_data(program), "structure") == []
+        assert reruns.compile_at_once(harness, to_data(program), "structure") == []
 
     with regional(faulty(edit=replaced), "cpu", expects_regions=False) as harness:
-        failures = threads.compile_at_once(harness, to_data(program), "structure")
-    assert len(failures) == threads.THREADS
+        failures = reruns.compile_at_once(harness, to_data(program), "structure")
+    assert len(failures) == reruns.THREADS
     assert "value of output" in failures[0][0]
 
 
@@ -563,7 +562,7 @@ def test_a_backend_that_splits_graphs_may_hand_several_to_aot_autograd(monkeypat
         judgement = judge(harness, ALIKE)
         assert {"compiles", "parity", "counters", "inference"} <= {*judgement.laws, *judgement.skipped}
         assert "counters" in judgement.laws
-        monkeypatch.setattr(counters, "_is_one_result", lambda trial: True)
+        monkeypatch.setattr(caching, "_is_one_result", lambda trial: True)
         with pytest.raises(LawBrokenError) as raised:
             judge(harness, ALIKE, laws=["counters"])
     assert raised.value.origin == "a graph is compiled twice"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from pytest_regional.fuzz.arguments import TensorInput
+from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.program import Context, Program, Step
 from pytest_regional.fuzz.oracles import judge
 from pytest_regional.fuzz.oracles.plan import least_partitions
 from pytest_regional.fuzz.oracles.watching import NodeFacts
-from pytest_regional.fuzz.program import Context, Program, Step
 from pytest_regional.reference import explain_program
 from pytest_regional.testing import regional
 

@@ -42,7 +42,7 @@ import torch
 #     return (x0,)
 
 from pytest_regional.fuzz.oracles import LawBrokenError
-from pytest_regional.fuzz.replaying import finding_beside
+from pytest_regional.fuzz.findings.replaying import finding_beside
 from pytest_regional.testing import regional
 
 with regional('torch', 'cpu', expects_regions=False) as harness:

@@ -27,7 +27,7 @@ import torch
 # compile: plain, region 'a', size 3, training
 
 from pytest_regional.fuzz.oracles import LawBrokenError
-from pytest_regional.fuzz.replaying import finding_beside
+from pytest_regional.fuzz.findings.replaying import finding_beside
 from pytest_regional.testing import regional
 
 with regional('torch', 'cuda-emulated', expects_regions=False) as harness:

@@ -1,0 +1,137 @@
+"""A campaign of histories: draw, play, and go on past what is found. Needs the ``hypothesis`` package."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_regional.fuzz.budget import Budget, Clock
+from pytest_regional.fuzz.caches.findings import (
+    History,
+    HistoryFinding,
+    features_of_history,
+    possible_features,
+    reduce_history,
+)
+from pytest_regional.fuzz.caches.histories import run_history
+from pytest_regional.fuzz.caches.machine import histories_for
+from pytest_regional.fuzz.campaign import CampaignResult
+from pytest_regional.fuzz.findings.folder import Ledger, installed_versions, signature_of
+from pytest_regional.fuzz.oracles import LawBrokenError
+
+if TYPE_CHECKING:
+    from pytest_regional.harness.regional import Regional
+
+
+@dataclass
+class CacheCampaign:
+    """One campaign against the caches of one backend in one lane.
+
+    Attributes:
+        regional: the harness.
+        budget: how many histories, or how long.
+        seed: where the draws start.
+        backend: the backend, as ``--regional-backend`` takes it.
+        lane: the lane that histories are played in.
+        processes: whether some compiles happen in new processes; not in lane ``structure``, whose interpreted regions
+            are of one process.
+        everything: whether histories hold what the backend disclaims as well.
+        known: gives the findings of earlier campaigns, and of other shards of this one; asked again before a failure is
+            taken for new.
+        reduce_seconds: how long one finding may be reduced.
+        found: called with each new finding at once.
+        progress: called after each history with the result so far.
+        stopped: asked before each history: whether to end here. A ``KeyboardInterrupt`` ends the campaign as well.
+    """
+
+    regional: Regional
+    budget: Budget
+    seed: int
+    backend: str = "reference"
+    lane: str = "full"
+    processes: bool = True
+    everything: bool = False
+    known: Callable[[], Iterable[HistoryFinding]] = tuple
+    reduce_seconds: float = 60.0
+    found: Callable[[HistoryFinding], Any] | None = None
+    progress: Callable[[CampaignResult, Clock], Any] | None = None
+    stopped: Callable[[], bool] = bool
+
+    def run(self) -> CampaignResult:
+        """Draw and play histories until the budget is spent; one that breaks the model ends there."""
+        self._result = CampaignResult(self.seed)
+        self._ledger = Ledger(self.known, self._result, self.found)
+        self._clock = clock = self.budget.start()
+        try:
+            self._spend(clock)
+        except KeyboardInterrupt:
+            self._result.interrupted = True
+        self._result.seconds = clock.seconds
+        return self._result
+
+    def _spend(self, clock: Clock) -> None:
+        drawn = histories_for(self.regional, self.seed, processes=self.processes, everything=self.everything)
+        while not clock.over:
+            if self.stopped():
+                raise KeyboardInterrupt
+            clock.spent += 1
+            self._result.examples += 1
+            self._one(next(drawn))
+            self._result.seconds = clock.seconds
+            if self.progress is not None:
+                self.progress(self._result, clock)
+
+    def _one(self, history: History) -> None:
+        seen = self._broken(history)
+        if seen is None:
+            return
+        broken, performed = seen
+        # A defect may show between the last compile and any other.
+        known = self._ledger.explanation(signature_of(broken), *possible_features(performed))
+        finding = known or self._reduced(performed, history, broken)
+        self._result.met[finding.name] += 1
+
+    def _reduced(self, history: History, found: History, broken: LawBrokenError) -> HistoryFinding:
+        begin = time.monotonic()
+        wanted = signature_of(broken)
+
+        def still_fails(shorter: History) -> bool:
+            if self.stopped():
+                raise KeyboardInterrupt
+            seen = self._broken(shorter)
+            return seen is not None and signature_of(seen[0]) == wanted
+
+        try:
+            reduced = reduce_history(history, still_fails, seconds=self._clock.time_for(self.reduce_seconds))
+        except KeyboardInterrupt:
+            self._ledger.enter(self._finding(history, found, broken))  # as it is, rather than not at all
+            raise
+        last = self._broken(reduced)
+        self._result.reducing += time.monotonic() - begin
+        return self._ledger.enter(self._finding(reduced, found, last[0] if last else broken))
+
+    def _finding(self, reduced: History, found: History, broken: LawBrokenError) -> HistoryFinding:
+        return HistoryFinding(
+            signature_of(broken).with_features(features_of_history(reduced)),
+            reduced,
+            found,
+            broken.detail,
+            backend=self.backend,
+            device=self.regional.device_under_test.name,
+            lane=self.lane,
+            versions=installed_versions(),
+        )
+
+    def _broken(self, history: History) -> tuple[LawBrokenError, History] | None:
+        """Play ``history``; return what broke the model and the events up to that, None where nothing did."""
+        events = iter(history)
+        try:
+            run_history(self.regional, events, lane=self.lane)
+        except LawBrokenError as broken:
+            return broken, history[: len(history) - len(list(events))]
+        return None
+
+
+__all__ = ["CacheCampaign"]

@@ -1,0 +1,256 @@
+"""What a cache of whole results has to answer: a model of a page, to hold a backend against.
+
+The model knows no compiler: a set of entries that are on disk, a set of keys that this process holds, and what each
+event does to them. Imports neither torch nor hypothesis.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.program import Program, Region, Scope, Step
+
+Answer = Literal["memory", "hit", "miss", "either"]
+
+#: Up to ``FEW`` rows, and from ``MANY`` on, the program that asks for its size is one graph.
+FEW, MANY = 3, 7
+ASKS_FOR_SIZE = "cut off"
+
+
+@dataclass(frozen=True)
+class Key:
+    """Everything that makes two compiles different ones.
+
+    Attributes:
+        program: which of the machine's programs.
+        region: the id of its region; None leaves its ops unannotated.
+        fusion: the ``max_fusion_size`` of its region; None leaves the setting out.
+        passes: uuids of its pre-grad passes in order, which change nothing; None for a pass that has none.
+        timing: when they run.
+        size: of the input's first dimension.
+        dynamic: whether sizes are symbols; then one graph serves several.
+        training: whether gradients are asked for.
+        state: name of a setting of the process.
+    """
+
+    program: str = "plain"
+    region: str | None = "a"
+    fusion: int | None = None
+    passes: tuple[str | None, ...] = ()
+    timing: str = "late"
+    size: int = FEW
+    dynamic: bool = False
+    training: bool = False
+    state: str = ""
+
+    def __str__(self) -> str:
+        parts = [self.program, f"region {self.region!r}", f"size {self.size}"]
+        parts += [f"max_fusion_size {self.fusion}"] if self.fusion is not None else []
+        parts += [f"passes {self.passes} {self.timing}"] if self.passes else []
+        parts += ["dynamic"] if self.dynamic else []
+        parts += ["training"] if self.training else []
+        parts += [self.state] if self.state else []
+        return ", ".join(parts)
+
+    @property
+    def early(self) -> bool:
+        """Whether the passes run before the lookup: as asked, or because the key cannot say what they would do."""
+        return bool(self.passes) and (self.timing == "early" or None in self.passes)
+
+    @property
+    def held(self) -> Key:
+        """What a process holds compiled: with symbols it serves all sizes that its guards allow."""
+        if not self.dynamic:
+            return self
+        return replace(self, size=MANY if self.program == ASKS_FOR_SIZE and self.size >= MANY else FEW)
+
+    @property
+    def entry(self) -> Key:
+        """What is stored: passes that ran before the lookup are no part of it, and these changed nothing."""
+        return replace(self.held, passes=() if self.early else self.passes, timing="late")
+
+    def runs(self, lookups: int, misses: int) -> int:
+        """Return how often passes are to run."""
+        return len(self.passes) * (lookups if self.early else misses)
+
+
+def canonical(key: Key) -> Key:
+    """Return the key of the same compile: what says nothing where something else is missing is left out."""
+    if key.region is None:
+        # Settings go with the annotation, and so does where its border stood.
+        key = replace(key, fusion=None, program="plain" if key.program == "shorter region" else key.program)
+    if not key.passes:
+        key = replace(key, timing="late")
+    elif None in key.passes and key.timing == "late":
+        key = replace(key, timing="default")
+    return key if key.dynamic else replace(key, size=FEW if key.size < MANY else MANY)
+
+
+@dataclass
+class CacheModel:
+    """What is where.
+
+    Attributes:
+        stored: entries that are on disk.
+        doubtful: entries whose files may be damaged: hit or miss, both are right, wrong values never.
+        live: keys that this process holds compiled.
+    """
+
+    stored: set[Key] = field(default_factory=set)
+    doubtful: set[Key] = field(default_factory=set)
+    live: set[Key] = field(default_factory=set)
+
+    def answer(self, key: Key) -> Answer:
+        """Return what a compile of ``key`` in this process has to find."""
+        return "memory" if key.held in self.live else self.answer_elsewhere(key)
+
+    def answer_elsewhere(self, key: Key) -> Answer:
+        """Return what a compile of ``key`` in another process has to find."""
+        if key.entry in self.doubtful:
+            return "either"
+        return "hit" if key.entry in self.stored else "miss"
+
+    def ran(self, key: Key) -> None:
+        """Note a compile in this process; one that was compiled already touches no file."""
+        if key.held not in self.live:
+            self.live.add(key.held)
+            self.ran_elsewhere(key)
+
+    def ran_elsewhere(self, key: Key) -> None:
+        """Note a compile in another process, which stores what it did not find."""
+        self.stored.add(key.entry)
+        self.doubtful.discard(key.entry)
+
+    def restarted(self) -> None:
+        """Forget what this process holds."""
+        self.live.clear()
+
+    def damaged(self) -> None:
+        """Note that some file is damaged."""
+        self.doubtful |= self.stored
+
+    def cleared(self) -> None:
+        """Note that all files are gone."""
+        self.stored.clear()
+        self.doubtful.clear()
+
+
+def program_of(key: Key) -> Program:
+    """Return the program that ``key`` names."""
+    configs = () if key.fusion is None else (("max_fusion_size", key.fusion),)
+    scope = () if key.region is None else (Region(key.region, configs),)
+    steps = PROGRAMS[key.program](scope)
+    argument = TensorInput((key.size, 4), requires_grad=key.training)
+    return Program((argument,), steps, steps[-1].results, training=key.training, dynamic=key.dynamic)
+
+
+def _plain(scope: Scope) -> tuple[Step, ...]:
+    return Step("mul", (0, 0), (), (1,), scope), Step("sin", (1,), (), (2,), scope)
+
+
+def _shorter_region(scope: Scope) -> tuple[Step, ...]:
+    return Step("mul", (0, 0), (), (1,), scope), Step("sin", (1,), (), (2,))
+
+
+def _constants(scope: Scope) -> tuple[Step, ...]:
+    """Return steps with a constant tensor and a number that is none of float16's, both outside of the region."""
+    return (
+        Step("mul", (0, 0), (), (1,), scope),
+        Step("literal", (0,), (), (2,)),
+        Step("add", (1, 2), (), (3,)),
+        Step("add_number", (3,), (("value", 0.3),), (4,)),
+    )
+
+
+def _product(scope: Scope) -> tuple[Step, ...]:
+    """Return steps that autocast changes."""
+    return Step("mm_transposed", (0, 0), (), (1,), scope), Step("sin", (1,), (), (2,), scope)
+
+
+def _cut_off(scope: Scope) -> tuple[Step, ...]:
+    """Return steps that are others for more than five rows, and a region that is told their number."""
+    return (
+        Step("mul", (0, 0), (), (1,), scope),
+        Step("head", (1,), (), (2,)),
+        Step("flatten", (2,), (), (3,), scope),
+        Step("sin", (3,), (), (4,), scope),
+    )
+
+
+#: What is compiled, by name; the simplest first.
+PROGRAMS: Mapping[str, Callable[[Scope], tuple[Step, ...]]] = MappingProxyType(
+    {
+        "plain": _plain,
+        "shorter region": _shorter_region,
+        "constants": _constants,
+        "product": _product,
+        ASKS_FOR_SIZE: _cut_off,
+    }
+)
+
+
+# Settings of the process
+
+
+def _autocast() -> contextlib.AbstractContextManager[Any]:
+    import torch
+
+    switched: contextlib.AbstractContextManager[Any] = torch.autocast("cpu", torch.bfloat16)
+    return switched
+
+
+@contextlib.contextmanager
+def _one_thread_more() -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _deterministic() -> Iterator[None]:
+    import torch
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@contextlib.contextmanager
+def _medium_precision() -> Iterator[None]:
+    """Have products of float32 rounded; PyTorch's own setter would leave the precision of each backend behind."""
+    import torch
+
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    before = torch.get_float32_matmul_precision()
+    each = [backend.fp32_precision for backend in backends]
+    torch.set_float32_matmul_precision("medium")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+        for backend, value in zip(backends, each, strict=True):
+            backend.fp32_precision = value
+
+
+#: What else decides over code, by name: it holds while something compiles and runs.
+STATES: Mapping[str, Callable[[], contextlib.AbstractContextManager[Any]]] = MappingProxyType(
+    {
+        "": contextlib.nullcontext,
+        "autocast": _autocast,
+        "one thread more": _one_thread_more,
+        "deterministic": _deterministic,
+        "medium precision": _medium_precision,
+    }
+)

@@ -1,0 +1,219 @@
+"""FX graphs of ATen operators with region annotations and order edges, from rows; and passes that change no value."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from pytest_regional.fuzz.model.arguments import LAYOUTS, TensorInput
+from pytest_regional.fuzz.model.building import check
+from pytest_regional.fuzz.model.program import Program, ProgramError
+from pytest_regional.harness.parity.inputs import fresh_inputs
+
+_aten = torch.ops.aten
+
+#: Operators on matrices that keep elements between -1 and 1, by how many operands they take.
+_UNARY = (_aten.sin.default, _aten.neg.default, _aten.tanh.default, _aten.t.default, _aten.clone.default)
+_BINARY = (_aten.mul.Tensor, _aten.maximum.default, _aten.minimum.default)
+
+REGIONS = (None, "a", "b", "c", "d")
+SIZE = 4
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """One node, as integers: what it computes, the two values it reads counted backwards, and its region."""
+
+    operator: int = 0
+    left: int = 0
+    right: int = 0
+    region: int = 0
+
+
+@dataclass(frozen=True)
+class AnnotatedGraph:
+    """A graph whose nodes carry regions as AOTAutograd would hand them over.
+
+    Attributes:
+        module: the graph module, of two matrices.
+        edges: pairs of nodes: the first is to run before the second, beyond what values imply.
+    """
+
+    module: torch.fx.GraphModule
+    edges: tuple[tuple[torch.fx.Node, torch.fx.Node], ...] = ()
+
+    def inputs(self, seed: int = 0) -> tuple[torch.Tensor, ...]:
+        """Return inputs for the module."""
+        generator = torch.Generator().manual_seed(seed)
+        return tuple(torch.rand(SIZE, SIZE, generator=generator) * 2 - 1 for _ in range(2))
+
+    def __repr__(self) -> str:
+        edges = [(before.name, after.name) for before, after in self.edges]
+        nodes = [f"{node.format_node()}  # {region_of(node)}" for node in self.module.graph.nodes]
+        return "\n".join(["AnnotatedGraph:", *nodes, f"edges: {edges}"])
+
+
+def region_of(node: torch.fx.Node) -> str | None:
+    """Return the id of the region that ``node`` is in."""
+    mark = node.meta.get("custom", {}).get("compile_with_inductor", {})
+    name: str | None = mark.get("inductor_region")
+    return name
+
+
+def graph_of(rows: Sequence[NodeRow], edges: Sequence[tuple[int, int]] = (), regions: int = 2) -> AnnotatedGraph:
+    """Return the graph that rows describe.
+
+    Args:
+        rows: its nodes.
+        edges: pairs of numbers of nodes; the earlier of the two runs first.
+        regions: how many different regions there may be.
+    """
+    graph = torch.fx.Graph()
+    values = [graph.placeholder("x"), graph.placeholder("y")]
+    for value in values:
+        value.meta["val"] = torch.empty(SIZE, SIZE, device="meta")
+    nodes = [_add_node(graph, values, row, regions) for row in rows]
+    graph.output(tuple(node for node in nodes if not node.users))
+    pairs = [sorted((one % len(nodes), other % len(nodes))) for one, other in edges]
+    distinct = dict.fromkeys((nodes[one], nodes[other]) for one, other in pairs if one != other)
+    return AnnotatedGraph(torch.fx.GraphModule({}, graph), tuple(distinct))
+
+
+def _add_node(graph: torch.fx.Graph, values: list[torch.fx.Node], row: NodeRow, regions: int) -> torch.fx.Node:
+    operators = (*_BINARY, *_UNARY)
+    operator = operators[row.operator % len(operators)]
+    left, right = values[-1 - row.left % len(values)], values[-1 - row.right % len(values)]
+    node = graph.call_function(operator, (left, right) if operator in _BINARY else (left,))
+    node.meta["val"] = operator(*(operand.meta["val"] for operand in node.args))
+    name = REGIONS[row.region % (min(regions, len(REGIONS) - 1) + 1)]
+    if name is not None:
+        node.meta["custom"] = {"compile_with_inductor": {"inductor_region": name}}
+    values.append(node)
+    return node
+
+
+@dataclass(frozen=True)
+class NamedPass:
+    """A graph pass that changes a graph and no value, with a uuid so that caches can tell it.
+
+    Attributes:
+        name: what it does.
+        change: changes a graph in place.
+    """
+
+    name: str
+    change: Callable[[torch.fx.Graph], None]
+
+    def __call__(self, graph: Any) -> None:
+        """Change ``graph``, a graph or a graph module."""
+        self.change(graph.graph if isinstance(graph, torch.fx.GraphModule) else graph)
+
+    def uuid(self) -> str:
+        """Return what stands for it in a cache key."""
+        return f"pytest_regional.fuzz.draw.graphs:{self.name}"
+
+    def __repr__(self) -> str:
+        return f"<pass {self.name}>"
+
+
+def _nothing(graph: torch.fx.Graph) -> None:
+    """Change nothing."""
+
+
+def _commute(graph: torch.fx.Graph) -> None:
+    for target in (_aten.add.Tensor, _aten.mul.Tensor):
+        for node in graph.find_nodes(op="call_function", target=target):
+            first, second, *others = node.args
+            # A number stands second in these operators, and no other argument may be lost.
+            if isinstance(first, torch.fx.Node) and isinstance(second, torch.fx.Node) and not (others or node.kwargs):
+                node.args = (second, first)
+
+
+def _negate_twice(graph: torch.fx.Graph) -> None:
+    for target in (_aten.sin.default, _aten.tanh.default):
+        for node in graph.find_nodes(op="call_function", target=target)[:1]:
+            _insert_after(graph, node)
+
+
+def _insert_after(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    users = list(node.users)
+    with graph.inserting_after(node):
+        first = graph.call_function(_aten.neg.default, (node,))
+    with graph.inserting_after(first):
+        second = graph.call_function(_aten.neg.default, (first,))
+    first.meta, second.meta = dict(node.meta), dict(node.meta)
+    for user in users:
+        user.replace_input_with(node, second)
+
+
+def _note(graph: torch.fx.Graph) -> None:
+    for node in graph.nodes:
+        node.meta.setdefault("notes", []).append("seen")
+
+
+#: Sound passes, the simplest first.
+PASSES = (
+    NamedPass("nothing", _nothing),
+    NamedPass("note", _note),
+    NamedPass("commute", _commute),
+    NamedPass("negate twice", _negate_twice),
+)
+
+__all__ = ["PASSES", "REGIONS", "AnnotatedGraph", "NamedPass", "NodeRow", "graph_of", "region_of"]
+
+
+#: Layouts whose tensors can stand in for each other as far as operators go; an expanded one cannot be written to.
+_FREE: tuple[Any, ...] = tuple(layout for layout in LAYOUTS if layout not in ("expanded", "channels_last"))
+
+
+def fresh_program_inputs(program: Program, device: Any, seed: int, layout: int, size: int) -> tuple[torch.Tensor, ...]:
+    """Return inputs of ``program`` drawn with another seed, laid out and sized otherwise where it runs with them."""
+    for changed in (
+        [_resized(_laid_out(argument, layout), size) for argument in program.arguments],
+        [_laid_out(argument, layout) for argument in program.arguments],
+    ):
+        with contextlib.suppress(ProgramError, RuntimeError, ValueError):
+            other = replace(program, arguments=tuple(changed))
+            check(other)
+            return other.inputs(device, seed)
+    return program.inputs(device, seed)
+
+
+def _laid_out(argument: TensorInput, layout: int) -> TensorInput:
+    movable = layout and argument.layout in _FREE and argument.alias_of is None
+    return replace(argument, layout=_FREE[layout % len(_FREE)]) if movable else argument
+
+
+def _resized(argument: TensorInput, size: int) -> TensorInput:
+    # A dynamic size never becomes 0 or 1, which compilers take for constants; equal sizes stay equal.
+    shape = tuple(
+        2 + (old + size - 2) % 14 if dim in argument.dynamic else old for dim, old in enumerate(argument.shape)
+    )
+    return replace(argument, shape=shape)
+
+
+def fresh_arguments(
+    inputs: tuple[Any, ...], dynamic: Mapping[int, Collection[int]], seed: int, layout: int, size: int
+) -> tuple[Any, ...]:
+    """Return arguments like ``inputs``, tensors with other values, and other sizes in the ``dynamic`` dimensions."""
+    fresh = fresh_inputs(inputs, seed)
+    return tuple(
+        _changed(value, tuple(dynamic.get(position, ())), layout, size) if isinstance(value, torch.Tensor) else value
+        for position, value in enumerate(fresh)
+    )
+
+
+def _changed(value: torch.Tensor, dims: tuple[int, ...], layout: int, size: int) -> torch.Tensor:
+    made = value.detach()
+    for dim in dims:
+        wanted = 2 + (made.shape[dim] + size - 2) % 14
+        rows = torch.arange(wanted, device=made.device) % made.shape[dim]
+        made = made.index_select(dim, rows)
+    if layout % 2 and made.dim() and made.is_contiguous():
+        made = torch.stack([made, made], -1)[..., 0]
+    same = not dims and made.stride() == value.stride()
+    return value if same else made.requires_grad_(value.requires_grad)

@@ -1,0 +1,95 @@
+"""Programs from a seed, without Hypothesis: for benchmarks, and for whoever only wants programs."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from typing import TypeVar
+
+import hypothesis
+from hypothesis import strategies as st
+
+from pytest_regional.fuzz.draw.encoding import ArgumentRow, Options, PlanRow, ProgramRows, StepRow, program_of
+from pytest_regional.fuzz.model.program import Program
+from pytest_regional.fuzz.operators.table import families
+
+#: How many bytes a row is drawn as. One draw of bytes costs Hypothesis a tenth of as many draws of integers.
+ARGUMENT_BYTES, STEP_BYTES, PLAN_BYTES = 9, 11, 10
+
+
+def random_program(source: random.Random, *, max_steps: int = 12, options: Options | None = None) -> Program:
+    """Return a program drawn from ``source``; the same for the same state."""
+    return program_of(random_rows(source, max_steps=max_steps), options)
+
+
+def random_rows(source: random.Random, *, max_steps: int = 12) -> ProgramRows:
+    """Return rows drawn from ``source``."""
+
+    def steps(most: int) -> tuple[StepRow, ...]:
+        return tuple(step_row(source.randbytes(STEP_BYTES)) for _ in range(source.randint(1, most)))
+
+    arguments = tuple(argument_row(source.randbytes(ARGUMENT_BYTES)) for _ in range(source.randint(1, 5)))
+    blocks = tuple(steps(3) for _ in range(source.choice((0, 1, 2))))
+    off = frozenset(name for name in families() if source.random() < 0.5) if source.random() < 0.5 else frozenset()
+    return ProgramRows(arguments, steps(max_steps), blocks, plan_row(source.randbytes(PLAN_BYTES), off))
+
+
+def argument_row(drawn: bytes) -> ArgumentRow:
+    """Return the row that bytes describe."""
+    return ArgumentRow(*drawn)
+
+
+def step_row(drawn: bytes) -> StepRow:
+    """Return the row that bytes describe; the operator has two of them."""
+    high, low, a, b, c, d, first, second, third, scope, returned = drawn
+    return StepRow(256 * high + low, (a, b, c, d), (first, second, third), scope, returned)
+
+
+def plan_row(drawn: bytes, off: frozenset[str]) -> PlanRow:
+    """Return the row that bytes describe, and the families that are off."""
+    shapes, dtype, a, b, c, training, dynamic, nonfinite, order, twin = drawn
+    return PlanRow(shapes, dtype, (a, b, c), training, dynamic, nonfinite, order, twin, off)
+
+
+__all__ = [
+    "ARGUMENT_BYTES",
+    "PLAN_BYTES",
+    "STEP_BYTES",
+    "argument_row",
+    "plan_row",
+    "random_program",
+    "random_rows",
+    "step_row",
+]
+
+
+T = TypeVar("T")
+
+#: Programs that are drawn at a time; Hypothesis begins each time with the simplest.
+BATCH = 64
+
+
+def drawn(strategy: st.SearchStrategy[T], seed: int) -> Iterator[T]:
+    """Yield values of ``strategy`` without end; the same for the same seed, equal ones of a batch once."""
+    for number in itertools.count():
+        yield from _batch(strategy, (seed * 1_000_003 + number) % 2**64)
+
+
+def _batch(strategy: st.SearchStrategy[T], seed: int) -> list[T]:
+    values: list[T] = []
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=BATCH,
+        phases=(hypothesis.Phase.generate,),
+        database=None,
+        deadline=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(strategy)
+    def collect(value: T) -> None:
+        values.append(value)
+
+    collect()
+    return list(dict.fromkeys(values))

@@ -1,0 +1,181 @@
+"""Where a finding was met: on which backend and device, in which lane, with which versions."""
+
+from __future__ import annotations
+
+import hashlib
+import keyword
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_regional._text import plural
+from pytest_regional.fuzz.findings.strict_json import Field
+from pytest_regional.fuzz.modes import LANES
+
+if TYPE_CHECKING:
+    from pytest_regional.harness.parity.report import BadProgramError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Circumstances:
+    """Where a finding was met.
+
+    Attributes:
+        backend: the backend, as ``--regional-backend`` takes it.
+        device: the device by name.
+        lane: the lane that it was found in.
+        versions: of torch, and of triton where it is installed.
+    """
+
+    backend: str = "reference"
+    device: str = "cpu"
+    lane: str = "full"
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def circumstances(self) -> dict[str, Any]:
+        """Return them as plain data, which are arguments again."""
+        return {
+            "backend": self.backend,
+            "device": self.device,
+            "lane": self.lane,
+            "versions": dict(self.versions),
+        }
+
+
+#: The fields that say it.
+CIRCUMSTANCES = ("backend", "device", "lane", "versions")
+
+_DEVICE = r"[a-z][a-z0-9_-]*(:[a-z0-9_.-]+)?"
+_BACKEND = r"[A-Za-z0-9_][A-Za-z0-9_.+ -]*"
+
+
+def circumstances_of(fields: Mapping[str, Field]) -> dict[str, Any]:
+    """Return what the fields of a finding say of circumstances.
+
+    Raises:
+        MalformedError: one says nothing that it could; names it.
+    """
+    return {
+        "backend": _backend(fields["backend"]),
+        "device": _matching(fields["device"], _DEVICE, "a device, such as cuda:0"),
+        "lane": fields["lane"].one_of(LANES),
+        "versions": {name: one.line() for name, one in fields["versions"].mapping(100).items() if _package(one, name)},
+    }
+
+
+def _matching(field: Field, pattern: str, what: str) -> str:
+    line = field.line()
+    if not re.fullmatch(pattern, line):
+        field.refuse(f"{line!r} is not {what}")
+    return line
+
+
+def _package(field: Field, name: str) -> bool:
+    return bool(re.fullmatch(r"[\w.-]{1,100}", name, re.ASCII)) or field.refuse("no name of a package")
+
+
+def _backend(field: Field) -> str:
+    """Return the name of a backend, or ``module:attribute``: file names are made of it, and a script's import."""
+    module, colon, attribute = field.line().partition(":")
+    if not colon:
+        return _matching(field, _BACKEND, "a name of letters, digits and '._+- '")
+    if not all(map(_is_identifier, (*module.split("."), *attribute.split(".")))):
+        field.refuse(f"{field.value!r} is not package.module:attribute")
+    return f"{module}:{attribute}"
+
+
+def _is_identifier(text: str) -> bool:
+    # Python takes compatible characters for equal, keywords among them.
+    return text.isidentifier() and text == unicodedata.normalize("NFKC", text) and not keyword.iskeyword(text)
+
+
+#: Laws whose breaches are told apart by what the program computes. Of the others the origin says it all: an exception
+#: and the place that raised it, or the change that the cache overlooked.
+_BY_FEATURES = ("parity", "borders", "inference", "warm", "order", "caches")
+
+#: Features that name a defect; the rest says how the program that met it happens to look.
+_OF_PROGRAMS = ("op:", "dtype:", "layout:", "region:", "input:", "output:", "context:", "training", "dynamic")
+#: The same of histories of caches.
+_OF_HISTORIES = ("event:", "changed:", "key:")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The identity of a defect, as far as one can tell from outside.
+
+    Attributes:
+        law: the law that is broken; see ``docs/fuzzing-laws.md``.
+        stage: ``"compile"``, ``"run"``, ``"backward"`` or ``"restart"``.
+        origin: exception type and innermost frame, or the kinds of mismatch.
+        features: what the reduced program has that matters; empty before it is reduced.
+    """
+
+    law: str
+    stage: str
+    origin: str
+    features: frozenset[str] = frozenset()
+
+    def with_features(self, features: frozenset[str]) -> Signature:
+        """Return the signature of a program with ``features``, those kept that name a defect."""
+        kept = (
+            frozenset(f for f in features if f.startswith(_OF_PROGRAMS + _OF_HISTORIES))
+            if self.law in _BY_FEATURES
+            else frozenset()
+        )
+        return Signature(self.law, self.stage, self.origin, kept)
+
+    def covers(self, other: Signature, features: frozenset[str]) -> bool:
+        """Whether a failure with signature ``other`` of a program with ``features`` may be this defect again."""
+        same = (self.law, self.stage, self.origin) == (other.law, other.stage, other.origin)
+        return same and self.features <= features
+
+    @property
+    def name(self) -> str:
+        """A short name that is a file name: law, stage, and eight digits that tell it from others."""
+        digits = hashlib.sha256(repr((self.origin, sorted(self.features))).encode()).hexdigest()[:8]
+        return f"{self.law}-{self.stage}-{digits}"
+
+    @property
+    def exception(self) -> str:
+        """The name of the exception that the origin begins with; empty where it is none."""
+        name, at, _ = self.origin.partition(" at ")
+        return name if at else ""
+
+    def __str__(self) -> str:
+        return f"{self.law} ({self.stage}): {self.origin}"
+
+
+#: Of the programs of a campaign, the share that eager may refuse.
+REFUSED_AT_MOST = 0.02
+
+#: That many refused programs say nothing of a generator yet, however short the campaign.
+REFUSED_BY_CHANCE = 2
+
+_LONGEST_REASON = 160
+
+
+def reason_of(error: BadProgramError) -> str:
+    """Return why eager refuses a program, without what differs from one program to the next: numbers, addresses."""
+    exception = error.execution.exception
+    first = str(exception).strip().partition("\n")[0]
+    plain = re.sub(r"0x[0-9a-fA-F]+|\d+(\.\d+)?(e[+-]?\d+)?", "N", first)
+    shown = plain if len(plain) <= _LONGEST_REASON else f"{plain[:_LONGEST_REASON]} ..."
+    return f"{error.execution.stage}: {type(exception).__name__}: {shown}"
+
+
+def too_many(refused: Mapping[str, int], examples: int) -> str:
+    """Return what is wrong with a generator whose programs eager refuses so often; empty where nothing is."""
+    count = sum(refused.values())
+    if count <= max(REFUSED_BY_CHANCE, REFUSED_AT_MOST * examples):
+        return ""
+    reasons = "".join(f"\n  {number} times: {reason}" for reason, number in sorted(refused.items(), key=_often_first))
+    return (
+        f"eager refuses {count} of {plural(examples, 'program')}, more than {REFUSED_AT_MOST:.0%}: "
+        f"the generator is to be mended, or the programs that draw= gives{reasons}"
+    )
+
+
+def _often_first(item: tuple[str, int]) -> tuple[int, str]:
+    return -item[1], item[0]

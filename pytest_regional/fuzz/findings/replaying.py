@@ -1,0 +1,93 @@
+"""Judge kept findings again: FIXED, FAILED or ERROR for each."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from pytest_regional.fuzz.findings.folder import AnyFinding, FindingError, FindingsFolder
+
+
+class Outcome(Enum):
+    """How the replay of one finding ended; the value is the exit status that it asks for."""
+
+    FIXED = 0
+    FAILED = 1
+    ERROR = 2
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One finding, judged again.
+
+    Attributes:
+        path: its file.
+        outcome: whether it still stands.
+        detail: what was seen.
+    """
+
+    path: Path
+    outcome: Outcome
+    detail: str
+
+
+def replay(paths: Sequence[Path], *, backend: str | None = None, device: str | None = None) -> Iterator[Replay]:
+    """Judge the findings in ``paths`` (folders, or finding files), one after the other.
+
+    A backend that a finding names as ``module:attribute`` is not imported: the file may be anybody's. It is an ERROR.
+
+    Args:
+        paths: where they are.
+        backend: judge on this backend, not on the one that each was found on; a ``module:attribute`` is imported.
+        device: likewise.
+    """
+    for path in paths:
+        for file in FindingsFolder(path).paths() if path.is_dir() else [path]:
+            yield _replayed(file, backend, device)
+
+
+def _replayed(path: Path, backend: str | None, device: str | None) -> Replay:
+    try:
+        finding = FindingsFolder(path.parent).read(path)
+    except FindingError as error:
+        return Replay(path, Outcome.ERROR, str(error))
+    if backend is None and ":" in finding.backend:
+        asking = f"replay --backend={finding.backend} {shlex.quote(str(path))}"
+        said = f"its backend {finding.backend} is not imported unasked: python -m pytest_regional {asking}"
+        return Replay(path, Outcome.ERROR, said)
+    return _judged(path, finding, backend or finding.backend, device or finding.device)
+
+
+def _judged(path: Path, finding: AnyFinding, backend: str, device: str) -> Replay:
+    from pytest_regional.fuzz.oracles import LawBrokenError
+    from pytest_regional.testing import regional
+
+    try:
+        with regional(backend, device, expects_regions=False) as harness:
+            finding.judge(harness)
+    except LawBrokenError as broken:
+        other = broken.origin != finding.signature.origin
+        note = f" (it was {finding.signature.origin})" if other else ""
+        return Replay(path, Outcome.FAILED, f"{broken.law} ({broken.stage}): {broken.origin}{note}")
+    except Exception as error:  # noqa: BLE001 - said of this finding; the others are judged, and 1 means that one stands
+        return Replay(path, Outcome.ERROR, f"{type(error).__name__}: {_first_line(error)}")
+    return Replay(path, Outcome.FIXED, f"{finding.signature.law} holds")
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "")
+
+
+def exit_status(replays: Sequence[Replay]) -> int:
+    """Return 0 where all are fixed, 1 where one failed, 2 where one could not be judged."""
+    return max((one.outcome.value for one in replays), default=0)
+
+
+def finding_beside(script: Any) -> AnyFinding:
+    """Return the finding whose script is ``script``."""
+    path = Path(script).with_suffix(".json")
+    return FindingsFolder(path.parent).read(path)

@@ -1,0 +1,168 @@
+"""The inputs of a program: shape, dtype, memory layout, aliasing, and what values they hold.
+
+An input is described, not stored: its tensor is made by Python source that the printed program holds as well, so what
+the harness ran and what a finding's script runs are the same by construction.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pytest_regional.fuzz.model.value_range import Facts, integers
+
+#: Dtypes of generated tensors, the simplest first.
+FLOATS = ("float32", "float64", "bfloat16", "float16")
+INTEGERS = ("int64", "int32", "uint8")
+#: All that an input may have.
+DTYPES = (*FLOATS, *INTEGERS, "bool", "int8", "int16", "complex64", "complex128")
+
+Layout = Literal["dense", "transposed", "strided", "expanded", "offset", "channels_last"]
+LAYOUTS: tuple[Layout, ...] = ("dense", "transposed", "strided", "offset", "expanded", "channels_last")
+
+Content = Literal["signed", "positive", "distinct", "nonfinite", "index", "mask"]
+
+#: Source of the functions that make values; ``g`` is the generator. Magnitudes are between 1/4 and 2, away from zero,
+#: where many derivatives jump.
+CONTENT_SOURCES: dict[Content, str] = {
+    "signed": """\
+def signed(*shape):
+    return (torch.rand(shape, generator=g) * 1.75 + 0.25) * (torch.randint(0, 2, shape, generator=g) * 2 - 1)
+""",
+    "positive": """\
+def positive(*shape):
+    return torch.rand(shape, generator=g) * 1.5 + 0.5
+""",
+    "distinct": """\
+def distinct(*shape):
+    count = max(math.prod(shape), 1)
+    return (torch.randperm(count, generator=g)[: math.prod(shape)].reshape(shape) * 2 + 1 - count) / count * 2
+""",
+    "nonfinite": """\
+def nonfinite(*shape):
+    special = torch.tensor([float("nan"), float("inf"), -float("inf"), 1.5])
+    return torch.where(
+        torch.rand(shape, generator=g) < 0.3,
+        special[torch.randint(0, 4, shape, generator=g)],
+        torch.rand(shape, generator=g) + 0.25,
+    )
+""",
+    "index": """\
+def index(*shape, below):
+    return torch.randint(0, below, shape, generator=g)
+""",
+    "mask": """\
+def mask(*shape):
+    return torch.randint(0, 2, shape, generator=g) > 0
+""",
+}
+
+_FACTS: dict[Content, Facts] = {
+    "signed": Facts(-2.0, 2.0, exact=True),
+    "positive": Facts(0.5, 2.0, exact=True),
+    "distinct": Facts(-2.0, 2.0, exact=True, distinct=True),
+    "nonfinite": Facts(0.25, 1.5, exact=True, finite=False),
+    "mask": integers(0, 1),
+}
+
+
+@dataclass(frozen=True)
+class TensorInput:
+    """One tensor argument of a program.
+
+    Attributes:
+        shape: its sizes; a size may be 0.
+        dtype: name of a ``torch`` dtype.
+        layout: how its elements lie in memory: ``"dense"`` rows; ``"transposed"`` last two dimensions; ``"strided"``
+            every second element of a row; ``"expanded"`` over the first dimension (stride 0); ``"offset"`` behind
+            three other elements; ``"channels_last"`` (rank 4).
+        content: which values it holds; see :data:`CONTENT_SOURCES`.
+        requires_grad: whether it is a leaf that wants a gradient.
+        below: for indices, the first integer that does not occur.
+        alias_of: number of an earlier argument whose memory this one is a view of, all of it and with its layout.
+        dynamic: dimensions whose size is marked as dynamic for ``torch.compile``.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    layout: Layout = "dense"
+    content: Content = "signed"
+    requires_grad: bool = False
+    below: int = 0
+    alias_of: int | None = None
+    dynamic: tuple[int, ...] = ()
+
+    @property
+    def facts(self) -> Facts:
+        """What holds of its values."""
+        if self.content == "index":
+            return integers(0, max(self.below - 1, 0), distinct=math.prod(self.shape) <= 1)
+        facts = _FACTS[self.content]
+        if self.content == "distinct" and (self.layout == "expanded" or not self.holds_distinct):
+            return facts.repeated()
+        return facts
+
+    @property
+    def holds_distinct(self) -> bool:
+        """Whether its dtype tells its ``distinct`` values apart."""
+        return math.prod(self.shape) <= (64 if self.dtype in ("bfloat16", "float16") else 2**20)
+
+    @property
+    def source(self) -> str:
+        """A Python expression that makes it, given ``device``, the content functions, and earlier inputs ``x0`` ..."""
+        aliased = self.alias_of is not None
+        made = f"x{self.alias_of}.detach()" if aliased else _LAID_OUT[self.layout](self)
+        return made + (".requires_grad_()" if self.requires_grad else "")
+
+
+def _values(argument: TensorInput, *shape: int) -> str:
+    sizes = ", ".join(map(str, shape))
+    keywords = f"{', ' if sizes else ''}below={argument.below}" if argument.content == "index" else ""
+    kept = argument.content == "mask" and argument.dtype == "bool"
+    where = "device" if kept else f"device, torch.{argument.dtype}"
+    return f"{argument.content}({sizes}{keywords}).to({where})"
+
+
+def _dense(argument: TensorInput) -> str:
+    return _values(argument, *argument.shape)
+
+
+def _transposed(argument: TensorInput) -> str:
+    if len(argument.shape) < 2:
+        return _dense(argument)
+    *rest, rows, columns = argument.shape
+    return f"{_values(argument, *rest, columns, rows)}.transpose(-2, -1)"
+
+
+def _strided(argument: TensorInput) -> str:
+    if not argument.shape:
+        return _dense(argument)
+    *rest, columns = argument.shape
+    return f"{_values(argument, *rest, 2 * columns)}[..., ::2]"
+
+
+def _expanded(argument: TensorInput) -> str:
+    if not argument.shape:
+        return _dense(argument)
+    return f"{_values(argument, 1, *argument.shape[1:])}.expand({', '.join(map(str, argument.shape))})"
+
+
+def _offset(argument: TensorInput) -> str:
+    return f"{_values(argument, math.prod(argument.shape) + 3)}[3:].view({argument.shape})"
+
+
+def _channels_last(argument: TensorInput) -> str:
+    if len(argument.shape) != 4:
+        return _dense(argument)
+    return f"{_dense(argument)}.contiguous(memory_format=torch.channels_last)"
+
+
+_LAID_OUT: dict[Layout, Any] = {
+    "dense": _dense,
+    "transposed": _transposed,
+    "strided": _strided,
+    "expanded": _expanded,
+    "offset": _offset,
+    "channels_last": _channels_last,
+}

@@ -1,0 +1,402 @@
+"""Build programs step by step, each tried in eager on small CPU tensors before it is taken.
+
+Eager itself says what shape, dtype, strides and aliasing a result has and what it refuses; the operator table adds what
+must hold for *all* inputs (:mod:`~pytest_regional.fuzz.model.value_range`). A step that does not fit is refused, never an error:
+generators skip it, reducers take that as "keep it".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.claims import needs_of_operator
+from pytest_regional.fuzz.model.evaluation import (
+    REFUSALS,
+    apart,
+    draws,
+    eager,
+    evaluate,
+    function_of_block,
+    live_steps,
+    live_values,
+    makes_at_most,
+    memory_of,
+    touched,
+)
+from pytest_regional.fuzz.model.program import Block, Context, Parameter, Program, ProgramError, Scope, Step
+from pytest_regional.fuzz.model.source import make_inputs
+from pytest_regional.fuzz.model.value_range import Facts
+from pytest_regional.fuzz.operators.operator import Operator, Picks, Value, fits_dtype
+from pytest_regional.fuzz.operators.table import operator_named
+
+if TYPE_CHECKING:
+    import torch
+
+
+#: Families whose results are new memory, which under ``no_grad`` wants no gradient.
+_UNDER_NO_GRAD = ("pointwise", "comparison", "reduction", "matmul", "norm", "integer", "random", "factory", "statement")
+
+
+class Refused(Exception):
+    """A step does not fit here, which is no error; the message says why."""
+
+
+class Builder:
+    """A program under construction.
+
+    Args:
+        arguments: its inputs.
+        blocks: functions that it may call.
+        without: capabilities that no step may need; see :mod:`~pytest_regional.fuzz.model.claims`.
+        elements: how many elements all steps may make together; without a bound for steps of ours.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[TensorInput],
+        blocks: Sequence[Block] = (),
+        without: frozenset[str] = frozenset(),
+        elements: int | None = None,
+    ) -> None:
+        self.arguments, self.blocks = tuple(arguments), tuple(blocks)
+        # Marks of dynamic sizes mean nothing to eager, and would import Dynamo.
+        unmarked = tuple(replace(argument, dynamic=()) for argument in self.arguments)
+        self._inputs = tensors = make_inputs(unmarked, "cpu", 0)
+        self.values = {
+            index: Value(index, tensor, argument.facts)
+            for index, (tensor, argument) in enumerate(zip(tensors, self.arguments, strict=True))
+        }
+        self.steps: list[Step] = []
+        self._drawn: set[int] = set()
+        self._sealed: set[int] = set()
+        self.without = without
+        self._room = elements
+        self._next = len(self.arguments)
+
+    # Choosing
+
+    def suitable(self, operator: Operator, before: Sequence[Value]) -> list[Value]:
+        """Return the values that suit as the next operand behind ``before``, the newest first."""
+        wanted = operator.operands[len(before)]
+        return [value for value in reversed(self.values.values()) if wanted(value, *before)]
+
+    def choose(
+        self, operator: Operator, references: Sequence[int], numbers: Sequence[int], scope: Scope = ()
+    ) -> Step | None:
+        """Add a step of ``operator``; None, and nothing added, where none fits.
+
+        Args:
+            operator: what to add.
+            references: for each operand, how many suitable values to go back from the newest; taken modulo.
+            numbers: what its parameters are picked with; what stands behind them picks blocks.
+            scope: the contexts around it.
+        """
+        operands = self._operands(operator, references, [])
+        if operands is None:
+            return None
+        parameters = operator.choose(operands, Picks(numbers))
+        called = self._callable(operator, numbers)
+        if parameters is None or called is None:
+            return None
+        chosen = Step(
+            operator.name, tuple(value.number for value in operands), tuple(parameters.items()), (), scope, called
+        )
+        try:
+            return self.add(chosen)
+        except Refused:
+            return None
+
+    def _operands(self, operator: Operator, references: Sequence[int], before: list[Value]) -> list[Value] | None:
+        """Return the first operands, counted from those that are referred to, behind which all others are found."""
+        position = len(before)
+        if position == len(operator.operands):
+            return before
+        found = self.suitable(operator, before)
+        for offset in range(len(found)):
+            value = found[(references[position] + offset) % len(found)]
+            whole = self._operands(operator, references, [*before, value])
+            if whole is not None:
+                return whole
+        return None
+
+    def _callable(self, operator: Operator, numbers: Sequence[int]) -> tuple[int, ...] | None:
+        """Return the blocks that ``operator`` is to call; None where none takes as many arguments as it passes."""
+        fitting = [index for index, block in enumerate(self.blocks) if len(block.parameters) == operator.passes]
+        if operator.calls and not fitting:
+            return None
+        return tuple(fitting[(numbers[-1] + position) % len(fitting)] for position in range(operator.calls))
+
+    def parameters(
+        self, operator: Operator, operands: Sequence[int], picks: Picks
+    ) -> tuple[tuple[str, Parameter], ...] | None:
+        """Return parameters of ``operator`` for operands that are there; None where there are none."""
+        values = [self.values[number] for number in operands]
+        if not all(
+            wanted(value, *values[:place])
+            for place, (wanted, value) in enumerate(zip(operator.operands, values, strict=True))
+        ):
+            return None
+        chosen = operator.choose(values, picks)
+        return None if chosen is None else tuple(chosen.items())
+
+    # Adding
+
+    def add(self, step: Step) -> Step:
+        """Add ``step`` and return it with numbers for its results where it has none.
+
+        Raises:
+            Refused: it does not fit; nothing is added.
+        """
+        operator = operator_named(step.operator)
+        operands = [self._value(number) for number in step.operands]
+        self._check_claims(operator, operands)
+        self._check_place(operator, step)
+        self._checkmemory_of(operator, operands)
+        before = [value.tensor for value in operands]
+        for position, wanted in enumerate(operator.operands):
+            if not wanted(operands[position], *operands[:position]):
+                raise Refused(f"operand {position} of {operator.name} does not suit")
+        facts = self._facts_of(operator, step, operands)
+        tensors = self._evaluated(operator, step, before)
+        if len(tensors) != operator.results or not all(map(fits_dtype, tensors, facts)):
+            raise Refused(f"{operator.name} makes other results than the table says, or what its dtype cannot hold")
+        if any(tensor.requires_grad and tensor.grad_fn is None for tensor in tensors):
+            raise Refused("a view that is made under no_grad wants a gradient that eager then refuses to compute")
+        results = step.results or tuple(range(self._next, self._next + operator.results))
+        for number, tensor, held in zip(results, tensors, facts, strict=False):
+            self.values[number] = Value(number, tensor, held, operator.unbacked)
+        for position, held in zip(operator.writes, facts[operator.results :], strict=True):
+            self._written(operands[position], held)
+        if self._draws(step):
+            written = (operands[position].tensor for position in operator.writes)
+            self._drawn.update(map(memory_of, (*tensors, *written)))
+        if operator.sealed:
+            self._sealed.update(memory_of(tensor) for tensor in tensors if tensor.requires_grad)
+        self._next = max(self._next - 1, *results) + 1 if results else self._next
+        added = replace(step, results=results)
+        self.steps.append(added)
+        return added
+
+    def _draws(self, step: Step) -> bool:
+        return draws(step) or any(draws(inner) for index in step.blocks for inner in self.blocks[index].steps)
+
+    def dead_draws(self, outputs: Sequence[int]) -> list[int]:
+        """Return values that are drawn for nothing where ``outputs`` are returned.
+
+        AOTAutograd leaves such draws out, on every backend, and then all that follow are others.
+        """
+        live = live_values(self.steps, outputs)
+        lost = [step for step in self.steps if self._draws(step) and not live.intersection(touched(step))]
+        return [number for step in lost for number in touched(step)]
+
+    def _check_claims(self, operator: Operator, operands: Sequence[Value]) -> None:
+        needs = needs_of_operator(operator) & self.without
+        if needs:
+            raise Refused(f"{operator.name} needs {min(needs)}")
+        if "mutation" in self.without and self._writes_to_inputs(operator, operands):
+            raise Refused(f"{operator.name} would write to an input, which needs mutation")
+
+    def _writes_to_inputs(self, operator: Operator, operands: Sequence[Value]) -> bool:
+        written = {memory_of(operands[position].tensor) for position in operator.writes}
+        return any(memory_of(tensor) in written for tensor in self._inputs)
+
+    def apart(self, outputs: Sequence[int]) -> list[int]:
+        """Return those of ``outputs`` that share no memory with an input or an earlier one of them."""
+        return apart(self._inputs, {number: value.tensor for number, value in self.values.items()}, outputs)
+
+    def _check_place(self, operator: Operator, step: Step) -> None:
+        autocast = any(isinstance(context, Context) and context.kind == "autocast" for context in step.scope)
+        if autocast and not operator.autocast:
+            raise Refused(f"{operator.name} may do otherwise under autocast on another device")
+        no_grad = any(isinstance(context, Context) and context.kind == "no_grad" for context in step.scope)
+        if no_grad and operator.family not in _UNDER_NO_GRAD:
+            raise Refused(f"{operator.name} may make a view, and views under no_grad are neither here nor there")
+        if not (operator.operands or step.regions):
+            raise Refused(f"{operator.name} without a region around it is nothing at all")
+
+    def _checkmemory_of(self, operator: Operator, operands: Sequence[Value]) -> None:
+        """Refuse writes into memory of inputs that gradients have to do with.
+
+        Eager allows none into leaves. What AOTAutograd makes of an input that takes a value with a gradient (it copies
+        the new value over what it saved) is a defect of its own on every backend, and would hide all others.
+        """
+        if not operator.writes:
+            return
+        leaves = {
+            memory_of(self.values[index].tensor) for index, leaf in enumerate(self.arguments) if leaf.requires_grad
+        }
+        inputs = {memory_of(self.values[index].tensor) for index in range(len(self.arguments))}
+        targets = {memory_of(operands[position].tensor) for position in operator.writes}
+        if targets & self._drawn:
+            raise Refused(f"{operator.name} would write over what was drawn, and what nobody reads may not be drawn")
+        if targets & self._sealed:
+            raise Refused(f"{operator.name} would write to what a custom autograd function returned as a view")
+        if targets & leaves:
+            raise Refused(f"{operator.name} would write into the memory of an input that wants a gradient")
+        if targets & inputs and any(value.requires_grad for value in operands):
+            raise Refused(f"{operator.name} would make an input want a gradient that did not")
+
+    def _value(self, number: int) -> Value:
+        if number not in self.values:
+            raise Refused(f"value {number} is not there")
+        return self.values[number]
+
+    def _facts_of(self, operator: Operator, step: Step, operands: Sequence[Value]) -> list[Facts]:
+        try:
+            if operator.calls:
+                made = self._block_facts(operator, step, operands)
+            else:
+                made = operator.facts(*operands, **dict(step.parameters))
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            # Parameters that were chosen for other operands: a dimension that is not there, for one.
+            raise Refused(f"parameters of {operator.name} do not suit: {error}") from error
+        facts = [made] if isinstance(made, Facts) else list(made or ())
+        if len(facts) != operator.results + len(operator.writes) or not all(held.reasonable for held in facts):
+            raise Refused(f"{operator.name} would leave the range in which values are kept")
+        written = [operands[position].tensor for position in operator.writes]
+        if not all(map(fits_dtype, written, facts[operator.results :])):
+            raise Refused(f"{operator.name} would write what the dtype cannot hold")
+        return facts
+
+    def _block_facts(self, operator: Operator, step: Step, operands: Sequence[Value]) -> Any:
+        passed = operands[-operator.passes :]
+        results = []
+        times = dict(step.parameters).get("count", 1)
+        if not isinstance(times, int) or times < 1:
+            raise Refused(f"{operator.name} has to call its block at least once")
+        for index in step.blocks:
+            for _ in range(times):
+                block = self._block(index)
+                result = self._facts_through(operator, block, passed)
+                passed = [replace(passed[0], facts=result), *passed[1:]]
+            results.append(result)
+            passed = operands[-operator.passes :]
+        return operator.facts(*operands, *results, **dict(step.parameters))
+
+    def _block(self, index: int) -> Block:
+        if index >= len(self.blocks):
+            raise Refused(f"block {index} is not there")
+        return self.blocks[index]
+
+    def _facts_through(self, caller: Operator, block: Block, operands: Sequence[Value]) -> Facts:
+        if len(block.parameters) != len(operands):
+            raise Refused(f"{caller.name} passes {len(operands)} arguments, the block takes {len(block.parameters)}")
+        if any(draws(step) for step in set(block.steps) - live_steps(block)):
+            raise Refused("a block draws random numbers for nothing")
+        held = {number: value.facts for number, value in zip(block.parameters, operands, strict=True)}
+        like = operands[0]
+        for step in block.steps:
+            operator = operator_named(step.operator)
+            if any(isinstance(context, Context) and context.kind != "tag" for context in step.scope):
+                raise Refused("a block has no contexts of its own")
+            if operator.draws and not self._may_draw(caller, operands):
+                raise Refused(f"{caller.name} calls no block that draws random numbers here")
+            if any(number not in held for number in step.operands):
+                raise Refused("a block reads a value that is not there")
+            values = [replace(like, facts=held[number]) for number in step.operands]
+            # All operands of a block have the first one's shape and dtype, so one value can stand for them.
+            for position, wanted in enumerate(operator.operands):
+                if not wanted(values[position], *values[:position]):
+                    raise Refused(f"operand {position} of {operator.name} in a block does not suit")
+            made = operator.facts(*values, **dict(step.parameters))
+            if not operator.elementwise or not isinstance(made, Facts) or not made.reasonable:
+                raise Refused(f"{operator.name} in a block would leave the range in which values are kept")
+            held[step.results[0]] = made
+        return held[block.result]
+
+    def _may_draw(self, caller: Operator, operands: Sequence[Value]) -> bool:
+        # AOTAutograd refuses a checkpoint that draws where no gradient flows.
+        if caller.calls_draws == "trained":
+            return any(value.requires_grad for value in operands)
+        return caller.calls_draws == "always"
+
+    def _evaluated(self, operator: Operator, step: Step, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        functions = self._functions(step)
+        if self._room is not None and not makes_at_most(self._room, operator, step, operands, functions):
+            raise Refused(f"{operator.name} would make more elements than are made for a program that is read")
+        with eager(step.scope):
+            try:
+                made = evaluate(operator, step, operands, functions)
+            except REFUSALS as error:
+                # Whatever eager raises on small valid tensors means one thing here: this step does not fit.
+                raise Refused(f"eager refuses {operator.name}: {error}") from error
+        if self._room is not None:
+            self._room -= sum(tensor.numel() for tensor in made)
+        return made
+
+    def _functions(self, step: Step) -> list[Callable[..., Any]]:
+        return [function_of_block(self.blocks[index]) for index in step.blocks]
+
+    def _written(self, target: Value, facts: Facts) -> None:
+        """Note that ``target``'s memory was written to: all who share it now hold, perhaps in part, the new values."""
+        memory = memory_of(target.tensor)
+        for number, value in list(self.values.items()):
+            if memory_of(value.tensor) != memory:
+                continue
+            self.values[number] = replace(value, facts=value.facts.join(facts))
+            if not _is_usable(value.tensor):
+                del self.values[number]
+
+    # Finishing
+
+    def backpropagates(self, outputs: Sequence[int]) -> bool:
+        """Tell whether eager can backpropagate from ``outputs``: it refuses where a write destroyed what it saved."""
+        import torch
+
+        leaves = [self.values[index].tensor for index in range(len(self.arguments))]
+        wanted = [leaf for leaf in leaves if leaf.requires_grad and leaf.is_leaf]
+        ends = {id(tensor): tensor for tensor in (self.values[number].tensor for number in outputs)}
+        roots = [tensor for tensor in ends.values() if tensor.requires_grad]
+        if not wanted or not roots:
+            return True
+        try:
+            torch.autograd.grad(
+                roots, wanted, [torch.ones_like(root) for root in roots], retain_graph=True, allow_unused=True
+            )
+        except RuntimeError:
+            return False
+        return True
+
+    def program(self, outputs: Sequence[int], *, training: bool = True, dynamic: bool | None = None) -> Program:
+        """Return the program that returns ``outputs``."""
+        return Program(
+            self.arguments, tuple(self.steps), tuple(outputs), self.blocks, training=training, dynamic=dynamic
+        )
+
+
+def _is_usable(tensor: torch.Tensor) -> bool:
+    """Tell whether eager still allows ``tensor``: not one of several views made at once whose base was written to."""
+    try:
+        return tensor.grad_fn is None or tensor.requires_grad
+    except RuntimeError:
+        return False
+
+
+#: Elements that the steps of a program make together where it is built again, as it may be of foreign origin.
+MOST_ELEMENTS = 2**24
+
+
+def check(program: Program) -> None:
+    """Build ``program`` again from its parts.
+
+    Raises:
+        ProgramError: it cannot be built; names the step and says why.
+    """
+    try:
+        builder = Builder(program.arguments, program.blocks, elements=MOST_ELEMENTS)
+    except REFUSALS as error:
+        raise ProgramError(f"eager refuses the inputs: {error}") from error
+    for position, step in enumerate(program.steps):
+        try:
+            builder.add(step)
+        except Refused as why:
+            raise ProgramError(f"step {position} ({step.operator}) does not fit: {why}") from why
+    missing = [value for value in program.outputs if value not in builder.values]
+    if missing:
+        raise ProgramError(f"the program returns value {missing[0]}, which no step makes")
+
+
+__all__ = ["Builder", "Refused", "check"]

@@ -1,0 +1,310 @@
+"""Programs as Python source, and that source as functions: what is printed is what runs."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import linecache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytest_regional.fuzz.model.arguments import CONTENT_SOURCES, TensorInput
+from pytest_regional.fuzz.operators.table import operator_named
+
+if TYPE_CHECKING:
+    from pytest_regional.fuzz.model.program import Block, Program, Scope, Step
+    from pytest_regional.fuzz.operators.operator import Operator
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+#: Source by name. Each defines that name with nothing but ``torch``, ``math``, ``annotate`` and other definitions.
+DEFINITIONS: dict[str, str] = {
+    "scale": """\
+@torch.library.custom_op("regional_fuzz::scale", mutates_args=())
+def scale(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return (x * factor).contiguous()
+
+
+@scale.register_fake
+def scale_fake(x, factor):
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def scale_setup(ctx, inputs, output):
+    ctx.factor = inputs[1]
+
+
+def scale_backward(ctx, gradient):
+    return gradient * ctx.factor, None
+
+
+scale.register_autograd(scale_backward, setup_context=scale_setup)
+""",
+    "sum_and_difference": """\
+@torch.library.custom_op("regional_fuzz::sum_and_difference", mutates_args=())
+def sum_and_difference(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return (x + y).contiguous(), (x - y).contiguous()
+
+
+@sum_and_difference.register_fake
+def sum_and_difference_fake(x, y):
+    result = torch.empty_like(x, memory_format=torch.contiguous_format)
+    return result, torch.empty_like(result)
+
+
+def sum_and_difference_backward(ctx, first, second):
+    return first + second, first - second
+
+
+sum_and_difference.register_autograd(sum_and_difference_backward)
+""",
+    "accumulate": """\
+@torch.library.custom_op("regional_fuzz::accumulate", mutates_args=("target",))
+def accumulate(target: torch.Tensor, other: torch.Tensor) -> None:
+    target.add_(other)
+
+
+@accumulate.register_fake
+def accumulate_fake(target, other):
+    return None
+""",
+    "scale_in_place": """\
+@torch.library.custom_op("regional_fuzz::scale_in_place", mutates_args=("target",))
+def scale_in_place(target: torch.Tensor, factor: float) -> torch.Tensor:
+    before = target.clone(memory_format=torch.contiguous_format)
+    target.mul_(factor)
+    return before
+
+
+@scale_in_place.register_fake
+def scale_in_place_fake(target, factor):
+    return torch.empty_like(target, memory_format=torch.contiguous_format)
+""",
+    "DoubledGradient": """\
+class DoubledGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return 2 * gradient * x.cos()
+""",
+    "ScaledProduct": """\
+class ScaledProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y, factor):
+        ctx.save_for_backward(x, y)
+        ctx.factor = factor
+        return x * y * factor
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, y = ctx.saved_tensors
+        return gradient * y * ctx.factor, gradient * x * ctx.factor, None
+""",
+    "StraightThrough": """\
+class StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+""",
+    "repeated": """\
+def repeated(block, count, x):
+    def more(i, x):
+        return i < count
+
+    def again(i, x):
+        return i + 1, block(x)
+
+    start = torch.zeros((), dtype=torch.int64, device=x.device)
+    return torch._higher_order_ops.while_loop(more, again, (start, x))[1]
+""",
+}
+
+
+def defined(names: Iterable[str]) -> dict[str, Any]:
+    """Return what every program can use, and the definitions called ``names``."""
+    return {**_common(), **{name: _definition(name) for name in names}}
+
+
+@functools.cache
+def _common() -> dict[str, Any]:
+    import math
+
+    import torch
+    from torch.fx.traceback import annotate
+
+    return {"torch": torch, "math": math, "annotate": annotate}
+
+
+@functools.cache
+def _definition(name: str) -> Any:
+    scope = _common().copy()
+    # This module's __future__ imports would make annotations strings, which a script's are not.
+    exec(compile(DEFINITIONS[name], f"<definition of {name}>", "exec", dont_inherit=True), scope)
+    return scope[name]
+
+
+_INDENT = "    "
+_REMEMBERED = 4096
+_numbers = itertools.count()
+
+
+def source_of(program: Program) -> str:
+    """Return the whole source: imports, definitions, blocks, ``program(...)`` and ``inputs(device, seed)``."""
+    needed = _needed_definitions(program)
+    parts = [
+        _imports(program),
+        *(DEFINITIONS[name] for name in needed),
+        *_functions(program),
+        _inputs_source(program.arguments),
+    ]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def function_of(program: Program) -> Callable[..., Any]:
+    """Return the program as a function, made from its source."""
+    scope = dict(defined(_needed_definitions(program)))
+    _execute("\n\n".join(_functions(program)), scope)
+    made: Callable[..., Any] = scope["program"]
+    return made
+
+
+def make_inputs(arguments: Sequence[TensorInput], device: Any, seed: int) -> tuple[Any, ...]:
+    """Return the inputs that ``arguments`` describe, made from their source."""
+    made: tuple[Any, ...] = _inputs_function(_inputs_source(arguments))(device, seed)
+    return made
+
+
+@functools.lru_cache(maxsize=256)
+def _inputs_function(source: str) -> Callable[..., Any]:
+    scope = dict(defined(()))
+    _execute(source, scope)
+    made: Callable[..., Any] = scope["inputs"]
+    return made
+
+
+def _execute(source: str, scope: dict[str, Any]) -> None:
+    # Tracebacks, and Dynamo's messages, show lines of files that linecache knows: those of the newest programs.
+    number = next(_numbers)
+    name = f"<program {number}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    linecache.cache.pop(f"<program {number - _REMEMBERED}>", None)
+    exec(compile(source, name, "exec", dont_inherit=True), scope)
+
+
+def _imports(program: Program) -> str:
+    lines = ["import torch"]
+    if "annotate(" in "".join(context.source for step in program.all_steps() for context in step.scope):
+        lines.append("from torch.fx.traceback import annotate")
+    if any(argument.content == "distinct" for argument in program.arguments):
+        lines.insert(0, "import math\n")
+    return "\n".join(lines)
+
+
+def _needed_definitions(program: Program) -> tuple[str, ...]:
+    needs = (name for step in program.all_steps() for name in operator_named(step.operator).needs)
+    return tuple(dict.fromkeys(needs))
+
+
+# Functions
+
+
+def _functions(program: Program) -> list[str]:
+    blocks = [_block_source(index, block) for index, block in enumerate(program.blocks)]
+    calls = [(step, operator_named(step.operator)) for step in program.steps if step.blocks]
+    wrapped = dict.fromkeys(
+        f"{_block_name(operator, index)} = {operator.block_wrapper}(block{index})\n"
+        for step, operator in calls
+        for index in step.blocks
+        if operator.block_wrapper
+    )
+    return [*blocks, *wrapped, _program_source(program)]
+
+
+def _block_name(operator: Operator, index: int) -> str:
+    return f"{operator.name}{index}" if operator.block_wrapper else f"block{index}"
+
+
+def _program_source(program: Program) -> str:
+    names = [f"x{index}" for index in range(len(program.arguments))]
+    results = [_name(value, len(names)) for value in program.outputs]
+    returned = f"return {', '.join(results)}{',' if len(results) == 1 else ''}" if results else "return ()"
+    body = [*_statements(program.steps, len(names), names), returned]
+    return f"def program({', '.join(names)}):\n" + _indented(body)
+
+
+def _block_source(index: int, block: Block) -> str:
+    names = [f"x{number}" for number in range(len(block.parameters))]
+    known = dict(zip(block.parameters, names, strict=True))
+    body = [*_statements(block.steps, 0, names, known), f"return {known.get(block.result, f'v{block.result}')}"]
+    return f"def block{index}({', '.join(names)}):\n" + _indented(body)
+
+
+def _name(value: int, arguments: int) -> str:
+    return f"x{value}" if value < arguments else f"v{value}"
+
+
+def _statements(
+    steps: Sequence[Step], arguments: int, names: Sequence[str], known: Mapping[int, str] | None = None
+) -> Iterator[str]:
+    known = dict(enumerate(names)) if known is None else known
+    open_scope: Scope = ()
+    for step in steps:
+        shared = _shared_depth(open_scope, step.scope)
+        for depth in range(shared, len(step.scope)):
+            yield _INDENT * depth + f"with {step.scope[depth].source}:"
+        open_scope = step.scope
+        yield _INDENT * len(open_scope) + _statement(step, known)
+
+
+def _shared_depth(one: Scope, other: Scope) -> int:
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return sum(1 for _ in same)
+
+
+def _statement(step: Step, known: Mapping[int, str]) -> str:
+    operator = operator_named(step.operator)
+    operands = [known.get(value, f"v{value}") for value in step.operands]
+    written = operator.written(operands, dict(step.parameters), [_block_name(operator, index) for index in step.blocks])
+    if not step.results:
+        return written
+    return ", ".join(f"v{value}" for value in step.results) + f" = {written}"
+
+
+def _indented(lines: Sequence[str]) -> str:
+    return "".join(f"{_INDENT}{line}\n" for line in lines)
+
+
+# Inputs
+
+
+@functools.lru_cache(maxsize=256)
+def _inputs_source(arguments: tuple[TensorInput, ...]) -> str:
+    used = dict.fromkeys(argument.content for argument in arguments if argument.alias_of is None)
+    helpers = [_indented(CONTENT_SOURCES[content].splitlines()) for content in used]
+    lines = [f"x{index} = {argument.source}" for index, argument in enumerate(arguments)]
+    marks = [
+        f"torch._dynamo.maybe_mark_dynamic(x{index}, {dim})"
+        for index, argument in enumerate(arguments)
+        for dim in argument.dynamic
+    ]
+    names = "".join(f"x{index}, " for index in range(len(arguments)))
+    return (
+        'def inputs(device="cpu", seed=0):\n'
+        f"{_INDENT}g = torch.Generator().manual_seed(seed)\n\n"
+        + "\n".join(helpers)
+        + ("\n" if helpers else "")
+        + _indented([*lines, *marks, f"return ({names.strip()})"])
+    )
+
+
+__all__ = ["function_of", "make_inputs", "source_of"]

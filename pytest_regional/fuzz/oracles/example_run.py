@@ -1,0 +1,207 @@
+"""One program on one backend: everything that is computed once for all laws."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from pytest_regional._torch import fuzzing
+from pytest_regional._torch.compiled_callables import never_compiled
+from pytest_regional._torch.state import config_values
+from pytest_regional.fuzz.model.program import Program
+from pytest_regional.fuzz.oracles.oracle import LawBrokenError
+from pytest_regional.fuzz.oracles.watching import Watched, watching
+from pytest_regional.harness.counters import Event
+from pytest_regional.harness.parity.check import KeptResults
+from pytest_regional.harness.parity.compare import Mismatch, ParityReport, check_program, compare
+from pytest_regional.harness.parity.execution import Execution, execute
+from pytest_regional.harness.parity.fp64_reference import precision_of
+from pytest_regional.harness.pre_grad_passes import counting_pass
+from pytest_regional.harness.record import GeneratedCode
+from pytest_regional.harness.regional import Regional
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One set of inputs, with what eager and float64 make of it."""
+
+    inputs: tuple[torch.Tensor, ...]
+    eager: Execution
+    anchor: Execution | None
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One compile of the program and two calls of what came of it.
+
+    Attributes:
+        executions: of the first and the second call; the second has other inputs and may not compile.
+        watched: the graphs and partitions that were compiled.
+        events: what moved counters during the first call; ``later`` is the same for the second.
+        code: what was generated.
+        overwritten: what of the first call's results holds something else after the second.
+        settings_before: Inductor's settings before the first call, and ``settings_after`` those after it; none for a
+            program that names none.
+    """
+
+    executions: tuple[Execution, ...]
+    watched: Watched
+    events: tuple[Event, ...]
+    later: tuple[Event, ...]
+    code: GeneratedCode
+    settings_before: Mapping[str, Any]
+    settings_after: Mapping[str, Any]
+    overwritten: tuple[Mismatch, ...] = ()
+
+    @property
+    def error(self) -> Exception | None:
+        """What the first call raised."""
+        return self.executions[0].exception
+
+
+class Trial:
+    """One program on one backend.
+
+    Args:
+        regional: the harness.
+        program: what is judged.
+        lane: in which lane it is judged.
+        blame: whether parity looks for the region to blame, which compiles several times.
+        checks_borders: whether the first call compares the values at borders with what the graph says.
+    """
+
+    def __init__(
+        self, regional: Regional, program: Program, lane: str, *, blame: bool = True, checks_borders: bool = False
+    ) -> None:
+        self.regional, self.program, self.lane = regional, program, lane
+        self.blame, self.checks_borders = blame, checks_borders
+
+    # Eager
+
+    @cached_property
+    def cases(self) -> tuple[Case, Case]:
+        """Two sets of inputs with their eager and float64 runs.
+
+        Raises:
+            BadProgramError: the program fails in eager.
+        """
+        return self._case(1), self._case(2)
+
+    def _case(self, seed: int) -> Case:
+        return self.case_of(self.program.function, self.program.inputs(self.regional.device, seed))
+
+    def case_of(self, fn: Any, inputs: tuple[torch.Tensor, ...]) -> Case:
+        """Return what eager and float64 make of ``fn``, the program or something around it.
+
+        Raises:
+            BadProgramError: it fails in eager.
+        """
+        with self.regional.observer.paused():
+            eager = self.execute(fn, inputs)
+            check_program(eager)
+            precision = precision_of(self.regional.spec)
+            if precision is not None:
+                with never_compiled(tracing=False):  # Dynamo would trace past the rounding, and keep what it traced
+                    eager.coarse = self.execute(fn, inputs, precision=precision)
+            return Case(inputs, eager, self.execute(fn, inputs, anchor=True))
+
+    def execute(self, fn: Any, inputs: tuple[torch.Tensor, ...], *, anchor: bool = False, **more: Any) -> Execution:
+        """Run ``fn`` once as the program says: backpropagated through, or without gradients."""
+        with contextlib.nullcontext() if self.trains else torch.no_grad():
+            return execute(
+                fn,
+                inputs,
+                backward=None if self.trains else False,
+                seed=self.regional.seed,
+                state_of=self.program.function,
+                anchor=anchor,
+                **more,
+            )
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether the program is backpropagated through."""
+        return self.program.training and any(argument.requires_grad for argument in self.program.arguments)
+
+    @cached_property
+    def fake_disagreement(self) -> str:
+        """Which operator of the program makes other strides in eager than its fake twin; empty where none does.
+
+        The graph is traced with fake tensors, so no backend can know eager's strides then. It is traced without
+        writes (``uniform_`` becomes ``uniform``), so the program is asked a second time so.
+        """
+        plain, inputs = self.program.function, self.cases[0].inputs
+        with self.regional.observer.paused(), fuzzing.fakes_checked():
+            error = self.execute(plain, inputs).exception
+            if error is None:
+                error = execute(fuzzing.without_writes(plain), inputs, backward=False, state_of=plain).exception
+        return " ".join(str(error).split())[:200] if fuzzing.is_fake_disagreement(error) else ""
+
+    # Compiled
+
+    @cached_property
+    def cold(self) -> Run:
+        """The program compiled with nothing in any cache, called twice."""
+        _ = self.cases
+        self.regional.reset(keep_code=True)
+        return self.run(self.program, checks_borders=self.checks_borders)
+
+    def run(
+        self,
+        program: Program,
+        *,
+        calls: int = 2,
+        checks_borders: bool = False,
+        pass_uuid: str | None = None,
+        around: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda compiled: compiled,
+    ) -> Run:
+        """Compile ``program`` as things are and call it, with ``around`` it, on the inputs of the cases."""
+        observer = self.regional.observer
+        compiled = around(self.compile(program, pass_uuid or self.pass_uuid))
+        mark, sources = observer.log.mark(), len(observer.sources)
+        names = sorted({name for region in program.regions for name, _ in region.configs})
+        before = config_values("torch._inductor.config") if names else {}
+        interpreted = self.lane == "structure"
+        with watching(self.regional, checks_borders=checks_borders, settings=names, interpreted=interpreted) as watched:
+            executions = [self.execute(compiled, self.cases[0].inputs, keep=calls > 1)]
+        later, code = observer.log.mark(), observer.code(sources)
+        after = config_values("torch._inductor.config") if names else {}
+        if executions[0].exception is None and calls > 1:
+            with self.regional.no_compile():
+                executions.append(self.execute(compiled, self.cases[1].inputs))
+        events = observer.log.since(mark)
+        first = later - mark
+        overwritten = tuple(KeptResults.of(executions[0]).overwritten().values())
+        return Run(tuple(executions), watched, events[:first], events[first:], code, before, after, overwritten)
+
+    def compile(self, program: Program, pass_uuid: str | None = None) -> Any:
+        """Return ``program`` compiled with the backend, drawing random numbers as eager does."""
+        options = replace(self.regional.options, fallback_random=True, dynamic=program.dynamic)
+        if pass_uuid is not None:
+            options = replace(options, pre_grad_pass=counting_pass(pass_uuid), pre_grad_pass_timing="late")
+        return self.regional.compile_with(program.function, options)
+
+    @cached_property
+    def pass_uuid(self) -> str | None:
+        """The uuid of the pre-grad pass, which changes nothing, that all compiles have; None where none can be."""
+        spec = self.regional.spec
+        wanted = ("regions", "outer_cache", "pre_grad_passes", "pre_grad_timing")
+        return "first" if all(map(spec.supports, wanted)) else None
+
+    def report(self, call: int, run: Run | None = None) -> ParityReport:
+        """Return how the call differs from eager."""
+        case, execution = self.cases[call], (run or self.cold).executions[call]
+        return compare(case.eager, execution, case.anchor)
+
+    def broken(self, law: str, stage: str, detail: str, *, origin: str, region: str | None = None) -> LawBrokenError:
+        """Return the error that says that this program breaks a law."""
+        return LawBrokenError(law, stage, detail, origin=origin, region=region, program=self.program.source)
+
+    def events(self, *counters: str) -> Iterator[Event]:
+        """Yield what moved one of ``counters`` in the first call."""
+        return (event for event in self.cold.events if event.counter in counters)

@@ -1,0 +1,222 @@
+"""The laws ``results_kept`` and ``retained_backward``: what was handed out stays, and a kept graph serves again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from pytest_regional._torch.pytree import flatten
+from pytest_regional.fuzz.findings.files import from_data, to_data
+from pytest_regional.fuzz.findings.provenance import reason_of
+from pytest_regional.fuzz.model.program import Program, Region, Step
+from pytest_regional.fuzz.modes import in_lane
+from pytest_regional.fuzz.operators.table import operator_named
+from pytest_regional.fuzz.oracles.example_run import Case, Run, Trial
+from pytest_regional.fuzz.oracles.oracle import Law, NoClaim, kinds_of, origin_of
+from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure
+from pytest_regional.harness.parity.compare import BadProgramError, compare
+from pytest_regional.harness.parity.execution import random_cotangent
+from pytest_regional.harness.record import GeneratedCode
+
+
+def check_results_kept(trial: Trial) -> None:
+    """Raise where the second call overwrites what the first returned, or its gradients."""
+    run = trial.cold
+    if len(run.executions) < 2:
+        raise NoClaim("there was no second call")
+    if run.overwritten:
+        raise trial.broken(
+            "results_kept",
+            "run",
+            f"after a second call: {'; '.join(map(str, run.overwritten[:4]))}",
+            origin=kinds_of(run.overwritten),
+        )
+
+
+# Retained backwards
+
+
+def check_retained_backward(trial: Trial) -> None:
+    """Raise where backwards with ``retain_graph`` fail, or do not add up to eager's gradients."""
+    if not trial.trains:
+        raise NoClaim("no backward is compiled")
+    case = _case(trial)
+    # The very first backward is to be one that keeps its graph: it decides how the backward compiles.
+    trial.regional.reset(keep_code=True)
+    run = trial.run(trial.program, calls=1, around=_backpropagating)
+    raise_failure(trial, run, "retained_backward", "backward")
+    mismatches = compare(case.eager, run.executions[0], case.anchor).mismatches
+    wrong = [mismatch for mismatch in mismatches if "grad" in mismatch.where]
+    if wrong:
+        raise trial.broken(
+            "retained_backward",
+            "backward",
+            f"after a backward with retain_graph, one from the first output alone, and a last one: "
+            f"{'; '.join(map(str, wrong[:4]))}",
+            origin=kinds_of(wrong),
+        )
+
+
+def _case(trial: Trial) -> Case:
+    """Return what eager and float64 make of the same backwards on the first inputs."""
+    try:
+        return trial.case_of(_backpropagating(trial.program.function), trial.cases[0].inputs)
+    except BadProgramError as error:
+        raise NoClaim(f"eager refuses a second backward: {reason_of(error)}") from error
+
+
+def _backpropagating(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``fn`` with backwards behind it that keep the graph for another one; gradients add up."""
+
+    def call(*inputs: Any) -> Any:
+        output = fn(*inputs)
+        roots = list({id(leaf): leaf for leaf in flatten(output)[0] if _wants_gradient(leaf)}.values())
+        cotangents = [random_cotangent(root, 0, index) for index, root in enumerate(roots)]
+        if roots:
+            torch.autograd.backward(roots, cotangents, retain_graph=True)
+            torch.autograd.backward(roots[:1], cotangents[:1], retain_graph=True)
+        return output
+
+    return call
+
+
+def _wants_gradient(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.requires_grad
+
+
+LAWS = (
+    Law(
+        "results_kept",
+        "A second call leaves what the first one gave, gradients included, as it is.",
+        check_results_kept,
+        requires=("results_kept",),
+    ),
+    Law(
+        "retained_backward",
+        "A backward that keeps its graph may be the first, and be run again, whole or from one output.",
+        check_retained_backward,
+        requires=("backward",),
+        every=4,
+    ),
+)
+
+
+def check_determinism(trial: Trial) -> None:
+    """Raise where a second compile plans otherwise or generates other code."""
+    trial.regional.reset(keep_code=True)
+    again = trial.run(trial.program, calls=1)
+    raise_failure(trial, again, "determinism")
+    if plan_of(trial.cold) != plan_of(again):
+        before, after = plan_of(trial.cold), plan_of(again)
+        raise trial.broken(
+            "determinism", "compile", f"compiled twice, the plan was {before}, then {after}", origin="another plan"
+        )
+    if code_of(trial.cold.code) != code_of(again.code):
+        raise trial.broken(
+            "determinism", "compile", "compiled twice in fresh caches, the code differs", origin="other code"
+        )
+
+
+def plan_of(run: Run) -> list[tuple[str, list[Any], list[str | None]]]:
+    """Return kind and partitions of each graph, and the regions in the order of their calls, as plain data."""
+    return [
+        (graph.kind, [(partition.regions, partition.operators) for partition in graph.partitions], graph.called)
+        for graph in run.watched.graphs
+    ]
+
+
+#: Paths, and keys of generated files: what two compiles in different folders may name differently.
+_NAMES = re.compile(r"/\S+|\bc[a-z2-7]{50,}\b|\b[0-9a-f]{32,}\b")
+
+
+def code_of(code: GeneratedCode) -> list[str]:
+    """Return the generated sources without comments, and without names of files."""
+    return [
+        "\n".join(_NAMES.sub("", line) for line in source.text.splitlines() if not line.lstrip().startswith("#"))
+        for source in code
+    ]
+
+
+OF_DETERMINISM = (
+    Law(
+        "determinism",
+        "Compiled twice in fresh caches, a program has the same plan and the same code.",
+        check_determinism,
+        requires=("regions",),
+        every=8,
+    ),
+)
+
+
+THREADS = 4
+_SECONDS = 300.0
+
+
+def check_threads(trial: Trial) -> None:
+    """Raise where one of several threads fails that each compile and run the program, its regions renamed."""
+    if any(operator_named(step.operator).draws for step in trial.program.all_steps()):
+        raise NoClaim("it draws random numbers, and threads share their generator")
+    if not trial.trains:
+        raise NoClaim("no backward is compiled")
+    result = trial.regional.in_new_process(compile_at_once, to_data(trial.program), trial.lane, timeout=_SECONDS)
+    failures: list[tuple[str, str]] = result.value
+    if failures:
+        origin, detail = failures[0]
+        raise trial.broken(
+            "threads",
+            "backward",
+            f"{len(failures)} of {THREADS} threads failed that compile at once: {detail}",
+            origin=origin,
+        )
+
+
+def compile_at_once(regional: Any, data: dict[str, Any], lane: str) -> list[tuple[str, str]]:
+    """Compile variants of a program in threads; return origin and detail of each failure. Runs in a new process."""
+    program = from_data(data)
+    trials = [Trial(regional, renamed(program, f" of thread {number}"), lane, blame=False) for number in range(THREADS)]
+    for trial in trials:
+        _ = trial.cases
+    with in_lane(regional, lane), ThreadPoolExecutor(THREADS) as pool:
+        outcomes = [pool.submit(_failure_of, trial) for trial in trials]
+        return [failure for outcome in outcomes if (failure := outcome.result()) is not None]
+
+
+def _failure_of(trial: Trial) -> tuple[str, str] | None:
+    run = trial.run(trial.program, calls=1)
+    error = run.error
+    if error is not None:
+        return origin_of(error), f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    mismatches = mismatches_of(trial, run)
+    return (kinds_of(mismatches), str(mismatches[0])) if mismatches else None
+
+
+def renamed(program: Program, suffix: str) -> Program:
+    """Return ``program`` with another name for each region, so that no thread waits for the others' results."""
+
+    def changed(step: Step) -> Step:
+        scope = (
+            replace(context, name=f"{context.name}{suffix}", after=tuple(f"{first}{suffix}" for first in context.after))
+            if isinstance(context, Region)
+            else context
+            for context in step.scope
+        )
+        return replace(step, scope=tuple(scope))
+
+    blocks = tuple(replace(block, steps=tuple(map(changed, block.steps))) for block in program.blocks)
+    return replace(program, steps=tuple(map(changed, program.steps)), blocks=blocks)
+
+
+OF_THREADS = (
+    Law(
+        "threads",
+        "Several threads may compile forwards and backwards at once.",
+        check_threads,
+        requires=("regions", "backward"),
+        every=256,
+    ),
+)

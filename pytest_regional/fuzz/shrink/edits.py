@@ -1,0 +1,329 @@
+"""The edits that a reducer tries, each a generator of drafts: large cuts first, cosmetics last."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.program import Block, Context, Program, Region, Scope, Step
+from pytest_regional.fuzz.operators.table import operator_named, operators
+from pytest_regional.fuzz.shrink.candidates import Draft
+
+Edit: TypeAlias = Callable[[Program], Iterator[Draft]]
+
+
+def _chunks(count: int) -> Iterator[range]:
+    """Yield ranges that cut everything, halves, quarters, ..., single positions; the last ones first."""
+    size = count
+    while size:
+        for end in range(count, 0, -size):
+            yield range(max(end - size, 0), end)
+        size //= 2
+
+
+# Steps
+
+
+def drop_steps(program: Program) -> Iterator[Draft]:
+    """Leave out runs of steps; who read their results reads what they read."""
+    for chunk in _chunks(len(program.steps)):
+        if len(chunk) < len(program.steps):
+            yield replace(Draft.of(program), dropped=frozenset(chunk))
+
+
+def drop_pairs(program: Program) -> Iterator[Draft]:
+    """Leave out two steps that are no neighbours."""
+    count = len(program.steps)
+    if count <= 12:
+        for last in range(count - 1, 0, -1):
+            for first in range(last - 1):
+                yield replace(Draft.of(program), dropped=frozenset((first, last)))
+
+
+def drop_outputs(program: Program) -> Iterator[Draft]:
+    """Return less."""
+    for chunk in _chunks(len(program.outputs)):
+        kept = tuple(number for place, number in enumerate(program.outputs) if place not in chunk)
+        if kept:
+            yield replace(Draft.of(program), outputs=kept)
+
+
+def rewire_operands(program: Program) -> Iterator[Draft]:
+    """Let a step, or the program's end, read an earlier value instead, so that a step between is not needed."""
+    for place in range(len(program.steps) - 1, -1, -1):
+        step = program.steps[place]
+        for position, number in enumerate(step.operands):
+            for other in _earlier(program, number):
+                operands = (*step.operands[:position], other, *step.operands[position + 1 :])
+                yield _with_step(program, place, replace(step, operands=operands))
+
+
+def _earlier(program: Program, number: int) -> list[int]:
+    made = [*range(len(program.arguments)), *(result for step in program.steps for result in step.results)]
+    return made[: made.index(number)]
+
+
+def _with_step(program: Program, place: int, step: Step) -> Draft:
+    return replace(Draft.of(program), steps=(*program.steps[:place], step, *program.steps[place + 1 :]))
+
+
+def read_one_operand(program: Program) -> Iterator[Draft]:
+    """Let a step do the simplest thing with one of its operands and forget the others, and blocks that it calls."""
+    for place, step in enumerate(program.steps):
+        if len(step.operands) > 1 or step.blocks:
+            for number in dict.fromkeys(step.operands):
+                for name in _SIMPLEST:
+                    simple = Step(name, (number,), (), step.results[:1], step.scope)
+                    yield _without_unused_blocks(_with_step(program, place, simple))
+
+
+#: Operators of one operand, of floating-point numbers and of anything.
+_SIMPLEST = ("sin", "neg", "clone")
+
+
+def simplify_operators(program: Program) -> Iterator[Draft]:
+    """Replace an operator by a simpler one that takes as many operands, parameters and results."""
+    for place, step in enumerate(program.steps):
+        operator = operator_named(step.operator)
+        for other in operators().values():
+            if other is operator:
+                break
+            if _alike(other, operator) and other.choose is operator.choose:
+                yield _with_step(program, place, replace(step, operator=other.name))
+            elif _alike(other, operator) and not other.parameter_names:
+                yield _with_step(program, place, replace(step, operator=other.name, parameters=()))
+
+
+def _alike(other: Any, operator: Any) -> bool:
+    return all(
+        getattr(other, name) == getattr(operator, name) for name in ("results", "writes", "calls", "unbacked")
+    ) and len(other.operands) == len(operator.operands)
+
+
+def simplify_parameters(program: Program) -> Iterator[Draft]:
+    """Make numbers zero, one or half of what they are, and switches off."""
+    for place, step in enumerate(program.steps):
+        for position, (name, value) in enumerate(step.parameters):
+            for simpler in _simpler_numbers(value):
+                changed = (*step.parameters[:position], (name, simpler), *step.parameters[position + 1 :])
+                yield _with_step(program, place, replace(step, parameters=changed))
+
+
+def _simpler_numbers(value: Any) -> list[Any]:
+    if isinstance(value, bool):
+        return [False] if value else []
+    if isinstance(value, (int, float)):
+        kind = type(value)
+        return [kind(smaller) for smaller in (0, 1, value // 2) if abs(smaller) < abs(value)]
+    return []
+
+
+# Arguments
+
+
+def drop_arguments(program: Program) -> Iterator[Draft]:
+    """Take an argument away; who read it reads another one."""
+    for index in range(len(program.arguments) - 1, -1, -1):
+        for other in (None, *range(len(program.arguments))):
+            if other != index and not any(argument.alias_of == index for argument in program.arguments):
+                yield _without_argument(program, index, other)
+
+
+def _without_argument(program: Program, index: int, other: int | None) -> Draft:
+    def number(old: int) -> int:
+        old = other if old == index and other is not None else old
+        # Nothing has the number -1: whoever still reads the argument is dropped.
+        return -1 if old == index else old - (index < old < len(program.arguments))
+
+    arguments = tuple(
+        argument if argument.alias_of is None else replace(argument, alias_of=number(argument.alias_of))
+        for place, argument in enumerate(program.arguments)
+        if place != index
+    )
+    steps = tuple(replace(step, operands=tuple(map(number, step.operands))) for step in program.steps)
+    return replace(Draft.of(program), arguments=arguments, steps=steps, outputs=tuple(map(number, program.outputs)))
+
+
+def simplify_arguments(program: Program) -> Iterator[Draft]:
+    """Make all arguments, then each one, ordinary: float32, dense, without gradient, alias, or dynamic sizes."""
+    for change in _ARGUMENT_CHANGES:
+        yield _with_arguments(program, [replace(argument, **change) for argument in program.arguments])
+    for index, argument in enumerate(program.arguments):
+        for change in _ARGUMENT_CHANGES:
+            yield _with_argument(program, index, replace(argument, **change))
+
+
+_ARGUMENT_CHANGES: tuple[dict[str, Any], ...] = (
+    {"alias_of": None},
+    {"dynamic": ()},
+    {"requires_grad": False},
+    {"layout": "dense"},
+    {"dtype": "float32"},
+    {"content": "signed", "below": 0},
+    {"content": "signed", "dtype": "float32", "below": 0},
+    {"content": "positive"},
+)
+
+
+def _with_arguments(program: Program, arguments: Sequence[TensorInput]) -> Draft:
+    return replace(Draft.of(program), arguments=tuple(arguments))
+
+
+def _with_argument(program: Program, index: int, argument: TensorInput) -> Draft:
+    return _with_arguments(program, [*program.arguments[:index], argument, *program.arguments[index + 1 :]])
+
+
+def shrink_shapes(program: Program) -> Iterator[Draft]:
+    """Give all arguments the same few sizes, then make one size after the other smaller wherever it occurs."""
+    few: tuple[tuple[int, ...], ...] = ((), (1,), (2,), (2, 2))
+    for shape in few:
+        yield _with_arguments(program, [replace(argument, shape=shape) for argument in program.arguments])
+    sizes = sorted({size for argument in program.arguments for size in argument.shape}, reverse=True)
+    for size in sizes:
+        for smaller in sorted({1, 2, size // 2, size - 1}):
+            if 0 < smaller < size:
+                yield _with_arguments(program, [_resized(argument, size, smaller) for argument in program.arguments])
+    for index, argument in enumerate(program.arguments):
+        for shape in (argument.shape[1:], argument.shape[:-1]):
+            if argument.shape:
+                yield _with_argument(program, index, replace(argument, shape=shape, dynamic=()))
+
+
+def _resized(argument: TensorInput, size: int, smaller: int) -> TensorInput:
+    return replace(argument, shape=tuple(smaller if old == size else old for old in argument.shape))
+
+
+# Blocks
+
+
+def inline_blocks(program: Program) -> Iterator[Draft]:
+    """Write a block's steps where it is called."""
+    for place, step in enumerate(program.steps):
+        for index in step.blocks:
+            inlined = _inlined(program, step, program.blocks[index])
+            steps = (*program.steps[:place], *inlined, *program.steps[place + 1 :])
+            yield _without_unused_blocks(replace(Draft.of(program), steps=steps))
+
+
+def _inlined(program: Program, step: Step, block: Block) -> tuple[Step, ...]:
+    free = max((number for other in program.steps for number in other.results), default=len(program.arguments)) + 1
+    called = step.operands[-len(block.parameters) :] if len(step.operands) >= len(block.parameters) else step.operands
+    numbers = {
+        number: called[min(position, len(called) - 1)] for position, number in enumerate(block.parameters) if called
+    }
+    for inner in block.steps:
+        for result in inner.results:
+            numbers[result], free = free, free + 1
+    if step.results:
+        numbers[block.result] = step.results[0]
+    return tuple(
+        replace(
+            inner,
+            operands=tuple(numbers.get(number, -1) for number in inner.operands),
+            results=tuple(numbers[number] for number in inner.results),
+            scope=(*step.scope, *inner.scope),
+        )
+        for inner in block.steps
+    )
+
+
+def drop_block_steps(program: Program) -> Iterator[Draft]:
+    """Leave out steps of blocks, and blocks that nobody calls; let calls name the first block."""
+    yield _without_unused_blocks(Draft.of(program))
+    for place, step in enumerate(program.steps):
+        if any(step.blocks):
+            yield _without_unused_blocks(_with_step(program, place, replace(step, blocks=(0,) * len(step.blocks))))
+    for index, block in enumerate(program.blocks):
+        for place in range(len(block.steps) - 1, -1, -1):
+            if len(block.steps) > 1:
+                yield _with_block(program, index, _without_block_step(block, place))
+
+
+def _without_block_step(block: Block, place: int) -> Block:
+    gone = block.steps[place]
+    instead = dict.fromkeys(gone.results, gone.operands[0])
+    steps = tuple(
+        replace(step, operands=tuple(instead.get(number, number) for number in step.operands))
+        for step in (*block.steps[:place], *block.steps[place + 1 :])
+    )
+    return replace(block, steps=steps, result=instead.get(block.result, block.result))
+
+
+def _with_block(program: Program, index: int, block: Block) -> Draft:
+    return replace(Draft.of(program), blocks=(*program.blocks[:index], block, *program.blocks[index + 1 :]))
+
+
+def _without_unused_blocks(draft: Draft) -> Draft:
+    used = sorted({index for step in draft.steps for index in step.blocks})
+    numbers = {index: place for place, index in enumerate(used)}
+    steps = tuple(replace(step, blocks=tuple(numbers[index] for index in step.blocks)) for step in draft.steps)
+    return replace(draft, steps=steps, blocks=tuple(draft.blocks[index] for index in used))
+
+
+# Regions and modes
+
+
+def drop_contexts(program: Program) -> Iterator[Draft]:
+    """Take all contexts away, then one kind everywhere, then one at one step."""
+    yield _rescoped(program, lambda scope: ())
+    for context in dict.fromkeys(context for step in program.all_steps() for context in step.scope):
+        yield _rescoped(program, functools.partial(_without, gone=context))
+    for place, step in enumerate(program.steps):
+        for depth in range(len(step.scope)):
+            scope = (*step.scope[:depth], *step.scope[depth + 1 :])
+            yield _with_step(program, place, replace(step, scope=scope))
+
+
+def _rescoped(program: Program, change: Callable[[Scope], Scope]) -> Draft:
+    def changed(steps: Sequence[Step]) -> tuple[Step, ...]:
+        return tuple(replace(step, scope=change(step.scope)) for step in steps)
+
+    blocks = tuple(replace(block, steps=changed(block.steps)) for block in program.blocks)
+    return replace(Draft.of(program), steps=changed(program.steps), blocks=blocks)
+
+
+def simplify_regions(program: Program) -> Iterator[Draft]:
+    """Merge two regions, take settings and order away, and call regions by the first letters."""
+    regions = dict.fromkeys(
+        context for step in program.all_steps() for context in step.scope if isinstance(context, Region)
+    )
+    for old in regions:
+        plainer = (replace(old, configs=()), replace(old, after=()), Region("a"), Region("b"), Region("c"))
+        for new in (*plainer, *(other for other in regions if other != old)):
+            yield _rescoped(program, functools.partial(_replaced, old=old, new=new))
+
+
+def _without(scope: Scope, gone: Region | Context) -> Scope:
+    return tuple(context for context in scope if context != gone)
+
+
+def _replaced(scope: Scope, old: Region | Context, new: Region | Context) -> Scope:
+    return tuple(new if context == old else context for context in scope)
+
+
+def simplify_modes(program: Program) -> Iterator[Draft]:
+    """Do not train, and leave dynamic shapes to ``torch.compile``."""
+    yield replace(Draft.of(program), training=False)
+    yield replace(Draft.of(program), dynamic=None)
+
+
+EDITS: tuple[Edit, ...] = (
+    drop_steps,
+    drop_outputs,
+    drop_contexts,
+    drop_arguments,
+    inline_blocks,
+    drop_block_steps,
+    read_one_operand,
+    rewire_operands,
+    drop_pairs,
+    simplify_modes,
+    simplify_regions,
+    simplify_arguments,
+    shrink_shapes,
+    simplify_operators,
+    simplify_parameters,
+)
