@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional.emulation.compile_check.targets import DEFAULT_ARCHITECTURES
+from pytest_regional.emulation.compile_check.results import DEFAULT_ARCHITECTURES
 from pytest_regional.harness.counters import Bound, Counters, at_least, at_most
 from pytest_regional.harness.devices.on_device import device_limit
 from pytest_regional.harness.distributed import fake_process_group as fake_pg

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_regional.emulation.backend import EmulatedKernel, Emulation, active, emulated
-    from pytest_regional.emulation.device import PROFILES, DeviceProfile, UnknownProfileError, profile_named
-    from pytest_regional.emulation.errors import (
+    from pytest_regional.emulation.device import (
+        PROFILES,
+        DeviceProfile,
         EmulationError,
         KernelAssertionError,
         MemoryFaultError,
+        UnknownProfileError,
         UnsupportedByEmulationError,
+        profile_named,
     )
 
 __all__ = [

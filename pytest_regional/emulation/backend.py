@@ -18,12 +18,16 @@ import torch
 
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch import emulated_device as places
-from pytest_regional.emulation.device import DEFAULT_PROFILE, DeviceProfile, profile_named
-from pytest_regional.emulation.errors import EmulationError, UnsupportedByEmulationError
+from pytest_regional.emulation.device import (
+    DEFAULT_PROFILE,
+    DeviceProfile,
+    EmulationError,
+    UnsupportedByEmulationError,
+    profile_named,
+)
+from pytest_regional.emulation.device_mock import Pretence, programs_on_gpu
 from pytest_regional.emulation.launch import Launch, LaunchPlan, launch_inductor_kernel
 from pytest_regional.emulation.memory import Memory
-from pytest_regional.emulation.pretence import Pretence
-from pytest_regional.emulation.programs import programs_on_gpu
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,7 @@ class Emulation:
 
     def _running(self, generated: Callable[[list[Any]], Any], undefined: bool) -> Callable[[list[Any]], Any]:
         def run(inputs: list[Any]) -> Any:
-            from pytest_regional.emulation.extern import OperatorsOnCpu
+            from pytest_regional.emulation.retarget import OperatorsOnCpu
 
             with OperatorsOnCpu(self.memory, self.pretence), self.memory.undefined_allowed(undefined):
                 return generated(inputs)

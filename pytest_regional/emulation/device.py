@@ -126,3 +126,19 @@ def profile_named(name: str) -> DeviceProfile:
     if name not in PROFILES:
         raise UnknownProfileError(unknown_name("GPU", name, tuple(PROFILES)))
     return PROFILES[name]
+
+
+class EmulationError(RuntimeError):
+    """Emulated GPU code misbehaved, or cannot be emulated with what is installed."""
+
+
+class UnsupportedByEmulationError(EmulationError, NotImplementedError):
+    """Something that the emulation does not do, named; it is neither a pass nor a failure of what is tested."""
+
+
+class MemoryFaultError(EmulationError):
+    """A kernel read or wrote outside its tensors, read memory that nobody wrote, or got an argument it cannot take."""
+
+
+class KernelAssertionError(EmulationError, AssertionError):
+    """A ``device_assert`` in a kernel failed, such as Inductor's check of an indirect index."""

@@ -21,15 +21,14 @@ from pytest_regional._torch.triton_language import (
     tensor_descriptor_class,
     type_of_argument,
 )
-from pytest_regional.emulation.errors import EmulationError, MemoryFaultError, UnsupportedByEmulationError
+from pytest_regional.emulation.device import EmulationError, MemoryFaultError, UnsupportedByEmulationError
 from pytest_regional.emulation.interpreter.accesses import pointer_to
 from pytest_regional.emulation.interpreter.builder import builder, semantic
 from pytest_regional.emulation.interpreter.functions import is_rewritten, python_function
 from pytest_regional.emulation.interpreter.patches import interpreting
-from pytest_regional.emulation.interpreter.programs import programs_of, run_in_order, run_together
-from pytest_regional.emulation.interpreter.regions import LaunchMemory, Region, region_of
+from pytest_regional.emulation.interpreter.programs import may_wait, programs_of, run_in_order, run_together
+from pytest_regional.emulation.interpreter.segments import LaunchMemory, Region, region_of
 from pytest_regional.emulation.interpreter.values import from_numbers, numpy_type, scalar_value
-from pytest_regional.emulation.interpreter.waiting import may_wait
 from pytest_regional.emulation.memory import Memory
 
 _GRID_LIMITS = (2**31 - 1, 65535, 65535)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pytest_regional.emulation.errors import MemoryFaultError
+from pytest_regional.emulation.device import MemoryFaultError
 
 _REDZONE = 256
 _ALIGNMENT = 64

@@ -16,8 +16,14 @@ from typing import TYPE_CHECKING, Any
 from pytest_regional._torch.emulated_device import load_source
 from pytest_regional._torch.state import reset_dynamo
 from pytest_regional.emulation.backend import EmulatedKernel, Emulation, emulated
-from pytest_regional.emulation.device import DEFAULT_PROFILE, PROFILES, DeviceProfile
-from pytest_regional.emulation.errors import EmulationError, KernelAssertionError, MemoryFaultError
+from pytest_regional.emulation.device import (
+    DEFAULT_PROFILE,
+    PROFILES,
+    DeviceProfile,
+    EmulationError,
+    KernelAssertionError,
+    MemoryFaultError,
+)
 from pytest_regional.emulation.launch import launch_inductor_kernel
 
 if TYPE_CHECKING:

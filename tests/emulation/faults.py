@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 
 from pytest_regional.emulation import Emulation, KernelAssertionError, MemoryFaultError
-from pytest_regional.emulation.extern import OperatorsOnCpu
+from pytest_regional.emulation.retarget import OperatorsOnCpu
 
 VALUES, MEMORY, ASSERTION, NOTHING = "values", "memory fault", "kernel assertion", "nothing"
 Mutation = Callable[[str], str]

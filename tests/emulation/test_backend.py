@@ -208,7 +208,7 @@ def test_threads_compile_at_once(folder: Path) -> None:
 
 def test_an_operator_that_reads_what_nobody_wrote_is_caught(folder: Path) -> None:
     """The buffer between two products is never filled: what the second one reads is an error, not a number."""
-    from pytest_regional.emulation.extern import OperatorsOnCpu
+    from pytest_regional.emulation.retarget import OperatorsOnCpu
 
     x = torch.randn(4, 4)
     with emulated() as emulation, OperatorsOnCpu(emulation.memory, emulation.pretence):
@@ -220,7 +220,7 @@ def test_an_operator_that_reads_what_nobody_wrote_is_caught(folder: Path) -> Non
 
 
 def test_operators_meant_for_the_gpu_run_on_the_cpu() -> None:
-    from pytest_regional.emulation.extern import OperatorsOnCpu
+    from pytest_regional.emulation.retarget import OperatorsOnCpu
 
     with emulated() as emulation, OperatorsOnCpu(emulation.memory, emulation.pretence):
         made = torch.ops.aten.full.default([3], 2.0, device=torch.device("cuda", 0))

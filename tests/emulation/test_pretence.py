@@ -8,7 +8,7 @@ import torch
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch import emulated_device as places
 from pytest_regional.emulation import PROFILES
-from pytest_regional.emulation.pretence import Pretence
+from pytest_regional.emulation.device_mock import Pretence
 
 ALL_PLACES = {**places.DEVICE_PLACES, **places.PROGRAM_PLACES, **places.SEAM_PLACES}
 

@@ -9,7 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from pytest_regional._torch.region_compile import storage_key
 from pytest_regional.emulation import PROFILES
-from pytest_regional.emulation.pretence import Pretence
+from pytest_regional.emulation.device_mock import Pretence
 from pytest_regional.emulation.retarget import CUDA, retarget
 
 NUMBERS = [float(number) for number in range(32)]

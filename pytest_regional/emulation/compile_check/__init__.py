@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from pytest_regional.emulation.compile_check.check import compile_kernels
 from pytest_regional.emulation.compile_check.results import (
+    DEFAULT_ARCHITECTURES,
     CompiledKernel,
     CompileWorkerError,
     FailedKernel,
     KernelSource,
+    UnknownArchitectureError,
 )
-from pytest_regional.emulation.compile_check.targets import DEFAULT_ARCHITECTURES, UnknownArchitectureError
 
 __all__ = [
     "DEFAULT_ARCHITECTURES",

@@ -7,8 +7,14 @@ import importlib.metadata
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from pytest_regional.emulation.compile_check.results import CompiledKernel, FailedKernel, KernelSource
-from pytest_regional.emulation.compile_check.targets import DEFAULT_ARCHITECTURES, Target, target_of
+from pytest_regional.emulation.compile_check.results import (
+    DEFAULT_ARCHITECTURES,
+    CompiledKernel,
+    FailedKernel,
+    KernelSource,
+    Target,
+    target_of,
+)
 from pytest_regional.emulation.compile_check.worker import Worker, shared_worker
 
 Results = tuple[CompiledKernel | FailedKernel, ...]

@@ -23,8 +23,8 @@ from pytest_regional.emulation.compile_check.results import (
     CompileWorkerError,
     FailedKernel,
     KernelSource,
+    Target,
 )
-from pytest_regional.emulation.compile_check.targets import Target
 
 CHILD = "pytest_regional.emulation.compile_check._child"
 START_TIMEOUT = 180.0

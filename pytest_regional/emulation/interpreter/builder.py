@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -9,13 +11,75 @@ import numpy as np
 import triton.language as tl
 
 from pytest_regional._torch.triton_language import interpreter_builder_class, interpreter_options
-from pytest_regional.emulation.errors import KernelAssertionError, UnsupportedByEmulationError
-from pytest_regional.emulation.interpreter import libdevice
-from pytest_regional.emulation.interpreter.arithmetic import Arithmetic
-from pytest_regional.emulation.interpreter.assembly import run_instruction
-from pytest_regional.emulation.interpreter.atomics import Atomics
-from pytest_regional.emulation.interpreter.fast_types import fast_semantic
-from pytest_regional.emulation.interpreter.values import TensorHandle
+from pytest_regional.emulation.device import KernelAssertionError, UnsupportedByEmulationError
+from pytest_regional.emulation.interpreter import arithmetic
+from pytest_regional.emulation.interpreter.accesses import Atomics
+from pytest_regional.emulation.interpreter.arithmetic import Arithmetic, fused_multiply_add
+from pytest_regional.emulation.interpreter.values import (
+    Array,
+    TensorHandle,
+    as_numbers,
+    fast_semantic,
+    from_numbers,
+    numpy_type,
+)
+
+_INSTRUCTION = re.compile(r"\s*([a-z0-9]+)((?:\.[a-z0-9]+)*)\s+\$0((?:\s*,\s*\$\d+)*)\s*;?\s*")
+
+_FUNCTIONS: dict[str, Callable[..., Array]] = {
+    "fma": fused_multiply_add,
+    "mul": np.multiply,
+    "add": np.add,
+    "sub": np.subtract,
+    "div": np.divide,
+    "min": np.fmin,
+    "max": np.fmax,
+    "rcp": np.reciprocal,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "ex2": np.exp2,
+    "lg2": np.log2,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+    "abs": np.abs,
+    "neg": np.negative,
+    "mov": np.asarray,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "not": np.bitwise_not,
+}
+
+_FLOATS = {"f32", "f64", "f16"}
+_BITS = {"and", "or", "xor", "not", "mov"}
+_WIDE = {"wide", "hi", "sat"}
+
+
+def run_instruction(text: str, operands: Sequence[Any], result_types: Sequence[Any], pack: int) -> Any:
+    """Run one PTX instruction on the operands' handles.
+
+    Raises:
+        UnsupportedByEmulationError: for anything but one instruction of the table with one result.
+    """
+    found = _INSTRUCTION.fullmatch(text)
+    if found is None or found[1] not in _FUNCTIONS or len(result_types) != 1 or pack != 1 or not _plain(found):
+        raise UnsupportedByEmulationError(f"inline assembly {text!r} (single PTX instructions of a table only)")
+    numbers = [int(number) - 1 for number in re.findall(r"\$(\d+)", found[3])]
+    scalar = result_types[0].scalar
+    arguments = [as_numbers(operands[number].data, operands[number].dtype.scalar) for number in numbers]
+    result = np.asarray(_FUNCTIONS[found[1]](*arguments))
+    return TensorHandle(
+        from_numbers(result, scalar) if scalar.is_floating() else result.astype(numpy_type(scalar)), scalar
+    )
+
+
+def _plain(found: re.Match[str]) -> bool:
+    """Say whether the instruction's suffixes leave the table's meaning: a float type, or bits."""
+    suffixes = set(found[2].split(".")[1:])
+    if suffixes & _WIDE:
+        return False
+    return bool(suffixes & _FLOATS) or found[1] in _BITS or (found[1] in {"add", "sub"} and bool(suffixes))
 
 
 class _Assembled:
@@ -38,7 +102,7 @@ class Calls:
         self, library: str, path: str, symbol: str, arguments: Any, result_type: Any, is_pure: bool
     ) -> Any:
         """Call a function of CUDA's math library."""
-        return libdevice.call(symbol, arguments, result_type)
+        return arithmetic.call(symbol, arguments, result_type)
 
     def create_inline_asm(
         self, text: str, constraints: str, values: Any, types: Any, is_pure: bool, pack: int

@@ -24,10 +24,9 @@ from pytest_regional._torch.triton_language import (
     require_attribute,
     unwrapping,
 )
-from pytest_regional.emulation.errors import EmulationError, UnsupportedByEmulationError
-from pytest_regional.emulation.interpreter import reductions
+from pytest_regional.emulation.device import EmulationError, UnsupportedByEmulationError
+from pytest_regional.emulation.interpreter import functions
 from pytest_regional.emulation.interpreter.builder import semantic
-from pytest_regional.emulation.interpreter.fast_types import block_type_init, quick_unwrapping, tensor_init
 from pytest_regional.emulation.interpreter.functions import (
     call_device_function,
     device_range,
@@ -35,6 +34,7 @@ from pytest_regional.emulation.interpreter.functions import (
     limits_of,
     method_of,
 )
+from pytest_regional.emulation.interpreter.values import block_type_init, quick_unwrapping, tensor_init
 
 _ABSENT: Any = object()
 _LOCK = threading.RLock()
@@ -99,8 +99,8 @@ def _language_patches() -> Iterator[Patch]:
         yield Patch(module, "static_range", _static_range)
         yield Patch(module, "static_assert", _static_assert)
         yield Patch(module, "static_print", _nothing)
-        yield Patch(module, "reduce", reductions.reduce)
-        yield Patch(module, "associative_scan", reductions.scan)
+        yield Patch(module, "reduce", functions.reduce)
+        yield Patch(module, "associative_scan", functions.scan)
         for promise in ("multiple_of", "max_contiguous", "max_constancy"):
             yield Patch(module, promise, _same)
 

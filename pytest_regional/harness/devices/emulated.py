@@ -122,7 +122,7 @@ def unsupported_reason(regional: Regional, error: BaseException | None) -> str:
 def _refused_by_front_end(regional: Regional) -> dict[str, str]:
     if regional.emulation is None:
         return {}
-    from pytest_regional.emulation.programs import REFUSED_BY_FRONT_END
+    from pytest_regional.emulation.device_mock import REFUSED_BY_FRONT_END
 
     return REFUSED_BY_FRONT_END
 

@@ -6,8 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from pytest_regional.emulation.errors import MemoryFaultError
-from pytest_regional.emulation.interpreter import atomics
+from pytest_regional.emulation.device import MemoryFaultError
+from pytest_regional.emulation.interpreter import accesses
 from pytest_regional.emulation.launch import launch_kernel
 from pytest_regional.emulation.memory import Memory
 
@@ -98,8 +98,8 @@ def test_address_by_address_is_turn_by_turn():
     one, other = np.ones(3, np.float32), np.ones(3, np.float32)
     groups = [np.array([1, 4]), np.array([0, 2, 3, 5])]
     turns = [np.array([0, 1]), np.array([2, 4]), np.array([3]), np.array([5])]
-    by_address = atomics._address_by_address(one, indices, values, np.add, groups)
-    by_turn = atomics._in_turns(other, indices, values, tl.float32, np.add, turns)
+    by_address = accesses._address_by_address(one, indices, values, np.add, groups)
+    by_turn = accesses._in_turns(other, indices, values, tl.float32, np.add, turns)
     np.testing.assert_array_equal(one, other)
     np.testing.assert_array_equal(by_address[0], by_turn[0])
     assert by_address[1] is by_turn[1] is True

@@ -5,7 +5,7 @@ import torch
 import triton
 import triton.language as tl
 
-from pytest_regional.emulation.errors import (
+from pytest_regional.emulation.device import (
     EmulationError,
     KernelAssertionError,
     MemoryFaultError,

@@ -8,10 +8,9 @@ import triton
 import triton.language as tl
 from torch._inductor.runtime import triton_helpers
 
-from pytest_regional.emulation.errors import EmulationError, MemoryFaultError, UnsupportedByEmulationError
+from pytest_regional.emulation.device import EmulationError, MemoryFaultError, UnsupportedByEmulationError
 from pytest_regional.emulation.interpreter import programs
-from pytest_regional.emulation.interpreter.programs import programs_of
-from pytest_regional.emulation.interpreter.waiting import may_wait
+from pytest_regional.emulation.interpreter.programs import may_wait, programs_of
 from pytest_regional.emulation.launch import launch_kernel
 from pytest_regional.emulation.memory import Memory
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pytest_regional.emulation.errors import MemoryFaultError
+from pytest_regional.emulation.device import MemoryFaultError
 from pytest_regional.emulation.interpreter.values import Array
 from pytest_regional.emulation.memory import Allocation, Memory
 

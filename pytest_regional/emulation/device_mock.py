@@ -1,0 +1,259 @@
+"""While Inductor generates or loads code, PyTorch believes in a GPU that is only described."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from pytest_regional._torch import emulated_device as places
+from pytest_regional.emulation.device import DeviceProfile
+
+if TYPE_CHECKING:
+    from pytest_regional.emulation.backend import Emulation
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pytest_regional._torch import triton_runtime
+from pytest_regional.emulation.device import DeviceProfile, UnsupportedByEmulationError
+from pytest_regional.emulation.launch import launch_kernel
+
+if TYPE_CHECKING:
+    from pytest_regional.emulation.backend import Emulation
+
+
+class DescribedDriver:
+    """Stands in for Triton's driver: knows the target, and can neither load nor time a kernel."""
+
+    binary_ext = "cubin"
+
+    def __init__(self, profile: DeviceProfile) -> None:
+        self._profile = profile
+
+    def get_current_target(self) -> Any:
+        """Return the target to compile for."""
+        return triton_runtime.cuda_target(self._profile.major * 10 + self._profile.minor)
+
+    def get_active_torch_device(self) -> Any:
+        """Return the device that Triton takes tensors from."""
+        import torch
+
+        return torch.device("cuda", 0)
+
+    def get_current_device(self) -> int:
+        """Return the number of the only device."""
+        return 0
+
+    def get_current_stream(self, device: int = 0) -> int:
+        """Return the default stream."""
+        return 0
+
+    def get_device_interface(self) -> Any:
+        """Return the module that stands for the device."""
+        import torch
+
+        return torch.cuda
+
+    def get_benchmarker(self) -> Any:
+        """Refuse: nothing can be timed."""
+        raise UnsupportedByEmulationError("timing a kernel: there is no GPU to run it on")
+
+
+@contextlib.contextmanager
+def user_kernels_interpreted(emulation: Emulation) -> Iterator[None]:
+    """Interpret kernels that are started inside; of an autotuned kernel its first configuration is taken."""
+
+    def run(original: Callable[..., Any]) -> Callable[..., Any]:
+        def interpreted(function: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+            if warmup:
+                return original(function, *args, grid=grid, warmup=warmup, **kwargs)
+            with emulation.noting_unsupported():
+                emulation.note(_launched(emulation, function, args, grid, kwargs))
+            return None
+
+        return interpreted
+
+    with (
+        triton_runtime.active_driver(DescribedDriver(emulation.profile)),
+        triton_runtime.replaced_method(triton_runtime.jit_function(), "run", run),
+        triton_runtime.replaced_method(triton_runtime.autotuner(), "run", lambda original: _first_configuration),
+    ):
+        yield
+
+
+def _launched(emulation: Emulation, function: Any, args: Any, grid: Any, kwargs: Any) -> Any:
+    parameters = inspect.signature(function.fn).parameters
+    known = {name: value for name, value in kwargs.items() if name in parameters}
+    arguments = {**dict(zip(function.arg_names, args, strict=False)), **known}
+    for name, parameter in parameters.items():
+        if parameter.default is not inspect.Parameter.empty:
+            arguments.setdefault(name, parameter.default)
+    size = grid(arguments) if callable(grid) else grid
+    return launch_kernel(function, size, arguments, memory=emulation.memory)
+
+
+def _first_configuration(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+    """Start an autotuned kernel with its first configuration that fits; nothing can be timed."""
+    tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+    configurations = tuner.prune_configs(kwargs) if len(tuner.configs) > 1 else tuner.configs
+    chosen = configurations[0]
+    settings = chosen.all_kwargs()
+    if chosen.pre_hook is not None:
+        chosen.pre_hook({**tuner.nargs, **kwargs, **settings})
+    result = tuner.fn.run(*args, **kwargs, **settings)
+    tuner.nargs = None
+    return result
+
+
+def _returning(value: Any) -> Callable[[Any], Any]:
+    """Return a replacement that answers ``value`` whatever it is asked."""
+    return lambda original: lambda *args, **kwargs: value
+
+
+def _first_choice(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Nothing can be timed, so that one kernel has to do: what generated code computes does not depend on which."""
+
+    def choose(cache: Any, name: str, choices: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        return original(cache, name, places.without_timing(choices), *args, **kwargs)
+
+    return choose
+
+
+class Pretence:
+    """The pretence of one described device; holds for the whole process, as long as anybody holds it.
+
+    Args:
+        profile: the device.
+        allocate: ``allocate(size, stride, dtype)`` makes the buffers of generated code.
+        compile_kernel: ``compile_kernel(name, source)`` makes a kernel that can be launched.
+    """
+
+    def __init__(
+        self, profile: DeviceProfile, allocate: Callable[..., Any], compile_kernel: Callable[[str, str], Any]
+    ) -> None:
+        self._profile = profile
+        self._allocate = allocate
+        self._compile_kernel = compile_kernel
+        self._lock = threading.RLock()
+        self._holders = 0
+        self._stack = contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Pretend while the context lasts; threads may hold at once."""
+        with self._lock:
+            if not self._holders:
+                self._begin()
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders -= 1
+                if not self._holders:
+                    self._stack.close()
+
+    def _begin(self) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.callback(places.forget_device_answers)
+            stack.enter_context(places.cuda_device_guard())
+            stack.enter_context(places.wrapper_code_for_cpu_tensors())
+            stack.enter_context(places.replaced(places.DEVICE_PLACES, self._replacements()))
+            places.forget_device_answers()
+            self._stack = stack.pop_all()
+
+    def _replacements(self) -> dict[str, Callable[[Any], Any]]:
+        profile = self._profile
+        stream = SimpleNamespace(cuda_stream=0, stream_id=0, device_index=0, device_type=1)
+        nothing = _returning(None)
+        return {
+            "is_available": _returning(True),
+            "device_count": _returning(1),
+            "current_device": _returning(0),
+            "properties": _returning(profile),
+            "capability": _returning(profile.compute_capability),
+            "device_context": lambda original: _no_context,
+            "rng_state": lambda original: _no_generator_state,
+            "set_rng_state": nothing,
+            "current_stream": _returning(stream),
+            "synchronize": nothing,
+            "capturing": _returning(False),
+            "interface_properties": _returning(profile),
+            "worker_properties": _returning(profile),
+            "interface_capability": _returning(profile.major * 10 + profile.minor),
+            "gpu_context": nothing,
+            "empty_strided": lambda original: self._allocate,
+            "constants": lambda original: lambda graph, name, device: original(graph, name, None),
+            "compile_kernel": lambda original: self._compile,
+            "process_pool": _returning(False),
+            "wake_pool": nothing,
+            "choices": _first_choice,
+            "triton_driver": nothing,
+        }
+
+    def _compile(self, name: str, source: str, *args: Any, **kwargs: Any) -> Any:
+        return self._compile_kernel(name, source)
+
+    @property
+    def settings(self) -> AbstractContextManager[Any]:
+        """Inductor's settings to generate code with."""
+        return places.inductor_settings(places.settings_for_emulation())
+
+
+@contextlib.contextmanager
+def _no_context(*args: Any, **kwargs: Any) -> Iterator[None]:
+    yield
+
+
+def _no_generator_state(*args: Any, **kwargs: Any) -> Any:
+    import torch
+
+    return torch.zeros(16, dtype=torch.uint8)
+
+
+REFUSED_BY_FRONT_END = {
+    "For combine_mode='pointwise', all input tensors need to be on CUDA or XPU": (
+        "associative_scan(combine_mode='pointwise'): before torch 2.15 its Python front end refuses CPU tensors, which "
+        "those of an emulated GPU are"
+    )
+}
+"""What PyTorch says when it refuses a program before there is a graph, and what that means under emulation."""
+
+
+@contextlib.contextmanager
+def programs_on_gpu(emulation: Emulation) -> Iterator[None]:
+    """Let programs train flex attention, and call kernels of their own on CPU tensors, eager and compiled."""
+    replacements = {
+        "has_triton": lambda original: lambda *args, **kwargs: True,
+        # It costs 20 ms a compile or more, for a figure that is logged.
+        "guard_timing": lambda original: lambda *args, **kwargs: 0.0,
+        "flex_device": lambda original: _any_device,
+        "flex_options": _options_of_gpu,
+    }
+    with places.replaced(places.PROGRAM_PLACES, replacements), user_kernels_interpreted(emulation):
+        yield
+
+
+def _any_device(query: Any, key: Any, value: Any) -> None:
+    return None
+
+
+def _options_of_gpu(original: Callable[..., Any]) -> Callable[..., Any]:
+    # Dynamo traces this function: it must stay plain.
+    def options_of_gpu(
+        query: Any, key: Any, value: Any, return_lse: bool, kernel_options: Any, return_aux: Any = None
+    ) -> Any:
+        import torch
+
+        options = original(query, key, value, return_lse, kernel_options, return_aux)
+        if not options["OUTPUT_LOGSUMEXP"]:
+            # PyTorch leaves it out on a CPU, where flex attention does not train.
+            options["OUTPUT_LOGSUMEXP"] = torch.is_grad_enabled()
+        return options
+
+    return options_of_gpu
