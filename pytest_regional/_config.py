@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
-
-if TYPE_CHECKING:
-    import argparse
-
-    import pytest
 import importlib.util
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pytest
 
@@ -21,6 +15,9 @@ from pytest_regional import _xdist
 from pytest_regional._limits import seconds_of
 from pytest_regional._text import shown
 from pytest_regional.fuzz.budget import Budget, BudgetError
+
+if TYPE_CHECKING:
+    import argparse
 
 DEFAULT_BACKEND = "reference"
 OFF_REASON = "needs --regional-backend (or regional_backend in the ini file): regional compilation tests are off"

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Generator
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,11 +26,6 @@ from pytest_regional.report.unfinished import UnfinishedReports
 
 if TYPE_CHECKING:
     from pytest_regional._session import RegionalSession
-import os
-import sys
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 #: ``os.execl``, ``os.execvp`` and their like call the last two.
 _ENDING = ("_exit", "abort", "execv", "execve")

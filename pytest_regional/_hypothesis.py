@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_regional._secrets import SecretUrl, unescaped_in, without_secrets_of
+
 if TYPE_CHECKING:
     from pytest_regional._limits import TimeLimit
     from pytest_regional.harness.regional import Regional
-from pathlib import Path
-from typing import Any
-
-from pytest_regional._secrets import SecretUrl, unescaped_in, without_secrets_of
 
 
 class _TimeIsUp(BaseException):
@@ -88,8 +86,6 @@ def _answered(settings: Any, examples: str | None, root: Path) -> Any:
     A compile takes seconds. A deadline that the test chose itself is kept.
     """
     import hypothesis
-
-    pass
 
     chosen: Any = settings or hypothesis.settings.default
     default = hypothesis.settings.get_profile("default").deadline

@@ -8,17 +8,16 @@ pytest-xdist's own schedulers survive ``tests/plugin/test_scope_schedulers.py``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._poisoned import ended_on_purpose
 
 if TYPE_CHECKING:
     import pytest
-import re
-from collections.abc import Collection, Mapping
-from pathlib import Path
 
 #: Those that give tests to workers in groups.
 DISTRIBUTIONS = ("loadfile", "loadgroup", "loadscope")

@@ -49,8 +49,6 @@ def run(asked: argparse.Namespace) -> None:
         UsageError: the target or a pass is not what it has to be.
         ModelError: the model cannot be captured, or a pass failed.
     """
-    pass
-
     passes = list(passes_of(asked.passes))
     if asked.dry_run:
         passes = [one for one in passes if not getattr(one, "terminal", False)]

@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._text import plural, printable
+from pytest_regional.command_line.targets import UsageError
 
 if TYPE_CHECKING:
     from pytest_regional.fuzz.findings.folder import AnyFinding
-import argparse
-from collections.abc import Sequence
-from pathlib import Path
-
-from pytest_regional.command_line.targets import UsageError
 
 
 def add_paths(parser: argparse.ArgumentParser) -> None:

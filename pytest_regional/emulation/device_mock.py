@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -10,15 +11,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._torch import emulated_device as places
-from pytest_regional.emulation.device import DeviceProfile
-
-if TYPE_CHECKING:
-    from pytest_regional.emulation.backend import Emulation
-import contextlib
-import inspect
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
-
 from pytest_regional._torch import triton_runtime
 from pytest_regional.emulation.device import DeviceProfile, UnsupportedByEmulationError
 from pytest_regional.emulation.launch import launch_kernel

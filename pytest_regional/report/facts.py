@@ -15,28 +15,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from pytest_regional import _plain_data
 from pytest_regional._files import LARGEST, dumps
 from pytest_regional._stash import FUZZ
-from pytest_regional._text import encodable
+from pytest_regional._text import encodable, plural
 
 if TYPE_CHECKING:
     import pytest
 
     from pytest_regional._session import Target
     from pytest_regional.harness.counters import Event
-    from pytest_regional.harness.regional import Regional
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
-
-from pytest_regional._text import plural
-
-if TYPE_CHECKING:
     from pytest_regional.harness.record import GraphRecord, RegionRecord
+    from pytest_regional.harness.regional import Regional
 
 
 ATTRIBUTE = "regional_facts"

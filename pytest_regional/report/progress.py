@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from pytest_regional._files import dumps
 from pytest_regional._private_folders import make_own_folder
@@ -23,12 +23,6 @@ from pytest_regional.fuzz.budget import duration
 if TYPE_CHECKING:
     from pytest_regional.fuzz.budget import Clock
     from pytest_regional.fuzz.campaign import CampaignResult
-import json
-import os
-from pathlib import Path
-from typing import Any, cast
-
-from pytest_regional._files import dumps
 
 #: Seconds between two lines on the terminal: often enough to be believed, rare enough for the log of a night.
 EVERY = 30.0

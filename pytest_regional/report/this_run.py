@@ -5,17 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from pytest_regional.report.document import RunReport
-from pytest_regional.report.facts import Facts
-
-if TYPE_CHECKING:
-    from pytest_regional._config import Settings
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,6 +16,8 @@ from pytest_regional.report.progress import CRASH
 
 if TYPE_CHECKING:
     import pytest
+
+    from pytest_regional._config import Settings
 
 
 _PACKAGES = ("pytest-regional", "torch", "triton", "pytest", "pytest-xdist", "hypothesis")

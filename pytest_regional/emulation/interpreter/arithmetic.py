@@ -118,8 +118,6 @@ class Arithmetic:
 
     def create_erf(self, arg: Any) -> Any:
         """Return the error function."""
-        pass
-
         return self.unary_op(arg, elementwise("erf"))
 
     def create_rsqrt(self, arg: Any) -> Any:

@@ -10,10 +10,11 @@ import json
 import os
 import re
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from pytest_regional.fuzz.caches.findings import HistoryFinding
 from pytest_regional.fuzz.features import features_of
@@ -26,14 +27,9 @@ from pytest_regional.fuzz.modes import nearest_lane
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from pytest_regional.fuzz.campaign import CampaignResult
-
-    pass
     from pytest_regional.fuzz.findings.provenance import Signature
 
 

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional.fuzz.model.program import Block, Context, Scope, Step
-from pytest_regional.fuzz.model.source import defined
+from pytest_regional.fuzz.model.program import Block, Context, Program, Scope, Step
+from pytest_regional.fuzz.model.source import defined, make_inputs
 from pytest_regional.fuzz.operators.operator import OPERAND_NAMES, Operator
 from pytest_regional.fuzz.operators.table import operator_named
 
 if TYPE_CHECKING:
     import torch
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-
-from pytest_regional.fuzz.model.program import Program, Step
-from pytest_regional.fuzz.model.source import make_inputs
-from pytest_regional.fuzz.operators.table import operator_named
-
-if TYPE_CHECKING:
-    import torch
-from collections.abc import Iterable, Sequence
-
-from pytest_regional.fuzz.model.program import Block, Step
-from pytest_regional.fuzz.operators.table import operator_named
 
 #: What eager raises on small valid tensors that do not fit an operator.
 REFUSALS = (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import linecache
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional.fuzz.model.arguments import CONTENT_SOURCES, TensorInput
@@ -14,9 +14,6 @@ from pytest_regional.fuzz.operators.table import operator_named
 if TYPE_CHECKING:
     from pytest_regional.fuzz.model.program import Block, Program, Scope, Step
     from pytest_regional.fuzz.operators.operator import Operator
-import functools
-from collections.abc import Iterable
-from typing import Any
 
 #: Source by name. Each defines that name with nothing but ``torch``, ``math``, ``annotate`` and other definitions.
 DEFINITIONS: dict[str, str] = {

@@ -12,7 +12,6 @@ from pytest_regional.harness.devices.emulated import causes
 from pytest_regional.harness.parity.report import Mismatch
 
 if TYPE_CHECKING:
-    pass
     from pytest_regional.fuzz.oracles.example_run import Trial
 
 

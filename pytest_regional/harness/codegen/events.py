@@ -236,7 +236,6 @@ class Events(tuple[CodeEvent, ...]):
     __slots__ = ()
 
     def __str__(self) -> str:
-        pass
 
         return "\n".join(rows(self))
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-pass
-import ast
 from functools import cache
 from typing import Any
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_regional._text import unknown_name
 from pytest_regional.emulation.device import DEFAULT_PROFILE, PROFILES
 
 if TYPE_CHECKING:
     import torch
-import contextlib
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 EMULATED = "cuda-emulated"
 DEVICES = ("auto", "cpu", "cuda", EMULATED, *(f"{EMULATED}:{profile}" for profile in PROFILES))

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
+import platform
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest_regional
+from pytest_regional._torch.triton_compile import code_keys
 from pytest_regional.harness.isolation import isolated
+from pytest_regional.harness.kernel_store.files import KernelFiles, chosen_folder
 
 if TYPE_CHECKING:
     from pytest_regional.harness.devices.device import DeviceUnderTest
     from pytest_regional.harness.regional import Regional
-import hashlib
-import platform
-from importlib.metadata import version
-from pathlib import Path
-
-import pytest_regional
-from pytest_regional._torch.triton_compile import code_keys
-from pytest_regional.harness.kernel_store.files import KernelFiles, chosen_folder
 
 
 def check_emulation(device: DeviceUnderTest) -> None:
@@ -75,8 +73,6 @@ def _problem_of_self_test(profile: str) -> Exception | None:
         return None
     from pytest_regional.emulation import EmulationError
     from pytest_regional.emulation.selftest import run_self_test
-
-    pass
 
     if not is_known(profile):
         try:

@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from pytest_regional.emulation import Emulation
     from pytest_regional.harness.devices.device import DeviceUnderTest
     from pytest_regional.harness.devices.requirements import DeviceFacts
-
-    pass
     from pytest_regional.harness.record import CompileRecord
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -245,8 +243,6 @@ class OnDevice:
 
         Arguments and errors are those of :func:`pytest_regional.harness.devices.on_device.assert_kernels_compile`.
         """
-        pass
-
         __tracebackhide__ = True
         return assert_kernels_compile(record, arch, configs=configs, timeout=timeout)
 

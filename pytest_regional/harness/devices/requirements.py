@@ -16,7 +16,6 @@ from pytest_regional._text import unknown_name
 if TYPE_CHECKING:
     pass
 import os
-from dataclasses import dataclass
 
 from pytest_regional.harness.devices.device import DeviceUnderTest
 

@@ -10,36 +10,37 @@ from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
-from pytest_regional._torch.state import config_values
-from pytest_regional.harness.graph_passes.forms import GraphPass, GraphPassError, PassNeverRanError, Stage
-from pytest_regional.harness.graph_passes.recorder import PassGraphs, Place, Recorder, inductor_pass, note
-from pytest_regional.harness.graph_passes.result import PassRun
-from pytest_regional.harness.parity.check import ParityCheck
-from pytest_regional.harness.parity.compare import ParityReport
-from pytest_regional.harness.parity.execution import execute
-
-if TYPE_CHECKING:
-    from pytest_regional.harness.options import CompileOptions
-    from pytest_regional.harness.regional import Regional
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-import torch.fx
-
 from pytest_regional._torch.annotations import preserve_node_meta
 from pytest_regional._torch.compiled_callables import original_of
 from pytest_regional._torch.graph_passes import trace_to_aten
+from pytest_regional._torch.state import config_values
 from pytest_regional.harness.compiling import refuse_keywords
-from pytest_regional.harness.graph_passes.forms import GRAPH, GraphPass, GraphPassError, graph_passes, stage_named
-from pytest_regional.harness.graph_passes.recorder import PassGraphs, Place, Recorder, require_valid
+from pytest_regional.harness.graph_passes.forms import (
+    GRAPH,
+    GraphPass,
+    GraphPassError,
+    PassNeverRanError,
+    Stage,
+    graph_passes,
+    stage_named,
+)
+from pytest_regional.harness.graph_passes.recorder import (
+    PassGraphs,
+    Place,
+    Recorder,
+    inductor_pass,
+    note,
+    require_valid,
+)
 from pytest_regional.harness.graph_passes.result import PassRun
 from pytest_regional.harness.graph_passes.snapshot import snapshot
+from pytest_regional.harness.parity.check import ParityCheck
 from pytest_regional.harness.parity.compare import ParityError, ParityReport, check_program, compare
 from pytest_regional.harness.parity.execution import execute
 from pytest_regional.harness.parity.noise import Noise
 
 if TYPE_CHECKING:
+    from pytest_regional.harness.options import CompileOptions
     from pytest_regional.harness.regional import Regional
 
 

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, Protocol
+
+import torch.fx
 
 from pytest_regional._text import plural
 from pytest_regional.harness.graph_passes import uuids
 from pytest_regional.harness.graph_passes.forms import GraphAssertionError, GraphPass, Stage, WhichGraphError
 from pytest_regional.harness.graph_passes.patterns import Occurrence, OpPattern, occurrences, op_pattern, require_known
 from pytest_regional.harness.graph_passes.recorder import PassGraphs, Place
-from pytest_regional.harness.graph_passes.snapshot import GraphSnapshot
+from pytest_regional.harness.graph_passes.snapshot import GraphSnapshot, attribute
 from pytest_regional.harness.graph_passes.text import diff
 
 if TYPE_CHECKING:
     from pytest_regional.harness.counters import Bound
     from pytest_regional.harness.parity.compare import ParityReport
-from collections.abc import Sequence
-from itertools import pairwise, product
-from typing import Any
-
-import torch.fx
-
-from pytest_regional.harness.graph_passes.patterns import Occurrence, OpPattern
-from pytest_regional.harness.graph_passes.snapshot import attribute
 
 Structure = tuple[Any, ...]
 

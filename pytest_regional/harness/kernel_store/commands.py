@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import mmap
 import os
 import platform
 import re
@@ -20,11 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_regional._torch import cpp_compile
-
-pass
-import functools
-import mmap
-import os
 
 #: Executables by path, size and time of change.
 Identity = tuple[tuple[str, int, int], ...]

@@ -12,22 +12,17 @@ import torch
 from pytest_regional._torch.compiled_callables import never_compiled, original_of
 from pytest_regional.harness import isolation
 from pytest_regional.harness.compiling import raise_annotation_error
+from pytest_regional.harness.parity.captured import Captured, dense_value
 from pytest_regional.harness.parity.compare import Mismatch, ParityError, ParityReport, check_program, compare
 from pytest_regional.harness.parity.execution import Execution, execute, fresh_call
 from pytest_regional.harness.parity.fp64_reference import precision_of
 from pytest_regional.harness.parity.noise import Noise, NoiseSource
+from pytest_regional.harness.parity.report import Mismatch
+from pytest_regional.harness.parity.state import raw_bytes, same_bytes
 from pytest_regional.harness.parity.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
-from dataclasses import dataclass
-
-import torch
-
-from pytest_regional.harness.parity.captured import Captured, dense_value
-from pytest_regional.harness.parity.execution import Execution
-from pytest_regional.harness.parity.report import Mismatch
-from pytest_regional.harness.parity.state import raw_bytes, same_bytes
 
 
 @dataclass(frozen=True, eq=False)

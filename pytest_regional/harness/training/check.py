@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from pytest_regional._text import plural, unknown_name
 from pytest_regional._torch.compiled_callables import never_compiled, original_of
 from pytest_regional._torch.state import patched_config
 from pytest_regional.harness.parity.fp64_reference import Precision, precision_of
 from pytest_regional.harness.parity.tolerance import Tolerance
-from pytest_regional.harness.training.copying import References, copy_model, first_line
+from pytest_regional.harness.training.copying import REMEDY, References, copy_model, first_line
+from pytest_regional.harness.training.judging import NOTHING_TO_REFINE
 from pytest_regional.harness.training.report import (
     BadTrainingError,
+    LostAnchorWarning,
     StepReport,
     TrainingMismatch,
     TrainingParityError,
@@ -26,17 +31,6 @@ from pytest_regional.harness.training.trainer import Batch, Loss, OptimizerFacto
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
-import fnmatch
-import warnings
-from collections.abc import Collection, Sequence
-from typing import TypeAlias
-
-import torch
-
-from pytest_regional._text import plural, unknown_name
-from pytest_regional.harness.training.copying import REMEDY
-from pytest_regional.harness.training.judging import NOTHING_TO_REFINE
-from pytest_regional.harness.training.report import BadTrainingError, LostAnchorWarning, StepReport
 
 AllowUnused: TypeAlias = bool | str | Sequence[str]
 

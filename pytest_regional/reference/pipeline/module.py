@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
-
-import torch
-
-from pytest_regional._torch.pytree import unflatten
-from pytest_regional.reference.artifacts import InputMismatchError
-
-if TYPE_CHECKING:
-    from pytest_regional._torch.joint_graph import CompiledJoint
-    from pytest_regional.reference.artifacts import PathLike
-    from pytest_regional.reference.pipeline.call import CallChecks
-    from pytest_regional.reference.pipeline.report import PipelineReport
 import pickle
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from pytest_regional._torch.joint_graph import CompiledJoint, load_compiled
-from pytest_regional._torch.pytree import quietly
-from pytest_regional.reference.artifacts import PathLike, loadable, savable
+from pytest_regional._torch.pytree import quietly, unflatten
+from pytest_regional.reference.artifacts import InputMismatchError, PathLike, loadable, savable
 from pytest_regional.reference.caching.envelope import ArtifactError
 from pytest_regional.reference.caching.files import read_artifact, write_artifact
 from pytest_regional.reference.caching.program import code_in_place
@@ -95,8 +84,6 @@ class CompiledModule(torch.nn.Module):  # type: ignore[misc]
             UnsavableArtifactError: it refers to something that has no place in a file.
             ArtifactError: ``path`` is a folder, or others can write to its folder.
         """
-        pass
-
         save(path, self._compiled, self._checks, self.report)
 
 
