@@ -145,8 +145,6 @@ def within(seconds: float, call: Callable[[], _T], give_up: Callable[[], None]) 
 #: What of a client's settings says where its server is, and who asks. All that begins with ``ssl_`` is kept as well.
 _KEPT = frozenset({"host", "port", "path", "db", "username", "password", "client_name"})
 
-_T = TypeVar("_T")
-
 
 class UntrustedRedis:
     """A client of the server that another client was made for.

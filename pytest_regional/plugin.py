@@ -40,7 +40,6 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in _marks.MARKER_LINES:
         config.addinivalue_line("markers", line)
     if _config.is_requested(config):
-        from pytest_regional import _config
         from pytest_regional._session import RegionalSession
 
         session = RegionalSession(config, _config.resolve(config))
@@ -48,8 +47,6 @@ def pytest_configure(config: pytest.Config) -> None:
         for name, hooks in session.hooks():
             config.pluginmanager.register(hooks, name)
     elif _config.any_given(config):
-        from pytest_regional import _config
-
         _config.check_values(config)
 
 

@@ -19,7 +19,7 @@ from pytest_regional._torch.dynamo_errors import annotation_mistake_in
 from pytest_regional._torch.pytree import flatten_with_path
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
-from pytest_regional.harness.observe import annotations
+from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.attribution import Ownership
 from pytest_regional.harness.observe.observer import Observer
 from pytest_regional.harness.options import CompileOptions
@@ -78,7 +78,7 @@ class CompilesWithBackend:
 
         def backend_under_test(gm: Any, example_inputs: Any) -> Any:
             for region in eager_regions:
-                annotations.strip_region(gm, region)
+                annotated.strip_region(gm, region)
             with options.scope(taken), self._compiling_with(options):
                 self.observer.note_passes()
                 return inner(gm, example_inputs, **keywords)

@@ -227,7 +227,7 @@ def test_a_locale_without_utf8(pytester: pytest.Pytester) -> None:
 def test_what_a_new_process_prints_is_read_in_any_locale(tmp_path: Path) -> None:
     (tmp_path / "says.py").write_text("print('gedr\\xfcckt \\u2603 \\udcff')", encoding="utf-8")
     environment = {**os.environ, **ASCII, "PYTHONPATH": str(tmp_path)}
-    done = process.run_interpreter("says", [], _environment, 60)
+    done = process.run_interpreter("says", [], environment, 60)
     assert done.stdout == "gedr\xfcckt ☃ \\udcff\n"
 
 

@@ -7,7 +7,7 @@ from operator import length_hint
 import pytest
 
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.caches import campaign
+from pytest_regional.fuzz.caches import campaign as campaign_module
 from pytest_regional.fuzz.caches.campaign import CacheCampaign
 from pytest_regional.fuzz.caches.findings import HistoryFinding, features_of_history, reduce_history, told
 from pytest_regional.fuzz.caches.histories import Clear, Compile, Damage, Event, NewProcess, Restart
@@ -22,7 +22,7 @@ LONG = (Clear(), Compile(Key(size=7)), Restart(), Compile(Key(region="b", size=7
 
 
 def campaign(monkeypatch: pytest.MonkeyPatch, backend: str, history: Sequence[Event], number: int, **given):
-    monkeypatch.setattr(campaign, "histories_for", lambda *args, **kwargs: iter([tuple(history)] * number))
+    monkeypatch.setattr(campaign_module, "histories_for", lambda *args, **kwargs: iter([tuple(history)] * number))
     with regional(backend, "cpu", expects_regions=False) as harness:
         return CacheCampaign(harness, Budget(examples=number), 0, backend, "structure", **given).run()
 
@@ -57,7 +57,7 @@ def played(monkeypatch):
         lengths.append(length_hint(events))
         return play(regional, events, **given)
 
-    monkeypatch.setattr(campaign, "run_history", counted)
+    monkeypatch.setattr(campaign_module, "run_history", counted)
     return lengths
 
 

@@ -31,7 +31,7 @@ class Corrupted:
             return regional_inductor_backend()(gm, example_inputs)
 
     def _compile(self, original, gm, *arguments, **options):
-        from pytest_regional.harness.observe.annotations import regions_in
+        from pytest_regional.harness.observe.annotated import regions_in
 
         artifact = original(gm, *arguments, **options)
         if any(name in self.names for name, _ in regions_in(gm)):

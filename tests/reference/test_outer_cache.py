@@ -9,7 +9,8 @@ import torch.utils.checkpoint
 from torch.fx.traceback import annotate
 
 from pytest_regional import region
-from pytest_regional.reference.caching import program, store
+from pytest_regional.reference.caching import program as program_module
+from pytest_regional.reference.caching import store
 from pytest_regional.reference.caching.envelope import CacheWarning
 from pytest_regional.reference.caching.program import load_program
 from tests.reference.caches import compiled, entries, outcomes
@@ -492,7 +493,7 @@ def test_an_entry_that_this_process_cannot_use_is_compiled_anew(monkeypatch):
         raise ImportError("libmissing.so: cannot open shared object file")
 
     with monkeypatch.context() as patch:
-        patch.setattr(program.RegionCode, "load", missing)
+        patch.setattr(program_module.RegionCode, "load", missing)
         with pytest.warns(CacheWarning, match="cannot be used here .*libmissing"):
             output, seen = run(program, *tensors())
     assert (seen["hit"], seen["miss"], seen["regions"]) == (0, 1, 1)

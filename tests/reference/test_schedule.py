@@ -8,7 +8,6 @@ import random
 
 from hypothesis import settings
 
-from pytest_regional.reference import schedule
 from pytest_regional.reference import schedule as schedule_module
 from pytest_regional.reference.schedule import Dag, schedule
 

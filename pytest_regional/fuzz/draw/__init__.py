@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""How programs and graphs are drawn: ``encoding`` (bytes to program), ``templates``, ``random_rows``, ``graphs``."""

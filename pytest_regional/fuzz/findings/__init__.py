@@ -1,1 +1,4 @@
-"""TODO docstring."""
+"""What fuzzing found, kept on disk.
+
+``folder`` and its ``files``, ``scripts`` that reproduce, ``provenance``, ``replaying``.
+"""

@@ -1,8 +1,8 @@
 """Build programs step by step, each tried in eager on small CPU tensors before it is taken.
 
 Eager itself says what shape, dtype, strides and aliasing a result has and what it refuses; the operator table adds what
-must hold for *all* inputs (:mod:`~pytest_regional.fuzz.model.value_range`). A step that does not fit is refused, never an error:
-generators skip it, reducers take that as "keep it".
+must hold for *all* inputs (:mod:`~pytest_regional.fuzz.model.value_range`). A step that does not fit is refused, never
+an error: generators skip it, reducers take that as "keep it".
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class _Judging:
         self.found: list[LawBrokenError] = []
         self.spent: dict[str, float] = {}
         borders = any(law.name == "borders" for law in laws) and "borders" not in self.skipped
-        self.trial = Trial(regional, program, lane, blame=blame, checks_borders=region_boundary)
+        self.trial = Trial(regional, program, lane, blame=blame, checks_borders=borders)
 
     def run(self) -> Judgement:
         started = time.perf_counter()

@@ -22,7 +22,7 @@ from pytest_regional.fuzz.oracles.example_run import Trial
 from pytest_regional.fuzz.oracles.oracle import Law, NoClaim
 from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure
 from pytest_regional.fuzz.oracles.watching import graphs_of
-from pytest_regional.harness.observe import annotations
+from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.listeners import CompileSpy
 
 Edge = tuple[int, int]
@@ -180,7 +180,7 @@ def _can_be_ordered(node: Any) -> bool:
     schema, value = node.target._schema, node.meta.get("val")
     plain = not schema.is_mutable and all(result.alias_info is None for result in schema.returns)
     draws = torch.Tag.nondeterministic_seeded in node.target.tags
-    return plain and not draws and isinstance(value, torch.Tensor) and annotations.region_of(node) is not None
+    return plain and not draws and isinstance(value, torch.Tensor) and annotated.region_of(node) is not None
 
 
 def legal_edges(draw: random.Random, graph: Sequence[Any], nodes: Sequence[Any], count: int) -> Iterator[Edge]:

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pytest_regional.fuzz.oracles.example_run import Trial
 from pytest_regional.fuzz.oracles.oracle import Law, NoClaim
 from pytest_regional.fuzz.oracles.watching import NodeFacts, WatchedGraph, WatchedPartition
-from pytest_regional.harness.observe.annotations import RegionId
+from pytest_regional.harness.observe.annotated import RegionId
 
 
 def check_plan(trial: Trial) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional._torch import fuzzing
 from pytest_regional.fuzz.oracles.oracle import Law, NoClaim
-from pytest_regional.harness.observe import annotations
+from pytest_regional.harness.observe import annotated
 
 if TYPE_CHECKING:
     import torch
@@ -89,7 +89,7 @@ class BorderChecker:
 
 
 def _region_name(region: Node) -> str:
-    found = annotations.region_of(region)
+    found = annotated.region_of(region)
     return f"region {found[0]!r}" if found else "a region"
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from pytest_regional._torch import fuzzing, seams
 from pytest_regional._torch.pass_values import is_gradient_sum
 from pytest_regional.fuzz.oracles.region_boundary import BorderChecker
-from pytest_regional.harness.observe import annotations
-from pytest_regional.harness.observe.annotations import RegionId
+from pytest_regional.harness.observe import annotated
+from pytest_regional.harness.observe.annotated import RegionId
 from pytest_regional.harness.observe.listeners import CompileSpy
 from pytest_regional.harness.regional import Regional
 
@@ -141,7 +141,7 @@ class Watched(CompileSpy):
     def compiling_region(self, gm: Any, inputs: Sequence[Any]) -> Iterator[Callable[[Any], None]]:
         """Note a partition, and what Inductor makes of it."""
         nodes = list(gm.graph.nodes)
-        asked = {repr(annotations.region_of(node)): annotations.configs_of(node) for node in nodes if _is_marked(node)}
+        asked = {repr(annotated.region_of(node)): annotated.configs_of(node) for node in nodes if _is_marked(node)}
         partition = WatchedPartition(
             tuple(map(facts_of, nodes)),
             tuple(asked.values()),
@@ -169,14 +169,14 @@ class Watched(CompileSpy):
             artifact = fuzzing.artifact_behind(node.target)
             if artifact is not None:
                 graph.calls.append(id(artifact))
-                region = annotations.region_of(node)
+                region = annotated.region_of(node)
                 graph.called.append(region[0] if region else None)
-                graph.configs.append(annotations.configs_of(node) if region else None)
+                graph.configs.append(annotated.configs_of(node) if region else None)
                 self._kept.append(artifact)
-            elif node.op == "call_function" and annotations.operator_of(node):
+            elif node.op == "call_function" and annotated.operator_of(node):
                 inside = graph.eager_views if _is_view(node) else graph.eager
-                kind = inside if annotations.region_of(node) else graph.outside
-                kind.append(str(annotations.operator_of(node)))
+                kind = inside if annotated.region_of(node) else graph.outside
+                kind.append(str(annotated.operator_of(node)))
         if self._checks_borders and graph.calls:
             BorderChecker(graph.kind, self.borders, interpreted=self._interpreted).watch(gm)
 
@@ -189,22 +189,22 @@ def graphs_of(gm: Any, seen: set[int] | None = None) -> Iterator[Any]:
     seen.add(id(gm))
     yield gm.graph
     for node in gm.graph.nodes:
-        users = [user for user in node.users if annotations.region_of(user) is None]
+        users = [user for user in node.users if annotated.region_of(user) is None]
         body = attrgetter(str(node.target))(gm) if node.op == "get_attr" and users else None
         if isinstance(body, GraphModule) and id(body) not in seen:
             yield from graphs_of(body, seen)
 
 
 def _is_marked(node: Any) -> bool:
-    return annotations.region_of(node) is not None
+    return annotated.region_of(node) is not None
 
 
 def facts_of(node: Any) -> NodeFacts:
     """Look at ``node``."""
     return NodeFacts(
         node.name,
-        annotations.operator_of(node) if node.op != "get_attr" else None,
-        annotations.region_of(node),
+        annotated.operator_of(node) if node.op != "get_attr" else None,
+        annotated.region_of(node),
         tuple(argument.name for argument in node.all_input_nodes),
         _has_effect(node),
         is_gradient_sum(node),
@@ -225,7 +225,7 @@ def _has_effect(node: Any) -> bool:
     import torch
 
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-        return node.op == "call_function" and annotations.operator_of(node) is not None
+        return node.op == "call_function" and annotated.operator_of(node) is not None
     tags = getattr(node.target, "tags", ())
     return (
         node.target.namespace not in ("aten", "prims")
@@ -245,10 +245,10 @@ def shape_of(gm: Any, inputs: Sequence[Any]) -> str | None:
     lines = []
     for node in gm.graph.nodes:
         numbers[node] = f"%{len(numbers)}"
-        if node.op in ("get_attr", "call_module") or annotations.configs_of(node):
+        if node.op in ("get_attr", "call_module") or annotated.configs_of(node):
             return None
         arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda used: _Named(numbers[used]))
-        others = annotations.other_annotations_of(node)
+        others = annotated.other_annotations_of(node)
         lines.append(f"{node.op} {node.target if node.op == 'call_function' else ''} {arguments} {others or ''}")
     described = [_described(value) for value in inputs]
     return None if None in described else "\n".join([*lines, *map(str, described)])

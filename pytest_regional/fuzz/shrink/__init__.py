@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""How a failing program becomes small: ``reducer`` tries ``edits``, each of which makes ``candidates``."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_regional.backends.capabilities import Support, supported, unsupported
-from pytest_regional.emulation.compile_check.results import DEFAULT_ARCHITECTURES
 from pytest_regional.harness.devices.requirements import unmet_requirement
 
 if TYPE_CHECKING:

@@ -145,8 +145,8 @@ class Command:
         # A compiler behind another (`ccache g++`) would not be looked at, and neither would a file beside the folder.
         if shutil.which(words[0]) or any(_is_relative_file(word) or is_steering(word) for word in words):
             return None
-        identity = identity(found)
-        if identity is None:
+        found_identity = identity(found)
+        if found_identity is None:
             return None
         words[place] = f"<target>{''.join(target.suffixes[-1:])}"
         digests = []
@@ -160,7 +160,7 @@ class Command:
                 return None
             digests.append(hashlib.sha256(content).hexdigest())
             words[index] = f"<file>{Path(word).suffix}"
-        return cls(identity, tuple(words), tuple(digests), target) if digests else None
+        return cls(found_identity, tuple(words), tuple(digests), target) if digests else None
 
     def key(self) -> str:
         """Return the digest of everything that decides what is made."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional.harness.observe import annotations
+from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.listeners import CompileSpy
 
 if TYPE_CHECKING:
@@ -74,10 +74,10 @@ class DrawnGraph:
         nodes: dict[str, list[Node]] = {}
         wanted: dict[tuple[str, str], None] = {}
         for node in gm.graph.nodes:
-            region = annotations.region_of(node)
+            region = annotated.region_of(node)
             if region is not None and node.op == "call_function":
                 nodes.setdefault(region[0], []).append(node)
-                wanted.update(dict.fromkeys((str(before), region[0]) for before in annotations.regions_before(node)))
+                wanted.update(dict.fromkeys((str(before), region[0]) for before in annotated.regions_before(node)))
         for before, after in wanted:
             first, second = (after, before) if self.kind == "backward" else (before, after)
             if first in nodes and second in nodes:
@@ -127,7 +127,7 @@ def _nodes(gm: GraphModule) -> Iterator[NodeRecord]:
             continue  # a sub-graph or a constant: its user shows it
         waits = {one.name for one in node.args[0]} if _is_ordered(node) else ()
         inputs = tuple(one.name for one in node.all_input_nodes if one.op != "get_attr" and one.name not in waits)
-        region = annotations.region_of(node)
+        region = annotated.region_of(node)
         yield NodeRecord(node.name, _op(gm, node), region[0] if region else None, inputs, _source(node))
 
 
@@ -140,9 +140,9 @@ def _op(gm: GraphModule, node: Node) -> str:
         return {"placeholder": "input", "output": "output"}[node.op]
     if _is_ordered(node):
         body = gm.get_submodule(str(node.args[1].target))
-        operators = [annotations.operator_of(inner) for inner in annotations.nodes_of(body)]
+        operators = [annotated.operator_of(inner) for inner in annotated.nodes_of(body)]
         return ", ".join(filter(None, operators)) or "control_deps"
-    return annotations.operator_of(node) or str(getattr(node.target, "__name__", node.target))
+    return annotated.operator_of(node) or str(getattr(node.target, "__name__", node.target))
 
 
 def _source(node: Node) -> str:

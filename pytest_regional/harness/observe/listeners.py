@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_regional._torch import seams
-from pytest_regional.harness.observe import annotations
-from pytest_regional.harness.observe.annotations import RegionId
+from pytest_regional.harness.observe import annotated
+from pytest_regional.harness.observe.annotated import RegionId
 from pytest_regional.harness.pre_grad_passes import DynamoGraph
 from pytest_regional.harness.record import GraphRecord, RegionRecord
 
@@ -77,12 +77,12 @@ class ObservedGraph:
     @staticmethod
     def of(kind: str, gm: Any) -> ObservedGraph:
         """Look at ``gm``."""
-        found = annotations.regions_in(gm)
+        found = annotated.regions_in(gm)
         regions = {
-            region: (tuple(filter(None, map(annotations.operator_of, nodes))), annotations.configs_of(nodes[0]))
+            region: (tuple(filter(None, map(annotated.operator_of, nodes))), annotated.configs_of(nodes[0]))
             for region, nodes in found.items()
         }
-        ops = tuple(filter(None, map(annotations.operator_of, annotations.nodes_of(gm))))
+        ops = tuple(filter(None, map(annotated.operator_of, annotated.nodes_of(gm))))
         return ObservedGraph(kind, ops, gm.print_readable(print_output=False), regions)
 
     def record(self) -> GraphRecord:

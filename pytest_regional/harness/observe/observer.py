@@ -20,7 +20,7 @@ from pytest_regional._torch.backends import dynamo_backend_of
 from pytest_regional._torch.generated_code import RawLaunch, recording_launches
 from pytest_regional.harness.codegen import origins_of
 from pytest_regional.harness.counters import CounterLog
-from pytest_regional.harness.observe import annotations
+from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.attribution import CompileLeaks, Ownership
 from pytest_regional.harness.observe.listeners import (
     OUTCOMES,
@@ -122,7 +122,7 @@ class Observer:
 
         What other threads compile meanwhile is not recorded either.
         """
-        recorded = (self.graphs, self.sources, self.compile_times)
+        recorded: tuple[list[Any], ...] = (self.graphs, self.sources, self.compile_times)
         mark, lengths = self.log.mark(), [len(records) for records in recorded]
         called, loaded, spies = self.called_compiled_region, self.loaded_code, self.spies
         self.spies = []
@@ -205,7 +205,7 @@ class Observer:
         observed = Frame("backend", gm=ObservedGraph.of("inference", gm), module=gm, other=other)
         with self._frame(observed) as frame, self.left_by_backend.around(other):
             self.note_passes()
-            self.misspelt_annotations |= dict.fromkeys(annotations.misspelt_in(gm))
+            self.misspelt_annotations |= dict.fromkeys(annotated.misspelt_in(gm))
             self.settle()
             mark = self._own_cache.mark()
             result = original(output_graph, gm, *rest, **kw)
@@ -268,8 +268,8 @@ class Observer:
             frame = Frame("graph", graph, tuple(graph.regions), other=other)
             with self.left_by_backend.around(other), scope(), self._frame(frame):
                 result = spying_graph(self.spies, kind, gm, lambda: compiler(gm, example_inputs))
-            graph.add_calls(annotations.compiled_calls_in(result))
-            self.called_compiled_region |= not other and annotations.holds_compiled_region(result)
+            graph.add_calls(annotated.compiled_calls_in(result))
+            self.called_compiled_region |= not other and annotated.holds_compiled_region(result)
             for _ in range(seams.regional_fallbacks() - fallbacks):
                 self._log.count("fallbacks", f"a region of the {kind} graph did not compile and runs eager")
             return result
@@ -333,7 +333,7 @@ class Observer:
         outer = self._inside("graph")
         backend = self._inside("backend")
         graph = outer.graph if outer else (backend.gm if backend else None)
-        regions = tuple(annotations.regions_in(gm)) or (outer.regions if outer else ())
+        regions = tuple(annotated.regions_in(gm)) or (outer.regions if outer else ())
         if graph:
             graph.add_partition(regions)
         with self._frame(Frame("region", graph, regions)):
@@ -371,7 +371,7 @@ class Observer:
             frame.lookup_pending = False
             self._log.count("region_cache_misses", f"AOTAutograd cache, {frame}", self._other())
         if frame.kind == "graph" and frame.graph:
-            frame.graph.add_partition(tuple(annotations.regions_in(gm)) or frame.regions)
+            frame.graph.add_partition(tuple(annotated.regions_in(gm)) or frame.regions)
         began = time.perf_counter()
         with recording_launches() as launches:
             compiled = original(gm, *args, **kwargs)

@@ -17,7 +17,6 @@ from pytest_regional.harness.parity.compare import Mismatch, ParityError, Parity
 from pytest_regional.harness.parity.execution import Execution, execute, fresh_call
 from pytest_regional.harness.parity.fp64_reference import precision_of
 from pytest_regional.harness.parity.noise import Noise, NoiseSource
-from pytest_regional.harness.parity.report import Mismatch
 from pytest_regional.harness.parity.state import raw_bytes, same_bytes
 from pytest_regional.harness.parity.tolerance import Tolerance
 
