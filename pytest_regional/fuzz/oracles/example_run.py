@@ -101,10 +101,10 @@ class Trial:
         Raises:
             BadProgramError: it fails in eager.
         """
-        with self.regional.observer.paused():
+        with self.regional._observer.paused():
             eager = self.execute(fn, inputs)
             check_program(eager)
-            precision = precision_of(self.regional.spec)
+            precision = precision_of(self.regional._spec)
             if precision is not None:
                 with never_compiled(tracing=False):  # Dynamo would trace past the rounding, and keep what it traced
                     eager.coarse = self.execute(fn, inputs, precision=precision)
@@ -136,7 +136,7 @@ class Trial:
         writes (``uniform_`` becomes ``uniform``), so the program is asked a second time so.
         """
         plain, inputs = self.program.function, self.cases[0].inputs
-        with self.regional.observer.paused(), fuzzing.fakes_checked():
+        with self.regional._observer.paused(), fuzzing.fakes_checked():
             error = self.execute(plain, inputs).exception
             if error is None:
                 error = execute(fuzzing.without_writes(plain), inputs, backward=False, state_of=plain).exception
@@ -161,7 +161,7 @@ class Trial:
         around: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda compiled: compiled,
     ) -> Run:
         """Compile ``program`` as things are and call it, with ``around`` it, on the inputs of the cases."""
-        observer = self.regional.observer
+        observer = self.regional._observer
         compiled = around(self.compile(program, pass_uuid or self.pass_uuid))
         mark, sources = observer.log.mark(), len(observer.sources)
         names = sorted({name for region in program.regions for name, _ in region.configs})
@@ -181,15 +181,15 @@ class Trial:
 
     def compile(self, program: Program, pass_uuid: str | None = None) -> Any:
         """Return ``program`` compiled with the backend, drawing random numbers as eager does."""
-        options = replace(self.regional.options, fallback_random=True, dynamic=program.dynamic)
+        options = replace(self.regional._options, fallback_random=True, dynamic=program.dynamic)
         if pass_uuid is not None:
             options = replace(options, pre_grad_pass=counting_pass(pass_uuid), pre_grad_pass_timing="late")
-        return self.regional.compile_with(program.function, options)
+        return self.regional._compile_with(program.function, options)
 
     @cached_property
     def pass_uuid(self) -> str | None:
         """The uuid of the pre-grad pass, which changes nothing, that all compiles have; None where none can be."""
-        spec = self.regional.spec
+        spec = self.regional._spec
         wanted = ("regions", "outer_cache", "pre_grad_passes", "pre_grad_timing")
         return "first" if all(map(spec.supports, wanted)) else None
 

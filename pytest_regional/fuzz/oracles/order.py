@@ -72,11 +72,11 @@ def check_order(trial: Trial) -> None:
         raise NoClaim("annotations ask for an order already, which random edges may contradict")
     spy = OrderSpy(random.Random(trial.program.source), structure=trial.lane == "structure")
     trial.regional.reset(keep_code=True)
-    trial.regional.observer.spies.insert(0, spy)
+    trial.regional._observer.spies.insert(0, spy)
     try:
         run = trial.run(trial.program, calls=1)
     finally:
-        trial.regional.observer.spies.remove(spy)
+        trial.regional._observer.spies.remove(spy)
     raise_failure(trial, run, "order")
     if spy.violated:
         raise trial.broken("order", "compile", spy.violated[0], origin="an edge is not visible")

@@ -287,8 +287,8 @@ def watching(
         interpreted: whether regions run as eager operators, in the lane ``structure``.
     """
     watched = Watched(settings, checks_borders=checks_borders, interpreted=interpreted)
-    regional.observer.spies.append(watched)
+    regional._observer.spies.append(watched)
     try:
         yield watched
     finally:
-        regional.observer.spies.remove(watched)
+        regional._observer.spies.remove(watched)

@@ -32,7 +32,7 @@ from pytest_regional.harness.observe.listeners import (
     spying_graph,
     spying_region,
 )
-from pytest_regional.harness.pre_grad_passes import COUNTS_ITSELF, is_body
+from pytest_regional.harness.pre_grad_passes import COUNTS_ITSELF, is_body, runs_reported_to
 from pytest_regional.harness.record import CompileTime, GeneratedCode, GeneratedSource, GraphRecord
 
 
@@ -104,7 +104,7 @@ class Observer:
         """Listen at every seam while the context lasts."""
         advices = {name: getattr(self, f"_on_{name}") for name in seams.SEAMS}
         self._own_cache.look_away()
-        with seams.listening(advices):
+        with seams.listening(advices), runs_reported_to(self.pass_ran):
             yield
 
     @contextlib.contextmanager
