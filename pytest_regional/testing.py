@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_regional._pass_forms import pass_form
 from pytest_regional._torch.ordering import kernels_not_built
 from pytest_regional.emulation.compile_check.results import DEFAULT_ARCHITECTURES
 from pytest_regional.harness.counters import Bound, Counters, at_least, at_most
@@ -50,6 +51,7 @@ __all__ = [
     "in_new_process",
     "kernels_not_built",
     "no_compile",
+    "pass_form",
     "pre_grad_pass",
     "regional",
     "replacing",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pytest_regional._text import first_line
 from pytest_regional._torch.compiled_callables import never_compiled, original_of
 from pytest_regional.harness import isolation
 from pytest_regional.harness.compiling import raise_annotation_error
@@ -52,7 +53,7 @@ def _difference(live: torch.Tensor, copy: Captured) -> str:
     try:
         now = dense_value(live)
     except RuntimeError as error:  # PyTorch's own CUDA graphs refuse to read what a later run has overwritten.
-        return f"cannot be read any more: {str(error).strip().splitlines()[0][:300]}. {_ADVICE}"
+        return f"cannot be read any more: {first_line(error)}. {_ADVICE}"
     if same_bytes(now, copy.value):
         return ""
     if now.shape != copy.value.shape or now.dtype != copy.value.dtype:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from pytest_regional._text import plural, unknown_name
+from pytest_regional._text import first_line, plural, unknown_name
 from pytest_regional._torch.compiled_callables import never_compiled, original_of
 from pytest_regional._torch.state import patched_config
 from pytest_regional.harness.parity.fp64_reference import Precision, precision_of
 from pytest_regional.harness.parity.tolerance import Tolerance
-from pytest_regional.harness.training.copying import REMEDY, References, copy_model, first_line
+from pytest_regional.harness.training.copying import REMEDY, References, copy_model
 from pytest_regional.harness.training.judging import NOTHING_TO_REFINE
 from pytest_regional.harness.training.report import (
     BadTrainingError,
@@ -256,7 +256,7 @@ class TrainingCheck:
         with self.regional._observer.paused(), never_compiled():
             references.confirm(batch, number)
         self.error = error
-        return TrainingMismatch(number, "the compiled step", "exception", first_line(error))
+        return TrainingMismatch("the compiled step", "exception", first_line(error), step=number)
 
     def _compiling(self, number: int) -> contextlib.AbstractContextManager[None]:
         if number > self.compiling_steps:
