@@ -16,7 +16,50 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_regional._torch import private_module, symbol
-from pytest_regional._torch.region_compile import compile_lock, functorch_config, inductor_config, size_hint
+from pytest_regional._torch.config import functorch_config, inductor_config
+from pytest_regional._torch.tracing import compile_lock, size_hint
+
+
+def is_serializable(artifact: Any) -> bool:
+    """Return whether an ``AOTCompiledArtifact`` can be stored (2.11 to 2.15).
+
+    AOTAutograd makes a cache entry of what it compiled only where its own lookup had a key. Without one the function
+    ``serialize``, which ``AOTCompiledArtifact.serialize`` calls, is None.
+    """
+    return artifact.inner_fn.compiled_fn.serialize is not None
+
+
+@contextlib.contextmanager
+def refused_keys() -> Iterator[list[str]]:
+    """Collect why AOTAutograd made no key for what is compiled inside: ``autograd_cache_key`` (2.11 to 2.15)."""
+    module: Any = private_module("torch._functorch._aot_autograd.autograd_cache")
+    original = module.autograd_cache_key
+    reasons: list[str] = []
+
+    def key(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except Exception as error:
+            reasons.append(str(error))
+            raise
+
+    with compile_lock():
+        module.autograd_cache_key = key
+        try:
+            yield reasons
+        finally:
+            module.autograd_cache_key = original
+
+
+def note_refused_keys(artifact: Any, reasons: Sequence[str]) -> None:
+    """Keep ``reasons`` on an artifact, for :func:`why_unserializable`."""
+    artifact.regional_refusals = tuple(reasons)
+
+
+def why_unserializable(artifact: Any) -> str:
+    """Return why PyTorch made no key for what an artifact was compiled from; empty where that is not known."""
+    return "; ".join(dict.fromkeys(getattr(artifact, "regional_refusals", ())))
+
 
 _MODULE = "torch._functorch._aot_autograd.autograd_cache"
 
@@ -175,24 +218,6 @@ def bypasses_are_errors() -> bool:
     """
     strict = functorch_config().strict_autograd_cache or private_module("torch._dynamo.config").strict_precompile
     return bool(strict) and not entries_are_wanted()
-
-
-def serializable_compiler(output_type: type, compiler: Callable[..., Any]) -> Any:
-    """``SerializableAOTDispatchCompiler``: a compiler whose results AOTAutograd offers to the cache (2.11 to 2.15)."""
-    return symbol("torch._functorch.aot_autograd", "SerializableAOTDispatchCompiler")(output_type, compiler)
-
-
-def with_serialization(compiled: Callable[..., Any], entry: Callable[[], Any]) -> Callable[..., Any]:
-    """``SerializableCompiledFunction``: a compiled function that tells the entry it came from (2.11 to 2.15)."""
-    wrapped: Callable[..., Any] = symbol(
-        "torch._functorch._aot_autograd.runtime_wrappers", "SerializableCompiledFunction"
-    )(compiled, entry)
-    return wrapped
-
-
-def output_code() -> Any:
-    """``torch._inductor.output_code.OutputCode``, the class that AOTAutograd's cache entries hold (2.11 to 2.15)."""
-    return symbol("torch._inductor.output_code", "OutputCode")
 
 
 def count_outcome(outcome: str, reason: str = "") -> None:

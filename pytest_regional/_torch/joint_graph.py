@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_regional._torch import symbol
-from pytest_regional._torch.annotations import preserve_node_meta
-from pytest_regional._torch.autograd_cache import with_serialization
-from pytest_regional._torch.kernels import CodeFile, code_files_of_entry
-from pytest_regional._torch.region_compile import compile_lock, new_fake_mode, python_dispatcher, tracing
+from pytest_regional._torch.aot_autograd import with_serialization
+from pytest_regional._torch.caches import CodeFile, code_files_of_entry
+from pytest_regional._torch.fx_graphs import preserve_node_meta
+from pytest_regional._torch.tracing import compile_lock, new_fake_mode, python_dispatcher, tracing
 
 _CACHE = "torch._functorch._aot_autograd.autograd_cache"
+
 _SIDE_EFFECTS = re.compile(
     r"certain side effects happened .* potential sources you can double check: (\[.*\])", re.DOTALL
 )

@@ -5,13 +5,42 @@ Read in torch 2.13 and 2.14.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
+import logging
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_regional._torch import symbol
+
+
+@contextlib.contextmanager
+def structured_trace_off() -> Iterator[None]:
+    """Keep pytest from switching PyTorch's structured trace on.
+
+    The logger ``torch.__trace`` (2.11 to 2.15) does not propagate and is on whenever it has a handler. pytest 9.2 adds
+    its capture handler to every logger that does not propagate, so every graph of every compile was printed into the
+    report. It has none meanwhile, unless ``TORCH_TRACE`` asks for the trace. Remove when PyTorch tells handlers apart.
+    """
+    import torch  # noqa: F401 - its import sets the logger up
+
+    logger = logging.getLogger("torch.__trace")
+    if os.environ.get("TORCH_TRACE"):
+        yield
+        return
+    propagate, handlers = logger.propagate, list(logger.handlers)
+    # pytest's session-long handlers are there already; those of each phase go to loggers that do not propagate.
+    logger.propagate, logger.handlers = True, []
+    try:
+        yield
+    finally:
+        # pytest's are left off: the phase that they were made for may be over.
+        logger.propagate = propagate
+        logger.handlers = [handler for handler in handlers if not type(handler).__module__.startswith("_pytest")]
+
 
 #: Flags of backends: the functions of ``torch._C`` that read and write each.
 BACKEND_FLAGS = {
@@ -241,24 +270,6 @@ def remove_kernels(names: frozenset[str]) -> None:
     for each in gc.get_objects():
         if type(each) is library and not names.isdisjoint(each._op_impls):
             each._destroy()
-
-
-def process_groups() -> tuple[Any, ...]:
-    """Return the process groups of ``torch.distributed``."""
-    if "torch.distributed.distributed_c10d" not in sys.modules:
-        return ()
-    return tuple(symbol("torch.distributed.distributed_c10d", "_world").pg_map)
-
-
-def destroy_process_groups(but: tuple[Any, ...]) -> None:
-    """Destroy all process groups that are not among ``but``."""
-    destroy = symbol("torch.distributed", "destroy_process_group")
-    if not but:
-        destroy()
-        return
-    for group in process_groups():
-        if group not in but:
-            destroy(group)
 
 
 def log_state() -> tuple[dict[str, Any], set[str]]:

@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from pytest_regional._torch import MissingTorchSymbolError
-from pytest_regional._torch import emulated_device as places
+from pytest_regional._torch import MissingTorchSymbolError, caches, config, device
 from pytest_regional.emulation.device import (
     DEFAULT_PROFILE,
     DeviceProfile,
@@ -90,7 +89,7 @@ class Emulation:
             raise
 
     def _kernel(self, name: str, source: str) -> Any:
-        tuner = places.load_source(source, name)
+        tuner = caches.load_source(source, name)
         self._kernels.append(EmulatedKernel(name, source, tuner))
         # On the instance: what was compiled under emulation must not look for a GPU when the context is gone.
         tuner.run = functools.partial(self._launch, tuner)
@@ -189,7 +188,7 @@ def _refuse_settings(options: Mapping[str, Any]) -> None:
         UnsupportedByEmulationError: naming the setting.
     """
     for setting, reason in REFUSED_SETTINGS.items():
-        if options.get(setting.rpartition(".")[2]) or places.inductor_setting(setting):
+        if options.get(setting.rpartition(".")[2]) or config.inductor_setting(setting):
             raise UnsupportedByEmulationError(reason.format(setting))
 
 
@@ -238,11 +237,11 @@ def emulated(profile: str | DeviceProfile = DEFAULT_PROFILE, plan: LaunchPlan | 
     emulation = Emulation(described, plan or LaunchPlan())
     seams = {"compile": emulation.compile, "load": emulation.load, "finish": emulation.finish}
     with contextlib.ExitStack() as stack:
-        places.forget_device_answers()
-        stack.callback(places.forget_device_answers)
-        stack.enter_context(places.cache_tagged(f"pytest-regional-emulated-{described.key}"))
+        device.forget_device_answers()
+        stack.callback(device.forget_device_answers)
+        stack.enter_context(config.cache_tagged(f"pytest-regional-emulated-{described.key}"))
         stack.enter_context(programs_on_gpu(emulation))
-        stack.enter_context(places.replaced(places.SEAM_PLACES, seams))
+        stack.enter_context(device.replaced(device.SEAM_PLACES, seams))
         _active.append(emulation)
         stack.callback(_active.remove, emulation)
         yield emulation
@@ -255,7 +254,7 @@ def _check_places() -> None:
     Raises:
         MissingTorchSymbolError: it does not; says where.
     """
-    missing = places.missing_places()
+    missing = device.missing_places()
     if missing:
         raise MissingTorchSymbolError(
             f"a GPU cannot be emulated with torch {torch.__version__}, which has no {', '.join(missing)}; "

@@ -23,8 +23,9 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._torch.region_compile import free_symbols, is_symbolic, size_hint, storage_key
-from pytest_regional._torch.strides import copy_to_strides, equal_for_sure, node_for_number
+from pytest_regional._torch.fx_graphs import node_for_number
+from pytest_regional._torch.operators import copy_to_strides
+from pytest_regional._torch.tracing import equal_for_sure, free_symbols, is_symbolic, size_hint, storage_key
 from pytest_regional.reference.extract import nodes_of_symbols
 
 Strides = Sequence[Any]

@@ -13,9 +13,9 @@ import pytest
 import torch
 import torch.fx
 
-from pytest_regional._torch.annotations import preserve_node_meta
-from pytest_regional._torch.ordering import preserve_node_ordering
-from pytest_regional._torch.region_compile import aot_autograd
+from pytest_regional._torch.dynamo import aot_autograd
+from pytest_regional._torch.fx_graphs import preserve_node_meta
+from pytest_regional._torch.operators import preserve_node_ordering
 from pytest_regional.reference.ordering import add_control_deps
 
 Edge = tuple[str, str]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_regional import region
-from pytest_regional._torch.ordering import control_deps
+from pytest_regional._torch.operators import control_deps
 from pytest_regional.backends.capabilities import torch_matches
 from pytest_regional.harness.codegen import CodeAssertionError
 from pytest_regional.reference.ordering import add_control_deps

@@ -8,7 +8,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from pytest_regional import region
 from pytest_regional._torch import symbol
-from pytest_regional._torch.ordering import control_deps
+from pytest_regional._torch.operators import control_deps
 from pytest_regional.backends.capabilities import torch_matches
 
 from .edges import AddEdges, ops_by_name, pytorchs_orderer, run_ordered

@@ -10,7 +10,7 @@ import contextlib
 import pytest
 import torch.distributed as dist
 
-from pytest_regional._torch.ordering import kernels_not_built
+from pytest_regional._torch.inductor import kernels_not_built
 from pytest_regional.harness.codegen import CodeAssertionError
 
 from .pipelines import ending_with

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional._torch import higher_order
+from pytest_regional._torch import operators
 
 from .annotations import in_region
 
-map_over, scan, while_loop = higher_order.map_over(), higher_order.scan(), higher_order.while_loop()
-associative_scan = higher_order.associative_scan()
+map_over, scan, while_loop = operators.map_over(), operators.scan(), operators.while_loop()
+associative_scan = operators.associative_scan()
 
 pytestmark = pytest.mark.regional_compile(requires=("nested_regions",))
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.compiler import nested_compile_region
 
-from pytest_regional._torch.higher_order import nested_region_options, with_nested_region_options
+from pytest_regional._torch.config import with_nested_region_options
+from pytest_regional._torch.operators import nested_region_options
 
 from .annotations import in_region
 

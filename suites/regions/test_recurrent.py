@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_regional._torch.state import patched_config
+from pytest_regional._torch.config import patched_config
 
 from .annotations import in_region
 

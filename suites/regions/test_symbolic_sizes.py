@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional._torch.state import mark_unbacked, patched_config
+from pytest_regional._torch.config import patched_config
+from pytest_regional._torch.dynamo import mark_unbacked
 
 from .annotations import in_region
 

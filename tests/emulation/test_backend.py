@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.fx.traceback import annotate
 
-from pytest_regional._torch import MissingTorchSymbolError, triton_runtime
-from pytest_regional._torch import emulated_device as places
+from pytest_regional._torch import MissingTorchSymbolError, symbol, triton
+from pytest_regional._torch import device as places
 from pytest_regional.emulation import (
     EmulationError,
     MemoryFaultError,
@@ -62,16 +62,16 @@ def test_generated_code_is_for_the_gpu(folder: Path) -> None:
 
 def test_afterwards_the_cpu_compiles_as_before(folder: Path) -> None:
     x, w = torch.randn(8, 12), torch.randn(12, 12)
-    driver, available = triton_runtime.symbol("triton.runtime.driver", "driver")._active, torch.cuda.is_available()
-    run = triton_runtime.jit_function().run
+    driver, available = symbol("triton.runtime.driver", "driver")._active, torch.cuda.is_available()
+    run = triton.jit_function().run
     with emulated() as emulation:
         torch.compile(program, fullgraph=True)(x, w)
         assert emulation.kernels
         assert torch.cuda.is_available() is available
     assert active() is None
     assert torch.cuda.is_available() is available
-    assert triton_runtime.symbol("triton.runtime.driver", "driver")._active is driver
-    assert triton_runtime.jit_function().run is run
+    assert symbol("triton.runtime.driver", "driver")._active is driver
+    assert triton.jit_function().run is run
     torch._dynamo.reset()
     with regional("inductor", "cpu", expects_regions=False) as r:
         code = str(r.run(lambda a, b: (a @ b) * 2, x, w).code)

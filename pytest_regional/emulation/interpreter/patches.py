@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import triton.language as tl
 
-from pytest_regional._torch.triton_language import (
+from pytest_regional._torch.triton import (
     builtin_owners,
     builtins_of,
     cuda_library,

@@ -15,8 +15,8 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._text import unknown_name
-from pytest_regional._torch import graph_passes as private
-from pytest_regional._torch.passes import custom_graph_pass_base
+from pytest_regional._torch import inductor as private
+from pytest_regional._torch.inductor import custom_graph_pass_base
 
 
 class GraphPassError(RuntimeError):

@@ -14,7 +14,7 @@ import torch
 import torch.fx
 
 from pytest_regional._text import unknown_name
-from pytest_regional._torch.graph_passes import higher_order_operator, load_control_deps, operator_types
+from pytest_regional._torch.operators import higher_order_operator, load_control_deps, operator_types
 from pytest_regional.harness.graph_passes.forms import UnknownOpError
 from pytest_regional.harness.graph_passes.snapshot import attribute
 

@@ -10,12 +10,12 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._text import unknown_name
-from pytest_regional._torch.graph_passes import (
+from pytest_regional._torch.inductor import (
+    custom_graph_pass_base,
     graph_module_pass_base,
     inference_aware_pass_base,
     pattern_matcher_pass,
 )
-from pytest_regional._torch.passes import custom_graph_pass_base
 from pytest_regional.reference.pass_uuids import checked_uuid
 from pytest_regional.reference.pipeline.graph_pass import (
     DEFAULT_GRAPHS,

@@ -9,8 +9,8 @@ import torch
 from torch.fx.traceback import annotate
 
 from pytest_regional._torch import symbol
-from pytest_regional._torch.graph_passes import load_control_deps
-from pytest_regional._torch.passes import custom_graph_pass_base
+from pytest_regional._torch.inductor import custom_graph_pass_base
+from pytest_regional._torch.operators import load_control_deps
 
 aten = torch.ops.aten
 

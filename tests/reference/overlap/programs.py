@@ -6,7 +6,7 @@ import contextlib
 
 import torch.distributed as dist
 
-from pytest_regional._torch.ordering import appended_passes, custom_graph_pass
+from pytest_regional._torch.config import appended_passes, custom_graph_pass
 from pytest_regional.reference.overlap import overlap_collectives
 from tests.reference.overlap.graphs import C10D
 

@@ -7,9 +7,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import annotate
 
-from pytest_regional._torch.annotations import region_mark
-from pytest_regional._torch.graph_passes import load_control_deps
-from pytest_regional._torch.region_compile import new_fake_mode
+from pytest_regional._torch.fx_graphs import region_mark
+from pytest_regional._torch.operators import load_control_deps
+from pytest_regional._torch.tracing import new_fake_mode
 from pytest_regional.reference.ordering import add_control_deps
 from pytest_regional.reference.passes import Canonicalization, canonicalize
 from pytest_regional.reference.pipeline import PassPipeline

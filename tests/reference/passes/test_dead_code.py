@@ -10,7 +10,7 @@ import torch
 import torch._guards
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pytest_regional._torch.graph_passes import load_control_deps
+from pytest_regional._torch.operators import load_control_deps
 from pytest_regional.reference.ordering import add_control_deps
 from pytest_regional.reference.passes import DeadCodeElimination, eliminate_dead_code
 from pytest_regional.reference.pipeline import PassPipeline

@@ -7,7 +7,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import annotate
 
-from pytest_regional._torch.graph_passes import load_control_deps
+from pytest_regional._torch.operators import load_control_deps
 from pytest_regional.reference.compile_regions import RegionCompileError, RegionFallbackWarning
 from pytest_regional.reference.passes import AddControlDeps, OverlapCollectives, RegionalInductor
 from pytest_regional.reference.pipeline import PassPipeline

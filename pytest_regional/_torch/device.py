@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,12 +129,12 @@ def replaced(places: Mapping[str, Place], replacements: Mapping[str, Callable[[A
     """
     with contextlib.ExitStack() as stack:
         for name, place in places.items():
-            stack.enter_context(_replaced(place, replacements[name]))
+            stack.enter_context(_replaced_one(place, replacements[name]))
         yield
 
 
 @contextlib.contextmanager
-def _replaced(place: Place, replacement: Callable[[Any], Any]) -> Iterator[None]:
+def _replaced_one(place: Place, replacement: Callable[[Any], Any]) -> Iterator[None]:
     holder = place.container()
     symbol(place.module, place.path)
     inherited = place.attribute not in vars(holder)
@@ -254,54 +253,6 @@ def _overrides(base: type) -> type:
             return "0"
 
     return EmulatedDeviceOverrides
-
-
-def settings_for_emulation() -> dict[str, Any]:
-    """Return Inductor's settings without which code cannot be generated for a device that is not there.
-
-    Kernels are compiled in this process and tried nowhere; names as in 2.11 to 2.15.
-    """
-    return {"compile_threads": 1, "triton.autotune_at_compile_time": False}
-
-
-def inductor_setting(name: str) -> Any:
-    """Return Inductor's setting ``name``, dotted where nested (2.11 to 2.15)."""
-    return symbol("torch._inductor.config", name)
-
-
-def cache_tag() -> str:
-    """Return ``torch.compiler.config.cache_key_tag``, which every cache of PyTorch's puts into its keys."""
-    return str(symbol("torch.compiler.config", "cache_key_tag"))
-
-
-@contextlib.contextmanager
-def cache_tagged(tag: str) -> Iterator[None]:
-    """Add ``tag`` to ``torch.compiler.config.cache_key_tag`` (2.11 to 2.15)."""
-    with private_module("torch.compiler.config").patch(cache_key_tag=f"{cache_tag()}{tag}"):
-        yield
-
-
-def without_timing(choices: Sequence[Any]) -> list[Any]:
-    """Return the one of several kernels for an operator to take where none can be timed: the first generated one.
-
-    Callers of generated kernels are ``TritonTemplateCaller`` in ``torch._inductor.select_algorithm`` (2.11 to 2.15).
-    """
-    template = symbol("torch._inductor.select_algorithm", "TritonTemplateCaller")
-    return ([choice for choice in choices if isinstance(choice, template)] or list(choices))[:1]
-
-
-def inductor_settings(values: Mapping[str, Any]) -> AbstractContextManager[Any]:
-    """Hold settings of Inductor (``config.patch``, 2.11 to 2.15)."""
-    manager: AbstractContextManager[Any] = private_module("torch._inductor.config").patch(dict(values))
-    return manager
-
-
-def load_source(source: str, name: str) -> Any:
-    """Return ``name`` of the module that ``source`` is, kept as Inductor keeps modules.
-
-    ``torch._inductor.codecache.PyCodeCache.load`` (2.11 to 2.15).
-    """
-    return getattr(symbol("torch._inductor.codecache", "PyCodeCache").load(source), name)
 
 
 def empty_strided_cpu() -> Callable[..., Any]:

@@ -1,17 +1,116 @@
-"""Files of generated code: where Inductor keeps them, and how to have them loaded without a C++ compiler."""
+"""Caches: their directory, files of generated code, portable artifacts, the remote cache."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import importlib
+import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pytest_regional._redis import UntrustedRedis
 from pytest_regional._torch import symbol
-from pytest_regional._torch.machine import inductor_cache_dir
-from pytest_regional._torch.region_compile import compile_lock
+from pytest_regional._torch.tracing import compile_lock
+
+
+def clear_inductor_caches() -> None:
+    """Forget loaded code and every in-memory cache that Inductor registers for a fresh cache (2.11 to 2.15)."""
+    symbol("torch._inductor.utils", "clear_caches")()
+
+
+_AUTOGRAD_CACHE = "torch._functorch._aot_autograd.autograd_cache"
+
+
+def record_portable(key: str, content: bytes) -> None:
+    """Add ``content`` to the portable artifacts of this process, as an entry of AOTAutograd's cache.
+
+    ``torch.compiler._cache.CacheArtifactManager.record_artifact`` with the type of ``AOTAutogradCacheArtifact`` (2.11
+    to 2.15). Equal entries are recorded once. A type of our own would have to be registered wherever artifacts are
+    loaded: PyTorch refuses all of them, everybody's, where it does not know one type.
+    """
+    artifact_type = symbol(_AUTOGRAD_CACHE, "AOTAutogradCacheArtifact").type()
+    symbol("torch.compiler._cache", "CacheArtifactManager").record_artifact(artifact_type, key, content)
+
+
+def portable_folder(key: str) -> Path:
+    """Return the folder into which loading writes entries under ``key``.
+
+    ``AOTAutogradCache._get_tmp_dir_for_key`` (2.11 to 2.15): below Inductor's cache folder.
+    """
+    return Path(symbol(_AUTOGRAD_CACHE, "AOTAutogradCache")._get_tmp_dir_for_key(key))
+
+
+def clear_portable() -> None:
+    """Drop what was recorded, as a new process has it: ``CacheArtifactManager.clear`` (2.11 to 2.15)."""
+    symbol("torch.compiler._cache", "CacheArtifactManager").clear()
+
+
+class RemoteBytes:
+    """Bytes by name in the remote cache that PyTorch's environment variables describe.
+
+    A ``torch._inductor.remote_cache.RemoteCache`` over ``RedisRemoteCacheBackend`` (2.11 to 2.15), which reads
+    ``TORCHINDUCTOR_REDIS_URL``, or ``TORCHINDUCTOR_REDIS_HOST`` and ``TORCHINDUCTOR_REDIS_PORT``. PyTorch's own caches
+    over it wait for ever and try again, and hold JSON; this one has a time limit, tries once, checks what the server
+    answers, and holds bytes. Like theirs it counts in ``cache_stats`` and takes another backend from
+    ``RemoteCache.backend_override_cls``.
+
+    Args:
+        timeout: seconds for a connect, and for one read.
+
+    Raises:
+        ValueError: an address that is none.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        module = "torch._inductor.remote_cache"
+        backend = symbol(module, "RedisRemoteCacheBackend")("pytest-regional")
+        self._redis = UntrustedRedis(backend._redis, timeout)
+        # The backend calls `get` and `set` of its client and nothing else; it hides only redis-py's own errors.
+        backend._redis = self._redis
+        self._cache = _cache_class()(backend, symbol(module, "RemoteCachePassthroughSerde")())
+
+    def get(self, name: str) -> bytes | None:
+        """Return what is stored as ``name``; raises :func:`remote_errors`."""
+        value: bytes | None = self._cache.get(name)
+        return value
+
+    def put(self, name: str, data: bytes) -> None:
+        """Store ``data`` as ``name``; raises :func:`remote_errors`."""
+        self._cache.put(name, data)
+
+    def give_up(self) -> None:
+        """End all connections, from whatever thread."""
+        self._redis.give_up()
+
+
+def redis_is_installed() -> bool:
+    """Say whether the Python package that PyTorch's Redis backend needs is there."""
+    return importlib.util.find_spec("redis") is not None
+
+
+def remote_errors() -> tuple[type[Exception], ...]:
+    """Return what an address that is none, and a server that is absent, slow, full, locked or evil, raise."""
+    return (importlib.import_module("redis.exceptions").RedisError, OSError, ValueError)
+
+
+@functools.cache
+def _cache_class() -> Any:
+    # PyTorch counts and logs by the name of the class. Its own ``_get`` takes an empty value for none.
+    members = {"_get": lambda self, name, sample: self._backend_get(name)}
+    return type("RemoteRegionalCache", (symbol("torch._inductor.remote_cache", "RemoteCache"),), members)
+
+
+def inductor_cache_dir() -> Path:
+    """Return the folder of Inductor's caches as it is now, made if need be.
+
+    ``torch._inductor.runtime.cache_dir_utils.cache_dir`` (2.11 to 2.15); it follows ``TORCHINDUCTOR_CACHE_DIR``.
+    """
+    return Path(symbol("torch._inductor.runtime.cache_dir_utils", "cache_dir")())
+
 
 _CODECACHE = "torch._inductor.codecache"
 
@@ -115,3 +214,11 @@ def _source_digest(library: Path) -> str:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def load_source(source: str, name: str) -> Any:
+    """Return ``name`` of the module that ``source`` is, kept as Inductor keeps modules.
+
+    ``torch._inductor.codecache.PyCodeCache.load`` (2.11 to 2.15).
+    """
+    return getattr(symbol("torch._inductor.codecache", "PyCodeCache").load(source), name)

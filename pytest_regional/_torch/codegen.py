@@ -13,6 +13,7 @@ from pytest_regional._torch import private_module, symbol
 
 # Both code generators import the function by name, the rest of Inductor looks it up in its module at each call.
 _HOLDERS = ("torch._inductor.debug", "torch._inductor.codegen.cpp", "torch._inductor.codegen.triton")
+
 _FUNCTION = "set_kernel_post_grad_provenance_tracing"
 
 
