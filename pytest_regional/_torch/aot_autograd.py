@@ -6,9 +6,20 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pytest_regional._torch import private_module, symbol
+from pytest_regional._torch import symbol
 from pytest_regional._torch.fx_graphs import ANNOTATION, is_backward_node, is_gradient_sum
-from pytest_regional._torch.patching import PatchPoint, wrapped
+from pytest_regional._torch.patching import PatchPoint, patched, wrapped
+from pytest_regional._torch.tracing import ambient_context
+
+
+def serializable_compiler_class() -> Any:
+    """``SerializableAOTDispatchCompiler``: AOTAutograd caches only what comes from such a compiler (2.11 to 2.15)."""
+    return symbol("torch._functorch.aot_autograd", "SerializableAOTDispatchCompiler")
+
+
+def bundled_callable() -> Any:
+    """``BundledAOTAutogradSerializableCallable``: a compiled function and its entry of the cache (2.11 to 2.15)."""
+    return symbol("torch._dynamo.aot_compile_types", "BundledAOTAutogradSerializableCallable")
 
 
 def compiler_like(original: Any, compiler: Callable[..., Any]) -> Any:
@@ -17,7 +28,7 @@ def compiler_like(original: Any, compiler: Callable[..., Any]) -> Any:
     AOTAutograd caches only what comes from a ``SerializableAOTDispatchCompiler`` (2.11 to 2.15), so a wrapper must
     stay one.
     """
-    serializable = symbol("torch._functorch.aot_autograd", "SerializableAOTDispatchCompiler")
+    serializable = serializable_compiler_class()
     if isinstance(original, serializable):
         return serializable(original.output_code_ty, compiler)
     return compiler
@@ -112,20 +123,16 @@ def donating(may_be_donated: Callable[[int], bool]) -> Iterator[Sequence[int]]:
         metadata.bw_donated_idxs = donated
 
 
-@contextlib.contextmanager
-def without_donation() -> Iterator[None]:
+_DONATION = {"find": PatchPoint("torch._functorch._aot_autograd.graph_compile", "collect_bw_donated_buffer_idxs")}
+
+
+def without_donation() -> contextlib.AbstractContextManager[None]:
     """Have AOTAutograd find nothing to donate.
 
     ``torch._functorch._aot_autograd.graph_compile.collect_bw_donated_buffer_idxs`` (2.11 to 2.15) finds it. Its setting
     ``donated_buffer=False`` would not do: the backward asks for the setting as well, when it runs.
     """
-    module: Any = private_module("torch._functorch._aot_autograd.graph_compile")
-    original = symbol(module.__name__, "collect_bw_donated_buffer_idxs")
-    module.collect_bw_donated_buffer_idxs = lambda *graphs: []
-    try:
-        yield
-    finally:
-        module.collect_bw_donated_buffer_idxs = original
+    return patched(_DONATION, {"find": lambda original: lambda *graphs: []})
 
 
 def backward_keeps_graph() -> bool:
@@ -138,7 +145,7 @@ def backward_keeps_graph() -> bool:
 
 def _metadata() -> Any:
     """Return what AOTAutograd knows of the graph that it compiles (``TracingContext.fw_metadata``, 2.11 to 2.15)."""
-    return getattr(symbol("torch._guards", "TracingContext").try_get(), "fw_metadata", None)
+    return getattr(ambient_context(), "fw_metadata", None)
 
 
 _ENGINE = {
@@ -166,7 +173,7 @@ def backwards_inside(
 
 def serializable_compiler(output_type: type, compiler: Callable[..., Any]) -> Any:
     """``SerializableAOTDispatchCompiler``: a compiler whose results AOTAutograd offers to the cache (2.11 to 2.15)."""
-    return symbol("torch._functorch.aot_autograd", "SerializableAOTDispatchCompiler")(output_type, compiler)
+    return serializable_compiler_class()(output_type, compiler)
 
 
 def with_serialization(compiled: Callable[..., Any], entry: Callable[[], Any]) -> Callable[..., Any]:
@@ -175,11 +182,6 @@ def with_serialization(compiled: Callable[..., Any], entry: Callable[[], Any]) -
         "torch._functorch._aot_autograd.runtime_wrappers", "SerializableCompiledFunction"
     )(compiled, entry)
     return wrapped
-
-
-def ambient_context() -> Any:
-    """``torch._guards.TracingContext.try_get()``: one for forward and backward of a graph (2.11 to 2.15)."""
-    return symbol("torch._guards", "TracingContext").try_get()
 
 
 def user_output_count() -> int | None:

@@ -8,12 +8,15 @@ import hashlib
 import importlib
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_regional._redis import UntrustedRedis
 from pytest_regional._torch import symbol
+from pytest_regional._torch.autograd_cache import cache_class
+from pytest_regional._torch.inductor import compiled_fx_graph
+from pytest_regional._torch.patching import PatchPoint, wrapped
 from pytest_regional._torch.tracing import compile_lock
 
 
@@ -25,6 +28,10 @@ def clear_inductor_caches() -> None:
 _AUTOGRAD_CACHE = "torch._functorch._aot_autograd.autograd_cache"
 
 
+def _portable_artifacts() -> Any:
+    return symbol("torch.compiler._cache", "CacheArtifactManager")
+
+
 def record_portable(key: str, content: bytes) -> None:
     """Add ``content`` to the portable artifacts of this process, as an entry of AOTAutograd's cache.
 
@@ -33,7 +40,7 @@ def record_portable(key: str, content: bytes) -> None:
     loaded: PyTorch refuses all of them, everybody's, where it does not know one type.
     """
     artifact_type = symbol(_AUTOGRAD_CACHE, "AOTAutogradCacheArtifact").type()
-    symbol("torch.compiler._cache", "CacheArtifactManager").record_artifact(artifact_type, key, content)
+    _portable_artifacts().record_artifact(artifact_type, key, content)
 
 
 def portable_folder(key: str) -> Path:
@@ -41,12 +48,12 @@ def portable_folder(key: str) -> Path:
 
     ``AOTAutogradCache._get_tmp_dir_for_key`` (2.11 to 2.15): below Inductor's cache folder.
     """
-    return Path(symbol(_AUTOGRAD_CACHE, "AOTAutogradCache")._get_tmp_dir_for_key(key))
+    return Path(cache_class()._get_tmp_dir_for_key(key))
 
 
 def clear_portable() -> None:
     """Drop what was recorded, as a new process has it: ``CacheArtifactManager.clear`` (2.11 to 2.15)."""
-    symbol("torch.compiler._cache", "CacheArtifactManager").clear()
+    _portable_artifacts().clear()
 
 
 class RemoteBytes:
@@ -140,13 +147,14 @@ def code_files_of_entry(entry: Any) -> tuple[CodeFile, ...]:
     functions stand in the module made of it, each with Inductor's ``key``. Other output code brings its own files.
     """
     results = [part.result for part in (entry.compiled_fw, entry.compiled_bw) if part is not None]
-    graphs = [
-        result for result in results if isinstance(result, symbol("torch._inductor.output_code", "CompiledFxGraph"))
-    ]
+    graphs = [result for result in results if isinstance(result, compiled_fx_graph())]
     sources = [
         CodeFile(_below_cache_dir(_source_path(graph.cache_key)), graph.source_code.encode()) for graph in graphs
     ]
     return *sources, *(library for graph in graphs for library in _libraries(graph.cache_key))
+
+
+_LIBRARIES = {"load": PatchPoint("torch._inductor.codecache:CppPythonBindingsCodeCache", "load_async", static=True)}
 
 
 @contextlib.contextmanager
@@ -158,23 +166,17 @@ def libraries_at_hand(files: Mapping[str, CodeFile]) -> Iterator[None]:
     (``CppPythonBindingsCodeCache.load_async``, 2.11 to 2.15, whose first argument is the source). It nests: regions of
     a graph are loaded while the graph is.
     """
-    cache = symbol(_CODECACHE, "CppPythonBindingsCodeCache")
     paths = {file.source: (path, file.library) for path, file in files.items() if file.source}
-    original, own = cache.load_async, vars(cache).get("load_async")
 
-    def load_async(main_code: str, *args: Any, **kwargs: Any) -> Any:
+    def load_async(original: Callable[..., Any], main_code: str, *args: Any, **kwargs: Any) -> Any:
         found = paths.get(_digest(main_code.encode()))
-        return original(main_code, *args, **kwargs) if found is None else lambda: cache._load_library(*found)
+        if found is None:
+            return original(main_code, *args, **kwargs)
+        cache = _LIBRARIES["load"].container()
+        return lambda: cache._load_library(*found)
 
-    with compile_lock():
-        cache.load_async = load_async
-        try:
-            yield
-        finally:
-            if own is None:
-                del cache.load_async  # the class inherits it
-            else:
-                cache.load_async = own
+    with compile_lock(), wrapped(_LIBRARIES, {"load": load_async}):
+        yield
 
 
 def _source_path(key: str) -> str:
@@ -190,7 +192,7 @@ def _below_cache_dir(path: str) -> str:
 def _libraries(key: str) -> Iterator[CodeFile]:
     """``PyCodeCache.modules`` holds every generated module that this process loaded (2.11 to 2.15)."""
     seen = set()
-    for module in symbol(_CODECACHE, "PyCodeCache").modules:
+    for module in _python_code_cache().modules:
         functions = vars(module).values() if getattr(module, "key", None) == key else ()
         for library in (getattr(function, "__self__", None) for function in functions):
             path, name = getattr(library, "__file__", None), getattr(library, "key", "")
@@ -216,9 +218,14 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def _python_code_cache() -> Any:
+    """``torch._inductor.codecache.PyCodeCache``: generated modules (2.11 to 2.15)."""
+    return symbol(_CODECACHE, "PyCodeCache")
+
+
 def load_source(source: str, name: str) -> Any:
     """Return ``name`` of the module that ``source`` is, kept as Inductor keeps modules.
 
     ``torch._inductor.codecache.PyCodeCache.load`` (2.11 to 2.15).
     """
-    return getattr(symbol("torch._inductor.codecache", "PyCodeCache").load(source), name)
+    return getattr(_python_code_cache().load(source), name)

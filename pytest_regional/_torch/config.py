@@ -7,16 +7,16 @@ import copy
 import importlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
-from pytest_regional._torch import private_module, symbol, torch_version
+from pytest_regional._torch import private_module, symbol
 
 
 def pre_grad_custom_passes() -> tuple[Any, ...]:
     """Return the passes in ``torch._inductor.config.pre_grad_custom_pass`` as a tuple (one, a list, or none)."""
-    passes = symbol("torch._inductor.config", "pre_grad_custom_pass")
+    passes = inductor_config().pre_grad_custom_pass
     if passes is None:
         return ()
     return tuple(passes) if isinstance(passes, (list, tuple)) else (passes,)
@@ -48,6 +48,11 @@ def config_values(name: str) -> dict[str, Any]:
     return values
 
 
+def _unset() -> Any:
+    """Return what stands for a setting that was not set: ``torch.utils._config_module`` (2.11 to 2.15)."""
+    return symbol("torch.utils._config_module", "_UNSET_SENTINEL")
+
+
 def config_state(name: str) -> dict[str, Any]:
     """Return what is set in configuration module ``name``, containers copied; empty where nobody has imported it.
 
@@ -57,7 +62,7 @@ def config_state(name: str) -> dict[str, Any]:
     module = sys.modules.get(name)
     if module is None:
         return {}
-    unset = symbol("torch.utils._config_module", "_UNSET_SENTINEL")
+    unset = _unset()
     values = {}
     for key, entry in module._config.items():
         override = entry.user_override
@@ -70,7 +75,7 @@ def config_state(name: str) -> dict[str, Any]:
 def config_default(name: str, key: str) -> Any:
     """Return what a setting is where nobody has set it."""
     entry = sys.modules[name]._config[key]
-    unset = symbol("torch.utils._config_module", "_UNSET_SENTINEL")
+    unset = _unset()
     return copy.deepcopy(entry.default if entry.env_value_default is unset else entry.env_value_default)
 
 
@@ -99,12 +104,12 @@ def patched_config(name: str, values: Mapping[str, Any]) -> Iterator[None]:
 
 def inductor_config_names() -> frozenset[str]:
     """Return the names of Inductor's settings, dotted where nested (``triton.cudagraphs``)."""
-    return frozenset(config_module("torch._inductor.config")._config)
+    return frozenset(inductor_config()._config)
 
 
 def inductor_config_is_switch(name: str) -> bool:
     """Return whether Inductor's setting ``name`` is declared as ``bool`` and nothing else (2.11 to 2.15)."""
-    return config_module("torch._inductor.config")._config[name].value_type is bool
+    return inductor_config()._config[name].value_type is bool
 
 
 def inductor_config() -> Any:
@@ -117,9 +122,9 @@ def functorch_config() -> Any:
     return private_module("torch._functorch.config")
 
 
-def inductor_config_name_list() -> list[str]:
-    """Names of Inductor's settings, from ``config._config`` (2.11 to 2.15)."""
-    return list(inductor_config()._config)
+def dynamo_config() -> Any:
+    """``torch._dynamo.config``, Dynamo's configuration module (2.11 to 2.15)."""
+    return private_module("torch._dynamo.config")
 
 
 def inductor_config_type(name: str) -> Any:
@@ -205,50 +210,8 @@ def configured_pre_grad_timing() -> object:
 
 def with_nested_region_options() -> AbstractContextManager[Any]:
     """Allow these options: ``torch._dynamo.config.enable_invoke_subgraph_regional_compile`` (2.11 to 2.15)."""
-    config = private_module("torch._dynamo.config")
-    patch: AbstractContextManager[Any] = config.patch(enable_invoke_subgraph_regional_compile=True)
+    patch: AbstractContextManager[Any] = dynamo_config().patch(enable_invoke_subgraph_regional_compile=True)
     return patch
-
-
-def custom_graph_pass() -> type:
-    """``torch._inductor.custom_graph_pass.CustomGraphPass``, the base of passes with a uuid (2.11 to 2.15)."""
-    cls: type = symbol("torch._inductor.custom_graph_pass", "CustomGraphPass")
-    return cls
-
-
-@contextmanager
-def appended_passes(**passes: Any) -> Iterator[None]:
-    """Run a pass after those that are configured: ``joint_custom_pre_pass=...``, ``post_grad_custom_post_pass=...``.
-
-    2.11 takes one pass or none; 2.13 and 2.15 take a list as well.
-    """
-    config = symbol("torch._inductor", "config")
-    patches = {name: _appended(getattr(config, name), custom) for name, custom in passes.items()}
-    with config.patch(patches):
-        yield
-
-
-def _appended(configured: Any, custom: Any) -> Any:
-    if configured is None:
-        return custom
-    if torch_version() >= (2, 13):
-        return [*(configured if isinstance(configured, (list, tuple)) else [configured]), custom]
-    return _both(configured, custom)
-
-
-def _both(first: Any, second: Any) -> Any:
-    """Make one pass of two; without a uuid of the first it has none, which keeps results out of caches."""
-
-    class Both(custom_graph_pass()):  # type: ignore[misc]
-        def __call__(self, graph: Any) -> None:
-            first(graph)
-            second(graph)
-
-        def uuid(self) -> Any:
-            known = getattr(first, "uuid", lambda: None)()
-            return None if known is None else (known, second.uuid())
-
-    return Both()
 
 
 @contextlib.contextmanager
@@ -260,7 +223,7 @@ def training_artifacts() -> Iterator[None]:
     which PyTorch refuses to cache by default: such a function may close over Python state. Dynamo lifts that into
     inputs of the graph, so within one of its graphs there is none (``torch._functorch.config``, 2.11 to 2.15).
     """
-    with symbol("torch._functorch.config", "patch")(
+    with functorch_config().patch(
         force_non_lazy_backward_lowering=True, autograd_cache_allow_custom_autograd_functions=True
     ):
         yield
@@ -273,8 +236,8 @@ def remote_cache_settings() -> tuple[bool | None, bool | None]:
     no, whether or not a Redis host is named.
     """
     return (
-        symbol("torch._functorch.config", "enable_remote_autograd_cache"),
-        symbol("torch._inductor.config", "fx_graph_remote_cache"),
+        functorch_config().enable_remote_autograd_cache,
+        inductor_config().fx_graph_remote_cache,
     )
 
 
@@ -283,21 +246,19 @@ def backward_lowered_at_once() -> AbstractContextManager[Any]:
 
     ``torch._functorch.config.force_non_lazy_backward_lowering`` (2.11 to 2.15).
     """
-    manager: AbstractContextManager[Any] = symbol("torch._functorch.config", "patch")(
-        force_non_lazy_backward_lowering=True
-    )
+    manager: AbstractContextManager[Any] = functorch_config().patch(force_non_lazy_backward_lowering=True)
     return manager
 
 
 def inductor_settings_now(names: Sequence[str]) -> dict[str, Any]:
     """Return Inductor's settings ``names``, dotted where nested, of those that exist (2.11 to 2.15)."""
-    config = private_module("torch._inductor.config")
+    config = inductor_config()
     return {name: getattr(config, name) for name in names if name in config._config}
 
 
 def forced_autograd_cache() -> contextlib.AbstractContextManager[Any]:
     """Have AOTAutograd's cache store whole results of any backend that makes storable ones (2.11 to 2.15)."""
-    manager: contextlib.AbstractContextManager[Any] = private_module("torch._functorch.config").patch(
+    manager: contextlib.AbstractContextManager[Any] = functorch_config().patch(
         force_autograd_cache=True, bundled_autograd_cache=True
     )
     return manager
@@ -305,9 +266,7 @@ def forced_autograd_cache() -> contextlib.AbstractContextManager[Any]:
 
 def recompiles_allowed(number: int) -> contextlib.AbstractContextManager[Any]:
     """Have Dynamo compile one function ``number`` times before it gives up (``recompile_limit``, 2.11 to 2.15)."""
-    manager: contextlib.AbstractContextManager[Any] = private_module("torch._dynamo.config").patch(
-        recompile_limit=number
-    )
+    manager: contextlib.AbstractContextManager[Any] = dynamo_config().patch(recompile_limit=number)
     return manager
 
 
@@ -321,22 +280,26 @@ def settings_for_emulation() -> dict[str, Any]:
 
 def inductor_setting(name: str) -> Any:
     """Return Inductor's setting ``name``, dotted where nested (2.11 to 2.15)."""
-    return symbol("torch._inductor.config", name)
+    return getattr(inductor_config(), name)
+
+
+def _compiler_config() -> Any:
+    return private_module("torch.compiler.config")
 
 
 def cache_tag() -> str:
     """Return ``torch.compiler.config.cache_key_tag``, which every cache of PyTorch's puts into its keys."""
-    return str(symbol("torch.compiler.config", "cache_key_tag"))
+    return str(_compiler_config().cache_key_tag)
 
 
 @contextlib.contextmanager
 def cache_tagged(tag: str) -> Iterator[None]:
     """Add ``tag`` to ``torch.compiler.config.cache_key_tag`` (2.11 to 2.15)."""
-    with private_module("torch.compiler.config").patch(cache_key_tag=f"{cache_tag()}{tag}"):
+    with _compiler_config().patch(cache_key_tag=f"{cache_tag()}{tag}"):
         yield
 
 
 def inductor_settings(values: Mapping[str, Any]) -> AbstractContextManager[Any]:
     """Hold settings of Inductor (``config.patch``, 2.11 to 2.15)."""
-    manager: AbstractContextManager[Any] = private_module("torch._inductor.config").patch(dict(values))
+    manager: AbstractContextManager[Any] = inductor_config().patch(dict(values))
     return manager

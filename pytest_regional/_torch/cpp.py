@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional._torch import symbol
-from pytest_regional._torch.patching import PatchPoint, wrapped
+from pytest_regional._torch.patching import PatchPoint, patched, wrapped
 
 
 def cpp_compiler() -> tuple[str, str]:
@@ -66,11 +66,14 @@ def torch_headers() -> Path:
     return Path(os.path.dirname(symbol("torch", "__file__")), "include")
 
 
-_CODECACHE = "torch._inductor.codecache"
-
 # Returns the path of a header beside which its translation is, made if it is missing; remembers that for its arguments
 # as long as the process lives (2.11 to 2.15).
-_HEADER = {"header": PatchPoint(_CODECACHE, "_precompile_header")}
+_HEADER = {"header": PatchPoint("torch._inductor.codecache", "_precompile_header")}
+# Looked up at each call (2.11 to 2.15).
+_FOLDERS = {
+    "headers": PatchPoint("torch._inductor.codecache", "_HEADER_DIR"),
+    "locks": PatchPoint("torch._inductor.codecache", "_HEADER_LOCK_DIR"),
+}
 
 _ENDINGS = (".gch", ".pch")  # GCC's, Clang's
 
@@ -80,7 +83,7 @@ def default_headers_folder() -> Path:
 
     It is in the system's folder for temporary files and has the user's name, so anybody can have made it first.
     """
-    return Path(symbol(_CODECACHE, "_HEADER_DIR")).parent
+    return Path(_FOLDERS["headers"].current()).parent
 
 
 def default_headers_folder_of_others() -> Path:
@@ -106,7 +109,8 @@ def headers_kept_in(folder: Path) -> Iterator[None]:
                 os.utime(path)  # which ones are used decides which ones are kept
         return paths[asked]
 
-    with _folders(folder), wrapped(_HEADER, {"header": header}):
+    folders = {"headers": lambda _: str(folder), "locks": lambda _: str(folder / "locks")}
+    with patched(_FOLDERS, folders), wrapped(_HEADER, {"header": header}):
         yield
 
 
@@ -125,20 +129,6 @@ def _paths(folder: Path) -> dict[Any, str]:
 
 def _translations(header: str) -> list[str]:
     return [header + ending for ending in _ENDINGS if os.path.exists(header + ending)]
-
-
-@contextlib.contextmanager
-def _folders(folder: Path) -> Iterator[None]:
-    """Replace the names of both folders, which are looked up at each call (2.11 to 2.15)."""
-    import importlib
-
-    codecache = importlib.import_module(_CODECACHE)
-    before = symbol(_CODECACHE, "_HEADER_DIR"), symbol(_CODECACHE, "_HEADER_LOCK_DIR")
-    codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = str(folder), str(folder / "locks")  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = before  # type: ignore[attr-defined]
 
 
 _PROCESSOR_CHECK = {

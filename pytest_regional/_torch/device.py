@@ -1,7 +1,7 @@
-"""What stands between PyTorch and a CUDA device: the places where a described device can stand in for one.
+"""What stands between PyTorch and a CUDA device: the patch points where a described device is used in its place.
 
-Each place is an attribute that PyTorch looks up when it generates code for a GPU or loads that code. The set was
-found by leaving out one at a time; it is the same for torch 2.11, 2.13 and 2.15 but where ``only`` says otherwise.
+Each point is an attribute that PyTorch looks up when it generates code for a GPU or loads that code. The set was
+found by leaving out one at a time; it is the same for torch 2.11, 2.13 and 2.15 except where ``since`` says otherwise.
 """
 
 from __future__ import annotations
@@ -9,145 +9,79 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._torch import MissingTorchSymbolError, private_module, symbol, torch_version
+from pytest_regional._torch import MissingTorchSymbolError, private_module, symbol
+from pytest_regional._torch.patching import COMPILE_STAGES, PatchPoint, missing
+from pytest_regional._torch.triton import DRIVER_CHOICE
 
 _INTERFACE = "torch._dynamo.device_interface"
 
 
-@dataclass(frozen=True)
-class Place:
-    """One replaceable attribute, and who asks for it.
-
-    Attributes:
-        holder: module, optionally followed by ``:Class`` (dotted where nested).
-        attribute: its name there.
-        why: who reads it when code for a GPU is generated or loaded.
-        static: whether it is a static method.
-        since: first torch version whose absence of it is an error; before, there is nothing to replace.
-    """
-
-    holder: str
-    attribute: str
-    why: str
-    static: bool = False
-    since: tuple[int, int] = (2, 11)
-
-    def container(self) -> Any:
-        """Return the module or class that holds the attribute.
-
-        Raises:
-            MissingTorchSymbolError: it is not there.
-        """
-        found = private_module(self.module)
-        _, _, class_name = self.holder.partition(":")
-        return symbol(self.module, class_name) if class_name else found
-
-    @property
-    def module(self) -> str:
-        """The module that holds it or its class."""
-        return self.holder.partition(":")[0]
-
-    @property
-    def path(self) -> str:
-        """The attribute as seen from the module."""
-        _, _, class_name = self.holder.partition(":")
-        return f"{class_name}.{self.attribute}" if class_name else self.attribute
-
-
-DEVICE_PLACES: dict[str, Place] = {
-    "is_available": Place("torch.cuda", "is_available", "whether Triton and GPU passes are of use"),
-    "device_count": Place("torch.cuda", "device_count", "collectives' cost model"),
-    "current_device": Place("torch.cuda", "current_device", "flex attention"),
-    "properties": Place("torch.cuda", "get_device_properties", "sizes of blocks and grids"),
-    "capability": Place("torch.cuda", "get_device_capability", "which types and templates there are"),
-    "device_context": Place("torch.cuda", "device", "code generation enters the device of the graph"),
-    "rng_state": Place("torch.cuda", "get_rng_state", "code generation preserves the generators"),
-    "set_rng_state": Place("torch.cuda", "set_rng_state", "code generation preserves the generators"),
-    "current_stream": Place("torch.cuda", "current_stream", "which stream code is generated for"),
-    "synchronize": Place("torch.cuda", "synchronize", "around code that is loaded"),
-    "capturing": Place("torch.cuda", "is_current_stream_capturing", "Dynamo, from 2.15 on"),
-    "interface_properties": Place(f"{_INTERFACE}:CudaInterface", "get_device_properties", "bound at import", True),
-    "worker_properties": Place(f"{_INTERFACE}:CudaInterface.Worker", "get_device_properties", "heuristics", True),
-    "interface_capability": Place(f"{_INTERFACE}:CudaInterface", "get_compute_capability", "heuristics", True),
-    "gpu_context": Place("torch._subclasses.fake_tensor", "init_gpu_context", "makes a first tensor on the device"),
-    "empty_strided": Place("torch._C._dynamo.guards", "_empty_strided_cuda", "buffers of generated code"),
-    "constants": Place("torch._inductor.graph:GraphLowering", "constant_name", "copies constants to the device"),
-    "compile_kernel": Place("torch._inductor.async_compile:AsyncCompile", "triton", "generated code compiles kernels"),
-    "process_pool": Place(
+DEVICE_POINTS: dict[str, PatchPoint] = {
+    "is_available": PatchPoint("torch.cuda", "is_available", "whether Triton and GPU passes are of use"),
+    "device_count": PatchPoint("torch.cuda", "device_count", "collectives' cost model"),
+    "current_device": PatchPoint("torch.cuda", "current_device", "flex attention"),
+    "properties": PatchPoint("torch.cuda", "get_device_properties", "sizes of blocks and grids"),
+    "capability": PatchPoint("torch.cuda", "get_device_capability", "which types and templates there are"),
+    "device_context": PatchPoint("torch.cuda", "device", "code generation enters the device of the graph"),
+    "rng_state": PatchPoint("torch.cuda", "get_rng_state", "code generation preserves the generators"),
+    "set_rng_state": PatchPoint("torch.cuda", "set_rng_state", "code generation preserves the generators"),
+    "current_stream": PatchPoint("torch.cuda", "current_stream", "which stream code is generated for"),
+    "synchronize": PatchPoint("torch.cuda", "synchronize", "around code that is loaded"),
+    "capturing": PatchPoint("torch.cuda", "is_current_stream_capturing", "Dynamo, from 2.15 on"),
+    "interface_properties": PatchPoint(
+        f"{_INTERFACE}:CudaInterface", "get_device_properties", "bound at import", static=True
+    ),
+    "worker_properties": PatchPoint(
+        f"{_INTERFACE}:CudaInterface.Worker", "get_device_properties", "heuristics", static=True
+    ),
+    "interface_capability": PatchPoint(
+        f"{_INTERFACE}:CudaInterface", "get_compute_capability", "heuristics", static=True
+    ),
+    "gpu_context": PatchPoint(
+        "torch._subclasses.fake_tensor", "init_gpu_context", "makes a first tensor on the device"
+    ),
+    "empty_strided": PatchPoint("torch._C._dynamo.guards", "_empty_strided_cuda", "buffers of generated code"),
+    "constants": PatchPoint("torch._inductor.graph:GraphLowering", "constant_name", "copies constants to the device"),
+    "compile_kernel": PatchPoint(
+        "torch._inductor.async_compile:AsyncCompile", "triton", "generated code compiles kernels"
+    ),
+    "process_pool": PatchPoint(
         "torch._inductor.async_compile:AsyncCompile", "use_process_pool", "kernels of other processes"
     ),
-    "wake_pool": Place("torch._inductor.async_compile:AsyncCompile", "wakeup", "starts other processes", True),
-    "choices": Place("torch._inductor.select_algorithm:AlgorithmSelectorCache", "__call__", "times kernels, takes one"),
-    "triton_driver": Place("torch._inductor.runtime.triton_helpers", "set_driver_to_gpu", "kernels choose a driver"),
+    "wake_pool": PatchPoint(
+        "torch._inductor.async_compile:AsyncCompile", "wakeup", "starts other processes", static=True
+    ),
+    "choices": PatchPoint(
+        "torch._inductor.select_algorithm:AlgorithmSelectorCache", "__call__", "times kernels, takes one"
+    ),
+    "triton_driver": DRIVER_CHOICE,
 }
 """Replaced while Inductor generates or loads code, and put back at once: other code must not believe in the device."""
 
-PROGRAM_PLACES: dict[str, Place] = {
-    "has_triton": Place("torch.utils._triton", "has_triton", "Dynamo looks for kernels that the user wrote"),
-    "guard_timing": Place("torch._dynamo.guards", "profile_guard_manager", "flushes the processor's caches for a log"),
-    "flex_device": Place("torch.nn.attention.flex_attention", "_validate_device", "refuses to train on a CPU"),
-    "flex_options": Place("torch.nn.attention.flex_attention", "_apply_kernel_options", "no logsumexp on a CPU"),
+PROGRAM_POINTS: dict[str, PatchPoint] = {
+    "has_triton": PatchPoint("torch.utils._triton", "has_triton", "Dynamo looks for kernels that the user wrote"),
+    "flex_device": PatchPoint("torch.nn.attention.flex_attention", "_validate_device", "refuses to train on a CPU"),
+    "flex_options": PatchPoint("torch.nn.attention.flex_attention", "_apply_kernel_options", "no logsumexp on a CPU"),
 }
 """Replaced as long as programs run that are compiled for the described device."""
 
-SEAM_PLACES: dict[str, Place] = {
-    "compile": Place("torch._inductor.compile_fx", "_compile_fx_inner", "every graph that Inductor compiles"),
-    "load": Place("torch._inductor.output_code:CompiledFxGraph", "after_deserialization", "code that a cache kept"),
-    "finish": Place("torch._inductor.output_code:CompiledFxGraph", "post_compile", "compiled or loaded, before a call"),
+OUTPUT_POINTS: dict[str, PatchPoint] = {
+    "compile": PatchPoint("torch._inductor.compile_fx", "_compile_fx_inner", "every graph that Inductor compiles"),
+    "load": COMPILE_STAGES["code_loaded"],
+    "finish": PatchPoint(
+        "torch._inductor.output_code:CompiledFxGraph", "post_compile", "compiled or loaded, before a call"
+    ),
 }
 """Where emulation gets hold of what Inductor compiles and loads, whichever backend asked."""
 
 
-def missing_places() -> list[str]:
-    """Return the places that the installed torch does not have, as ``holder.attribute``: none when it is supported."""
-    return [
-        f"{place.module}.{place.path}"
-        for place in (*DEVICE_PLACES.values(), *PROGRAM_PLACES.values(), *SEAM_PLACES.values())
-        if torch_version() >= place.since and not _is_there(place)
-    ]
-
-
-def _is_there(place: Place) -> bool:
-    try:
-        return hasattr(place.container(), place.attribute)
-    except MissingTorchSymbolError:
-        return False
-
-
-@contextlib.contextmanager
-def replaced(places: Mapping[str, Place], replacements: Mapping[str, Callable[[Any], Any]]) -> Iterator[None]:
-    """Put something else into each of ``places``; ``replacements`` make it from what stands there.
-
-    Raises:
-        MissingTorchSymbolError: a place that the installed torch does not have.
-        KeyError: no replacement for a place.
-    """
-    with contextlib.ExitStack() as stack:
-        for name, place in places.items():
-            stack.enter_context(_replaced_one(place, replacements[name]))
-        yield
-
-
-@contextlib.contextmanager
-def _replaced_one(place: Place, replacement: Callable[[Any], Any]) -> Iterator[None]:
-    holder = place.container()
-    symbol(place.module, place.path)
-    inherited = place.attribute not in vars(holder)
-    raw = getattr(holder, place.attribute) if inherited else vars(holder)[place.attribute]
-    value = replacement(raw.__func__ if isinstance(raw, staticmethod) else raw)
-    setattr(holder, place.attribute, staticmethod(value) if place.static else value)
-    try:
-        yield
-    finally:
-        if inherited:
-            delattr(holder, place.attribute)
-        else:
-            setattr(holder, place.attribute, raw)
+def missing_points() -> list[str]:
+    """Return the points that the installed torch does not have, as ``holder.attribute``: none when it is supported."""
+    return [name for points in (DEVICE_POINTS, PROGRAM_POINTS, OUTPUT_POINTS) for name in missing(points)]
 
 
 @functools.cache

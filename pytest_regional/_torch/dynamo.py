@@ -10,20 +10,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_regional._torch import private_module, symbol
-from pytest_regional._torch.patching import PatchPoint, wrapped
+from pytest_regional._torch import symbol
+from pytest_regional._torch.aot_autograd import bundled_callable, partition_function, serializable_compiler_class
+from pytest_regional._torch.config import dynamo_config
+from pytest_regional._torch.patching import COMPILE_STAGES, PatchPoint, patched, wrapped
 from pytest_regional._torch.tracing import new_fake_mode, tracing
+
+
+def counters() -> Any:
+    """``torch._dynamo.utils.counters``: Dynamo's live counters, a dictionary of dictionaries (2.11 to 2.15)."""
+    return symbol("torch._dynamo.utils", "counters")
 
 
 def aot_counters() -> Mapping[str, int]:
     """Return Dynamo's live ``aot_autograd`` counters (2.11 to 2.15)."""
-    counters: Mapping[str, int] = symbol("torch._dynamo.utils", "counters")["aot_autograd"]
-    return counters
+    found: Mapping[str, int] = counters()["aot_autograd"]
+    return found
 
 
 def cache_bypass_reasons() -> Mapping[str, int]:
     """Return why backends with a cache of their own could not use it, as they say in Dynamo's counters."""
-    reasons: Mapping[str, int] = symbol("torch._dynamo.utils", "counters")["regional_cache_bypass"]
+    reasons: Mapping[str, int] = counters()["regional_cache_bypass"]
     return reasons
 
 
@@ -32,7 +39,7 @@ def regional_fallbacks() -> int:
 
     Backends of regional compilation tell it there; PyTorch's own never gives one up (2.11 to 2.15).
     """
-    return int(symbol("torch._dynamo.utils", "counters")["regional"]["fallbacks"])
+    return int(counters()["regional"]["fallbacks"])
 
 
 def reset_dynamo() -> None:
@@ -40,9 +47,15 @@ def reset_dynamo() -> None:
     symbol("torch._dynamo", "reset")()
 
 
+_STANCE = {
+    "callback": PatchPoint("torch._dynamo.eval_frame", "_callback_from_stance"),
+    "stance": PatchPoint("torch._dynamo.eval_frame", "_stance"),
+}
+
+
 def compiler_stance() -> Any:
     """Return what ``torch.compiler.set_stance`` set (``torch._dynamo.eval_frame``, 2.11 to 2.15)."""
-    return symbol("torch._dynamo.eval_frame", "_stance")
+    return _STANCE["stance"].current()
 
 
 def set_compiler_stance(stance: Any) -> None:
@@ -52,7 +65,7 @@ def set_compiler_stance(stance: Any) -> None:
 
 def clear_compile_counters() -> None:
     """Clear ``torch._dynamo.utils.counters`` and Inductor's metrics, which other tests' helpers read (2.11 to 2.15)."""
-    symbol("torch._dynamo.utils", "counters").clear()
+    counters().clear()
     symbol("torch._inductor.metrics", "reset")()
 
 
@@ -84,7 +97,7 @@ def restart_exceptions() -> tuple[type[Exception], ...]:
 
 def count_fallback() -> None:
     """Count a region that runs eagerly, in ``torch._dynamo.utils.counters["regional"]["fallbacks"]`` (2.11 to 2.15)."""
-    symbol("torch._dynamo.utils", "counters")["regional"]["fallbacks"] += 1
+    counters()["regional"]["fallbacks"] += 1
 
 
 def aot_autograd(**options: Any) -> Callable[..., Any]:
@@ -117,10 +130,7 @@ def regional_inductor_backend(partitioner: str = "default") -> Callable[..., Any
     """
     import torch.fx.traceback
 
-    from pytest_regional._torch.aot_autograd import partition_function
-
-    compiler = symbol("torch.fx.passes.regional_inductor", "regional_inductor")
-    aot_autograd = symbol("torch._dynamo.backends.common", "aot_autograd")
+    compiler = regional_inductor()
     partition = partition_function(partitioner)
     backend = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=partition)
 
@@ -133,7 +143,7 @@ def regional_inductor_backend(partitioner: str = "default") -> Callable[..., Any
 
 def registered_backend(name: str) -> Callable[..., Any]:
     """Return the Dynamo backend registered as ``name`` (``torch._dynamo.backends.registry``, 2.11 to 2.15)."""
-    backend: Callable[..., Any] = symbol("torch._dynamo.backends.registry", "lookup_backend")(name)
+    backend: Callable[..., Any] = COMPILE_STAGES["backend_name"].current()(name)
     return backend
 
 
@@ -155,7 +165,7 @@ def invalid_backend_error() -> type[Exception]:
 
 def regional_inductor_pass() -> Callable[..., Any]:
     """Return PyTorch's ``regional_inductor`` as a pass of one graph and its inputs (2.11 to 2.15)."""
-    compiler = symbol("torch.fx.passes.regional_inductor", "regional_inductor")
+    compiler = regional_inductor()
 
     def torch_regional_inductor(gm: Any, example_inputs: Any) -> Any:
         return compiler(gm, *example_inputs)
@@ -172,7 +182,7 @@ def compilers_of(backend: Any) -> tuple[Any, ...]:
     if isinstance(backend, symbol("torch._dynamo.backends.common", "AotAutograd")):
         names = ("fw_compiler", "bw_compiler", "inference_compiler")
         return tuple(backend.kwargs[name] for name in names if backend.kwargs.get(name) is not None)
-    if isinstance(backend, symbol("torch._functorch.aot_autograd", "SerializableAOTDispatchCompiler")):
+    if isinstance(backend, serializable_compiler_class()):
         return (backend.compiler_fn,)
     return ()
 
@@ -197,7 +207,7 @@ _lock = threading.Lock()
 
 _entered = 0
 
-_put_back: tuple[Any, Any] = (None, None)
+_eager = contextlib.ExitStack()
 
 
 def original_of(program: Any) -> Any:
@@ -252,22 +262,23 @@ class _Eager:
 
 @contextlib.contextmanager
 def _forcing_eager() -> Iterator[None]:
-    global _entered, _put_back
-    module = symbol("torch._dynamo", "eval_frame")
+    global _entered
     with _lock:
         _entered += 1
         if _entered == 1:
-            original = symbol("torch._dynamo.eval_frame", "_callback_from_stance"), module._stance
-            _put_back = original
-            module._callback_from_stance = functools.partial(_callback, *original)
-            module._stance = symbol("torch._dynamo.eval_frame", "DynamoStance")("force_eager")
+            stance = compiler_stance()
+            makers = {
+                "callback": lambda original: functools.partial(_callback, original, stance),
+                "stance": lambda _: symbol("torch._dynamo.eval_frame", "DynamoStance")("force_eager"),
+            }
+            _eager.enter_context(patched(_STANCE, makers))
     try:
         yield
     finally:
         with _lock:
             _entered -= 1
             if _entered == 0:
-                module._callback_from_stance, module._stance = _put_back
+                _eager.close()
 
 
 def _callback(original: Callable[[Any], Any], stance: Any, callback: Any) -> Any:
@@ -305,10 +316,9 @@ def aot_compile(
 
     def serializable(gm: Any, example_inputs: Any) -> Any:
         # 2.11 takes nothing else from a backend that is not Inductor.
-        wrapper = symbol("torch._dynamo.aot_compile_types", "BundledAOTAutogradSerializableCallable")
-        return wrapper(backend(gm, example_inputs))
+        return bundled_callable()(backend(gm, example_inputs))
 
-    with symbol("torch._dynamo.config", "patch")(enable_aot_compile=True):
+    with dynamo_config().patch(enable_aot_compile=True):
         compiled = torch.compile(fn, backend=serializable, fullgraph=True, dynamic=dynamic)
         return compiled.aot_compile((tuple(inputs), {}))
 
@@ -377,18 +387,3 @@ def annotation_mistake_in(error: BaseException) -> str | None:
             f"data tell (tensor.item()) and floats cannot be fixed so: pass strings. From {where}"
         )
     return None
-
-
-@contextlib.contextmanager
-def guards_not_timed() -> Iterator[None]:
-    """Spare what Dynamo spends on timing its guards, for a log that nobody reads: a flush of the processor's caches.
-
-    ``torch._dynamo.guards.profile_guard_manager``, looked up at each call (2.11 to 2.15).
-    """
-    module: Any = private_module("torch._dynamo.guards")
-    original = symbol("torch._dynamo.guards", "profile_guard_manager")
-    module.profile_guard_manager = lambda *given: 0.0
-    try:
-        yield
-    finally:
-        module.profile_guard_manager = original

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from pytest_regional._torch import symbol
-from pytest_regional._torch.operators import classes
 from pytest_regional._torch.tracing import fake_execution, is_symbolic
 
 
@@ -85,9 +84,14 @@ def preserve_node_meta(enable: bool = True) -> AbstractContextManager[None]:
     return manager
 
 
+def _boxed_codegen() -> Any:
+    """``torch.fx.graph._BoxedCodeGen``: code that takes one list of inputs and empties it (2.11 to 2.15)."""
+    return symbol("torch.fx.graph", "_BoxedCodeGen")
+
+
 def use_boxed_codegen(gm: Any) -> None:
     """Make ``gm`` take one list of inputs and empty it, through ``torch.fx.graph._BoxedCodeGen`` (2.11 to 2.15)."""
-    gm.graph.set_codegen(symbol("torch.fx.graph", "_BoxedCodeGen")())
+    gm.graph.set_codegen(_boxed_codegen()())
     gm.recompile()
 
 
@@ -109,9 +113,16 @@ def replace_graph(gm: Any, graph: Any) -> None:
     graph.owning_module = gm
 
 
+@functools.cache
+def _graph_module() -> type:
+    from torch.fx import GraphModule
+
+    return GraphModule  # type: ignore[no-any-return]
+
+
 def is_graph_module(value: Any) -> bool:
     """Return whether ``value`` is a ``torch.fx.GraphModule``."""
-    return isinstance(value, classes("torch.fx", "GraphModule"))
+    return isinstance(value, _graph_module())
 
 
 def is_backward_node(node: Any) -> bool:
@@ -152,14 +163,17 @@ def node_for_number(graph: Any, value: Any, symbols: Mapping[str, Any]) -> Any:
     return getattr(result, "node", result)
 
 
+def _make_fx() -> Any:
+    return symbol("torch.fx.experimental.proxy_tensor", "make_fx")
+
+
 def trace_to_aten(function: Callable[..., Any], inputs: tuple[Any, ...], *, dynamic: bool) -> Any:
     """Trace with ``torch.fx.experimental.proxy_tensor.make_fx`` on fake tensors (2.11 to 2.15).
 
     Nothing is functionalized or decomposed. Parameters and other captured tensors become attributes of the result.
     """
-    make_fx = symbol("torch.fx.experimental.proxy_tensor", "make_fx")
     mode = "symbolic" if dynamic else "fake"
-    return make_fx(function, tracing_mode=mode, _allow_non_fake_inputs=True)(*inputs)
+    return _make_fx()(function, tracing_mode=mode, _allow_non_fake_inputs=True)(*inputs)
 
 
 def codegen_of(graph: Any) -> Any:
@@ -186,7 +200,7 @@ def trace_op(call: Callable[..., Any], values: Sequence[Any], table: Mapping[Any
 
     ``make_fx`` in the mode ``real``, within the fake mode that the values belong to (2.11 to 2.15).
     """
-    tracer = symbol("torch.fx.experimental.proxy_tensor", "make_fx")(call, decomposition_table=dict(table))
+    tracer = _make_fx()(call, decomposition_table=dict(table))
     with fake_execution(fake_mode):
         return tracer(*values)
 
@@ -237,4 +251,4 @@ def replace_forward(gm: Any, forward: Callable[[Callable[..., Any], Any], Any]) 
 
 def takes_one_list(gm: Any) -> bool:
     """Return whether ``gm`` takes one list of inputs (``torch.fx.graph._BoxedCodeGen``, 2.11 to 2.15)."""
-    return isinstance(gm.graph._codegen, symbol("torch.fx.graph", "_BoxedCodeGen"))
+    return isinstance(codegen_of(gm.graph), _boxed_codegen())

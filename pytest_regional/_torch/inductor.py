@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from pytest_regional._torch import private_module, symbol, torch_version
-from pytest_regional._torch.patching import patched_stages
+from pytest_regional._torch.config import inductor_config
+from pytest_regional._torch.patching import COMPILE_STAGES, PatchPoint, patched, patched_stages, wrapped
 from pytest_regional._torch.tracing import python_dispatcher, without_autocast
 
 
@@ -22,7 +23,7 @@ def is_region_artifact(target: Any) -> bool:
     PyTorch's regional backend and ours put such functions into the graph, with the
     ``torch._inductor.standalone_compile.AOTCompiledArtifact`` as their ``__wrapped__`` (2.11 to 2.15).
     """
-    artifact = symbol("torch._inductor.standalone_compile", "AOTCompiledArtifact")
+    artifact = aot_compiled_artifact()
     return isinstance(getattr(target, "__wrapped__", None), artifact)
 
 
@@ -64,7 +65,7 @@ def donation_arguments(compile_function: Callable[..., Any]) -> dict[str, bool]:
     2.11 has no such parameter; 2.13 and 2.15 have it. A patched function that takes ``**kwargs`` is judged by the
     original it stands in for.
     """
-    original = symbol("torch._inductor.standalone_compile", "standalone_compile")
+    original = COMPILE_STAGES["standalone_compile"].current()
     parameters = [inspect.signature(function).parameters for function in (compile_function, original)]
     accepts_anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters[0].values())
     accepts = "donate_graph_module" in parameters[0] or accepts_anything
@@ -113,8 +114,11 @@ def torch_region_count(gm: Any) -> int:
 
 def inference_aware_pass_base() -> Any:
     """Return ``CustomInferenceAwareGraphPass``, whose calls get ``is_inference`` (2.12 to 2.15), ``None`` on 2.11."""
-    module = private_module("torch._inductor.custom_graph_pass")
-    return getattr(module, "CustomInferenceAwareGraphPass", None)
+    return getattr(_custom_passes(), "CustomInferenceAwareGraphPass", None)
+
+
+def _custom_passes() -> Any:
+    return private_module("torch._inductor.custom_graph_pass")
 
 
 def graph_module_pass_base() -> Any:
@@ -138,38 +142,68 @@ def other_custom_pass_bases() -> tuple[type, ...]:
     ``CustomGraphModulePass`` takes a ``GraphModule`` (2.11 to 2.15), ``CustomInferenceAwareGraphPass`` a second
     argument (2.12 and later); the latter is a ``CustomGraphPass`` all the same.
     """
-    module = private_module("torch._inductor.custom_graph_pass")
-    names = ("CustomGraphModulePass", "CustomInferenceAwareGraphPass")
-    return tuple(getattr(module, name) for name in names if hasattr(module, name))
+    return tuple(base for base in (graph_module_pass_base(), inference_aware_pass_base()) if base is not None)
 
 
 def takes_is_inference(custom: Any) -> bool:
     """Return whether a pass is a ``CustomInferenceAwareGraphPass`` (2.13, 2.15; 2.11 has no such passes)."""
-    if torch_version() < (2, 13):
-        return False
-    return isinstance(custom, symbol("torch._inductor.custom_graph_pass", "CustomInferenceAwareGraphPass"))
+    base = inference_aware_pass_base()
+    return base is not None and isinstance(custom, base)
 
 
 @contextmanager
+def appended_passes(**passes: Any) -> Iterator[None]:
+    """Run a pass after those that are configured: ``joint_custom_pre_pass=...``, ``post_grad_custom_post_pass=...``.
+
+    2.11 takes one pass or none; 2.13 and 2.15 take a list as well.
+    """
+    config = inductor_config()
+    patches = {name: _appended(getattr(config, name), custom) for name, custom in passes.items()}
+    with config.patch(patches):
+        yield
+
+
+def _appended(configured: Any, custom: Any) -> Any:
+    if configured is None:
+        return custom
+    if torch_version() >= (2, 13):
+        return [*(configured if isinstance(configured, (list, tuple)) else [configured]), custom]
+    return _both(configured, custom)
+
+
+def _both(first: Any, second: Any) -> Any:
+    """Make one pass of two; without a uuid of the first it has none, which keeps results out of caches."""
+
+    class Both(custom_graph_pass_base()):  # type: ignore[misc]
+        def __call__(self, graph: Any) -> None:
+            first(graph)
+            second(graph)
+
+        def uuid(self) -> Any:
+            known = getattr(first, "uuid", lambda: None)()
+            return None if known is None else (known, second.uuid())
+
+    return Both()
+
+
+_KERNEL_BUILDS = {"cpp": PatchPoint("torch._inductor.async_compile:AsyncCompile", "cpp_pybinding")}
+
+
+@contextlib.contextmanager
 def kernels_not_built() -> Iterator[None]:
-    """Generate code without running a C++ compiler on its kernels, for those who only read it.
+    """Generate code without running a C++ compiler on its kernels, to read it only.
 
     ``torch._inductor.async_compile.AsyncCompile.cpp_pybinding`` (2.11 to 2.15) builds each kernel when the wrapper is
     loaded. What is generated meanwhile must not be called, so caches are off too.
     """
-    holder = symbol("torch._inductor.async_compile", "AsyncCompile")
-    original = holder.cpp_pybinding
-    holder.cpp_pybinding = lambda *_, **__: None
-    try:
-        with symbol("torch._inductor", "config").patch(force_disable_caches=True):
-            yield
-    finally:
-        holder.cpp_pybinding = original
+    not_built = patched(_KERNEL_BUILDS, {"cpp": lambda original: lambda *_, **__: None})
+    with not_built, inductor_config().patch(force_disable_caches=True):
+        yield
 
 
 def post_grad_pass(custom: Any) -> Any:
     """Set ``torch._inductor.config.post_grad_custom_post_pass`` for a while (2.11 to 2.15)."""
-    return symbol("torch._inductor", "config").patch(post_grad_custom_post_pass=custom)
+    return inductor_config().patch(post_grad_custom_post_pass=custom)
 
 
 def compiled_fx_graph() -> Any:
@@ -197,7 +231,7 @@ def new_shared_state(gm: Any) -> Any:
     2.11 takes the configuration, later versions the graph that Dynamo made, of which they read one annotation.
     """
     create = symbol(_COMPILE_FX, "create_compiler_config_extra")
-    return create(symbol("torch._inductor", "config") if torch_version() < (2, 13) else gm)
+    return create(inductor_config() if torch_version() < (2, 13) else gm)
 
 
 def run_joint_graph_passes(gm: Any, example_inputs: Sequence[Any]) -> Any:
@@ -239,6 +273,11 @@ def _inner_compile() -> Callable[..., Any]:
     return function
 
 
+def virtualized() -> Any:
+    """``torch._inductor.virtualized.V``: what Inductor works on at the moment (2.11 to 2.15)."""
+    return symbol("torch._inductor.virtualized", "V")
+
+
 @contextlib.contextmanager
 def inductor_compile(fake_mode: Any) -> Iterator[None]:
     """Enter what ``compile_fx`` has around its compilers.
@@ -249,7 +288,7 @@ def inductor_compile(fake_mode: Any) -> Iterator[None]:
     import torch
 
     lazily = symbol("torch.fx._lazy_graph_module", "_use_lazy_graph_module")(True)
-    handlers = symbol("torch._inductor.virtualized", "V")
+    handlers = virtualized()
     with lazily, handlers.set_fake_mode(fake_mode), python_dispatcher(), torch.no_grad(), without_autocast():
         yield
 
@@ -262,7 +301,7 @@ def nodes_are_lowered_by() -> str:
 
 def artifact_behind(target: Any) -> Any:
     """Return the ``AOTCompiledArtifact`` that ``target``, of a node, calls; None for others (2.11 to 2.15)."""
-    artifact = symbol("torch._inductor.standalone_compile", "AOTCompiledArtifact")
+    artifact = aot_compiled_artifact()
     while target is not None and not isinstance(target, artifact):
         target = getattr(target, "__wrapped__", None)
     return target
@@ -316,6 +355,9 @@ class StoredRegion:
         return lambda given: region(*given)
 
 
+_WHOLE_COMPILE = {"compile": PatchPoint("torch._inductor.compile_fx", "compile_fx")}
+
+
 @contextlib.contextmanager
 def interpreting_regions() -> Iterator[None]:
     """Have Inductor interpret what is handed to it through ``standalone_compile``; whole graphs are compiled.
@@ -323,12 +365,11 @@ def interpreting_regions() -> Iterator[None]:
     ``torch._inductor.standalone_compile.standalone_compile`` looks ``compile_fx`` up at each call (2.11 to 2.15). All
     around it is real: settings, contexts, the artifact that the backend gets.
     """
-    module: Any = private_module("torch._inductor.compile_fx")
-    symbol("torch._inductor.compile_fx", "compile_fx")
-    original = module.compile_fx
     inside = threading.local()
 
-    def compile_region(gm: Any, inputs: Any, *args: Any, ignore_shape_env: bool = False, **kwargs: Any) -> Any:
+    def compile_region(
+        original: Callable[..., Any], gm: Any, inputs: Any, *args: Any, ignore_shape_env: bool = False, **kwargs: Any
+    ) -> Any:
         if not getattr(inside, "standalone", False):
             return original(gm, inputs, *args, ignore_shape_env=ignore_shape_env, **kwargs)
         return InterpretedRegion(gm)
@@ -340,12 +381,10 @@ def interpreting_regions() -> Iterator[None]:
         finally:
             inside.standalone = False
 
-    with patched_stages({"standalone_compile": standalone}):
-        module.compile_fx = compile_region
+    with patched_stages({"standalone_compile": standalone}), wrapped(_WHOLE_COMPILE, {"compile": compile_region}):
         try:
             yield
         finally:
-            module.compile_fx = original
             _stored.clear()
 
 

@@ -10,24 +10,36 @@ from pytest_regional._torch import symbol, torch_version
 
 
 @functools.cache
-def classes(module: str, *names: str) -> tuple[type, ...]:
-    """Look classes up once: they are asked for once a node."""
-    return tuple(symbol(module, name) for name in names)
+def op_overload() -> type:
+    """``torch._ops.OpOverload``, the type of ``torch.ops.aten.mm.default`` (2.11 to 2.15)."""
+    cls: type = symbol("torch._ops", "OpOverload")
+    return cls
+
+
+@functools.cache
+def higher_order_operator() -> Any:
+    """``torch._ops.HigherOrderOperator``, the type of ``cond``, ``control_deps`` and their kind (2.11 to 2.15)."""
+    return symbol("torch._ops", "HigherOrderOperator")
+
+
+def operator_types() -> tuple[Any, Any]:
+    """``torch._ops.OpOverload`` and ``torch._ops.OpOverloadPacket`` (2.11 to 2.15)."""
+    return op_overload(), symbol("torch._ops", "OpOverloadPacket")
 
 
 def is_op_overload(target: Any) -> bool:
-    """Return whether ``target`` is a ``torch._ops.OpOverload`` (2.11 to 2.15)."""
-    return isinstance(target, classes("torch._ops", "OpOverload"))
+    """Return whether ``target`` is one overload of an operator."""
+    return isinstance(target, op_overload())
 
 
 def is_higher_order_op(target: Any) -> bool:
-    """Return whether ``target`` is a ``torch._ops.HigherOrderOperator`` (2.11 to 2.15)."""
-    return isinstance(target, classes("torch._ops", "HigherOrderOperator"))
+    """Return whether ``target`` is a higher-order operator."""
+    return isinstance(target, higher_order_operator())
 
 
 def returns_nothing(target: Any) -> bool:
     """Return whether an op has no result, by its schema: ``OpOverload._schema`` (2.11 to 2.15)."""
-    return isinstance(target, symbol("torch._ops", "OpOverload")) and not target._schema.returns
+    return is_op_overload(target) and not target._schema.returns
 
 
 def written_arguments(target: Any, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
@@ -35,7 +47,7 @@ def written_arguments(target: Any, args: Sequence[Any], named: Mapping[str, Any]
 
     Those of batch normalization do not say that they write to the running statistics.
     """
-    if not isinstance(target, symbol("torch._ops", "OpOverload")):
+    if not is_op_overload(target):
         return []
     untold = {"running_mean", "running_var"} if "batch_norm" in target._schema.name else set()
     return [
@@ -48,21 +60,6 @@ def written_arguments(target: Any, args: Sequence[Any], named: Mapping[str, Any]
 def copy_to_strides() -> Any:
     """``torch.ops.prims.copy_strided``: copies a tensor into new memory of given strides (2.11, 2.13, 2.15)."""
     return symbol("torch.ops", "prims").copy_strided.default
-
-
-def higher_order_operator() -> Any:
-    """``torch._ops.HigherOrderOperator``, the type of ``cond``, ``control_deps`` and their kind (2.11 to 2.15)."""
-    return symbol("torch._ops", "HigherOrderOperator")
-
-
-def operator_types() -> tuple[Any, Any]:
-    """``torch._ops.OpOverload`` and ``torch._ops.OpOverloadPacket`` (2.11 to 2.15)."""
-    return symbol("torch._ops", "OpOverload"), symbol("torch._ops", "OpOverloadPacket")
-
-
-def load_control_deps() -> Any:
-    """Import and return the operator ``control_deps``, which its module registers (2.11 to 2.15)."""
-    return symbol("torch._inductor.fx_passes.control_dependencies", "control_deps")
 
 
 def while_loop() -> Callable[..., Any]:

@@ -1,25 +1,159 @@
-"""Patch points: the private functions that are replaced for a while, and the one way to do it."""
+"""Patch points: the private functions that are replaced for a while, and the one way to do it.
+
+A patch point is a private attribute that PyTorch looks up by name at each call, so that replacing it reaches every
+caller. Each has a compatible signature in torch 2.11, 2.13 and 2.15 (read there). One can go when PyTorch has a public
+hook in its place.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from pytest_regional._torch import symbol
+from pytest_regional._torch import MissingTorchSymbolError, private_module, symbol, torch_version
+
+Maker = Callable[[Any], Any]
+"""Makes the replacement from what it replaces."""
 
 Wrapper = Callable[..., Any]
-"""``advice(original, *args, **kwargs)``: called instead of the seam, decides when to call ``original``."""
+"""``wrapper(original, *args, **kwargs)``: is called in place of ``original``, and decides when to call it."""
 
 
 @dataclass(frozen=True)
 class PatchPoint:
-    """One replaceable private attribute: ``holder`` is a module, optionally followed by ``:Class``."""
+    """One replaceable attribute.
+
+    Attributes:
+        holder: module, optionally followed by ``:Class`` (dotted where nested).
+        attribute: its name there.
+        why: who looks it up, where a comment does not say so.
+        static: whether it is a static method.
+        since: first torch version whose absence of it is an error; before, there is nothing to replace.
+    """
 
     holder: str
     attribute: str
+    why: str = ""
     static: bool = False
+    since: tuple[int, int] = (2, 11)
+
+    @property
+    def module(self) -> str:
+        """The module that holds it or its class."""
+        return self.holder.partition(":")[0]
+
+    @property
+    def path(self) -> str:
+        """The attribute as seen from the module."""
+        _, _, class_name = self.holder.partition(":")
+        return f"{class_name}.{self.attribute}" if class_name else self.attribute
+
+    def container(self) -> Any:
+        """Return the module or class that holds the attribute.
+
+        Raises:
+            MissingTorchSymbolError: it is not there.
+        """
+        # The imported module, not a walk over attributes: torch._inductor.standalone_compile names a function as well.
+        module = private_module(self.module)
+        _, _, class_name = self.holder.partition(":")
+        return symbol(self.module, class_name) if class_name else module
+
+    def current(self) -> Any:
+        """Return what stands there now, looked up at each call so that a test's patch is seen.
+
+        Raises:
+            MissingTorchSymbolError: it is not there.
+        """
+        found = getattr(self.container(), self.attribute, _ABSENT)
+        return symbol(self.module, self.path) if found is _ABSENT else found
+
+
+class Patch(NamedTuple):
+    """One attribute of a module or class, and what replaces it; ``added`` where only some versions have it."""
+
+    owner: Any
+    name: str
+    value: Any
+    added: bool = False
+
+
+_ABSENT: Any = object()
+
+
+@contextlib.contextmanager
+def applied(patches: Sequence[Patch]) -> Iterator[None]:
+    """Apply ``patches`` in order; afterwards everything is as it was, what was inherited or absent too."""
+    before = [vars(patch.owner).get(patch.name, _ABSENT) for patch in patches]
+    try:
+        for patch in patches:
+            setattr(patch.owner, patch.name, patch.value)
+        yield
+    finally:
+        for patch, value in zip(reversed(patches), reversed(before), strict=True):
+            if value is not _ABSENT:
+                setattr(patch.owner, patch.name, value)
+            elif patch.name in vars(patch.owner):
+                delattr(patch.owner, patch.name)
+
+
+@contextlib.contextmanager
+def patched(points: Mapping[str, PatchPoint], makers: Mapping[str, Maker]) -> Iterator[None]:
+    """Replace what stands at the points of ``points`` that ``makers`` names, while the context lasts.
+
+    Raises:
+        MissingTorchSymbolError: a point that the installed torch does not have; then nothing is replaced.
+        KeyError: a maker for a point that is not in ``points``.
+    """
+    # All of them first: a module imported while another is patched would take the replacement for the original.
+    with applied([_patch(points[name], maker) for name, maker in makers.items()]):
+        yield
+
+
+def _patch(point: PatchPoint, maker: Maker) -> Patch:
+    value = maker(point.current())
+    return Patch(point.container(), point.attribute, staticmethod(value) if point.static else value)
+
+
+def wrapping(wrapper: Wrapper) -> Maker:
+    """Make ``wrapper`` the replacement of a function, with the attributes of the original."""
+
+    def make(original: Any) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return wrapper(original, *args, **kwargs)
+
+        # A key computed by functools.wraps users or by a nested wrapper must still find the original's attributes.
+        call.__dict__.update(getattr(original, "__dict__", {}))
+        call.__name__ = getattr(original, "__name__", call.__name__)
+        return call
+
+    return make
+
+
+def wrapped(
+    points: Mapping[str, PatchPoint], wrappers: Mapping[str, Wrapper]
+) -> contextlib.AbstractContextManager[None]:
+    """Call ``wrappers`` in place of the functions at ``points``; raises what :func:`patched` does."""
+    return patched(points, {name: wrapping(wrapper) for name, wrapper in wrappers.items()})
+
+
+def missing(points: Mapping[str, PatchPoint]) -> list[str]:
+    """Return the points that the installed torch should have and does not, as ``holder.attribute``."""
+    return [
+        f"{point.module}.{point.path}"
+        for point in points.values()
+        if torch_version() >= point.since and not _is_there(point)
+    ]
+
+
+def _is_there(point: PatchPoint) -> bool:
+    try:
+        point.current()
+    except MissingTorchSymbolError:
+        return False
+    return True
 
 
 COMPILE_STAGES: dict[str, PatchPoint] = {
@@ -51,63 +185,13 @@ COMPILE_STAGES: dict[str, PatchPoint] = {
     # Inductor's pre-grad stage for one graph.
     "pre_grad": PatchPoint("torch._inductor.compile_fx", "run_pre_grad_passes"),
 }
+"""The functions through which every compile in PyTorch passes, whatever the backend."""
 
 
-def _holder(seam: PatchPoint) -> Any:
-    """Return the module or class that holds ``seam``; checked on 2.11, 2.13, 2.15."""
-    import importlib
-    import sys
-
-    module, _, class_name = seam.holder.partition(":")
-    # importlib's return value, not a walk over attributes: torch._inductor.standalone_compile names a function as well.
-    importlib.import_module(module)
-    return symbol(module, class_name) if class_name else sys.modules[module]
-
-
-@contextlib.contextmanager
-def patched_stages(advices: Mapping[str, Wrapper]) -> Iterator[None]:
-    """Wrap the named seams with ``advices`` while the context lasts.
+def patched_stages(wrappers: Mapping[str, Wrapper]) -> contextlib.AbstractContextManager[None]:
+    """Call ``wrappers`` in place of the named :data:`COMPILE_STAGES`, while the context lasts.
 
     Raises:
-        MissingTorchSymbolError: when a seam does not exist in the installed torch.
+        MissingTorchSymbolError: when a stage does not exist in the installed torch.
     """
-    with wrapped(COMPILE_STAGES, advices):
-        yield
-
-
-@contextlib.contextmanager
-def wrapped(among: Mapping[str, PatchPoint], advices: Mapping[str, Wrapper]) -> Iterator[None]:
-    """Wrap the functions that ``among`` names with ``advices`` while the context lasts.
-
-    Raises:
-        MissingTorchSymbolError: when one of them does not exist in the installed torch.
-    """
-    with contextlib.ExitStack() as stack:
-        for name, advice in advices.items():
-            stack.enter_context(_wrapped(among[name], advice))
-        yield
-
-
-@contextlib.contextmanager
-def _wrapped(seam: PatchPoint, advice: Wrapper) -> Iterator[None]:
-    symbol(*_address(seam))
-    holder = _holder(seam)
-    raw = vars(holder)[seam.attribute]
-    original = raw.__func__ if isinstance(raw, staticmethod) else raw
-
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return advice(original, *args, **kwargs)
-
-    # A key computed by functools.wraps users or by a nested listener must still find the seam's own attributes.
-    wrapper.__dict__.update(getattr(original, "__dict__", {}))
-    wrapper.__name__ = seam.attribute
-    setattr(holder, seam.attribute, staticmethod(wrapper) if seam.static else wrapper)
-    try:
-        yield
-    finally:
-        setattr(holder, seam.attribute, raw)
-
-
-def _address(seam: PatchPoint) -> tuple[str, str]:
-    module, _, class_name = seam.holder.partition(":")
-    return module, f"{class_name}.{seam.attribute}" if class_name else seam.attribute
+    return wrapped(COMPILE_STAGES, wrappers)

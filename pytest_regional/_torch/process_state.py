@@ -209,14 +209,19 @@ def decomposition_tables() -> dict[str, dict[Any, Any]]:
     return {f"torch._decomp.global_decomposition_table[{name!r}]": table for name, table in tables.items()}
 
 
+def _registered_backends() -> Any:
+    """Return Dynamo's list of backends by name; what comes with a package has its entry point for a value."""
+    return symbol("torch._dynamo.backends.registry", "_BACKENDS")
+
+
 def is_an_entry_point(backend: Any) -> bool:
     """Say whether a Dynamo backend of that name comes with a package, so that it is loaded when first looked up."""
-    return symbol("torch._dynamo.backends.registry", "_BACKENDS").get(backend) is not None
+    return _registered_backends().get(backend) is not None
 
 
 def forget_backend(name: Any) -> None:
     """Take a backend that was registered by name from Dynamo's list."""
-    symbol("torch._dynamo.backends.registry", "_BACKENDS").pop(name, None)
+    _registered_backends().pop(name, None)
 
 
 #: Sets of functions by ``id``, made when first asked.
@@ -272,13 +277,17 @@ def remove_kernels(names: frozenset[str]) -> None:
             each._destroy()
 
 
+def _log_state() -> Any:
+    return symbol("torch._logging._internal", "log_state")
+
+
 def log_state() -> tuple[dict[str, Any], set[str]]:
     """Return which logs and artifacts ``torch._logging.set_logs`` chose."""
-    state = symbol("torch._logging._internal", "log_state")
+    state = _log_state()
     return dict(state.log_qname_to_level), set(state.artifact_names)
 
 
 def set_log_state(chosen: tuple[dict[str, Any], set[str]]) -> None:
     """Put back what :func:`log_state` returned."""
-    state = symbol("torch._logging._internal", "log_state")
+    state = _log_state()
     state.log_qname_to_level, state.artifact_names = dict(chosen[0]), set(chosen[1])

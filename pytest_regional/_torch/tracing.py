@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from pytest_regional._torch import symbol
-from pytest_regional._torch.operators import classes
-
-
-def tracing_is_active() -> bool:
-    """Say whether a Dynamo or AOTAutograd compile is in progress on this thread."""
-    return symbol("torch._guards", "TracingContext").try_get() is not None
+from pytest_regional._torch.operators import is_higher_order_op
 
 
 def compile_lock() -> AbstractContextManager[Any]:
@@ -26,9 +22,26 @@ def compile_lock() -> AbstractContextManager[Any]:
     return lock
 
 
+def tracing_context_class() -> Any:
+    """``torch._guards.TracingContext``: what Dynamo and AOTAutograd know of a graph that they trace (2.11 to 2.15)."""
+    return symbol("torch._guards", "TracingContext")
+
+
+def ambient_context() -> Any:
+    """``torch._guards.TracingContext.try_get()``: one for forward and backward of a graph (2.11 to 2.15)."""
+    return tracing_context_class().try_get()
+
+
+@contextlib.contextmanager
+def entered(context: Any) -> Iterator[None]:
+    """Make ``context`` the ambient tracing context: ``torch._guards.tracing`` (2.11 to 2.15)."""
+    with symbol("torch._guards", "tracing")(context):
+        yield
+
+
 def current_fake_mode() -> Any:
     """Fake mode of the ambient ``torch._guards.TracingContext``, or None without one (2.11 to 2.15)."""
-    context = symbol("torch._guards", "TracingContext").try_get()
+    context = ambient_context()
     return None if context is None else context.fake_mode
 
 
@@ -37,10 +50,14 @@ def detect_fake_mode(values: Any) -> Any:
     return symbol("torch._guards", "detect_fake_mode")(values)
 
 
+def new_shape_env() -> Any:
+    """Return a fresh ``torch.fx.experimental.symbolic_shapes.ShapeEnv``, which holds symbols (2.11 to 2.15)."""
+    return symbol("torch.fx.experimental.symbolic_shapes", "ShapeEnv")()
+
+
 def new_fake_mode() -> Any:
     """Return a fresh ``FakeTensorMode`` with a ``ShapeEnv`` (2.11 to 2.15)."""
-    shape_env = symbol("torch.fx.experimental.symbolic_shapes", "ShapeEnv")()
-    return symbol("torch._subclasses", "FakeTensorMode")(shape_env=shape_env, allow_non_fake_inputs=True)
+    return symbol("torch._subclasses", "FakeTensorMode")(shape_env=new_shape_env(), allow_non_fake_inputs=True)
 
 
 def without_dispatch_modes() -> AbstractContextManager[Any]:
@@ -50,10 +67,8 @@ def without_dispatch_modes() -> AbstractContextManager[Any]:
 
 
 def tracing(fake_mode: Any) -> AbstractContextManager[Any]:
-    """Enter ``torch._guards.tracing`` with a new context for ``fake_mode`` (2.11 to 2.15)."""
-    context = symbol("torch._guards", "TracingContext")(fake_mode)
-    manager: AbstractContextManager[Any] = symbol("torch._guards", "tracing")(context)
-    return manager
+    """Enter a new tracing context for ``fake_mode``."""
+    return entered(tracing_context_class()(fake_mode))
 
 
 def propagate_fake_values(gm: Any, fake_inputs: Sequence[Any], fake_mode: Any) -> None:
@@ -68,14 +83,22 @@ def python_dispatcher() -> AbstractContextManager[Any]:
     return context
 
 
+@functools.cache
+def _symbolic_numbers() -> tuple[Any, Any, Any]:
+    """Return the classes of symbolic numbers, integers first; looked up once, for they are needed once a node."""
+    import torch
+
+    return torch.SymInt, torch.SymFloat, torch.SymBool
+
+
 def is_symbolic(value: Any) -> bool:
     """Return whether ``value`` is a number of symbolic size (``torch.SymInt`` and its kin)."""
-    return isinstance(value, classes("torch", "SymInt", "SymFloat", "SymBool"))
+    return isinstance(value, _symbolic_numbers())
 
 
 def is_integer(value: Any) -> bool:
     """Return whether ``value`` is an integer, plain or symbolic, and no truth value."""
-    return type(value) in (int, *classes("torch", "SymInt"))
+    return type(value) in (int, _symbolic_numbers()[0])
 
 
 def free_symbols(value: Any) -> set[Any]:
@@ -86,7 +109,7 @@ def free_symbols(value: Any) -> set[Any]:
 
 def plain_symbol(value: Any) -> str | None:
     """Name of the symbol that a ``torch.SymInt`` is, or None where it is a number or a longer expression."""
-    if not isinstance(value, symbol("torch", "SymInt")):
+    if not isinstance(value, _symbolic_numbers()[0]):
         return None
     expression = value.node.expr
     return str(expression) if expression.is_Symbol else None
@@ -100,9 +123,15 @@ def size_hint(value: Any) -> int:
     return 2 if hint is None else int(hint)
 
 
+@functools.cache
+def _fake_tensor() -> type:
+    cls: type = symbol("torch._subclasses", "FakeTensor")
+    return cls
+
+
 def is_fake_tensor(value: Any) -> bool:
     """Return whether ``value`` is a ``FakeTensor`` and no subclass around one (2.11 to 2.15)."""
-    return type(value) in classes("torch._subclasses", "FakeTensor")
+    return type(value) is _fake_tensor()
 
 
 def storage_key(value: Any) -> int | None:
@@ -146,14 +175,6 @@ def unbacked_bindings(fake_mode: Any, value: Any) -> Any:
     return compute(fake_mode.shape_env, value) if fake_mode.shape_env is not None else None
 
 
-def equal_for_sure(one: Any, other: Any) -> bool:
-    """Return whether two sizes are equal whatever their symbols are; no guard is added.
-
-    ``torch.fx.experimental.symbolic_shapes.statically_known_true`` (2.11 to 2.15).
-    """
-    return bool(symbol("torch.fx.experimental.symbolic_shapes", "statically_known_true")(one == other))
-
-
 @contextlib.contextmanager
 def fake_execution(fake_mode: Any) -> Iterator[None]:
     """Run ops on fake values, symbolic sizes included, as AOTAutograd does while it traces.
@@ -189,7 +210,7 @@ def fakes_checked() -> contextlib.AbstractContextManager[Any]:
             return True
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if isinstance(func, symbol("torch._ops", "HigherOrderOperator")):
+            if is_higher_order_op(func):
                 return func(*args, **(kwargs or {}))
             return super().__torch_dispatch__(func, types, args, kwargs)
 

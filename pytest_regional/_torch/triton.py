@@ -10,15 +10,19 @@ import contextlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pytest_regional._torch import MissingTorchSymbolError, private_module, symbol
+from pytest_regional._torch.patching import PatchPoint
 
 _INTERPRETER = "triton.runtime.interpreter"
 
 _LANGUAGE = "triton.language"
+
+DRIVER_CHOICE = PatchPoint("torch._inductor.runtime.triton_helpers", "set_driver_to_gpu", "kernels choose a driver")
+"""Called by each module of kernels when it is imported (torch 2.11 to 2.15)."""
 
 
 def interpreter_builder_class() -> type:
@@ -43,13 +47,18 @@ def is_builtin(member: Any) -> bool:
     return bool(symbol(_LANGUAGE, "core.is_builtin")(member))
 
 
+def language_core() -> Any:
+    """``triton.language.core``, which holds the language's builtins and types (3.6 to 3.9)."""
+    return private_module("triton.language.core")
+
+
 def builtin_owners() -> tuple[Any, ...]:
     """Return the modules and classes whose builtins kernels call (3.6 to 3.9).
 
     ``triton.language.core`` and ``triton.language`` hold the same functions, and both are looked into: kernels use
     one, Triton's own library of kernels' functions the other.
     """
-    core = symbol(_LANGUAGE, "core")
+    core = language_core()
     descriptor = symbol(_LANGUAGE, "core.tensor_descriptor_base")
     return private_module(_LANGUAGE), core, private_module("triton.language.math"), core.tensor, descriptor
 
@@ -66,7 +75,7 @@ def unwrapping() -> tuple[Any, str, Any]:
 
     Owner, name and function; lists and tuples are unwrapped item by item (3.6 to 3.9).
     """
-    core = symbol(_LANGUAGE, "core")
+    core = language_core()
     return core, "_unwrap_if_constexpr", symbol(_LANGUAGE, "core._unwrap_if_constexpr")
 
 
@@ -157,31 +166,11 @@ def grid_of_inductor_kernel(inductor_meta: Any, config: Any, values: dict[str, A
     return int(x), int(y), int(z)
 
 
-def jit_function() -> type:
-    """``triton.runtime.jit.JITFunction``: what ``@triton.jit`` makes (triton 3.6 to 3.9)."""
-    cls: type = symbol("triton.runtime.jit", "JITFunction")
-    return cls
-
-
-def autotuner() -> type:
-    """``triton.runtime.autotuner.Autotuner``: what ``@triton.autotune`` makes (triton 3.6 to 3.9)."""
-    cls: type = symbol("triton.runtime.autotuner", "Autotuner")
-    return cls
-
-
-@contextlib.contextmanager
-def replaced_method(cls: type, name: str, replacement: Callable[[Any], Any]) -> Iterator[None]:
-    """Put ``replacement(original)`` in place of a method of ``cls`` itself.
-
-    Raises:
-        MissingTorchSymbolError: there is no such method.
-    """
-    original = symbol(cls.__module__, f"{cls.__qualname__}.{name}")
-    setattr(cls, name, replacement(original))
-    try:
-        yield
-    finally:
-        setattr(cls, name, original)
+LAUNCHES = {
+    "jitted": PatchPoint("triton.runtime.jit:JITFunction", "run", "starts a kernel"),
+    "autotuned": PatchPoint("triton.runtime.autotuner:Autotuner", "run", "times configurations, starts a kernel"),
+}
+"""Where kernels that users wrote are started (triton 3.6 to 3.9)."""
 
 
 @contextlib.contextmanager
@@ -199,19 +188,19 @@ def active_driver(driver: Any) -> Iterator[None]:
         holder._active = before
 
 
-def cuda_target(compute_capability: int) -> Any:
-    """``triton.backends.compiler.GPUTarget`` of an NVIDIA GPU, 90 for 9.0 (triton 3.6 to 3.9)."""
-    return symbol("triton.backends.compiler", "GPUTarget")("cuda", compute_capability, 32)
+def gpu_target(backend: str, arch: int | str, warp_size: int) -> Any:
+    """``triton.backends.compiler.GPUTarget``: ``cuda`` and 90 for an NVIDIA GPU of 9.0 (triton 3.6 to 3.9)."""
+    return symbol("triton.backends.compiler", "GPUTarget")(backend, arch, warp_size)
 
 
 def stand_alone() -> None:
     """Let modules of kernels be imported in a process that never launches one.
 
-    Each calls ``torch._inductor.runtime.triton_helpers.set_driver_to_gpu``, which fails where there is no GPU. For a
+    Each calls :data:`DRIVER_CHOICE`, which fails where there is no GPU. For a
     process that does nothing else: it is not put back.
     """
-    symbol("torch._inductor.runtime.triton_helpers", "set_driver_to_gpu")
-    private_module("torch._inductor.runtime.triton_helpers").set_driver_to_gpu = lambda: None  # type: ignore[attr-defined]
+    DRIVER_CHOICE.current()
+    DRIVER_CHOICE.container().set_driver_to_gpu = lambda: None
     symbol("torch._inductor.runtime.triton_heuristics", "CachingAutotuner")
 
 
@@ -257,7 +246,7 @@ def compile_config(tuner: Any, config: Any, backend: str, arch: int | str, warp_
     if backend == "hip":
         options = {name: value for name, value in options.items() if name not in _NVIDIA_OPTIONS}
     source = symbol("triton.compiler", "ASTSource")(tuner.fn, meta["signature"], meta["constants"], meta["configs"][0])
-    target = symbol("triton.backends.compiler", "GPUTarget")(backend, arch, warp_size)
+    target = gpu_target(backend, arch, warp_size)
     return symbol("triton", "compile")(source, target=target, options=options)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from pytest_regional._torch import MissingTorchSymbolError, caches, config, device
+from pytest_regional._torch.patching import patched
 from pytest_regional.emulation.device import (
     DEFAULT_PROFILE,
     DeviceProfile,
@@ -233,28 +234,28 @@ def emulated(profile: str | DeviceProfile = DEFAULT_PROFILE, plan: LaunchPlan | 
     if current is not None:
         yield _the_same(current, described, plan)
         return
-    _check_places()
+    _check_patch_points()
     emulation = Emulation(described, plan or LaunchPlan())
-    seams = {"compile": emulation.compile, "load": emulation.load, "finish": emulation.finish}
+    makers = {"compile": emulation.compile, "load": emulation.load, "finish": emulation.finish}
     with contextlib.ExitStack() as stack:
         device.forget_device_answers()
         stack.callback(device.forget_device_answers)
         stack.enter_context(config.cache_tagged(f"pytest-regional-emulated-{described.key}"))
         stack.enter_context(programs_on_gpu(emulation))
-        stack.enter_context(device.replaced(device.SEAM_PLACES, seams))
+        stack.enter_context(patched(device.OUTPUT_POINTS, makers))
         _active.append(emulation)
         stack.callback(_active.remove, emulation)
         yield emulation
 
 
 @functools.cache
-def _check_places() -> None:
+def _check_patch_points() -> None:
     """Make sure that this torch asks for its devices where emulation expects it to.
 
     Raises:
         MissingTorchSymbolError: it does not; says where.
     """
-    missing = device.missing_places()
+    missing = device.missing_points()
     if missing:
         raise MissingTorchSymbolError(
             f"a GPU cannot be emulated with torch {torch.__version__}, which has no {', '.join(missing)}; "

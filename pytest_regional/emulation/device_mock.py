@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional._torch import config, inductor, triton
 from pytest_regional._torch import device as torch_device
+from pytest_regional._torch.dynamo import guards_untimed
+from pytest_regional._torch.patching import patched
 from pytest_regional.emulation.device import DeviceProfile, UnsupportedByEmulationError
 from pytest_regional.emulation.launch import launch_kernel
 
@@ -29,7 +31,7 @@ class DescribedDriver:
 
     def get_current_target(self) -> Any:
         """Return the target to compile for."""
-        return triton.cuda_target(self._profile.major * 10 + self._profile.minor)
+        return triton.gpu_target("cuda", self._profile.major * 10 + self._profile.minor, 32)
 
     def get_active_torch_device(self) -> Any:
         """Return the device that Triton takes tensors from."""
@@ -72,8 +74,7 @@ def user_kernels_interpreted(emulation: Emulation) -> Iterator[None]:
 
     with (
         triton.active_driver(DescribedDriver(emulation.profile)),
-        triton.replaced_method(triton.jit_function(), "run", run),
-        triton.replaced_method(triton.autotuner(), "run", lambda original: _first_configuration),
+        patched(triton.LAUNCHES, {"jitted": run, "autotuned": lambda original: _first_configuration}),
     ):
         yield
 
@@ -155,7 +156,9 @@ class Pretence:
             stack.callback(torch_device.forget_device_answers)
             stack.enter_context(torch_device.cuda_device_guard())
             stack.enter_context(torch_device.wrapper_code_for_cpu_tensors())
-            stack.enter_context(torch_device.replaced(torch_device.DEVICE_PLACES, self._replacements()))
+            replacements = self._replacements()
+            makers = {name: replacements[name] for name in torch_device.DEVICE_POINTS}
+            stack.enter_context(patched(torch_device.DEVICE_POINTS, makers))
             torch_device.forget_device_answers()
             self._stack = stack.pop_all()
 
@@ -222,12 +225,10 @@ def programs_on_gpu(emulation: Emulation) -> Iterator[None]:
     """Let programs train flex attention, and call kernels of their own on CPU tensors, eager and compiled."""
     replacements = {
         "has_triton": lambda original: lambda *args, **kwargs: True,
-        # It costs 20 ms a compile or more, for a figure that is logged.
-        "guard_timing": lambda original: lambda *args, **kwargs: 0.0,
         "flex_device": lambda original: _any_device,
         "flex_options": _options_of_gpu,
     }
-    with torch_device.replaced(torch_device.PROGRAM_PLACES, replacements), user_kernels_interpreted(emulation):
+    with patched(torch_device.PROGRAM_POINTS, replacements), guards_untimed(), user_kernels_interpreted(emulation):
         yield
 
 

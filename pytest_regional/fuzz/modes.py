@@ -51,12 +51,12 @@ def in_lane(regional: Regional, name: str) -> Iterator[None]:
     Raises:
         LaneError: there is no such lane, or this harness cannot take it; says why.
     """
-    from pytest_regional._torch.dynamo import guards_not_timed
+    from pytest_regional._torch.dynamo import guards_untimed
     from pytest_regional._torch.inductor import interpreting_regions
 
     _check(regional, name)
     interpreting = interpreting_regions() if name == "structure" else contextlib.nullcontext()
-    with guards_not_timed(), interpreting:
+    with guards_untimed(), interpreting:
         yield
 
 

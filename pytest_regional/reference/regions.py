@@ -21,7 +21,7 @@ import torch
 import torch.fx
 
 from pytest_regional._region import AnnotationError, AnnotationWarning, misspelt_text
-from pytest_regional._torch.config import inductor_config_name_list, inductor_config_type
+from pytest_regional._torch.config import inductor_config_names, inductor_config_type
 from pytest_regional._torch.fx_graphs import REGION_AFTER, REGION_CONFIGS, REGION_ID, misspelt_marks, region_mark
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in .*\n?[ \t]*(.*)')
@@ -209,7 +209,7 @@ def checked_settings(settings: Any, label: str, node: torch.fx.Node | None = Non
 
 
 def _check_setting(name: Any, value: Any, label: str, node: torch.fx.Node | None) -> None:
-    names = inductor_config_name_list()
+    names = inductor_config_names()
     if name not in names:
         raise RegionConfigError(
             f"Invalid inductor config key '{name}' in region {label!r}{_nearest(str(name), names)}{_where(node)}. "

@@ -14,7 +14,7 @@ import torch
 import torch.fx
 
 from pytest_regional._text import unknown_name
-from pytest_regional._torch.operators import higher_order_operator, load_control_deps, operator_types
+from pytest_regional._torch.operators import control_deps, higher_order_operator, operator_types
 from pytest_regional.harness.graph_passes.forms import UnknownOpError
 from pytest_regional.harness.graph_passes.snapshot import attribute
 
@@ -194,7 +194,7 @@ def _resolve(name: str) -> Any:
 
 def _registered(name: str) -> Any:
     if name.removeprefix("higher_order.") == "control_deps":
-        return load_control_deps()
+        return control_deps()
     namespace, _, rest = name.partition(".")
     found: Any = getattr(torch.ops, namespace if rest else "higher_order")
     for part in rest.split(".") if rest else [name]:

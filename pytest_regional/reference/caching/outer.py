@@ -23,8 +23,8 @@ from pytest_regional._torch.autograd_cache import (
     count_outcome,
     entries_are_wanted,
 )
-from pytest_regional._torch.config import appended_passes, custom_graph_pass
 from pytest_regional._torch.fx_graphs import is_graph_module
+from pytest_regional._torch.inductor import appended_passes, custom_graph_pass_base
 from pytest_regional.reference.caching.envelope import UnsavableGraphError, dumped, warn_of_unusable_entry, warn_once
 from pytest_regional.reference.caching.key import UnstableValueError, annotations_of, details_of, digest
 from pytest_regional.reference.caching.program import CompiledGraph
@@ -206,7 +206,7 @@ def _identity(gm: torch.fx.GraphModule) -> str | None:
 
 
 def _carrier(identity: str | None) -> Any:
-    base: Any = custom_graph_pass()
+    base: Any = custom_graph_pass_base()
 
     class Annotations(base):  # type: ignore[misc]
         def __call__(self, graph: torch.fx.Graph) -> None:

@@ -17,7 +17,7 @@ import torch.fx
 
 from pytest_regional._text import unknown_name
 from pytest_regional._torch import MissingTorchSymbolError
-from pytest_regional._torch.aot_autograd import ambient_context, outputs_before_the_users, user_output_count
+from pytest_regional._torch.aot_autograd import outputs_before_the_users, user_output_count
 from pytest_regional._torch.config import inductor_config
 from pytest_regional._torch.dynamo import restart_exceptions
 from pytest_regional._torch.fx_graphs import preserve_node_meta, use_boxed_codegen
@@ -32,6 +32,7 @@ from pytest_regional._torch.inductor import (
     run_joint_graph_passes,
 )
 from pytest_regional._torch.tracing import (
+    ambient_context,
     compile_lock,
     current_fake_mode,
     detect_fake_mode,

@@ -10,7 +10,6 @@ from torch.fx.traceback import annotate
 
 from pytest_regional._torch import symbol
 from pytest_regional._torch.inductor import custom_graph_pass_base
-from pytest_regional._torch.operators import load_control_deps
 
 aten = torch.ops.aten
 
@@ -80,7 +79,3 @@ def order_after(later: Any, earlier: Any) -> Any:
         preserve(graph, {second: ordered_set([first])})
 
     return ordering
-
-
-def control_deps() -> Any:
-    return load_control_deps()
