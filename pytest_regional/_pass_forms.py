@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pytest_regional._torch.graph_passes import (
+from pytest_regional._torch.inductor import (
+    custom_graph_pass_base,
     graph_module_pass_base,
     inference_aware_pass_base,
     pattern_matcher_pass,
 )
-from pytest_regional._torch.passes import custom_graph_pass_base
 
 GRAPH, MODULE = "graph", "module"
 _CLASSES = {GRAPH: "torch.fx.Graph", MODULE: "torch.fx.GraphModule"}

@@ -223,7 +223,7 @@ class RegionalSession:
         """Give a marked test its harness: isolated and observed until its teardown."""
         # What all tests need is on nobody's clock, and never half imported where time or memory ends.
         with limits_of(item).suspended():
-            from pytest_regional._torch.state import import_compilers
+            from pytest_regional._torch.inductor import import_compilers
             from pytest_regional.harness.options import CompileOptions
             from pytest_regional.harness.regional import harness, seed_for
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._pass_forms import pass_form
-from pytest_regional._torch.ordering import kernels_not_built
+from pytest_regional._torch.inductor import kernels_not_built
 from pytest_regional.emulation.compile_check.results import DEFAULT_ARCHITECTURES
 from pytest_regional.harness.counters import Bound, Counters, at_least, at_most
 from pytest_regional.harness.devices.on_device import device_limit

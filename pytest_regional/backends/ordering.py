@@ -4,7 +4,7 @@
 work; ``control_deps()`` returns the operator. Errors are ``OrderingError`` and ``OrderingCycleError``.
 """
 
-from pytest_regional._torch.ordering import control_deps
+from pytest_regional._torch.operators import control_deps
 from pytest_regional.reference.ordering import OrderingCycleError, OrderingError, add_control_deps, remove_control_deps
 from pytest_regional.reference.overlap import overlap_collectives
 

@@ -51,11 +51,12 @@ def in_lane(regional: Regional, name: str) -> Iterator[None]:
     Raises:
         LaneError: there is no such lane, or this harness cannot take it; says why.
     """
-    from pytest_regional._torch.fuzzing import guards_not_timed, interpreting_regions
+    from pytest_regional._torch.dynamo import guards_untimed
+    from pytest_regional._torch.inductor import interpreting_regions
 
     _check(regional, name)
     interpreting = interpreting_regions() if name == "structure" else contextlib.nullcontext()
-    with guards_not_timed(), interpreting:
+    with guards_untimed(), interpreting:
         yield
 
 
@@ -68,7 +69,7 @@ def keeping_whole_results(regional: Regional, name: str) -> Iterator[None]:
     Raises:
         LaneError: as :func:`in_lane`.
     """
-    from pytest_regional._torch.fuzzing import forced_autograd_cache
+    from pytest_regional._torch.config import forced_autograd_cache
 
     own = regional.supports("outer_cache")
     with in_lane(regional, name), contextlib.nullcontext() if own else forced_autograd_cache():

@@ -13,9 +13,7 @@ from typing import Any
 import torch
 
 from pytest_regional._region import AnnotationError
-from pytest_regional._torch.backends import invalid_backend_error, registered_backend
-from pytest_regional._torch.compiled_callables import to_compile
-from pytest_regional._torch.dynamo_errors import annotation_mistake_in
+from pytest_regional._torch.dynamo import annotation_mistake_in, invalid_backend_error, registered_backend, to_compile
 from pytest_regional._torch.pytree import flatten_with_path
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec

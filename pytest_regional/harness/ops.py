@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from pytest_regional._torch.graph_passes import higher_order_operator, load_control_deps, operator_types
+from pytest_regional._torch.operators import control_deps, higher_order_operator, operator_types
 
 _PUBLIC_MODULES = (torch, torch.nn.functional, torch.special, torch.linalg, torch.fft, operator, math)
 
@@ -191,7 +191,7 @@ def _resolve(name: str) -> Any:
 def registered(name: str) -> Any:
     """Return the operator that is registered as ``name``, with or without an overload, or ``None``."""
     if name.removeprefix("higher_order.") == "control_deps":
-        return load_control_deps()
+        return control_deps()
     namespace, _, rest = name.partition(".")
     found: Any = getattr(torch.ops, namespace if rest else "higher_order")
     for part in rest.split(".") if rest else [name]:

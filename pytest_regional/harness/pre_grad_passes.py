@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_regional._torch.passes import custom_graph_pass_base
+from pytest_regional._torch.inductor import custom_graph_pass_base
 
 #: Marks passes that tell the observer of each run themselves, whoever runs them.
 COUNTS_ITSELF = "counts_itself"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional._limits import seconds_of
 from pytest_regional._text import shown
-from pytest_regional._torch.guard_latency import guards_untimed
-from pytest_regional._torch.logs import structured_trace_off
-from pytest_regional._torch.state import import_compilers
+from pytest_regional._torch.dynamo import guards_untimed
+from pytest_regional._torch.inductor import import_compilers
+from pytest_regional._torch.process_state import structured_trace_off
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness import isolation

@@ -23,7 +23,7 @@ class Corrupted:
         self.names, self.error = names, error
 
     def __call__(self, gm, example_inputs):
-        from pytest_regional._torch.backends import regional_inductor_backend
+        from pytest_regional._torch.dynamo import regional_inductor_backend
 
         original = torch._inductor.standalone_compile
         with pytest.MonkeyPatch.context() as patch:
@@ -79,7 +79,7 @@ def test_two_corrupted_regions_are_both_to_blame():
 
 def test_a_fault_outside_all_regions_is_not_blamed_on_one():
     def negated(gm, example_inputs):
-        from pytest_regional._torch.backends import regional_inductor_backend
+        from pytest_regional._torch.dynamo import regional_inductor_backend
 
         compiled = regional_inductor_backend()(gm, example_inputs)
         return lambda *inputs: [-output for output in compiled(*inputs)]

@@ -179,7 +179,7 @@ def test_pre_grad_calls_of_pytorchs_regions_are_counted_apart():
 
 
 def test_a_pass_that_somebody_else_configures_is_counted_too():
-    from pytest_regional._torch.passes import custom_graph_pass_base
+    from pytest_regional._torch.inductor import custom_graph_pass_base
 
     class Plain(custom_graph_pass_base()):
         def __call__(self, graph):

@@ -6,7 +6,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._ordered_set import OrderedSet
 
 from pytest_regional import region
-from pytest_regional._torch.ordering import preserve_node_ordering
+from pytest_regional._torch.operators import preserve_node_ordering
 from pytest_regional.harness.observe.graph_drawing import GraphDrawer
 from pytest_regional.testing import regional
 

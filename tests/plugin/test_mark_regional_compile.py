@@ -212,7 +212,7 @@ VACUOUS = """
 
     @pytest.mark.regional_compile
     def test_compiles_by_itself():
-        from pytest_regional._torch.backends import regional_inductor_backend
+        from pytest_regional._torch.dynamo import regional_inductor_backend
         torch.compile(block, backend=regional_inductor_backend())(torch.randn(4, 8), torch.randn(8, 8))
 """
 

@@ -150,7 +150,7 @@ def run_history(regional: Regional, events: Iterable[Event], *, lane: str = "str
     Raises:
         LawBrokenError: the first event that breaks the model.
     """
-    from pytest_regional._torch.fuzzing import recompiles_allowed
+    from pytest_regional._torch.config import recompiles_allowed
 
     # One function may be compiled at each event, with other passes or under other settings.
     with keeping_whole_results(regional, lane), recompiles_allowed(1000):

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pytest_regional._torch import fuzzing
+from pytest_regional._torch import config
 from pytest_regional.fuzz.model.program import Context, Program, Region, Scope, Step
 from pytest_regional.fuzz.modes import PYTORCHS_OWN
 from pytest_regional.fuzz.oracles.example_run import Run, Trial
@@ -207,7 +207,7 @@ def _whole_results_cached(trial: Trial) -> Iterator[bool]:
     if trial.regional.supports("outer_cache"):
         yield False
         return
-    with fuzzing.forced_autograd_cache():
+    with config.forced_autograd_cache():
         yield True
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from pytest_regional._torch import fuzzing
-from pytest_regional._torch.compiled_callables import never_compiled
-from pytest_regional._torch.state import config_values
+from pytest_regional._torch import tracing
+from pytest_regional._torch.config import config_values
+from pytest_regional._torch.dynamo import never_compiled
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.oracles.oracle import LawBrokenError
 from pytest_regional.fuzz.oracles.watching import Watched, watching
@@ -136,11 +136,11 @@ class Trial:
         writes (``uniform_`` becomes ``uniform``), so the program is asked a second time so.
         """
         plain, inputs = self.program.function, self.cases[0].inputs
-        with self.regional._observer.paused(), fuzzing.fakes_checked():
+        with self.regional._observer.paused(), tracing.fakes_checked():
             error = self.execute(plain, inputs).exception
             if error is None:
-                error = execute(fuzzing.without_writes(plain), inputs, backward=False, state_of=plain).exception
-        return " ".join(str(error).split())[:200] if fuzzing.is_fake_disagreement(error) else ""
+                error = execute(tracing.without_writes(plain), inputs, backward=False, state_of=plain).exception
+        return " ".join(str(error).split())[:200] if tracing.is_fake_disagreement(error) else ""
 
     # Compiled
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pytest_regional._torch.state import patched_config
+from pytest_regional._torch.config import patched_config
 from pytest_regional.fuzz.oracles.example_run import Run, Trial
 from pytest_regional.fuzz.oracles.oracle import (
     Law,

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from pytest_regional._torch.generated_code import RawLaunch
-from pytest_regional._torch.region_compile import is_op_overload
+from pytest_regional._torch.codegen import RawLaunch
+from pytest_regional._torch.operators import is_op_overload
 from pytest_regional.harness.codegen import operators
 from pytest_regional.harness.codegen.events import CodeEvent, Events, ExternCall, KernelLaunch, LaunchOrigin, Op
 from pytest_regional.harness.codegen.reader import read_events

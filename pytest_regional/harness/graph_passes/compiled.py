@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
-from pytest_regional._torch.annotations import preserve_node_meta
-from pytest_regional._torch.compiled_callables import original_of
-from pytest_regional._torch.graph_passes import trace_to_aten
-from pytest_regional._torch.state import config_values
+from pytest_regional._torch.config import config_values
+from pytest_regional._torch.dynamo import original_of
+from pytest_regional._torch.fx_graphs import preserve_node_meta, trace_to_aten
 from pytest_regional.harness.compiling import refuse_keywords
 from pytest_regional.harness.graph_passes.forms import (
     GRAPH,

@@ -9,7 +9,7 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._text import unknown_name
-from pytest_regional._torch.graph_passes import higher_order_operator, operator_types
+from pytest_regional._torch.operators import higher_order_operator, operator_types
 from pytest_regional.harness.graph_passes.snapshot import attribute
 from pytest_regional.harness.ops import OpPattern, UnknownOpError, function_names, method_names, module_names
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from pytest_regional._text import first_line, plural, unknown_name
-from pytest_regional._torch.compiled_callables import never_compiled, original_of
-from pytest_regional._torch.state import patched_config
+from pytest_regional._torch.config import patched_config
+from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness.parity.fp64_reference import Precision, precision_of
 from pytest_regional.harness.parity.tolerance import Tolerance
 from pytest_regional.harness.training.copying import REMEDY, References, copy_model

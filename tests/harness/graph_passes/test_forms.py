@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.fx import Graph, GraphModule
 
-from pytest_regional._torch import graph_passes as private
+from pytest_regional._torch import inductor as private
 from pytest_regional._torch import symbol
 from pytest_regional.backends.capabilities import torch_matches
 from pytest_regional.harness.graph_passes.forms import GraphPassError, PassFormError

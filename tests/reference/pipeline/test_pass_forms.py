@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 
-from pytest_regional._torch.graph_passes import (
+from pytest_regional._torch.inductor import (
+    custom_graph_pass_base,
     graph_module_pass_base,
     inference_aware_pass_base,
     pattern_matcher_pass,
 )
-from pytest_regional._torch.passes import custom_graph_pass_base
 from pytest_regional.reference import regional_inductor
 from pytest_regional.reference.passes import DeadCodeElimination, RegionalInductor
 from pytest_regional.reference.pipeline.graph_pass import FunctionPass, InvalidPassError, Pass, graph_pass

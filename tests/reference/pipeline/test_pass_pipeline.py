@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pytest_regional._torch.region_compile import restart_exceptions
+from pytest_regional._torch.dynamo import restart_exceptions
 from pytest_regional.reference.pipeline.graph_pass import (
     PassFailedError,
     UnknownGraphError,
