@@ -246,7 +246,7 @@ class RegionalSession:
             regional.looks_again |= "results_kept" in mark.requires
             if self.settings.reports:
                 item.stash[DRAWER] = details.new_drawer()
-                regional._observer.spies.append(item.stash[DRAWER])
+                regional._observer.listeners.append(item.stash[DRAWER])
             yield regional
         text = _leak_text(regional)
         if text:
@@ -311,8 +311,8 @@ def _fuzz_seed(config: pytest.Config, settings: Settings) -> int:
 
 
 def _leak_text(regional: Regional) -> str:
-    changed = [str(leak) for leak in regional.leaks if leak.put_back]
-    running = [leak.name for leak in regional.leaks if not leak.put_back and not leak.poisons]
+    changed = [str(leak) for leak in regional.leaks if leak.restored]
+    running = [leak.name for leak in regional.leaks if not leak.restored and not leak.poisons]
     parts = [f"left {plural(len(changed), 'setting')} changed (put back): {'; '.join(changed)}"] if changed else []
     parts += [f"left running: {', '.join(running)}"] if running else []
     return ", and ".join(parts)

@@ -55,7 +55,7 @@ def _end(guard: int) -> None:
 
 
 def _guard(guarded: int, asker: int) -> None:
-    faulthandler.disable()  # who asks all processes for their stacks gets none of this one
+    faulthandler.disable()  # a request for the stacks of all processes leaves this one out
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _processes.call_this_a_guard()
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -65,7 +65,7 @@ def _guard(guarded: int, asker: int) -> None:
     try:
         ended, _, _ = select.select([own, os.pidfd_open(asker)], [], [])
     except ProcessLookupError:
-        ended = []  # who asked died before this line
+        ended = []  # the asking process died before this line
     if own not in ended:
         _processes.end([number for number in _processes.with_all_below(guarded) if number != os.getpid()])
 
@@ -124,7 +124,7 @@ def _answer(request: Path) -> dict[str, Any]:
         return _call(pickle.loads(request.read_bytes()))
     except pytest.skip.Exception as skipped:
         return {"kind": "skip", "text": str(skipped)}
-    except BaseException:  # noqa: BLE001 - whatever happened here is told to the parent, SystemExit too
+    except BaseException:  # noqa: BLE001 - whatever happened here is reported to the parent, SystemExit too
         return {"kind": "error", "text": traceback.format_exc()}
 
 

@@ -1,4 +1,4 @@
-"""What a test that passed is refused for: it compiled nothing, ran eager in silence, or its backend left settings."""
+"""Checks that fail an otherwise passing test: nothing compiled, a fallback to eager, leaked settings."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class BackendLeakError(AssertionError):
 
 
 def check_backend_leaks(regional: Regional) -> None:
-    """Raise :class:`BackendLeakError` when the backend left settings changed; they are put back all the same."""
+    """Raise :class:`BackendLeakError` when the backend left settings changed; they are restored all the same."""
     __tracebackhide__ = True
     found = regional._observer.left_by_backend.found
     if found:
         changed = "\n".join(f"  {leak}" for leak in found)
         raise BackendLeakError(
             f"the backend {regional.backend!r} left {plural(len(found), 'setting')} changed when it returned from a "
-            f"compile (put back behind the test):\n{changed}"
+            f"compile (restored after it):\n{changed}"
         )
 
 

@@ -144,7 +144,7 @@ def poison(folder: Path, *, worker: bool, restarts=None):
     return Poison(config, folder)
 
 
-LEFT = [Leak("a setting", 1, 2, put_back=False, poisons=True)]
+LEFT = [Leak("a setting", 1, 2, restored=False, poisons=True)]
 
 
 @pytest.mark.parametrize(("worker", "restarts"), [(False, None), (True, "0"), (True, "3")])

@@ -32,7 +32,7 @@ class Case:
 
     inputs: tuple[torch.Tensor, ...]
     eager: Execution
-    anchor: Execution | None
+    fp64: Execution | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +108,9 @@ class Trial:
             if precision is not None:
                 with never_compiled(tracing=False):  # Dynamo would trace past the rounding, and keep what it traced
                     eager.coarse = self.execute(fn, inputs, precision=precision)
-            return Case(inputs, eager, self.execute(fn, inputs, anchor=True))
+            return Case(inputs, eager, self.execute(fn, inputs, fp64=True))
 
-    def execute(self, fn: Any, inputs: tuple[torch.Tensor, ...], *, anchor: bool = False, **more: Any) -> Execution:
+    def execute(self, fn: Any, inputs: tuple[torch.Tensor, ...], *, fp64: bool = False, **more: Any) -> Execution:
         """Run ``fn`` once as the program says: backpropagated through, or without gradients."""
         with contextlib.nullcontext() if self.trains else torch.no_grad():
             return execute(
@@ -119,7 +119,7 @@ class Trial:
                 backward=None if self.trains else False,
                 seed=self.regional.seed,
                 state_of=self.program.function,
-                anchor=anchor,
+                fp64=fp64,
                 **more,
             )
 
@@ -196,7 +196,7 @@ class Trial:
     def report(self, call: int, run: Run | None = None) -> ParityReport:
         """Return how the call differs from eager."""
         case, execution = self.cases[call], (run or self.cold).executions[call]
-        return compare(case.eager, execution, case.anchor)
+        return compare(case.eager, execution, case.fp64)
 
     def broken(self, law: str, stage: str, detail: str, *, origin: str, region: str | None = None) -> LawBrokenError:
         """Return the error that says that this program breaks a law."""

@@ -14,7 +14,7 @@ from pytest_regional._torch.fx_graphs import is_gradient_sum
 from pytest_regional.fuzz.oracles.region_boundary import BorderChecker
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.annotated import RegionId
-from pytest_regional.harness.observe.listeners import CompileSpy
+from pytest_regional.harness.observe.listeners import CompileListener
 from pytest_regional.harness.regional import Regional
 
 
@@ -108,7 +108,7 @@ class WatchedGraph:
         return tuple(dict.fromkeys(node.region for node in self.nodes if node.region and node.operator))
 
 
-class Watched(CompileSpy):
+class Watched(CompileListener):
     """Everything seen while :func:`watching`.
 
     Attributes:
@@ -287,8 +287,8 @@ def watching(
         interpreted: whether regions run as eager operators, in the lane ``structure``.
     """
     watched = Watched(settings, checks_borders=checks_borders, interpreted=interpreted)
-    regional._observer.spies.append(watched)
+    regional._observer.listeners.append(watched)
     try:
         yield watched
     finally:
-        regional._observer.spies.remove(watched)
+        regional._observer.listeners.remove(watched)

@@ -158,9 +158,9 @@ class KernelLaunch(CodeEvent):
 
     Attributes:
         kernel: its name in the wrapper.
-        ops_of: for each buffer written, the operators that made it, where Inductor told.
-        loop: which of the loops of one C++ function this is, from 1; each is an event of its own, on the same line.
-        loops: how many loops the function has, where Inductor told.
+        ops_of: for each buffer written, the operators that made it, where Inductor recorded them.
+        loop: which of the loops of one C++ function this is, from 1; each is a separate event, on the same line.
+        loops: how many loops the function has, where Inductor recorded them.
         comment: Inductor's comment on where the launch comes from.
     """
 

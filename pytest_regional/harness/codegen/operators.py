@@ -198,8 +198,8 @@ def require_known(events: Sequence[CodeEvent]) -> None:
     if unknown:
         raise UnknownOriginError(
             "the operators of the marked launches are not known: Inductor writes no comment above C++ kernels, and "
-            "this code was loaded from a cache that another process filled, or generated while nobody listened. Let "
-            "the test generate it (fresh caches are the default). The names of kernels are hints at best.\n"
+            "this code was loaded from a cache that another process filled, or generated while no harness was active. "
+            "Let the test generate it (fresh caches are the default). The names of kernels are hints at best.\n"
             + "\n".join(rows(events, unknown))
         )
 

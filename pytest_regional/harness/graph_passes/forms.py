@@ -87,7 +87,7 @@ def stage_named(name: object) -> Stage:
 
 
 @dataclass(frozen=True)
-class Target:
+class PassTarget:
     """What a pass runs on: a graph module, and whether it is for inference."""
 
     module: torch.fx.GraphModule
@@ -100,7 +100,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class GraphPass:
+class PassUnderTest:
     """One pass under test."""
 
     given: Any
@@ -112,7 +112,7 @@ class GraphPass:
         return pass_name(self.given)
 
 
-def graph_passes(given: Any, stage: Stage) -> tuple[GraphPass, ...]:
+def graph_passes(given: Any, stage: Stage) -> tuple[PassUnderTest, ...]:
     """Return the pass, or the passes of a list, ready to be called at ``stage``.
 
     Raises:
@@ -121,7 +121,7 @@ def graph_passes(given: Any, stage: Stage) -> tuple[GraphPass, ...]:
     passes = tuple(given) if isinstance(given, list | tuple) else (given,)
     if not passes:
         raise PassFormError("run_pass got an empty list of passes: there is nothing to run")
-    return tuple(GraphPass(one, _form(one, stage)) for one in passes)
+    return tuple(PassUnderTest(one, _form(one, stage)) for one in passes)
 
 
 def pass_name(given: Any) -> str:
@@ -153,11 +153,11 @@ def _form(given: Any, stage: Stage) -> PassForm:
     return form
 
 
-def run_one(one: GraphPass, target: Target, stage: Stage) -> torch.fx.GraphModule:
+def run_one(one: PassUnderTest, target: PassTarget, stage: Stage) -> torch.fx.GraphModule:
     """Call a pass and return the graph module that counts from here on.
 
     Raises:
-        GraphPassError: it returned another graph where Inductor would drop it, or something else that nobody reads.
+        GraphPassError: it returned another graph where Inductor would drop it, or something that is no graph.
     """
     returned = one.form.call(target.module, target.example_inputs, is_inference=target.is_inference)
     made = getattr(returned, "graph_module", returned)
