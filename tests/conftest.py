@@ -15,6 +15,7 @@ from pytest_regional._torch.guard_latency import guards_untimed
 from pytest_regional._torch.logs import structured_trace_off
 from pytest_regional.harness.kernel_store import kernels_kept
 from pytest_regional.harness.kernel_store.places import VARIABLE, chosen_folder
+from tests import warm_process as processes
 from tests.redis_server import RunningRedis, free_port
 
 settings.register_profile(
@@ -39,6 +40,10 @@ def pytest_configure():
     store = chosen_folder()
     if store is not None:
         os.environ[VARIABLE] = str(store)
+
+
+def pytest_sessionstart():
+    processes.ENVIRONMENT = dict(os.environ)  # all plugins have set theirs, and no test
 
 
 def pytest_collection_finish():
@@ -76,13 +81,12 @@ def warm_process(monkeypatch):
 
     For tests of something else: what they look at is the same in both.
     """
-    from tests.warm_process import run_module, run_script  # which keeps the environment that was set above
 
     def run_interpreter(module, arguments, environment, timeout):
-        return run_module(module, arguments, Path.cwd(), environment, timeout, together=True)
+        return processes.run_module(module, arguments, Path.cwd(), environment, timeout, together=True)
 
     monkeypatch.setattr("pytest_regional.harness.process.run_interpreter", run_interpreter)
-    monkeypatch.setattr("pytest_regional.fuzz.script_check.run_script", run_script)
+    monkeypatch.setattr("pytest_regional.fuzz.script_check.run_script", processes.run_script)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -24,7 +24,7 @@ from unittest import mock
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-#: What the server has: fixtures of tests have set nothing yet.
+#: What the server has, whatever a test has set when it is started.
 ENVIRONMENT = dict(os.environ)
 #: Variables that may be another in the process: what begins so is read by pytest and by this project only, or at each
 #: use. Everything else may be read by the interpreter or by torch's modules when they are imported.
