@@ -77,7 +77,7 @@ def redis_port(tmp_path_factory):
 
 @pytest.fixture
 def warm_process(monkeypatch):
-    """Fork what ``in_new_process`` and scripts of findings run in, which saves them the imports of an interpreter.
+    """Fork the process of ``in_new_process``, which saves it the imports of an interpreter.
 
     For tests of something else: what they look at is the same in both.
     """
@@ -86,7 +86,6 @@ def warm_process(monkeypatch):
         return processes.run_module(module, arguments, Path.cwd(), environment, timeout, together=True)
 
     monkeypatch.setattr("pytest_regional.harness.process.run_interpreter", run_interpreter)
-    monkeypatch.setattr("pytest_regional.fuzz.script_check.run_script", processes.run_script)
 
 
 @pytest.fixture(scope="session", autouse=True)

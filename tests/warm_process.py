@@ -70,7 +70,8 @@ def run_module(
     with tempfile.TemporaryDirectory(prefix="warm-") as scratch:
         stdout, stderr = Path(scratch, "stdout"), Path(scratch, "stderr")
         files = stdout, stdout if together else stderr
-        stderr.touch()
+        for file in (stdout, stderr):
+            file.touch()
         process = _FORKSERVER.Process(
             target=_be, args=(module, list(arguments), str(folder), dict(environment), *map(str, files))
         )
@@ -118,7 +119,7 @@ def _be(module: str, arguments: list[str], folder: str, environment: dict[str, s
     from tests.warm_imports import SEARCH_PATH
 
     for number, file in ((1, stdout), (2, stderr)):
-        opened = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        opened = os.open(file, os.O_WRONLY | os.O_APPEND)
         os.dup2(opened, number)
         os.close(opened)
     os.chdir(folder)
@@ -134,5 +135,8 @@ def _be(module: str, arguments: list[str], folder: str, environment: dict[str, s
     importlib.invalidate_caches()
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except Exception:  # noqa: BLE001 - told as the interpreter tells it
+        sys.excepthook(*sys.exc_info())
+        sys.exit(1)
     finally:
         atexit._run_exitfuncs()  # which multiprocessing leaves out
