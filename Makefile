@@ -4,13 +4,15 @@ PYTHON ?= python3
 TORCH ?= 2.13.0
 BACKEND ?= reference
 PYTEST_ARGS ?=
-# One worker a core, eight at most: each takes a gigabyte. PYTEST_ARGS=-n0 runs everything in one process.
+# One worker a core, eight at most: each takes a gigabyte, and half of one for the processes that it forks. PYTEST_ARGS=-n0 runs everything in one process.
 WORKERS := -n logical --maxprocesses 8 --dist worksteal
 DETECTION_ARGS ?=
 EXAMPLES_ARGS ?=
 PINNED := $(shell sed -n 's/^torch==//p' constraints.txt)
 VENV := $(if $(filter $(PINNED),$(TORCH)),.venv,.venv-torch-$(TORCH))
 RUN := $(VENV)/bin/python -m
+# Some images set it; an interpreter that compiles torch anew starts in eleven seconds instead of four.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: conformance transformers gpu services test attacks lint types docs reference examples bench measurements coverage detection property check clean
 
