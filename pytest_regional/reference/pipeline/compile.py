@@ -17,7 +17,7 @@ from pytest_regional._torch.aot_autograd import donate_nothing
 from pytest_regional._torch.autograd_cache import caches_are_on, count_outcome
 from pytest_regional._torch.config import compile_state, portable_settings
 from pytest_regional._torch.fx_graphs import is_graph_module, use_boxed_codegen
-from pytest_regional._torch.inductor import output_code
+from pytest_regional._torch.inductor import is_boxed, output_code
 from pytest_regional._torch.joint_graph import CompiledJoint, compile_joint
 from pytest_regional._torch.tracing import entered
 from pytest_regional.reference.artifacts import UnsavableArtifactError, savable
@@ -295,7 +295,7 @@ class CompiledCallable(output_code()):  # type: ignore[misc]
         super().__init__()
         self._function = function
         self._pass_name = pass_name
-        self._boxed = bool(getattr(function, "_boxed_call", False))
+        self._boxed = is_boxed(function)
         self._boxed_call = True
 
     def __call__(self, inputs: list[Any]) -> Any:
