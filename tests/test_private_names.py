@@ -38,6 +38,7 @@ OF_OTHERS = {
 }
 
 IN_PYTORCH = re.compile(r"(torch|triton|tl)(\.\w+)*")
+ACCESS = ("getattr", "hasattr", "setattr", "delattr")
 ADDRESS = re.compile(r"(torch|triton|functorch)(?=[.:])[\w.:]*[.:]_(?!_)[\w.:]*")
 
 
@@ -82,7 +83,7 @@ def private_names(tree: ast.AST, own: Collection[str]) -> Iterator[tuple[int, st
             found = [] if is_ours or OPERATORS.search(holder) else [node.attr]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and ADDRESS.fullmatch(node.value):
             found = [node.value]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr", "delattr"):
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ACCESS:
             given = [value.value for value in node.args[1:2] if isinstance(value, ast.Constant)]
             found = [str(name) for name in given if is_private(name) and name not in ours]
         yield from ((node.lineno, name) for name in found)
@@ -113,7 +114,7 @@ def fetches(tree: ast.Module) -> Iterator[tuple[str, str]]:
     for outer in tree.body:
         where = getattr(outer, "name", f"line {outer.lineno}")
         for node in ast.walk(outer):
-            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
             if isinstance(node, ast.Call) and called in ("symbol", "private_module", "PatchPoint"):
                 words = [word(argument, constants) for argument in node.args[:2]]
                 if all(words):

@@ -9,7 +9,6 @@ metadata meanwhile; an operator that Inductor merged into another bears none in 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from pytest_regional._torch import fx_graphs, inductor
 from pytest_regional._torch.codegen import RawLaunch, recording_launches
 from pytest_regional._torch.operators import is_op_overload, schema_of
+from pytest_regional.backends import registry
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.fuzz.oracles.example_run import Trial
@@ -135,7 +135,7 @@ class OrderSpy(CompileSpy):
         for before, after in edges:
             asked.setdefault(nodes[after], []).append(nodes[before])
         if asked:
-            importlib.import_module("pytest_regional.reference.ordering").add_control_deps(gm.graph, asked)
+            registry.add_control_deps(gm.graph, asked)
             gm.recompile()
         return edges, names
 

@@ -16,14 +16,14 @@ from pytest_regional._torch.inductor import (
     inference_aware_pass_base,
     pattern_matcher_pass,
 )
-from pytest_regional.reference.pass_uuids import checked_uuid
-from pytest_regional.reference.pipeline.graph_pass import (
+from pytest_regional.reference.graph_pass import (
     DEFAULT_GRAPHS,
     GRAPH_KINDS,
     InvalidPassError,
     PassUuidError,
     UnknownGraphError,
 )
+from pytest_regional.reference.pass_uuids import checked_uuid
 
 _MODULE_NAMES = ("gm", "graph_module", "module", "mod")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
