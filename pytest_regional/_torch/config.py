@@ -22,7 +22,8 @@ def pre_grad_custom_passes() -> tuple[Any, ...]:
     return tuple(passes) if isinstance(passes, (list, tuple)) else (passes,)
 
 
-CONFIG_MODULES = ("torch._inductor.config", "torch._dynamo.config", "torch._functorch.config")
+INDUCTOR, DYNAMO, FUNCTORCH = "torch._inductor.config", "torch._dynamo.config", "torch._functorch.config"
+CONFIG_MODULES = (INDUCTOR, DYNAMO, FUNCTORCH)
 
 #: Configuration modules that not every process imports.
 MORE_CONFIG_MODULES = (

@@ -181,6 +181,29 @@ def codegen_of(graph: Any) -> Any:
     return graph._codegen
 
 
+def empty_like(gm: Any) -> Any:
+    """Return an empty ``torch.fx.Graph`` that generates code and is traced as that of ``gm``.
+
+    ``Graph._tracer_cls``, ``_tracer_extras`` and ``_codegen`` (2.11 to 2.15).
+    """
+    from torch.fx import Graph
+
+    old = gm.graph
+    graph = Graph(gm, getattr(old, "_tracer_cls", None), getattr(old, "_tracer_extras", None))
+    graph.set_codegen(codegen_of(old))
+    return graph
+
+
+def tensors_of_module(module: Any, name: str) -> Any:
+    """Return the dictionary in which a module keeps its parameter or buffer ``name`` (2.11 to 2.15)."""
+    return module._parameters if name in module._parameters else module._buffers
+
+
+def children_of_module(module: Any) -> Any:
+    """Return the dictionary in which a module keeps its children: ``Module._modules`` (2.11 to 2.15)."""
+    return module._modules
+
+
 def rename_node(node: Any, name: str) -> None:
     """Give ``node`` a name whatever its graph's namespace says: ``Node._rename`` (2.11 to 2.15)."""
     if node.name != name:

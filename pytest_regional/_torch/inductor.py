@@ -211,6 +211,11 @@ def compiled_fx_graph() -> Any:
     return symbol("torch._inductor.output_code", "CompiledFxGraph")
 
 
+def is_boxed(function: Any) -> bool:
+    """Return whether a compiled function takes one list, which it empties: ``_boxed_call`` (2.11 to 2.15)."""
+    return bool(getattr(function, "_boxed_call", False))
+
+
 def output_code() -> Any:
     """``torch._inductor.output_code.OutputCode``, the class that AOTAutograd's cache entries hold (2.11 to 2.15)."""
     return symbol("torch._inductor.output_code", "OutputCode")

@@ -69,7 +69,7 @@ class CompileOptions:
         Raises:
             CompileOptionError: an unknown setting, or a timing where neither torch nor the backend knows it.
         """
-        with config.patched_config("torch._inductor.config", self._settings(taken)):
+        with config.patched_config(config.INDUCTOR, self._settings(taken)):
             yield
 
     def backend_keywords(self, taken: frozenset[str]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from pytest_regional._torch.inductor import (
     inductor_callable,
     standalone_compile,
 )
-from pytest_regional._torch.thread_state import autograd_profiler
+from pytest_regional._torch.thread_state import profiler_watch
 from pytest_regional._torch.tracing import is_fake_tensor, is_integer, storage_key
 from pytest_regional.reference.effects import RANDOM, Edge, effect_classes, written_arguments
 from pytest_regional.reference.extract import ExtractedRegion
@@ -60,11 +60,11 @@ def _checked_call(compiled: Compiled) -> Compiled:
 def _direct_call(compiled: Compiled, direct: Callable[[list[Any]], Sequence[Any]]) -> Compiled:
     # On its first call a compiled graph checks custom operators and closes its autotuning.
     is_first = True
-    is_grad_enabled, profiler = torch.is_grad_enabled, autograd_profiler()
+    is_grad_enabled, profiler_runs = torch.is_grad_enabled, profiler_watch()
 
     def call(*arguments: Any) -> Sequence[Any]:
         nonlocal is_first
-        if is_first or profiler._is_profiler_enabled or is_grad_enabled():
+        if is_first or profiler_runs() or is_grad_enabled():
             is_first = False
             return compiled(*arguments)
         return direct(list(arguments))

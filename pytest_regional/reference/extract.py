@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.fx
 
-from pytest_regional._torch.fx_graphs import is_graph_module, lazy_graph_module, region_mark, replace_graph
+from pytest_regional._torch.fx_graphs import empty_like, is_graph_module, lazy_graph_module, region_mark, replace_graph
 from pytest_regional._torch.tracing import free_symbols, is_symbolic, plain_symbol
 from pytest_regional.reference.effects import Edge
 from pytest_regional.reference.ordering.edges import add_control_deps, as_dependencies
@@ -142,9 +142,7 @@ def attribute(owner: torch.nn.Module, path: str) -> Any:
 class _Rewriter:
     def __init__(self, gm: torch.fx.GraphModule) -> None:
         self._gm = gm
-        old = gm.graph
-        self._new = torch.fx.Graph(gm, getattr(old, "_tracer_cls", None), getattr(old, "_tracer_extras", None))
-        self._new.set_codegen(gm.graph._codegen)
+        self._new = empty_like(gm)
         self._map: dict[torch.fx.Node, torch.fx.Node] = {}
         self._counts: Counter[str] = Counter()
         self._taken = set(dir(gm))

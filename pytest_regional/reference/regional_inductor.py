@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,7 +41,9 @@ from pytest_regional.reference.extract import (
 )
 from pytest_regional.reference.fingerprint import Memory, SharedCompiler
 from pytest_regional.reference.gradients import describe_repeated_draws
+from pytest_regional.reference.graph_pass import DEFAULT_GRAPHS, Pass
 from pytest_regional.reference.ordering.whole_regions import plan_in_order, warn_of_unknown_regions
+from pytest_regional.reference.pass_uuids import OWN_CODE
 
 
 class MissingExampleInputsError(RuntimeError):
@@ -177,12 +180,29 @@ def _propagate(gm: torch.fx.GraphModule, example_args: Sequence[object]) -> Any:
     return fake_mode
 
 
-def _default_uuid() -> Any:
-    from pytest_regional.reference.passes import RegionalInductor  # that package knows this module
+@dataclass(frozen=True)
+class RegionalInductor(Pass):
+    """Compiles the annotated regions and leaves the rest: :func:`regional_inductor`, terminal.
 
-    return RegionalInductor().uuid()
+    Attributes:
+        share_identical: Whether partitions equal up to names are compiled once.
+        on_region_error: ``raise`` a RegionCompileError, or run that region ``eager`` with one warning.
+    """
+
+    name = "regional_inductor"
+    terminal = True
+    version = (OWN_CODE, torch.__version__)
+    share_identical: bool = True
+    on_region_error: OnRegionError = "raise"
+    graphs: tuple[str, ...] = DEFAULT_GRAPHS
+
+    def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) -> Any:
+        """Return ``gm`` with its regions compiled; it takes one list of inputs, which it empties."""
+        return regional_inductor(
+            gm, *example_inputs, share_identical=self.share_identical, on_region_error=self.on_region_error
+        )
 
 
 # In a list of passes the function is what RegionalInductor() is.
-regional_inductor.terminal = True  # type: ignore[attr-defined]
-regional_inductor.uuid = _default_uuid  # type: ignore[attr-defined]
+regional_inductor.terminal = RegionalInductor.terminal  # type: ignore[attr-defined]
+regional_inductor.uuid = RegionalInductor().uuid  # type: ignore[attr-defined]

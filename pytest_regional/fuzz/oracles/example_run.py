@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pytest_regional._torch import tracing
-from pytest_regional._torch.config import config_values
+from pytest_regional._torch.config import INDUCTOR, config_values
 from pytest_regional._torch.dynamo import never_compiled
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.oracles.oracle import LawBrokenError
@@ -165,12 +165,12 @@ class Trial:
         compiled = around(self.compile(program, pass_uuid or self.pass_uuid))
         mark, sources = observer.log.mark(), len(observer.sources)
         names = sorted({name for region in program.regions for name, _ in region.configs})
-        before = config_values("torch._inductor.config") if names else {}
+        before = config_values(INDUCTOR) if names else {}
         interpreted = self.lane == "structure"
         with watching(self.regional, checks_borders=checks_borders, settings=names, interpreted=interpreted) as watched:
             executions = [self.execute(compiled, self.cases[0].inputs, keep=calls > 1)]
         later, code = observer.log.mark(), observer.code(sources)
-        after = config_values("torch._inductor.config") if names else {}
+        after = config_values(INDUCTOR) if names else {}
         if executions[0].exception is None and calls > 1:
             with self.regional.no_compile():
                 executions.append(self.execute(compiled, self.cases[1].inputs))

@@ -9,13 +9,14 @@ metadata meanwhile; an operator that Inductor merged into another bears none in 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pytest_regional._torch import fx_graphs, inductor
 from pytest_regional._torch.codegen import RawLaunch, recording_launches
+from pytest_regional._torch.operators import is_op_overload, schema_of
+from pytest_regional.backends import registry
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.fuzz.oracles.example_run import Trial
@@ -134,7 +135,7 @@ class OrderListener(CompileListener):
         for before, after in edges:
             asked.setdefault(nodes[after], []).append(nodes[before])
         if asked:
-            importlib.import_module("pytest_regional.reference.ordering").add_control_deps(gm.graph, asked)
+            registry.add_control_deps(gm.graph, asked)
             gm.recompile()
         return edges, names
 
@@ -175,9 +176,9 @@ def _can_be_ordered(node: Any) -> bool:
     """Tell operators that make one new tensor and do nothing else."""
     import torch
 
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload) or not node.all_input_nodes:
+    if node.op != "call_function" or not is_op_overload(node.target) or not node.all_input_nodes:
         return False
-    schema, value = node.target._schema, node.meta.get("val")
+    schema, value = schema_of(node.target), node.meta.get("val")
     plain = not schema.is_mutable and all(result.alias_info is None for result in schema.returns)
     draws = torch.Tag.nondeterministic_seeded in node.target.tags
     return plain and not draws and isinstance(value, torch.Tensor) and annotated.region_of(node) is not None

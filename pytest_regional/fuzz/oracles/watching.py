@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_regional._torch import config, fx_graphs, inductor
 from pytest_regional._torch.fx_graphs import is_gradient_sum
+from pytest_regional._torch.operators import is_op_overload, schema_of
 from pytest_regional.fuzz.oracles.region_boundary import BorderChecker
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.annotated import RegionId
@@ -213,23 +214,22 @@ def facts_of(node: Any) -> NodeFacts:
 
 
 def _is_view(node: Any) -> bool:
-    import torch
 
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+    if node.op != "call_function" or not is_op_overload(node.target):
         return False
-    aliases = [value.alias_info for value in node.target._schema.returns]
+    aliases = [value.alias_info for value in schema_of(node.target).returns]
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
 
 
 def _has_effect(node: Any) -> bool:
     import torch
 
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+    if node.op != "call_function" or not is_op_overload(node.target):
         return node.op == "call_function" and annotated.operator_of(node) is not None
     tags = getattr(node.target, "tags", ())
     return (
         node.target.namespace not in ("aten", "prims")
-        or node.target._schema.is_mutable
+        or schema_of(node.target).is_mutable
         or (torch.Tag.nondeterministic_seeded in tags)
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
-from pytest_regional._torch.config import config_values
+from pytest_regional._torch.config import INDUCTOR, config_values
 from pytest_regional._torch.dynamo import original_of
 from pytest_regional._torch.fx_graphs import preserve_node_meta, trace_to_aten
 from pytest_regional.harness.compiling import refuse_keywords
@@ -88,7 +88,7 @@ class ProgramUnderTest:
             GraphPassError: another pass stands there already.
         """
         options, setting = options or self.options, self.stage.setting
-        configured = options.inductor_configs.get(setting, config_values("torch._inductor.config")[setting])
+        configured = options.inductor_configs.get(setting, config_values(INDUCTOR)[setting])
         other = configured or (options.pre_grad_pass if setting == "pre_grad_custom_pass" else None)
         if other:
             raise GraphPassError(

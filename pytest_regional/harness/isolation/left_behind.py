@@ -21,8 +21,8 @@ from pytest_regional.harness.isolation.watched import MISSING
 SHARED_CACHE_VARIABLES = ("TORCHINDUCTOR_REDIS_HOST", "TORCHINDUCTOR_REDIS_URL")
 
 _SHARED_CACHE_SETTINGS = {
-    "torch._inductor.config": "fx_graph_remote_cache",
-    "torch._functorch.config": "enable_remote_autograd_cache",
+    config.INDUCTOR: "fx_graph_remote_cache",
+    config.FUNCTORCH: "enable_remote_autograd_cache",
 }
 
 

@@ -25,7 +25,7 @@ from pytest_regional.harness.isolation.watched import (
 )
 
 # Written by PyTorch itself while it compiles (2.11 to 2.15), not by tests.
-_UNTRACKED_CONFIG = frozenset({"torch._inductor.config.aot_inductor.output_path"})
+_UNTRACKED_CONFIG = frozenset({f"{config.INDUCTOR}.aot_inductor.output_path"})
 
 
 class _Configuration(Settings):

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from pytest_regional._secrets import masked_urls
+from pytest_regional._torch.process_state import DYNAMO_MODULES
 
 #: What stands before the name of an environment variable.
 VARIABLE = "environment variable "
@@ -283,7 +284,7 @@ def is_patched(was: Any, now: Any, imported: frozenset[str]) -> bool:
         return False
     module, name = str(getattr(now, "__module__", "")), str(getattr(now, "__qualname__", ""))
     by_an_import = module in sys.modules and module not in imported
-    return not by_an_import and not (module.startswith("torch._dynamo.") and "<locals>" in name)
+    return not by_an_import and not (module.startswith(DYNAMO_MODULES) and "<locals>" in name)
 
 
 def anything(key: Any, value: Any, imported: frozenset[str]) -> bool:

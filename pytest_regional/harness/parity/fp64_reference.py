@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pytest_regional._torch import pytree
 from pytest_regional._torch.aot_autograd import backwards_inside
 from pytest_regional._torch.operators import written_arguments
+from pytest_regional._torch.tracing import dispatch_mode
 from pytest_regional.harness.parity.state import LOW_PRECISION_TO_FP64
 
 _CASTS = {
@@ -186,7 +186,7 @@ def precision_of(spec: Any) -> Precision | None:
     return None if name is None else PRECISIONS[name]
 
 
-class _RoundsOperands(TorchDispatchMode):  # type: ignore[misc]
+class _RoundsOperands(dispatch_mode()):  # type: ignore[misc]
     """Rounds what every operator reads, and what it writes to; one of higher order is a single operator."""
 
     # Without it flex_attention, in the middle of a trace of Dynamo's, ends in an error (2.13 and 2.15).

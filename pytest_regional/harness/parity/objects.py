@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from pytest_regional._torch import pytree
+from pytest_regional._torch.process_state import MACHINERY
 
 PLAIN = (bool, int, float, complex, str, bytes)
 _WHOLE = (
@@ -29,8 +30,7 @@ _CONTAINERS = (Mapping, list, tuple, set, frozenset, deque)
 #: Objects of these packages belong to the machinery around a program, never to its state.
 _MACHINERY = (
     *("_pytest", "hypothesis", "logging", "pluggy", "pytest", "pytest_regional", "threading", "unittest", "weakref"),
-    *("torch._C", "torch._dynamo", "torch._functorch", "torch._inductor", "torch._ops", "torch._subclasses"),
-    *("torch.distributed", "torch.export", "torch.fx", "torch.utils._python_dispatch"),
+    *MACHINERY,
 )
 #: How many values of one captured object are looked at.
 LIMIT = 20_000

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_regional._torch.operators import is_op_overload, schema_of
+from pytest_regional._torch.tracing import dispatch_mode
 from pytest_regional.harness.parity.tolerance import ulp
 
 #: What of a result no gradient flows through, and no rounding of an input shows in.
@@ -29,11 +30,11 @@ _RANDOM_OPS = frozenset(
 
 def is_random_op(func: Any) -> bool:
     """Say whether ``func`` is an operator whose result is random and nothing else."""
-    name = func._schema.name.removeprefix("aten::") if isinstance(func, torch._ops.OpOverload) else ""
-    return name in _RANDOM_OPS and func._schema.is_mutable == name.endswith("_")
+    name = schema_of(func).name.removeprefix("aten::") if is_op_overload(func) else ""
+    return name in _RANDOM_OPS and schema_of(func).is_mutable == name.endswith("_")
 
 
-class OutsideCompilers(TorchDispatchMode):  # type: ignore[misc]
+class OutsideCompilers(dispatch_mode()):  # type: ignore[misc]
     """A mode under which eager loops and conditions, which Dynamo traces, go on as without; what they draw is not seen.
 
     Without the two answers Dynamo would refuse the frames of the program for the rest of the process (2.11 to 2.15).
@@ -77,7 +78,7 @@ class ReplayedRandomOps(OutsideCompilers):
         wide = self.left.popleft()
         if wide.is_floating_point():
             wide = wide.double()
-        if not func._schema.is_mutable:
+        if not schema_of(func).is_mutable:
             return wide
         return args[0].copy_(wide) if args[0].shape == wide.shape else func(*args, **(kwargs or {}))
 
@@ -117,9 +118,9 @@ class Rounded(OutsideCompilers):
 
 
 def _rounds(func: Any) -> bool:
-    if not isinstance(func, torch._ops.OpOverload) or is_random_op(func):
+    if not is_op_overload(func) or is_random_op(func):
         return False
-    schema = func._schema
+    schema = schema_of(func)
     gives_views = any(returned.alias_info is not None for returned in schema.returns)
     return not (schema.is_mutable or gives_views or schema.name.removeprefix("aten::") in _EXACT)
 

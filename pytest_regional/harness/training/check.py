@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from pytest_regional._text import first_line, plural, unknown_name
-from pytest_regional._torch.config import patched_config
+from pytest_regional._torch.config import INDUCTOR, patched_config
 from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness.parity.fp64_reference import Precision, precision_of
 from pytest_regional.harness.parity.tolerance import Tolerance
@@ -262,7 +262,7 @@ class TrainingCheck:
         if number > self.compiling_steps:
             return self.regional.no_compile()
         # Inductor draws other random numbers than eager otherwise; whoever compiles, compiles in this scope.
-        return patched_config("torch._inductor.config", {"fallback_random": True})
+        return patched_config(INDUCTOR, {"fallback_random": True})
 
     def _candidate(self) -> Trainer:
         model = copy_model(self.model)

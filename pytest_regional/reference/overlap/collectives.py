@@ -11,7 +11,7 @@ import torch.fx
 
 from pytest_regional._torch.distributed import NAMESPACE, group_name
 from pytest_regional._torch.fx_graphs import is_graph_module
-from pytest_regional._torch.operators import is_op_overload
+from pytest_regional._torch.operators import is_op_overload, op_name, schema_of
 from pytest_regional.reference.effects import COLLECTIVE, effect_classes
 from pytest_regional.reference.ordering.operator import body_of, is_control_deps, operands_of
 
@@ -33,7 +33,7 @@ class Op:
     def name(self) -> str:
         """Name without overload, such as ``mm``; for higher-order ops and functions their own."""
         if is_op_overload(self.target):
-            return str(self.target._opname)
+            return op_name(self.target)
         return str(getattr(self.target, "__name__", self.target))
 
     @property
@@ -43,7 +43,7 @@ class Op:
 
     def argument(self, name: str) -> Any:
         """Return the argument that the schema calls ``name``, or None."""
-        names = [argument.name for argument in self.target._schema.arguments]
+        names = [argument.name for argument in schema_of(self.target).arguments]
         index = names.index(name) if name in names else len(self.args)
         return self.args[index] if index < len(self.args) else self.kwargs.get(name)
 
@@ -68,7 +68,7 @@ def aliased_argument(op: Op | None) -> torch.fx.Node | None:
     """Return the argument whose memory the result of ``op`` is, or None where the result is new."""
     if op is None or not is_op_overload(op.target):
         return None
-    schema = op.target._schema
+    schema = schema_of(op.target)
     if all(result.alias_info is None for result in schema.returns):
         return None
     for argument in schema.arguments:
@@ -180,7 +180,7 @@ def _is_compute(name: str) -> bool:
 
 
 def _name(target: Any) -> str:
-    return str(getattr(target, "_opname", None) or getattr(target, "__name__", target))
+    return op_name(target)
 
 
 def _bodies(node: torch.fx.Node) -> list[torch.fx.GraphModule]:

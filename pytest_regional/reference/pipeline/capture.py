@@ -27,9 +27,9 @@ from pytest_regional._torch.joint_graph import (
 )
 from pytest_regional._torch.pytree import flatten
 from pytest_regional.reference.extract import attribute
+from pytest_regional.reference.graph_pass import CaptureError, CaptureWarning
 from pytest_regional.reference.graphs import copied
 from pytest_regional.reference.pipeline.call import Aliases, CallChecks, InputCheck, ambient_modes
-from pytest_regional.reference.pipeline.graph_pass import CaptureError, CaptureWarning
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 

@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 import torch.fx
 
 from pytest_regional._torch.joint_graph import compile_joint
+from pytest_regional.reference.graph_pass import PartitionError
 from pytest_regional.reference.graphs import copied
 from pytest_regional.reference.partitioners import partitioner_for
 from pytest_regional.reference.pipeline.capture import JointGraph
-from pytest_regional.reference.pipeline.graph_pass import PartitionError
 
 #: Takes a joint graph and its inputs, with keywords of AOTAutograd's, and returns forward and backward.
 PartitionFunction = Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]]
