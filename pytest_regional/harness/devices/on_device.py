@@ -244,17 +244,3 @@ class OnDevice:
         """
         __tracebackhide__ = True
         return assert_kernels_compile(record, arch, configs=configs, timeout=timeout)
-
-    def assert_no_spills(
-        self, record: CompileRecord, arch: Sequence[str] | str = DEFAULT_ARCHITECTURES
-    ) -> KernelReport:
-        """Assert that the kernels of ``record`` compile, and that none spills registers to local memory."""
-        __tracebackhide__ = True
-        return self.assert_kernels_compile(record, arch).assert_no_spills()
-
-    def assert_shared_memory(
-        self, record: CompileRecord, *, at_most: int, arch: Sequence[str] | str = DEFAULT_ARCHITECTURES
-    ) -> KernelReport:
-        """Assert that the kernels of ``record`` compile, and use at most ``at_most`` bytes of shared memory each."""
-        __tracebackhide__ = True
-        return self.assert_kernels_compile(record, arch).assert_shared_memory(at_most=at_most)
