@@ -88,17 +88,17 @@ def fake_pg() -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def regional_fuzz_shard(request: pytest.FixtureRequest) -> int:
+def _regional_fuzz_shard(request: pytest.FixtureRequest) -> int:
     """Return which part of a fuzz test this is: one for each xdist worker."""
     return int(getattr(request, "param", 0))
 
 
 @pytest.fixture
-def regional_fuzz(request: pytest.FixtureRequest, regional: Regional, regional_fuzz_shard: int) -> Iterator[FuzzTest]:
+def regional_fuzz(request: pytest.FixtureRequest, regional: Regional, _regional_fuzz_shard: int) -> Iterator[FuzzTest]:
     """Draw programs, judge them and keep what is found, as long as --regional-fuzz says; see .run(lane)."""
     from pytest_regional.fuzz.fuzz_test import fuzz_test
 
-    test = fuzz_test(request.node, request.config.stash[SESSION], regional, regional_fuzz_shard)
+    test = fuzz_test(request.node, request.config.stash[SESSION], regional, _regional_fuzz_shard)
     yield test
     if test.interrupted:
         request.session.shouldstop = "a campaign was ended before its time"

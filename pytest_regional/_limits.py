@@ -65,6 +65,24 @@ def bytes_of(text: str) -> int:
     return int(number)
 
 
+def memory_of(text: str) -> int:
+    """Return the bytes of a limit of memory, as people give it.
+
+    Raises:
+        ValueError: no size, or none from :data:`LEAST_BYTES` to :data:`MOST_BYTES`; says what was expected.
+    """
+    try:
+        size = bytes_of(text)
+    except ValueError:
+        size = 0
+    if not LEAST_BYTES <= size <= MOST_BYTES:
+        raise ValueError(
+            f"expected a size from {LEAST_BYTES // 2**20}M, which the smallest test takes, to "
+            f"{MOST_BYTES // 2**40}T, such as 8G or 500M"
+        )
+    return size
+
+
 @dataclass
 class MemoryLimit:
     """A limit on what the process takes, or none.
@@ -123,7 +141,7 @@ def memory_limit(most: int | None) -> Iterator[MemoryLimit]:
         yield limit
     except Exception as error:
         if isinstance(error, MemoryError) or _TORCH_SAYS in text_of(error):
-            _add_note(error, f"--regional-memory lets a test take {most / 2**30:.3g} GiB")
+            _add_note(error, f"regional_memory lets a test take {most / 2**30:.3g} GiB")
         raise
     finally:
         limit.end()

@@ -81,7 +81,7 @@ class SharedExamples(ExampleDatabase):
         self._warned = True
         warnings.warn(
             f"examples are not shared for {PAUSE_SECONDS:.0f} s: {self._address}: "
-            f"{type(error).__name__}: {error}. --regional-examples says where they are kept",
+            f"{type(error).__name__}: {error}. regional_examples in the ini file says where they are kept",
             ExamplesWarning,
             stacklevel=2,
         )

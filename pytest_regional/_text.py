@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 
 
@@ -15,6 +14,8 @@ def unknown_name(what: str, name: object, valid: Iterable[str], aliases: Mapping
         valid: all names that there are.
         aliases: valid names by what people call them elsewhere, in lower case; they come before similar spellings.
     """
+    import difflib  # every pytest run imports this module
+
     names = sorted(valid)
     meant = (aliases or {}).get(str(name).lower())
     near = [meant] if meant else [one for one in names if one.lower() == str(name).lower()]
