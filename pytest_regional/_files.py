@@ -9,8 +9,10 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 
-class NotAFileError(OSError):
+
+class NotAFileError(RegionalError, OSError):
     """What is to be read is a folder, a pipe, a device."""
 
 
@@ -32,7 +34,7 @@ def bytes_of(path: Path, most: int = -1) -> bytes:
         os.close(descriptor)
 
 
-class TextFileError(ValueError):
+class TextFileError(RegionalError, ValueError):
     """A file that holds no text; the message names it, the line where there is one, and what is wrong."""
 
 

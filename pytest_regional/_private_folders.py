@@ -13,10 +13,12 @@ import os
 import stat
 from pathlib import Path
 
+from pytest_regional._errors import RegionalError
+
 _NOT_REGULAR = (errno.ELOOP, errno.ENXIO, errno.ENODEV)  # a link where none is followed, a socket, a device
 
 
-class NotPrivateError(Exception):
+class NotPrivateError(RegionalError):
     """Somebody else could have written what is about to be read.
 
     Attributes:

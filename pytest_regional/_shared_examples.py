@@ -11,13 +11,14 @@ import redis
 from hypothesis.database import ExampleDatabase
 from hypothesis.extra.redis import RedisExampleDatabase
 
+from pytest_regional._errors import RegionalWarning
 from pytest_regional._redis import PAUSE_SECONDS, Patience, ServerLink, UnexpectedReplyError, UntrustedRedis, within
 
 #: What one question may take.
 TIMEOUT_SECONDS = 2.0
 
 
-class ExamplesWarning(UserWarning):
+class ExamplesWarning(RegionalWarning):
     """Failing examples are not shared for a while; tests run all the same."""
 
 

@@ -15,13 +15,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch import private_module, symbol
 from pytest_regional._torch.region_compile import compile_lock, functorch_config, inductor_config, size_hint
 
 _MODULE = "torch._functorch._aot_autograd.autograd_cache"
 
 
-class UncacheableGraphError(Exception):
+class UncacheableGraphError(RegionalError):
     """PyTorch makes no key for this graph; the message is its reason."""
 
 

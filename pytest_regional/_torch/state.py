@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch import private_module, symbol
 
 CONFIG_MODULES = ("torch._inductor.config", "torch._dynamo.config", "torch._functorch.config")
@@ -101,7 +102,7 @@ def inductor_config_is_switch(name: str) -> bool:
     return config_module("torch._inductor.config")._config[name].value_type is bool
 
 
-class LocaleEncodingError(ImportError):
+class LocaleEncodingError(RegionalError, ImportError):
     """PyTorch does not work with the locale of this process."""
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 
 
@@ -80,7 +81,7 @@ def versions_in(specifier: object) -> SpecifierSet:
         raise ValueError(f"{specifier!r} is no version specifier such as '>=2.13' or '>=2.11,<2.14'") from error
 
 
-class UnknownCapabilityError(LookupError):
+class UnknownCapabilityError(RegionalError, LookupError):
     """A capability name that does not exist; the message lists the known ones."""
 
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._files import TextFileError, text_of
 from pytest_regional._text import unknown_name
 from pytest_regional.backends.capabilities import Capabilities, Support, UnknownCapabilityError, unsupported
@@ -31,7 +32,7 @@ _KEYS = ("disclaims", "known-failures")
 _FAILURE_KEYS = ("test", "reason", "link")
 
 
-class ProjectFileError(ValueError):
+class ProjectFileError(RegionalError, ValueError):
     """A section of a ``pyproject.toml`` that says nothing we know; the message names file and key."""
 
 

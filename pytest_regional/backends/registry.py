@@ -9,6 +9,7 @@ import importlib.metadata
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 from pytest_regional.backends.spec import BackendSpec
 
@@ -19,11 +20,11 @@ TORCH_GROUP = "torch_dynamo_backends"
 _OURS = "regional"
 
 
-class UnknownBackendError(LookupError):
+class UnknownBackendError(RegionalError, LookupError):
     """A name that is neither built in, nor an entry point, nor ``package.module:attribute``."""
 
 
-class BackendImportError(ImportError):
+class BackendImportError(RegionalError, ImportError):
     """A backend was found but could not be loaded; the message says what its import raised."""
 
 

@@ -18,9 +18,7 @@ from pytest_regional.command_line.targets import UsageError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 0, 1 for what fails, 2 for a usage error."""
-    parser = argparse.ArgumentParser(
-        prog=_program(), description="Look at regional compilation from the command line."
-    )
+    parser = argparse.ArgumentParser(prog=_program(), description="Look at regional compilation from the command line.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     backends.add_command(commands)
     explain.add_command(commands)

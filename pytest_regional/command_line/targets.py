@@ -9,10 +9,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 
 
-class UsageError(Exception):
+class UsageError(RegionalError):
     """What was asked cannot be understood; the message says what, and what to write."""
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_regional._errors import RegionalError, RegionalWarning
 from pytest_regional._limits import Interrupts, RegionalTimeoutError, time_limit
 from pytest_regional._stash import FUZZ, TARGET
 from pytest_regional._text import plural, printable
@@ -41,15 +42,15 @@ SHARD_ARGUMENT = "_regional_fuzz_shard"
 HISTORY = 5
 
 
-class FindingsWarning(pytest.PytestWarning):
+class FindingsWarning(RegionalWarning):
     """A file in the folder of findings that holds none; what it told is not known to a campaign."""
 
 
-class NewFindingsError(AssertionError):
+class NewFindingsError(RegionalError, AssertionError):
     """A campaign met defects that no finding in the folder of findings explains."""
 
 
-class RefusedProgramsError(AssertionError):
+class RefusedProgramsError(RegionalError, AssertionError):
     """Eager refuses so many of a campaign's programs that their generator is at fault."""
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._region import AnnotationError
 from pytest_regional._torch.backends import invalid_backend_error, registered_backend
 from pytest_regional._torch.compiled_callables import to_compile
@@ -110,7 +111,7 @@ class CompilesWithBackend:
         return functools.partial(options.scope, self.spec.compile_options) if options else contextlib.nullcontext
 
 
-class NoGraphPassError(LookupError):
+class NoGraphPassError(RegionalError, LookupError):
     """The backend under test does not say how it compiles a graph that was captured ahead of time."""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch.annotations import preserve_node_meta
 from pytest_regional._torch.donation import donate_nothing
 from pytest_regional._torch.region_compile import (
@@ -44,7 +45,7 @@ from pytest_regional.reference.gradients import describe_repeated_draws
 from pytest_regional.reference.ordering.whole_regions import plan_in_order, warn_of_unknown_regions
 
 
-class MissingExampleInputsError(RuntimeError):
+class MissingExampleInputsError(RegionalError, RuntimeError):
     """The graph holds no fake values and no example inputs were given to make them from."""
 
 

@@ -16,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
+from pytest_regional._errors import RegionalError
 from pytest_regional.fuzz.caches.findings import HistoryFinding
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import files, strict_json
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 VERSION = 1
 
 
-class FindingError(ValueError):
+class FindingError(RegionalError, ValueError):
     """A finding file that cannot be read."""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import LANES, in_lane
@@ -24,7 +25,7 @@ _MODULES = (parity, region_boundary, parity, plan, caching, caching, reruns, par
 LAWS: Mapping[str, Law] = MappingProxyType({law.name: law for module in _MODULES for law in module.LAWS})
 
 
-class UnknownLawError(LookupError):
+class UnknownLawError(RegionalError, LookupError):
     """A name that is no law's."""
 
 

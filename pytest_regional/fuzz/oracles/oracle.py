@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from pytest_regional._errors import RegionalError
 from pytest_regional.harness.devices.emulated import causes
 from pytest_regional.harness.parity.report import Mismatch
 
@@ -38,7 +39,7 @@ _COMPILERS = ("torch", "pytest_regional.reference", "triton")
 _STACKS = ("\n\nfrom user code:", "\n\nSet TORCHDYNAMO_VERBOSE", "\nException raised from ")
 
 
-class LawBrokenError(AssertionError):
+class LawBrokenError(RegionalError, AssertionError):
     """A program breaks a law on a backend.
 
     Attributes:
@@ -173,7 +174,7 @@ class Law:
     every: int = 1
 
 
-class NoClaim(Exception):
+class NoClaim(RegionalError):
     """A law says nothing about this program on this backend; the message is the reason."""
 
 

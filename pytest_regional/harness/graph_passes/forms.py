@@ -14,12 +14,13 @@ from typing import Any
 
 import torch.fx
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 from pytest_regional._torch import graph_passes as private
 from pytest_regional._torch.passes import custom_graph_pass_base
 
 
-class GraphPassError(RuntimeError):
+class GraphPassError(RegionalError, RuntimeError):
     """A pass under test, or what it was asked to run on, cannot be used; the message says why and what to do."""
 
 
@@ -47,11 +48,11 @@ class WhichGraphError(GraphPassError, LookupError):
     """No graph, or more than one, answers to what was asked for."""
 
 
-class PassNeverRanError(AssertionError):
+class PassNeverRanError(RegionalError, AssertionError):
     """The pass was handed to the backend, and no graph reached it: whatever is asserted would be vacuous."""
 
 
-class GraphAssertionError(AssertionError):
+class GraphAssertionError(RegionalError, AssertionError):
     """An assertion about the graphs before and after a pass does not hold."""
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch import seams
 from pytest_regional._torch.backends import dynamo_backend_of
 from pytest_regional._torch.generated_code import RawLaunch, recording_launches
@@ -36,7 +37,7 @@ from pytest_regional.harness.pre_grad_passes import COUNTS_ITSELF, is_body
 from pytest_regional.harness.record import CompileTime, GeneratedCode, GeneratedSource, GraphRecord
 
 
-class CompileForbiddenError(AssertionError):
+class CompileForbiddenError(RegionalError, AssertionError):
     """Something compiled inside ``no_compile()``."""
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch.compiled_callables import never_compiled, original_of
 from pytest_regional.harness import isolation
 from pytest_regional.harness.compiling import raise_annotation_error
@@ -73,7 +74,7 @@ _ADVICE = (
 )
 
 
-class VacuousParityError(AssertionError):
+class VacuousParityError(RegionalError, AssertionError):
     """``assert_parity`` had nothing to compare, so it could not have failed."""
 
 

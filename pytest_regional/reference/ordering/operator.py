@@ -14,11 +14,12 @@ from typing import Any
 import torch
 import torch.fx
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch.ordering import control_deps
 from pytest_regional._torch.region_compile import is_graph_module, lazy_graph_module
 
 
-class OrderingError(ValueError):
+class OrderingError(RegionalError, ValueError):
     """An order was asked for that means nothing in this graph; the message says which nodes and why."""
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch.fx
 
+from pytest_regional._errors import RegionalWarning
 from pytest_regional._text import plural
 from pytest_regional._torch.annotations import ANNOTATION, REGION_CONFIGS, REGION_ID, region_mark
 from pytest_regional._torch.graph_passes import operator_types
@@ -35,7 +36,7 @@ class PassMatchError(PipelineError, LookupError):
     """A pass was to match at least one op, and matched none."""
 
 
-class PassMatchWarning(UserWarning):
+class PassMatchWarning(RegionalWarning):
     """A pass matched no op, and so did nothing."""
 
 

@@ -9,12 +9,13 @@ from typing import Any
 import torch.fx
 from torch.fx.node import map_arg
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch.full_inductor import fake_execution
 from pytest_regional._torch.pass_values import as_fake, fake_mode_of, returns_nothing, unbacked_bindings
 from pytest_regional._torch.pytree import flatten, map_leaves
 
 
-class NodeWithoutValueError(RuntimeError):
+class NodeWithoutValueError(RegionalError, RuntimeError):
     """An op that fails on the values of its arguments; the cause is chained.
 
     Attributes:
