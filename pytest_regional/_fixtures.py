@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 
 
 def _mark_meant(item: pytest.Item) -> str:
-    """Name the mark of ``item`` that was most likely meant to be ours; pytest takes any mark for somebody's."""
-    import difflib
-
+    """Name the mark of ``item`` that is most likely a misspelt one of ours; pytest refuses no mark."""
     from pytest_regional._marks import COMPILE_MARK
+    from pytest_regional._text import nearest
 
-    near = difflib.get_close_matches(COMPILE_MARK, [mark.name for mark in item.iter_markers()], n=1, cutoff=0.75)
-    return f". The test has the mark {near[0]!r}: did you mean {COMPILE_MARK!r}?" if near else ""
+    near = nearest(COMPILE_MARK, [mark.name for mark in item.iter_markers()], likeness=0.75)
+    return f". The test has the mark {near!r}: did you mean {COMPILE_MARK!r}?" if near else ""
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import importlib.metadata
+import pkgutil
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -91,9 +91,8 @@ def _find(name: str) -> BackendSpec:
     entries = _entry_points()
     if name in entries:
         return _specify(name, _load(name, entries[name].load))
-    module, colon, attribute = name.partition(":")
-    if colon and module and attribute:
-        return _specify(name, _load(name, lambda: _attribute(module, attribute)))
+    if all(name.partition(":")):
+        return _specify(name, _load(name, lambda: pkgutil.resolve_name(name)))
     if name == _OURS:
         return _built_in()["reference"]()
     registered = _for_torch_compile()
@@ -121,19 +120,9 @@ def _built_into_torch(name: str) -> tuple[str, ...]:
 
 
 def _unknown(name: str, built_into_torch: Iterable[str]) -> str:
-    known = unknown_name("backend", name, names())
-    if "Did you mean" not in known:
-        near = difflib.get_close_matches(name, built_into_torch, n=1)
-        known = known.replace(" Known:", f" Did you mean {near[0]!r}? Known:") if near else known
+    known = unknown_name("backend", name, names(), unlisted=built_into_torch)
     others = f" torch.compile also has {', '.join(built_into_torch)}." if built_into_torch else ""
     return f"{known}{others} A backend may also be given as package.module:attribute."
-
-
-def _attribute(module: str, attribute: str) -> Any:
-    value: Any = importlib.import_module(module)
-    for part in attribute.split("."):
-        value = getattr(value, part)
-    return value
 
 
 def _load(name: str, load: Callable[[], Any]) -> Any:

@@ -225,5 +225,5 @@ def test_a_run_without_workers_fails_at_the_test(pytester):
     result = pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), 0)
     result.assert_outcomes(passed=7, errors=1)
     result.stdout.fnmatch_lines(
-        ["*UnrestorableStateError: test_it.py::test_it*1* left state that cannot be restored: number of threads between*"]
+        ["*UnrestorableStateError: test_it.py::test_it*1* left state that cannot be restored: number of threads*"]
     )

@@ -5,7 +5,14 @@ import time
 
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.campaign import CampaignResult
-from pytest_regional.report.progress import Heartbeat, ProgressFile, ProgressLines, last_heartbeat, progress_line, slow_line
+from pytest_regional.report.progress import (
+    Heartbeat,
+    ProgressFile,
+    ProgressLines,
+    last_heartbeat,
+    progress_line,
+    slow_line,
+)
 
 
 def noted(folder, name, examples):

@@ -217,6 +217,7 @@ def test_names_for_torch_compile_are_offered(downstream, registered, value, mess
 def test_names_for_torch_compile_are_listed(pytester, registered):
     from pytest_regional.command_line.backends import lines
 
+    pytester.syspathinsert()
     matcher = pytest.LineMatcher(list(lines([], pytester.path)))
     matcher.fnmatch_lines(
         [
