@@ -18,7 +18,13 @@ from pytest_regional.command_line.targets import UsageError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 0, 1 for what fails, 2 for a usage error."""
-    parser = argparse.ArgumentParser(prog=_program(), description="Look at regional compilation from the command line.")
+    as_script = os.path.basename(sys.argv[0]) == "pytest-regional"
+    if as_script:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does: arguments name modules of the user
+    parser = argparse.ArgumentParser(
+        prog="pytest-regional" if as_script else "python -m pytest_regional",
+        description="Look at regional compilation from the command line.",
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     backends.add_command(commands)
     explain.add_command(commands)
@@ -41,8 +47,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 1
-
-
-def _program() -> str:
-    """Return how the command was called: by its name, or as a module."""
-    return "pytest-regional" if os.path.basename(sys.argv[0]) == "pytest-regional" else "python -m pytest_regional"

@@ -70,6 +70,16 @@ def test_one_that_the_ini_file_names(backends, pytester):
     backends().stdout.fnmatch_lines(["nowhere:backend  (named by *)"])
 
 
+def test_the_console_script_finds_modules_of_the_working_directory(pytester):
+    """As ``python -m`` does."""
+    scripts = pytester.mkdir("scripts")
+    source = "import sys; from pytest_regional.command_line import main; sys.exit(main())"
+    scripts.joinpath("pytest-regional").write_text(source)
+    pytester.makepyfile(mine="from pytest_regional import BackendSpec\nspec = BackendSpec('mine', lambda: 'eager')")
+    result = pytester.run(sys.executable, scripts / "pytest-regional", "backends", "mine:spec")
+    result.stdout.fnmatch_lines(["mine:spec  (named by *)", "    claims *"])
+
+
 def test_the_console_script_is_the_same_command():
     from importlib.metadata import EntryPoint
 
