@@ -66,9 +66,6 @@ def _at(path: Path, data: bytes, place: int) -> str:
     return f"{path}:{lines}"
 
 
-__all__ = ["NotAFileError", "TextFileError", "bytes_of", "text_of"]
-
-
 #: What stands for infinity.
 LARGEST = 1e300
 

@@ -109,6 +109,3 @@ def _working_folder() -> Path | None:
         return Path.cwd()
     except OSError:
         return None
-
-
-__all__ = ["FolderHooks"]

@@ -37,9 +37,6 @@ def seconds_of(value: object) -> float:
     return seconds
 
 
-__all__ = ["LEAST_SECONDS", "MOST_SECONDS", "SECONDS", "seconds_of"]
-
-
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 #: The least that a test takes beyond its process (the first compile of one region, torch 2.13.0: more than 32M), and

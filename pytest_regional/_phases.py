@@ -142,6 +142,3 @@ def stderr_of(config: pytest.Config) -> int:
     from _pytest.faulthandler import fault_handler_stderr_fd_key
 
     return config.stash.get(fault_handler_stderr_fd_key, 2)
-
-
-__all__ = ["Limits", "PhaseHooks", "limits_of", "stderr_of"]

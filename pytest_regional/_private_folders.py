@@ -204,14 +204,3 @@ def make_own_folder(folder: Path) -> None:
         found = path.lstat()
         _require_kind(path, stat.S_ISDIR(found.st_mode))
         require_own(path, found)
-
-
-__all__ = [
-    "NotPrivateError",
-    "make_folder",
-    "make_own_folder",
-    "open_private",
-    "private_folder",
-    "private_tree",
-    "require_own",
-]

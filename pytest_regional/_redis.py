@@ -267,6 +267,3 @@ def _kind(value: object) -> str:
 
 def _no_backoff() -> Any:
     return importlib.import_module("redis.backoff").NoBackoff()
-
-
-__all__ = ["UntrustedRedis"]

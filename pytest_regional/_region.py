@@ -130,6 +130,3 @@ def _known_at_compile_time(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple([_known_at_compile_time(part) for part in value])
     return operator.index(value) if type(value) is int else value
-
-
-__all__ = ["AnnotationError", "AnnotationWarning", "RegionMark", "misspelt_text", "region"]

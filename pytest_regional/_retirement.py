@@ -130,6 +130,3 @@ def _is_put_back(scheduler: Any, test: str) -> bool:
     except NotImplementedError:
         return False
     return True
-
-
-__all__ = ["Retirement", "UnrestorableStateError", "is_retired", "keep_tests_of_retired_workers", "teardown_errors"]

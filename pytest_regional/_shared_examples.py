@@ -106,6 +106,3 @@ def require_answer(url: str) -> None:
         within(TIMEOUT_SECONDS, server.ping, server.give_up)
     finally:
         server.give_up()
-
-
-__all__ = ["ExamplesWarning", "SharedExamples", "examples_at", "require_answer"]

@@ -152,5 +152,3 @@ def _forget_in_a_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_in_a_fork)
-
-__all__ = ["NAMES", "EndedBySignal", "EndingSignals"]

@@ -100,6 +100,3 @@ def _disclaimed(where: str, said: Any) -> dict[str, str]:
     if not isinstance(reasons, dict) or not all(isinstance(reason, str) and reason for reason in reasons.values()):
         raise ProjectFileError(f"{where} disclaims: expected a table of capabilities, each with the reason in words")
     return dict(reasons)
-
-
-__all__ = ["SECTION", "ProjectFile", "ProjectFileError"]

@@ -249,6 +249,3 @@ _RUN = _record(
     lost_workers=_count,
     merged_from=_count,
 )
-
-
-__all__ = ["ReportError", "check_run", "read_json"]

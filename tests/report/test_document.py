@@ -7,8 +7,7 @@ import json
 import pytest
 
 from pytest_regional.report.comparison import compared
-from pytest_regional.report.document import OUTCOMES, ReportError, RunReport, merged
-from pytest_regional.report.terminal import _ORDER
+from pytest_regional.report.document import OUTCOMES, SHOWN, ReportError, RunReport, merged
 
 
 def fact(test, outcome="passed", *, backend="reference", device="cpu", seconds=0.0, **counters):
@@ -76,7 +75,7 @@ def test_what_is_no_report_is_said(tmp_path, text, said):
 
 
 def test_every_outcome_that_the_table_shows_has_its_rank():
-    assert set(OUTCOMES) == set(_ORDER)
+    assert set(OUTCOMES) == set(SHOWN)
 
 
 def test_shards_make_one_report():
@@ -107,8 +106,8 @@ NAME = "a on reference (cpu)"
         (fact("a"), fact("a", "failed"), "new_failures", f"{NAME}: failed, passed before"),
         (None, fact("a", "crashed"), "new_failures", f"{NAME}: crashed, not there before"),
         (fact("a", "known failure"), fact("a", "unexpected pass"), "new_failures", None),
-        (fact("a", "error"), fact("a"), "mended", f"{NAME}: passed, error before"),
-        (fact("a"), fact("a", "skipped"), "otherwise", f"{NAME}: skipped, passed before"),
+        (fact("a", "error"), fact("a"), "fixed", f"{NAME}: passed, error before"),
+        (fact("a"), fact("a", "skipped"), "changed", f"{NAME}: skipped, passed before"),
         (fact("a"), None, "gone", f"{NAME}: passed before"),
         (None, fact("a"), "added", f"{NAME}: passed"),
         (fact("a", recompiles=1), fact("a", recompiles=2), "counts", f"{NAME}: recompiles 2, 1 before"),
