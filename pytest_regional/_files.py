@@ -1,4 +1,4 @@
-"""Files that people name on command lines, and write by hand in whatever editor: they may be anything."""
+"""Reading files that people name or edit by hand, and may be anything; writing whole files, and JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_regional._errors import RegionalError
 
 
 class NotAFileError(RegionalError, OSError):
-    """What is to be read is a folder, a pipe, a device."""
+    """What is to be read is a directory, a pipe or a device."""
 
 
 def bytes_of(path: Path, most: int = -1) -> bytes:
@@ -64,6 +64,23 @@ def _at(path: Path, data: bytes, place: int) -> str:
     before = data[:place].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     lines = before.count(b"\n") + 1
     return f"{path}:{lines}"
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` in one step: whoever reads it sees the old file or the whole new one.
+
+    Raises:
+        OSError: no space, no permission; nothing has changed.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.unlink(missing_ok=True)
+    try:
+        # A link that was put there meanwhile is not written through.
+        with open(partial, "xb") as file:
+            file.write(data)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 #: What stands for infinity.

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from pytest_regional._files import dumps
+from pytest_regional._files import dumps, write_whole
 from pytest_regional._private_folders import make_own_folder
 from pytest_regional._text import plural
 from pytest_regional.fuzz.budget import duration
@@ -59,10 +59,8 @@ class ProgressFile:
             passed += f" of {clock.budget}"
         found = plural(len(result.findings), "new finding")
         text = f"{self._name} {spent} in {passed}, {found}"
-        beside = self._path.with_suffix(".new")
-        make_own_folder(beside.parent)
-        beside.write_text(dumps({"text": text}), encoding="utf-8")
-        beside.replace(self._path)
+        make_own_folder(self._path.parent)
+        write_whole(self._path, dumps({"text": text}).encode())
 
     def close(self) -> None:
         """Remove the file: the campaign is over."""
