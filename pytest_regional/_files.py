@@ -1,4 +1,4 @@
-"""Files that people name on command lines, and write by hand in whatever editor: they may be anything."""
+"""Reading files that people name or edit by hand, and may be anything; writing whole files, and JSON."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 
-class NotAFileError(OSError):
-    """What is to be read is a folder, a pipe, a device."""
+
+class NotAFileError(RegionalError, OSError):
+    """What is to be read is a directory, a pipe or a device."""
 
 
 def bytes_of(path: Path, most: int = -1) -> bytes:
@@ -32,7 +34,7 @@ def bytes_of(path: Path, most: int = -1) -> bytes:
         os.close(descriptor)
 
 
-class TextFileError(ValueError):
+class TextFileError(RegionalError, ValueError):
     """A file that holds no text; the message names it, the line where there is one, and what is wrong."""
 
 
@@ -64,7 +66,21 @@ def _at(path: Path, data: bytes, place: int) -> str:
     return f"{path}:{lines}"
 
 
-__all__ = ["NotAFileError", "TextFileError", "bytes_of", "text_of"]
+def write_whole(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` in one step: whoever reads it sees the old file or the whole new one.
+
+    Raises:
+        OSError: no space, no permission; nothing has changed.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.unlink(missing_ok=True)
+    try:
+        # A link that was put there meanwhile is not written through.
+        with open(partial, "xb") as file:
+            file.write(data)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 #: What stands for infinity.

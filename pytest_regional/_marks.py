@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 
 COMPILE_MARK = "regional_compile"
@@ -24,7 +25,7 @@ MARKER_LINES = (
 )
 
 
-class MarkError(ValueError):
+class MarkError(RegionalError, ValueError):
     """A mark that cannot be understood; becomes a usage error that names the test."""
 
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ LANES = ("structure", "fast", "full")
 PYTORCHS_OWN = "torch"
 
 
-class LaneError(ValueError):
+class LaneError(RegionalError, ValueError):
     """A lane that does not exist, or that the device or the backend at hand cannot take."""
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._region import AnnotationError
 from pytest_regional._torch.dynamo import annotation_mistake_in, invalid_backend_error, registered_backend, to_compile
 from pytest_regional._torch.pytree import flatten_with_path
@@ -108,7 +109,7 @@ class CompilesWithBackend:
         return functools.partial(options.scope, self._spec.compile_options) if options else contextlib.nullcontext
 
 
-class NoGraphPassError(LookupError):
+class NoGraphPassError(RegionalError, LookupError):
     """The backend under test does not say how it compiles a graph that was captured ahead of time."""
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 
 COUNTERS: dict[str, str] = {
@@ -28,14 +29,14 @@ COUNTERS: dict[str, str] = {
 }
 
 
-class UnknownCounterError(LookupError, AttributeError):
+class UnknownCounterError(RegionalError, LookupError, AttributeError):
     """A counter name that does not exist; the message lists the live ones."""
 
     def __init__(self, name: object) -> None:
         super().__init__(unknown_name("counter", name, COUNTERS))
 
 
-class CounterExpectationError(AssertionError):
+class CounterExpectationError(RegionalError, AssertionError):
     """Counters moved otherwise than expected; the message prints every counter and what caused it."""
 
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 from pytest_regional._torch import config
 
 TIMINGS = ("early", "late", "default")
 
 
-class CompileOptionError(ValueError):
+class CompileOptionError(RegionalError, ValueError):
     """A compile option with a value that cannot be used; the message says which are valid."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._region import AnnotationWarning, misspelt_text
 from pytest_regional._text import plural
 from pytest_regional.harness.counters import CounterLog, Counters, describe
@@ -13,15 +14,15 @@ if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
 
-class VacuousTestError(AssertionError):
+class VacuousTestError(RegionalError, AssertionError):
     """A test that compiled nothing, so that whatever it asserted was asserted of eager code."""
 
 
-class FallbackError(AssertionError):
+class FallbackError(RegionalError, AssertionError):
     """Something that was asked to compile ran eager instead."""
 
 
-class BackendLeakError(AssertionError):
+class BackendLeakError(RegionalError, AssertionError):
     """The backend under test left a setting changed when it returned from a compile."""
 
 

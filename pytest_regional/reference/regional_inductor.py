@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch.aot_autograd import donate_nothing
 from pytest_regional._torch.config import force_autograd_cache
 from pytest_regional._torch.fx_graphs import preserve_node_meta, use_boxed_codegen
@@ -46,7 +47,7 @@ from pytest_regional.reference.ordering.whole_regions import plan_in_order, warn
 from pytest_regional.reference.pass_uuids import OWN_CODE
 
 
-class MissingExampleInputsError(RuntimeError):
+class MissingExampleInputsError(RegionalError, RuntimeError):
     """The graph holds no fake values and no example inputs were given to make them from."""
 
 

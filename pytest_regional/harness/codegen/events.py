@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from pytest_regional._errors import RegionalError
+
 NODES, OPERATORS = "Source Nodes: [", "], Original ATen: ["
 
 
@@ -263,27 +265,27 @@ class LaunchOrigin:
     parts: tuple[tuple[str, ...], ...] = ()
 
 
-class CodeAssertionError(AssertionError):
+class CodeAssertionError(RegionalError, AssertionError):
     """Generated code is not as asserted; the message lists its events with the offending lines marked."""
 
 
-class UnreadableCodeError(ValueError):
+class UnreadableCodeError(RegionalError, ValueError):
     """Generated code that is no Python wrapper of a known shape."""
 
 
-class NoGeneratedCodeError(LookupError):
+class NoGeneratedCodeError(RegionalError, LookupError):
     """There is no generated code to look at, or none of the graph or region that was named."""
 
 
-class UnknownOriginError(LookupError):
+class UnknownOriginError(RegionalError, LookupError):
     """Code whose operators are not known, so that nothing can be said about them."""
 
 
-class AmbiguousCodeError(LookupError):
+class AmbiguousCodeError(RegionalError, LookupError):
     """Operators that stand in different graphs or in several pieces of code, so that the question has no one answer."""
 
 
-class UnknownSizeError(LookupError):
+class UnknownSizeError(RegionalError, LookupError):
     """Buffers whose size in bytes cannot be computed from the code."""
 
 

@@ -6,6 +6,7 @@ import unittest
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pytest_regional._errors import RegionalError
 from pytest_regional.backends.capabilities import Support, supported, unsupported
 from pytest_regional.harness.devices.requirements import unmet_requirement
 
@@ -32,15 +33,15 @@ from pytest_regional.harness.record import CompileRecord, GeneratedCode
 CONFIGS = ("first", "all")
 
 
-class KernelCompileError(AssertionError):
+class KernelCompileError(RegionalError, AssertionError):
     """Kernels that do not compile; the message says which, for which GPU, what the compiler says, and of which line."""
 
 
-class KernelResourceError(AssertionError):
+class KernelResourceError(RegionalError, AssertionError):
     """Kernels that use more of a GPU than was asserted; the message lists them."""
 
 
-class NoTritonKernelError(LookupError):
+class NoTritonKernelError(RegionalError, LookupError):
     """A record without a Triton kernel: there is nothing to compile, so nothing can be said."""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _host_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-class DeviceRequirementError(ValueError):
+class DeviceRequirementError(RegionalError, ValueError):
     """A requirement that is not understood; the message lists the valid ones."""
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import torch.fx
 
 from pytest_regional import _pass_forms
+from pytest_regional._errors import RegionalError
 from pytest_regional._pass_forms import PassForm, PassFormUnknownError, form_of
 from pytest_regional._text import unknown_name
 
 
-class GraphPassError(RuntimeError):
+class GraphPassError(RegionalError, RuntimeError):
     """A pass under test, or what it was asked to run on, cannot be used; the message says why and what to do."""
 
 
@@ -36,11 +37,11 @@ class WhichGraphError(GraphPassError, LookupError):
     """No graph, or more than one, answers to what was asked for."""
 
 
-class PassNeverRanError(AssertionError):
+class PassNeverRanError(RegionalError, AssertionError):
     """The pass was handed to the backend, and no graph reached it: whatever is asserted would be vacuous."""
 
 
-class GraphAssertionError(AssertionError):
+class GraphAssertionError(RegionalError, AssertionError):
     """An assertion about the graphs before and after a pass does not hold."""
 
 

@@ -54,7 +54,7 @@ class Snapshot:
         """Restore this snapshot's state; return what had to be changed, and what could not be."""
         pairs = zip(self.watched, self.values, strict=True)
         leaks = [leak for each, before in pairs for leak in _restore(each, before)]
-        return tuple(leak for leak in leaks if leak.poisons or not pytorch.is_pytorchs_doing(leak))
+        return tuple(leak for leak in leaks if leak.unrestorable or not pytorch.is_pytorchs_doing(leak))
 
 
 @functools.cache
@@ -84,9 +84,9 @@ def _restore(watched: Watched, before: Any) -> list[Leak]:
         watched.restore(before)
     except Exception as error:  # noqa: BLE001 - whatever it is, the process is not what it was
         why = f"{type(error).__name__}: {error}"
-        return [replace(leak, after=f"{leak.after!r} ({why})", restored=False, poisons=True) for leak in leaks]
+        return [replace(leak, after=f"{leak.after!r} ({why})", restored=False, unrestorable=True) for leak in leaks]
     still = {leak.name for leak in watched.differences(before)}
-    return [replace(leak, restored=False, poisons=True) if leak.name in still else leak for leak in leaks]
+    return [replace(leak, restored=False, unrestorable=True) if leak.name in still else leak for leak in leaks]
 
 
 __all__ = ["WATCHED", "WATCHED_WHILE_COMPILING", "Snapshot", "readable"]

@@ -32,14 +32,14 @@ class Leak:
         before: what it was.
         after: what the test left.
         restored: whether it is again what it was; ``False`` where only its name could be noted.
-        poisons: whether later results of this process cannot be trusted, since it is not what it was.
+        unrestorable: whether later results of this process cannot be trusted, since it is not what it was.
     """
 
     name: str
     before: Any
     after: Any
     restored: bool = True
-    poisons: bool = False
+    unrestorable: bool = False
 
     def __str__(self) -> str:
         if self.name.startswith(VARIABLE):

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_regional._errors import RegionalError, RegionalWarning
 from pytest_regional._private_folders import NotPrivateError, make_folder, open_private, private_folder, private_tree
 
 #: What names the store's folder to every process of a run: a path, or ``off``.
@@ -27,11 +28,11 @@ HEADERS = "precompiled_headers"
 PROCESSOR = "processor"
 
 
-class StoreError(ValueError):
+class StoreError(RegionalError, ValueError):
     """A folder that cannot hold the store; the message says why, and what to do."""
 
 
-class KernelStoreWarning(UserWarning):
+class KernelStoreWarning(RegionalWarning):
     """Something in the kernel store is not used, because another user can have written it; it is made again."""
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch import aot_autograd, config, dynamo, patching
 from pytest_regional._torch.codegen import RawLaunch, recording_launches
 from pytest_regional._torch.dynamo import dynamo_backend_of
@@ -36,7 +37,7 @@ from pytest_regional.harness.pre_grad_passes import COUNTS_ITSELF, is_body, runs
 from pytest_regional.harness.record import CompileTime, GeneratedCode, GeneratedSource, GraphRecord
 
 
-class CompileForbiddenError(AssertionError):
+class CompileForbiddenError(RegionalError, AssertionError):
     """Something compiled inside ``no_compile()``."""
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import first_line
 from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness import isolation
@@ -74,7 +75,7 @@ _ADVICE = (
 )
 
 
-class VacuousParityError(AssertionError):
+class VacuousParityError(RegionalError, AssertionError):
     """``assert_parity`` had nothing to compare, so it could not have failed."""
 
 

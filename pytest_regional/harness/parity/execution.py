@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from pytest_regional._errors import RegionalError
 from pytest_regional.harness.inputs import seed_torch
 from pytest_regional.harness.parity.captured import Aliasing, Captured, find_aliases, flatten_outputs
 from pytest_regional.harness.parity.fp64_reference import Precision, float64_everywhere, rounding_to
@@ -51,7 +52,7 @@ _HELD = (torch.nn.Module, types.FunctionType, types.MethodType, functools.partia
 """What holds state, is given as an argument, and is not copied: compiled code may rely on its identity."""
 
 
-class CotangentError(ValueError):
+class CotangentError(RegionalError, ValueError):
     """The cotangents (or the ``backward`` argument) given do not fit the program's outputs."""
 
 

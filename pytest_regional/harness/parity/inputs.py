@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch import pytree
 from pytest_regional.harness.parity.objects import copy_object, is_object, object_leaves, tensors_in, walk
 from pytest_regional.harness.parity.state import LOW_PRECISION_TO_FP64
@@ -21,7 +22,7 @@ from pytest_regional.harness.parity.state import LOW_PRECISION_TO_FP64
 FlatTransform = Callable[[torch.Tensor], torch.Tensor]
 
 
-class NoValuesError(ValueError):
+class NoValuesError(RegionalError, ValueError):
     """A tensor of the program has no values, so nothing could be compared."""
 
 

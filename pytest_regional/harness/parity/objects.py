@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch import pytree
 from pytest_regional._torch.process_state import MACHINERY
 
@@ -36,7 +37,7 @@ _MACHINERY = (
 LIMIT = 20_000
 
 
-class UncopyableInputError(TypeError):
+class UncopyableInputError(RegionalError, TypeError):
     """An argument of the program holds tensors and cannot be copied, so the runs would share it."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional.harness.parity.execution import Execution
 from pytest_regional.harness.parity.noise import Noise
 from pytest_regional.harness.parity.tolerance import Errors, Tolerance, ValueEvidence, Verdict
@@ -119,7 +120,7 @@ class ParityReport:
         return "\n".join(lines)
 
 
-class ParityError(AssertionError):
+class ParityError(RegionalError, AssertionError):
     """The compiled program differs from eager; ``report`` holds every difference and ``blame`` the suspect region."""
 
     def __init__(self, report: ParityReport, blame: str | None = None) -> None:
@@ -128,7 +129,7 @@ class ParityError(AssertionError):
         self.blame = blame
 
 
-class BadProgramError(Exception):
+class BadProgramError(RegionalError):
     """The eager program itself failed: the test's program is at fault, not the backend."""
 
     def __init__(self, execution: Execution) -> None:
@@ -140,7 +141,7 @@ class BadProgramError(Exception):
         self.execution = execution
 
 
-class SelfComparisonError(Exception):
+class SelfComparisonError(RegionalError):
     """Both sides of a comparison are the same memory, so that it could not have failed."""
 
 

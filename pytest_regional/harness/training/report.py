@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_regional._errors import RegionalError, RegionalWarning
 from pytest_regional._text import plural
 from pytest_regional.harness.parity.report import Mismatch, verdict
 from pytest_regional.harness.parity.tolerance import Errors
@@ -196,7 +197,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
-class TrainingParityError(AssertionError):
+class TrainingParityError(RegionalError, AssertionError):
     """The compiled model trains differently from eager; ``report`` holds every difference of every step."""
 
     def __init__(self, report: TrainingReport) -> None:
@@ -204,9 +205,9 @@ class TrainingParityError(AssertionError):
         self.report = report
 
 
-class BadTrainingError(Exception):
+class BadTrainingError(RegionalError):
     """The training itself is at fault, not the compiler: it fails in eager, or could not show anything."""
 
 
-class NoFp64ReferenceWarning(UserWarning):
+class NoFp64ReferenceWarning(RegionalWarning):
     """A comparison at level ``close`` had no float64 run to go by, and fell back to ``assert_close`` defaults."""
