@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 import stat
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,21 @@ def bytes_of(path: Path, most: int = -1) -> bytes:
             return file.read(most)
     finally:
         os.close(descriptor)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` in one step: a reader, and who comes after a crash, sees the old file or all of it.
+
+    Raises:
+        OSError: no space, no permission; the old file, if any, is still there.
+    """
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    try:
+        aside.write_bytes(data)
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
 
 
 class TextFileError(ValueError):

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional import _processes
+from pytest_regional._files import write_whole
 from pytest_regional._stacks import write_when_asked
 from pytest_regional.harness.devices.emulated import skipping_unsupported
 from pytest_regional.harness.process import Job
@@ -133,9 +134,7 @@ def main() -> None:
         payload = pickle.dumps(_answer(request))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         payload = pickle.dumps({"kind": "error", "text": f"the returned value cannot be pickled: {error}"})
-    partial = answer.with_suffix(".partial")
-    partial.write_bytes(payload)
-    os.replace(partial, answer)
+    write_whole(answer, payload)
 
 
 def finish() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from pytest_regional._files import dumps
+from pytest_regional._files import dumps, write_whole
 from pytest_regional._private_folders import make_own_folder
 from pytest_regional._text import plural
 from pytest_regional.fuzz.budget import duration
@@ -58,10 +58,8 @@ class ProgressNote:
             passed += f" of {clock.budget}"
         found = plural(len(result.findings), "new finding")
         text = f"{self._name} {spent} in {passed}, {found}"
-        beside = self._path.with_suffix(".new")
-        make_own_folder(beside.parent)
-        beside.write_text(dumps({"text": text}), encoding="utf-8")
-        beside.replace(self._path)
+        make_own_folder(self._path.parent)
+        write_whole(self._path, dumps({"text": text}).encode())
 
     def close(self) -> None:
         """Take the note away: the campaign is over."""
@@ -88,7 +86,7 @@ class RunningNote:
     def about(self, test: str) -> Iterator[None]:
         """Note that ``test`` runs, for as long as it does."""
         make_own_folder(self._path.parent)  # a test, on any worker, may have removed it
-        self._path.write_text(dumps({"test": test, "began": time.time()}), encoding="utf-8")
+        write_whole(self._path, dumps({"test": test, "began": time.time()}).encode())
         try:
             yield
         finally:
