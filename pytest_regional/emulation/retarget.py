@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from pytest_regional._torch.fx_graphs import clone_graph
 from pytest_regional._torch.operators import is_higher_order_op, is_user_kernel, schema_of
 from pytest_regional._torch.pytree import leaves_of, map_leaves
 from pytest_regional._torch.tracing import (
@@ -66,7 +67,7 @@ def retarget(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[torch.fx.
     To be called under the pretence of that GPU: fake tensors ask for their device.
     """
     move = _Move(_fake_mode_of(gm, inputs), [*_values_of(gm), *inputs])
-    moved = _copy_of(gm)
+    moved = clone_graph(gm)
     for module in moved.modules():
         if isinstance(module, torch.fx.GraphModule):
             move.graph(module)
@@ -90,23 +91,6 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (tuple, list, dict)):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _tensors(item)
-
-
-def _copy_of(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Copy graphs, their nodes' ``meta`` one level deep, and nothing else: parameters and values are shared."""
-    nested = {name: child for name, child in gm.named_children() if isinstance(child, torch.fx.GraphModule)}
-    graph = torch.fx.Graph()
-    names: dict[Any, Any] = {}
-    result = graph.graph_copy(gm.graph, names, return_output_node=True)
-    output = graph.output(result[0] if isinstance(result, tuple) else result)
-    for node in gm.graph.nodes:
-        if node.op == "output":
-            output.meta = dict(node.meta)
-    copy = torch.fx.GraphModule(gm, graph)
-    for name, child in nested.items():
-        setattr(copy, name, _copy_of(child))
-    copy.meta = dict(gm.meta)
-    return copy
 
 
 class _Move:

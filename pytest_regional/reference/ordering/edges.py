@@ -251,17 +251,12 @@ def _made_plain(node: torch.fx.Node) -> Iterator[Edge]:
     """Unwrap ``node``, and what its body wraps in turn (PyTorch nests where order is asked for twice)."""
     if not is_control_deps(node):
         return
-    dependencies = [_producer_of(dependency) for dependency in dependencies_of(node)]
+    dependencies = [element_of(dependency) or dependency for dependency in dependencies_of(node)]
     for stands_for_it in unwrap(node):
         within = list(_made_plain(stands_for_it))
         ends = dict.fromkeys(after for _, after in within) or {stands_for_it: None}
         yield from within
         yield from ((before, after) for after in ends for before in dependencies)
-
-
-def _producer_of(node: torch.fx.Node) -> torch.fx.Node:
-    producer = element_of(node)
-    return node if producer is None else producer
 
 
 def _remove_in_bodies(owner: torch.fx.GraphModule, graph: torch.fx.Graph) -> None:

@@ -16,7 +16,7 @@ from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.aot_autograd import donate_nothing
 from pytest_regional._torch.autograd_cache import caches_are_on, count_outcome
 from pytest_regional._torch.config import compile_state, portable_settings
-from pytest_regional._torch.fx_graphs import is_graph_module, use_boxed_codegen
+from pytest_regional._torch.fx_graphs import attribute, is_graph_module, use_boxed_codegen
 from pytest_regional._torch.inductor import is_boxed, output_code
 from pytest_regional._torch.joint_graph import CompiledJoint, compile_joint
 from pytest_regional._torch.tracing import entered
@@ -26,7 +26,6 @@ from pytest_regional.reference.caching.key import Machine, UnstableValueError, a
 from pytest_regional.reference.caching.outer import UNUSABLE
 from pytest_regional.reference.caching.program import CompiledGraph
 from pytest_regional.reference.caching.store import open_store, record
-from pytest_regional.reference.extract import attribute
 from pytest_regional.reference.graph_pass import PassOrderError
 from pytest_regional.reference.pipeline.capture import Decompositions, JointGraph, capture
 from pytest_regional.reference.pipeline.module import CompiledModule, dump_joint, load_joint
