@@ -74,7 +74,7 @@ def _loop(a: Any, block: Function, count: int) -> Any:
 _CHECKPOINT = "torch.utils.checkpoint.checkpoint({block}, {operands}, use_reentrant=False)"
 _WRAPPER = "torch.compiler.nested_compile_region"
 
-OPERATORS = (
+_CALLS = (
     _call("call", "call", "{block}({a})", calls_draws="always"),
     _call_with_two("call_with_two", "call", "{block}({a}, {b})", calls_draws="always"),
     _call("checkpoint", "checkpoint", _CHECKPOINT.replace("{operands}", "{a}"), calls_draws="trained"),
@@ -114,7 +114,7 @@ def _custom(name: str, template: str, facts: Any, *operands: Wanted, needs: str,
 _TARGET = also(floating, writable, without_gradient)
 _OTHER = also(floating, same_dtype, same_shape)
 
-CUSTOM = (
+_CUSTOM = (
     _custom("custom_scale", "scale({a}, 0.5)", lambda a: a.facts.scaled(0.5), floating, needs="scale"),
     _custom(
         "custom_pair",
@@ -166,3 +166,7 @@ CUSTOM = (
         needs="StraightThrough",
     ),
 )
+
+_STATEMENTS = (Operator("nothing", "statement", "pass", (), lambda: (), results=0),)
+
+OPERATORS = (*_CUSTOM, *_CALLS, *_STATEMENTS)

@@ -60,7 +60,7 @@ def _counted(a: Value, size: int) -> Facts:
     return Facts(0, size - 1, exact=True, distinct=True)
 
 
-OPERATORS = (
+_FACTORIES = (
     _factory("zeros_like", "torch.zeros_like({a})", _zeros),
     _factory("ones_like", "torch.ones_like({a})", _ones),
     _factory("full_like", "torch.full_like({a}, {value})", _constant, choose=_value),
@@ -129,7 +129,7 @@ def _dropped(a: Value) -> Facts:
     return between(min(0.0, a.facts.low * 2), max(0.0, a.facts.high * 2), a.facts)
 
 
-RANDOM = (
+_RANDOM = (
     _draw("rand_like", "torch.rand_like({a})", lambda a: Facts(0, 1)),
     _draw("randn_like", "torch.randn_like({a})", lambda a: Facts(-6, 6)),
     _draw("dropout", "torch.nn.functional.dropout({a}, 0.5)", _dropped, elementwise=True),
@@ -214,7 +214,7 @@ def _channels(value: Value, *before: Value) -> bool:
     return value.rank == 4
 
 
-COPIES = (
+_COPIES = (
     _copy("clone", "{a}.clone()"),
     _copy("contiguous", "{a}.contiguous()"),
     _copy("channels_last", "{a}.contiguous(memory_format=torch.channels_last)", _channels),
@@ -238,3 +238,5 @@ COPIES = (
         lambda a: a.facts.join(Facts(0.5, 0.5, exact=True)),
     ),
 )
+
+OPERATORS = (*_FACTORIES, *_RANDOM, *_COPIES)

@@ -60,7 +60,7 @@ def _divisor(values: Sequence[Value], picks: Picks) -> dict[str, Any]:
     return {"value": picks.one_of((2, 3))}
 
 
-OPERATORS = (
+_INTEGERS = (
     _binary("add_int", "{a} + {b}", total),
     _binary("sub_int", "{a} - {b}", difference),
     _binary("mul_int", "{a} * {b}", product),
@@ -117,7 +117,7 @@ def _whole_cast(a: Value) -> Facts:
     return integers(int(a.facts.low), int(a.facts.high))
 
 
-CASTS = (
+_CASTS = (
     *map(_to_float, ("float32", "float64", "bfloat16", "float16")),
     _to_integer("to_int64", "{a}.to(torch.int64)", _whole_cast, _other_than("int64")),
     _to_integer("to_int32", "{a}.to(torch.int32)", _whole_cast, _other_than("int32")),
@@ -138,3 +138,5 @@ CASTS = (
         lambda a: a.facts,
     ),
 )
+
+OPERATORS = (*_INTEGERS, *_CASTS)

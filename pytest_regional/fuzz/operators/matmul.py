@@ -71,7 +71,7 @@ def _attended(a: Value, b: Value, c: Value) -> Facts:
 
 _ATTENTION = (_of(4), also(_of(4), same_dtype, lambda value, a, *others: value.shape == a.shape))
 
-OPERATORS = (
+_PRODUCTS = (
     _family("mm", "torch.mm({a}, {b})", (_of(2), also(_of(2), same_dtype, matrix_of))),
     _family("matmul", "{a} @ {b}", (also(floating, nonempty, ranked(1)), also(_of(2), same_dtype, matrix_of))),
     _family("bmm", "torch.bmm({a}, {b})", (_of(3), also(_of(3), same_dtype, _batched))),
@@ -193,7 +193,7 @@ _LINES = also(floating, nonempty, ranked(3, 3))
 _IMAGES = also(floating, nonempty, ranked(4, 4))
 _LARGE = also(_IMAGES, lambda value, *before: min(value.shape[2:]) >= 2)
 
-CONVOLUTIONS = (
+_CONVOLUTIONS = (
     _convolution(
         "conv2d",
         "torch.nn.functional.conv2d({a}, {b}, stride={stride}, padding={padding})",
@@ -244,3 +244,5 @@ CONVOLUTIONS = (
     ),
     _convolution("channel_shuffle", "{a}.reshape({a}.shape[0], 1, -1).mT", _kept, also(anything, ranked(3), nonempty)),
 )
+
+OPERATORS = (*_PRODUCTS, *_CONVOLUTIONS)

@@ -99,7 +99,7 @@ def _spread(value: Value, *before: Value) -> bool:
     return min(value.shape) >= 2
 
 
-OPERATORS = (
+_REDUCTIONS = (
     _along("sum", _sum, real),
     _along("mean", _mean, floating),
     _whole("sum_all", "torch.sum({a})", lambda a: a.facts.summed(a.count)),
@@ -203,7 +203,7 @@ def _channels(value: Value, a: Value, *others: Value) -> bool:
 _ROWS = also(floating, ranked(1), nonempty)
 _PLANES = also(floating, ranked(3, 4), nonempty)
 
-NORMS = (
+_NORMS = (
     _norm_op("softmax", "torch.softmax({a}, {dim})", _unit, _ROWS, choose=_norm_dimension),
     _norm_op("log_softmax", "torch.log_softmax({a}, {dim})", _log_unit, _ROWS, choose=_norm_dimension),
     _norm_op("layer_norm", "torch.nn.functional.layer_norm({a}, {a}.shape[-1:], eps=0.5)", _normal, _ROWS),
@@ -289,7 +289,7 @@ def _one_place(a: Value, dim: int) -> Facts:
     return integers(0, a.shape[dim] - 1, distinct=a.rank == 1)
 
 
-SORTS = (
+_SORTS = (
     _sorting("sort", "torch.sort({a}, {dim})", _both, 2),
     _sorting("sort_descending", "torch.sort({a}, {dim}, descending=True)", _both, 2),
     _sorting("argsort", "torch.argsort({a}, {dim})", _places),
@@ -307,3 +307,5 @@ SORTS = (
         choose=_nothing,
     ),
 )
+
+OPERATORS = (*_REDUCTIONS, *_NORMS, *_SORTS)

@@ -132,7 +132,7 @@ def _split_sizes(values: Sequence[Value], picks: Picks) -> Parameters:
     return {**found, "sizes": (first, size - first)}
 
 
-OPERATORS = (
+_VIEWS = (
     _view("transpose", "transpose({first}, {second})", ranked(2), choose=_two_dimensions),
     _view("narrow", "narrow({dim}, {start}, {length})", ranked(1), _with_size(1), choose=_slice),
     _view("flatten", "flatten()"),
@@ -189,7 +189,7 @@ def _sized(name: str, template: str, facts: Any, *operands: Any, **fields: Any) 
     return Operator(name, "data_dependent", template, operands, facts, **fields)
 
 
-SIZES = (
+_SIZES = (
     _sized(
         "masked_select",
         "torch.masked_select({b}, {a})",
@@ -217,3 +217,5 @@ SIZES = (
         also(boolean, anything),
     ),
 )
+
+OPERATORS = (*_VIEWS, *_SIZES)

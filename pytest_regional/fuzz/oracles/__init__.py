@@ -1,9 +1,9 @@
 """The laws that every program has to keep on every backend, and :func:`judge`, which judges by them.
 
-Modules, by law: ``parity`` (compiles, parity), ``borders``, ``configs``, ``plan``, ``counters``, ``order``
-(region_order, order), ``again`` (results_kept, retained_backward), ``modes`` (inference), ``caching`` (warm,
-annotations_in_key, uuid_in_key), ``determinism``, ``threads``. ``trial`` holds what is computed once for all of them,
-``watching`` sees what the backend does.
+Modules, by law: ``parity`` (compiles, parity, configs, inference), ``region_boundary`` (borders), ``plan``, ``order``
+(region_order, order), ``caching`` (counters, warm, annotations_in_key, uuid_in_key), ``reruns`` (results_kept,
+retained_backward, determinism, threads). ``example_run`` holds what is computed once for all of them, ``watching`` sees
+what the backend does.
 ``docs/fuzzing-laws.md`` states the laws.
 """
 

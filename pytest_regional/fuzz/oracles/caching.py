@@ -117,15 +117,6 @@ def _of_regions(trial: Trial, counters: Counters) -> Wrong:
     return []
 
 
-OF_COUNTERS = (
-    Law(
-        "counters",
-        "A first compile looks up, misses, saves and compiles each partition once; a second call does nothing.",
-        check_counters,
-    ),
-)
-
-
 # Warm
 
 
@@ -301,5 +292,10 @@ LAWS = (
         check_annotations_in_key,
         requires=("regions",),
         every=4,
+    ),
+    Law(
+        "counters",
+        "A first compile looks up, misses, saves and compiles each partition once; a second call does nothing.",
+        check_counters,
     ),
 )

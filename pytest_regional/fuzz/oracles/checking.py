@@ -17,11 +17,35 @@ from pytest_regional.fuzz.oracles.oracle import Judgement, Law, LawBrokenError, 
 from pytest_regional.harness.devices.emulated import unsupported_reason
 from pytest_regional.harness.regional import Regional
 
+_MODULES = (caching, order, parity, plan, region_boundary, reruns)
+
 # Those of caches look for what the first compile stored; the later ones begin with empty caches.
-_MODULES = (parity, region_boundary, parity, plan, caching, caching, reruns, parity, order, reruns, reruns)
+_ORDER = (
+    "compiles",
+    "parity",
+    "borders",
+    "configs",
+    "plan",
+    "counters",
+    "warm",
+    "uuid_in_key",
+    "annotations_in_key",
+    "results_kept",
+    "retained_backward",
+    "inference",
+    "region_order",
+    "order",
+    "determinism",
+    "threads",
+)
 
 #: All laws by name, in the order in which they are judged.
-LAWS: Mapping[str, Law] = MappingProxyType({law.name: law for module in _MODULES for law in module.LAWS})
+LAWS: Mapping[str, Law] = MappingProxyType(
+    {
+        law.name: law
+        for law in sorted((law for module in _MODULES for law in module.LAWS), key=lambda law: _ORDER.index(law.name))
+    }
+)
 
 
 class UnknownLawError(LookupError):

@@ -131,16 +131,6 @@ def _blame(trial: Trial) -> str:
     return check.blame_for(trial.cases[1].inputs)
 
 
-LAWS = (
-    Law("compiles", "What eager runs compiles and runs: forward, backward, and again on other inputs.", check_compiles),
-    Law(
-        "parity",
-        "Values, gradients, mutations, aliases, strides and dtypes are eager's, and again on other inputs.",
-        check_parity,
-    ),
-)
-
-
 def check_configs(trial: Trial) -> None:
     """Raise where a partition was compiled under other settings, or where settings are others afterwards."""
     run = trial.cold
@@ -202,16 +192,6 @@ def _named(names: list[str]) -> str:
     return ", ".join(f"torch._inductor.config.{name}" for name in names[:3])
 
 
-OF_CONFIGS = (
-    Law(
-        "configs",
-        "Each region compile, forward and backward, sees the Inductor settings of its annotation, the rest as outside.",
-        check_configs,
-        requires=("regions", "region_configs"),
-    ),
-)
-
-
 def check_inference(trial: Trial) -> None:
     """Raise where the program without gradients fails or differs from eager, its training compiled before."""
     if not trial.trains:
@@ -230,7 +210,19 @@ def check_inference(trial: Trial) -> None:
         )
 
 
-OF_MODES = (
+LAWS = (
+    Law("compiles", "What eager runs compiles and runs: forward, backward, and again on other inputs.", check_compiles),
+    Law(
+        "parity",
+        "Values, gradients, mutations, aliases, strides and dtypes are eager's, and again on other inputs.",
+        check_parity,
+    ),
+    Law(
+        "configs",
+        "Each region compile, forward and backward, sees the Inductor settings of its annotation, the rest as outside.",
+        check_configs,
+        requires=("regions", "region_configs"),
+    ),
     Law(
         "inference",
         "A program that trains gives eager's values without gradients too, compiled beside its training graphs.",

@@ -89,23 +89,6 @@ def _wants_gradient(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.requires_grad
 
 
-LAWS = (
-    Law(
-        "results_kept",
-        "A second call leaves what the first one gave, gradients included, as it is.",
-        check_results_kept,
-        requires=("results_kept",),
-    ),
-    Law(
-        "retained_backward",
-        "A backward that keeps its graph may be the first, and be run again, whole or from one output.",
-        check_retained_backward,
-        requires=("backward",),
-        every=4,
-    ),
-)
-
-
 def check_determinism(trial: Trial) -> None:
     """Raise where a second compile plans otherwise or generates other code."""
     trial.regional.reset(keep_code=True)
@@ -140,17 +123,6 @@ def code_of(code: GeneratedCode) -> list[str]:
         "\n".join(_NAMES.sub("", line) for line in source.text.splitlines() if not line.lstrip().startswith("#"))
         for source in code
     ]
-
-
-OF_DETERMINISM = (
-    Law(
-        "determinism",
-        "Compiled twice in fresh caches, a program has the same plan and the same code.",
-        check_determinism,
-        requires=("regions",),
-        every=8,
-    ),
-)
 
 
 THREADS = 4
@@ -211,7 +183,27 @@ def renamed(program: Program, suffix: str) -> Program:
     return replace(program, steps=tuple(map(changed, program.steps)), blocks=blocks)
 
 
-OF_THREADS = (
+LAWS = (
+    Law(
+        "results_kept",
+        "A second call leaves what the first one gave, gradients included, as it is.",
+        check_results_kept,
+        requires=("results_kept",),
+    ),
+    Law(
+        "retained_backward",
+        "A backward that keeps its graph may be the first, and be run again, whole or from one output.",
+        check_retained_backward,
+        requires=("backward",),
+        every=4,
+    ),
+    Law(
+        "determinism",
+        "Compiled twice in fresh caches, a program has the same plan and the same code.",
+        check_determinism,
+        requires=("regions",),
+        every=8,
+    ),
     Law(
         "threads",
         "Several threads may compile forwards and backwards at once.",
