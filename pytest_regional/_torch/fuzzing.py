@@ -1,4 +1,4 @@
-"""What the laws of fuzzing need: settings as a compile sees them, compiled regions, regions that are interpreted."""
+"""What the oracles of fuzzing need: settings as a compile sees them, compiled regions, regions that are interpreted."""
 
 from __future__ import annotations
 

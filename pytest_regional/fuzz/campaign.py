@@ -23,7 +23,7 @@ from pytest_regional.fuzz.findings.folder import AnyFinding, Finding, Ledger, in
 from pytest_regional.fuzz.findings.provenance import reason_of
 from pytest_regional.fuzz.model.claims import needs_of
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.oracles import BadProgramError, LawBrokenError
+from pytest_regional.fuzz.oracles import BadProgramError, OracleViolationError
 from pytest_regional.fuzz.shrink.reducer import reduce_program
 
 #: Of the programs that have all features of a known finding, the share that is judged all the same.
@@ -80,9 +80,9 @@ class Judge(Protocol):
     """What judges programs: :func:`pytest_regional.fuzz.oracles.judge`, with a harness and a lane given."""
 
     def __call__(
-        self, program: Program, *, laws: Collection[str] | None, blame: bool, known: Callable[[LawBrokenError], bool]
+        self, program: Program, *, oracles: Collection[str] | None, blame: bool, known: Callable[[OracleViolationError], bool]
     ) -> Any:
-        """Raise :class:`LawBrokenError` for the first broken law that is not ``known``."""
+        """Raise :class:`OracleViolationError` for the first violated oracle that is not ``known``."""
 
 
 @dataclass
@@ -97,7 +97,7 @@ class Campaign:
         backend: the backend, as ``--regional-backend`` takes it.
         device: the device by name.
         lane: the lane that ``judge`` judges in.
-        laws: names of the laws to judge by; all by default.
+        oracles: names of the oracles to judge by; all by default.
         without: capabilities that the backend disclaims: a program that needs one is passed over, and none is reduced
             to one that does.
         known: gives the findings of earlier campaigns, and of other shards of this one; asked again before a failure is
@@ -116,7 +116,7 @@ class Campaign:
     backend: str = "reference"
     device: str = "cpu"
     lane: str = "full"
-    laws: Collection[str] | None = None
+    oracles: Collection[str] | None = None
     without: Collection[str] = ()
     known: Callable[[], Iterable[Finding]] = tuple
     reduce_seconds: float = 60.0
@@ -175,14 +175,14 @@ class Campaign:
     def _one(self, program: Program) -> None:
         features = features_of(program)
 
-        def known(broken: LawBrokenError) -> bool:
+        def known(broken: OracleViolationError) -> bool:
             explained = self._ledger.explanation(signature_of(broken), features)
             if explained is not None:
                 self._result.met[explained.name] += 1
             return explained is not None
 
         try:
-            broken = self._broken(program, laws=self.laws, known=known)
+            broken = self._broken(program, oracles=self.oracles, known=known)
         except BadProgramError as error:
             self._result.refused[reason_of(error)] += 1
             return
@@ -194,14 +194,14 @@ class Campaign:
         self,
         program: Program,
         *,
-        laws: Collection[str] | None,
+        oracles: Collection[str] | None,
         blame: bool = False,
-        known: Callable[[LawBrokenError], bool] = lambda broken: False,
-    ) -> LawBrokenError | None:
+        known: Callable[[OracleViolationError], bool] = lambda broken: False,
+    ) -> OracleViolationError | None:
         try:
             with self._noted(program):
-                self.judge(program, laws=laws, blame=blame, known=known)
-        except LawBrokenError as broken:
+                self.judge(program, oracles=oracles, blame=blame, known=known)
+        except OracleViolationError as broken:
             return broken
         return None
 
@@ -217,7 +217,7 @@ class Campaign:
         finally:
             self.running.unlink(missing_ok=True)
 
-    def _reduced(self, program: Program, broken: LawBrokenError) -> Finding:
+    def _reduced(self, program: Program, broken: OracleViolationError) -> Finding:
         begin = time.monotonic()
         wanted = signature_of(broken)
 
@@ -227,7 +227,7 @@ class Campaign:
             if self._unclaimed(smaller):
                 return False
             try:
-                seen = self._broken(smaller, laws=(wanted.law,))
+                seen = self._broken(smaller, oracles=(wanted.oracle,))
             except BadProgramError:
                 return False  # no program of the generator's
             if seen is None or signature_of(seen) != wanted:
@@ -240,11 +240,11 @@ class Campaign:
             self._ledger.enter(self._finding(program, program, broken))  # as it is, rather than not at all
             raise
         # Once more, now with the question which region is to blame.
-        last = self._broken(reduced, laws=(wanted.law,), blame=True)
+        last = self._broken(reduced, oracles=(wanted.oracle,), blame=True)
         self._result.reducing += time.monotonic() - begin
         return self._ledger.enter(self._finding(reduced, program, last or broken))
 
-    def _finding(self, reduced: Program, found: Program, broken: LawBrokenError) -> Finding:
+    def _finding(self, reduced: Program, found: Program, broken: OracleViolationError) -> Finding:
         # What AOTAutograd breaks without the backend is kept, and judged again, as AOTAutograd's.
         where = (CAPTURE, "cpu", "full") if broken.without_backend else (self.backend, self.device, self.lane)
         backend, device, lane = where

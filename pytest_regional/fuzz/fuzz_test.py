@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_regional.fuzz.campaign import Campaign, CampaignResult
     from pytest_regional.fuzz.findings.folder import AnyFinding, FindingError
     from pytest_regional.fuzz.model.program import Program
-    from pytest_regional.fuzz.oracles import LawBrokenError
+    from pytest_regional.fuzz.oracles import OracleViolationError
     from pytest_regional.harness.regional import Regional
     from pytest_regional.report.progress import ProgressNote
 
@@ -99,7 +99,7 @@ class FuzzTest:
         lane: str,
         *,
         draw: Callable[[int], Iterator[Program]] | None = None,
-        laws: Collection[str] | None = None,
+        oracles: Collection[str] | None = None,
     ) -> CampaignResult:
         """Run a campaign in ``lane`` and return its result.
 
@@ -107,7 +107,7 @@ class FuzzTest:
             lane: ``"structure"``, ``"fast"`` or ``"full"``.
             draw: yields programs for a seed; by default what :func:`pytest_regional.strategies.programs` draws without
                 what the backend disclaims. Of other draws programs that need such a capability are passed over.
-            laws: names of the laws to judge by; all that the lane can by default.
+            oracles: names of the oracles to judge by; all that the lane can by default.
 
         Raises:
             NewFindingsError: with a line for each defect that is not among the known findings. What AOTAutograd breaks
@@ -129,7 +129,7 @@ class FuzzTest:
             backend=self.backend,
             device=self.regional.device_under_test.name,
             lane=lane,
-            laws=laws,
+            oracles=oracles,
             without=self.without,
             known=lambda: [
                 finding
@@ -228,15 +228,15 @@ class FuzzTest:
         return self.folder
 
     def _judge(
-        self, program: Program, *, laws: Collection[str] | None, blame: bool, known: Callable[[LawBrokenError], bool]
+        self, program: Program, *, oracles: Collection[str] | None, blame: bool, known: Callable[[OracleViolationError], bool]
     ) -> None:
-        from pytest_regional.fuzz.oracles import LawBrokenError, judge
+        from pytest_regional.fuzz.oracles import OracleViolationError, judge
 
         try:
             with time_limit(self.limit):
-                judge(self.regional, program, lane=self.lane, laws=laws, blame=blame, known=known)
+                judge(self.regional, program, lane=self.lane, oracles=oracles, blame=blame, known=known)
         except RegionalTimeoutError as late:
-            raise LawBrokenError(
+            raise OracleViolationError(
                 "compiles", "compile", str(late), origin="longer than the time that one program may take"
             ) from None
 

@@ -288,7 +288,7 @@ def _nested(draw: random.Random, data: bytes) -> bytes:
 
 
 def _twice(draw: random.Random, data: bytes) -> bytes:
-    name = draw.choice((b'"version": 1', b'"law": "x"', b'"backend": "torch"'))
+    name = draw.choice((b'"version": 1', b'"oracle": "x"', b'"backend": "torch"'))
     return data[:1] + name + b", " + data[1:]
 
 

@@ -72,7 +72,7 @@ def outcome(folder: Path, data: bytes) -> str:
 def _check_read(finding: Any) -> None:
     """Whatever is read can be listed, written and named; its scripts are Python and hold no foreign code."""
     again = json.loads(json.dumps(to_data(finding)))
-    assert again["law"] == finding.signature.law
+    assert again["oracle"] == finding.signature.oracle
     assert finding.name == Path(finding.name).name
     assert finding.size >= 0
     assert isinstance(finding.title + finding.text, str)

@@ -3,7 +3,7 @@
 The same programs, in the same run: first by the naive loop that one would write (``torch.compile`` with the backend,
 eager, ``torch.testing.assert_close`` of outputs and gradients, ``torch._dynamo.reset()``), then judged in each lane by
 ``compiles`` and ``parity`` (which also run eager in float64 and call the compiled program a second time on other
-inputs), and by all laws. Every way has its own cache folder, empty at first, and begins with one program that does not
+inputs), and by all oracles. Every way has its own cache folder, empty at first, and begins with one program that does not
 count. Each program takes its turn in the naive loop, in ``structure`` and in ``full``, so that they share what else the
 machine does; an emulated GPU cannot take turns with them. A program that fails in any way counts in none.
 """
@@ -62,9 +62,9 @@ def naive(backend: str) -> Way:
     return run
 
 
-def judged(harness: Regional, lane: str, laws: Sequence[str] | None) -> Way:
+def judged(harness: Regional, lane: str, oracles: Sequence[str] | None) -> Way:
     """Return judging in a lane."""
-    return lambda program: judge(harness, program, lane=lane, laws=laws, blame=False)
+    return lambda program: judge(harness, program, lane=lane, oracles=oracles, blame=False)
 
 
 #: Seconds of each program, by way; not a number where the way failed, which may be early or after a search.
@@ -109,7 +109,7 @@ def measure(backend: str, examples: Sequence[Program], lanes: Sequence[str]) -> 
                     with regional(backend, "cpu", cache_dir=folders[lane], expects_regions=False) as harness:
                         timed(judged(harness, lane, PARITY), program, counted, lane)
                         if lane == "structure":
-                            timed(judged(harness, lane, None), program, counted, "structure, all laws")
+                            timed(judged(harness, lane, None), program, counted, "structure, all oracles")
     if "fast" in lanes:
         with regional(backend, "cuda-emulated", expects_regions=False) as harness:
             for number, program in enumerate(examples):

@@ -18,7 +18,7 @@ from pytest_regional.fuzz.caches.histories import (
 )
 from pytest_regional.fuzz.caches.machine import fields_of_keys, histories, run_cache_machine
 from pytest_regional.fuzz.caches.model import FEW, MANY, CacheModel, Key, canonical, program_of
-from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.testing import regional
 
 OTHER = Key(region="b")
@@ -194,7 +194,7 @@ SHOWN = {
 def test_a_faulty_cache_breaks_the_model(play, fault):
     events, problem = SHOWN[fault]
     play("reference", *events)
-    with pytest.raises(LawBrokenError, match=problem):
+    with pytest.raises(OracleViolationError, match=problem):
         play(f"tests.mutants.backends:{fault}", *events)
 
 
@@ -204,7 +204,7 @@ def test_a_damaged_file_is_no_hit(play):
 
 
 def test_the_machine_finds_a_fault():
-    with pytest.raises(LawBrokenError, match="a miss where the model says hit"):
+    with pytest.raises(OracleViolationError, match="a miss where the model says hit"):
         played("tests.mutants.backends:never_hits", 60)
 
 

@@ -10,7 +10,7 @@ from pytest_regional.fuzz.campaign import JUDGED_ALL_THE_SAME, MET_OFTEN, Campai
 from pytest_regional.fuzz.findings.provenance import too_many
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
-from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.harness.parity.compare import BadProgramError
 
 
@@ -24,25 +24,25 @@ def chain(*operators, region=None):
     return Program((TensorInput((4,)),), tuple(steps), (len(operators),))
 
 
-def faulty(*operators, law="parity"):
+def faulty(*operators, oracle="parity"):
     """Return a check that refuses programs with all of ``operators``."""
 
     def check(program):
         if set(operators) <= set(program.operators):
-            raise LawBrokenError(law, "run", f"{operators} together", origin="value of output")
+            raise OracleViolationError(oracle, "run", f"{operators} together", origin="value of output")
 
     return check
 
 
 def judging(*checks):
-    """Return a judge that asks all ``checks``, each about a law of its own."""
+    """Return a judge that asks all ``checks``, each about an oracle of its own."""
 
-    def judge(program, *, laws, blame, known):
+    def judge(program, *, oracles, blame, known):
         for check in checks:
             try:
                 check(program)
-            except LawBrokenError as broken:
-                if (laws is None or broken.law in laws) and not known(broken):
+            except OracleViolationError as broken:
+                if (oracles is None or broken.oracle in oracles) and not known(broken):
                     raise
 
     return judge
@@ -93,23 +93,23 @@ def test_the_same_defect_is_counted_and_not_reduced_again():
     assert reduced[-1] == chain("neg", "mul")  # judged once, not reduced
 
 
-def test_another_law_is_another_finding():
+def test_another_oracle_is_another_finding():
     def judge(program):
         if "neg" in program.operators:
-            raise LawBrokenError("borders", "run", "", origin="value of output")
+            raise OracleViolationError("borders", "run", "", origin="value of output")
         faulty("sin")(program)
 
     result = campaign(judge, chain("neg"), chain("sin")).run()
 
-    assert {finding.signature.law for finding in result.findings} == {"borders", "parity"}
+    assert {finding.signature.oracle for finding in result.findings} == {"borders", "parity"}
 
 
-def test_a_reduced_program_breaks_the_same_law_for_the_same_reason():
+def test_a_reduced_program_breaks_the_same_oracle_for_the_same_reason():
     """A smaller program that fails otherwise is another defect, not this one made smaller."""
 
     def judge(program):
         if len(program.steps) < 2 and "neg" in program.operators:
-            raise LawBrokenError("parity", "run", "", origin="stride of output")
+            raise OracleViolationError("parity", "run", "", origin="stride of output")
         faulty("neg", "sin")(program)
 
     result = campaign(judge, chain("add", "neg", "sin"), budget=1).run()
@@ -225,7 +225,7 @@ def test_the_program_that_is_judged_is_on_disk(tmp_path):
     assert not note.exists()
 
 
-@pytest.mark.parametrize("error", [LawBrokenError("parity", "run", "", origin=""), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [OracleViolationError("parity", "run", "", origin=""), KeyboardInterrupt()])
 def test_no_program_stays_on_disk_where_the_process_lives(tmp_path, error):
     note = tmp_path / "judging.json"
 
@@ -249,15 +249,15 @@ def test_findings_and_progress_are_told_at_once():
 
 
 def test_a_known_defect_does_not_hide_another_in_the_same_program():
-    checks = [faulty("neg", law="configs"), faulty("neg", "sin")]
+    checks = [faulty("neg", oracle="configs"), faulty("neg", "sin")]
     result = campaign(checks, chain("neg"), chain("neg", "sin"), budget=2).run()
 
-    assert [finding.signature.law for finding in result.findings] == ["configs", "parity"]
+    assert [finding.signature.oracle for finding in result.findings] == ["configs", "parity"]
     assert result.met[result.findings[0].name] == 2
 
 
 def test_where_the_origin_says_it_all_other_programs_are_the_same_defect():
-    checks = faulty("neg", law="annotations_in_key"), faulty("sin", law="annotations_in_key")
+    checks = faulty("neg", oracle="annotations_in_key"), faulty("sin", oracle="annotations_in_key")
     result = campaign(list(checks), chain("neg"), chain("sin"), budget=2).run()
 
     assert len(result.findings) == 1
@@ -267,9 +267,9 @@ def test_where_the_origin_says_it_all_other_programs_are_the_same_defect():
 def test_which_region_is_to_blame_is_asked_once():
     asked = []
 
-    def judge(program, *, laws, blame, known):
+    def judge(program, *, oracles, blame, known):
         asked.append(blame)
-        raise LawBrokenError("parity", "run", "", origin="value", region="a" if blame else None)
+        raise OracleViolationError("parity", "run", "", origin="value", region="a" if blame else None)
 
     result = Campaign(judge, never_ending(chain("neg", "add")), Budget(examples=1), 0).run()
 
@@ -278,8 +278,8 @@ def test_which_region_is_to_blame_is_asked_once():
 
 
 def test_what_breaks_without_the_backend_is_a_finding_of_aot_eager():
-    def judge(program, *, laws, blame, known):
-        broken = LawBrokenError("parity", "run", "", origin="value")
+    def judge(program, *, oracles, blame, known):
+        broken = OracleViolationError("parity", "run", "", origin="value")
         broken.without_backend = "neg" in program.operators
         if not known(broken):
             raise broken

@@ -12,7 +12,7 @@ from pytest_regional.fuzz.caches.machine import histories_for
 from pytest_regional.fuzz.campaign import UNCLAIMED_IN_A_ROW, Campaign
 from pytest_regional.fuzz.draw.random_rows import random_program
 from pytest_regional.fuzz.model.claims import DRAWN, disclaimed, needs_of
-from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.oracles import OracleViolationError
 from tests.splitting_backend import BARE
 
 
@@ -60,7 +60,7 @@ def test_nothing_is_reduced_to_what_the_backend_disclaims():
 
     def judge(program, **how):
         asked.append(program)
-        raise LawBrokenError("parity", "run", "", origin="value")
+        raise OracleViolationError("parity", "run", "", origin="value")
 
     Campaign(judge, any_program, Budget(examples=3), 0, without=("mutation", "aliasing"), reduce_seconds=5.0).run()
 

@@ -37,8 +37,8 @@ INTERLEAVED = Program(
 HARMLESS = Program((TensorInput((4,)),), (Step("neg", (0,), (), (1,), A),), (1,), training=False)
 
 
-def finding(program=INTERLEAVED, law="compiles", **changes):
-    signature = Signature(law, "compile", "AssertionError at torch.fx.passes").with_features(features_of(program))
+def finding(program=INTERLEAVED, oracle="compiles", **changes):
+    signature = Signature(oracle, "compile", "AssertionError at torch.fx.passes").with_features(features_of(program))
     made = Finding(signature, program, program, "does not compile", backend="torch", versions={"torch": "2.13.0"})
     return dataclasses.replace(made, **changes)
 
@@ -76,8 +76,8 @@ def test_a_file_that_holds_no_finding_is_named(tmp_path, text, problem):
 
 
 def test_signatures_of_wrong_results_cover_programs_with_the_features_and_more():
-    known = finding(law="parity").signature
-    same = Signature(known.law, known.stage, known.origin)
+    known = finding(oracle="parity").signature
+    same = Signature(known.oracle, known.stage, known.origin)
 
     assert known.covers(same, features_of(INTERLEAVED) | {"op:sin"})
     assert not known.covers(same, features_of(HARMLESS))
@@ -86,10 +86,10 @@ def test_signatures_of_wrong_results_cover_programs_with_the_features_and_more()
 
 
 def test_signatures_of_what_does_not_compile_cover_any_program():
-    known = finding(law="compiles").signature
+    known = finding(oracle="compiles").signature
 
     assert known.features == frozenset()
-    assert known.covers(Signature(known.law, known.stage, known.origin), features_of(HARMLESS))
+    assert known.covers(Signature(known.oracle, known.stage, known.origin), features_of(HARMLESS))
 
 
 def run(script):
@@ -106,14 +106,14 @@ def test_a_script_needs_only_torch_and_exits_with_1_while_the_defect_stands(tmp_
 
 
 def test_a_script_exits_with_0_where_nothing_is_wrong(tmp_path):
-    script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, law="parity", backend="aot_eager"))
+    script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, oracle="parity", backend="aot_eager"))
 
     result = run(script)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "mended" in result.stdout
 
 
-#: What keeps a script from judging: the law, the backend, and what is put in place of what in the script.
+#: What keeps a script from judging: the oracle, the backend, and what is put in place of what in the script.
 NOT_JUDGED = {
     "a package that is not there": ("compiles", "torch", "import torch\n", "import no_such_package\nimport torch\n"),
     "a torch without the backend": ("parity", "torch", "import regional_inductor", "import no_such_backend"),
@@ -136,10 +136,10 @@ BACKENDS = {
 
 @pytest.mark.parametrize("why", NOT_JUDGED)
 def test_a_script_that_cannot_judge_exits_with_2(tmp_path, why):
-    law, backend, old, new = NOT_JUDGED[why]
+    oracle, backend, old, new = NOT_JUDGED[why]
     for name, source in BACKENDS.items():
         (tmp_path / name).write_text(source)
-    script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, law=law, backend=backend))
+    script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, oracle=oracle, backend=backend))
     assert old in script.read_text()
     script.write_text(script.read_text().replace(old, new, 1) if old else script.read_text())
 
@@ -154,7 +154,7 @@ def test_a_compile_that_fails_where_values_were_wrong_stands(tmp_path):
     (tmp_path / "refusing_backend.py").write_text(
         "def own(gm, example_inputs):\n    raise KeyError('of the backend')\n"
     )
-    script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, law="parity", backend="refusing_backend:own"))
+    script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, oracle="parity", backend="refusing_backend:own"))
 
     result = run_script(script, {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT)))}, timeout=120)
     assert result.returncode == 1, result.stdout + result.stderr
@@ -164,11 +164,11 @@ def test_a_compile_that_fails_where_values_were_wrong_stands(tmp_path):
 
 def test_replay_goes_on_behind_a_finding_that_raises(tmp_path, capsys, monkeypatch):
     folder = FindingsFolder(tmp_path)
-    folder.save(finding(program=HARMLESS, law="parity", backend="aot_eager"))
-    folder.save(finding(program=HARMLESS, law="compiles", backend="aot_eager"))
+    folder.save(finding(program=HARMLESS, oracle="parity", backend="aot_eager"))
+    folder.save(finding(program=HARMLESS, oracle="compiles", backend="aot_eager"))
 
     def fails(self, harness):
-        raise ModuleNotFoundError(f"No module named 'wanted by {self.signature.law}'")
+        raise ModuleNotFoundError(f"No module named 'wanted by {self.signature.oracle}'")
 
     monkeypatch.setattr(Finding, "judge", fails)
     assert main(["replay", str(tmp_path)]) == 2
@@ -195,7 +195,7 @@ def test_a_script_has_to_say_what_was_found(tmp_path):
 
 def test_a_parity_script_tells_what_differs(tmp_path):
     """The compiled program of this one really is another: its source is edited between eager and compiled."""
-    script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, law="parity", backend="aot_eager"))
+    script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, oracle="parity", backend="aot_eager"))
     text = script.read_text().replace(
         "compiled = torch.compile(program,", "compiled = torch.compile(lambda x: (x * -2,),"
     )
@@ -210,7 +210,7 @@ def test_a_parity_script_tells_what_differs(tmp_path):
 
 def test_replay_says_what_became_of_each(tmp_path, capsys):
     folder = FindingsFolder(tmp_path)
-    folder.save(finding(program=HARMLESS, law="parity", backend="aot_eager"))
+    folder.save(finding(program=HARMLESS, oracle="parity", backend="aot_eager"))
     (tmp_path / "broken.json").write_text(json.dumps({"version": 1}))
 
     assert main(["replay", str(tmp_path)]) == 2
@@ -236,7 +236,7 @@ def test_replay_on_another_backend_and_deletion_of_what_is_fixed(tmp_path, capsy
 
 
 def edited(tmp_path, **changes):
-    path = FindingsFolder(tmp_path).save(finding(program=HARMLESS, law="parity", backend="aot_eager"))
+    path = FindingsFolder(tmp_path).save(finding(program=HARMLESS, oracle="parity", backend="aot_eager"))
     data = json.loads(path.with_suffix(".json").read_text())
     path.with_suffix(".json").write_text(json.dumps({**data, **changes}))
 
@@ -244,7 +244,7 @@ def edited(tmp_path, **changes):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"law": "colour"}, "UnknownLawError: unknown law 'colour'"),
+        ({"oracle": "colour"}, "UnknownOracleError: unknown oracle 'colour'"),
         ({"lane": "slow"}, "no finding: lane: 'slow' is none of"),
         (
             {"program": {"version": 1, "arguments": [{"shape": [2], "dtype": "float3"}]}},
@@ -254,7 +254,7 @@ def edited(tmp_path, **changes):
 )
 def test_replay_of_nonsense_is_an_error_and_goes_on(tmp_path, capsys, changes, problem):
     edited(tmp_path, **changes)
-    FindingsFolder(tmp_path).save(finding(program=HARMLESS, law="compiles", backend="aot_eager"))
+    FindingsFolder(tmp_path).save(finding(program=HARMLESS, oracle="compiles", backend="aot_eager"))
 
     assert main(["replay", str(tmp_path)]) == 2
     lines = capsys.readouterr().out.splitlines()

@@ -1,4 +1,4 @@
-"""The fuzzer against one mutant: seeded programs, one after the other, judged by all laws."""
+"""The fuzzer against one mutant: seeded programs, one after the other, judged by all oracles."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from pytest_regional.fuzz.caches.machine import run_cache_machine
 from pytest_regional.fuzz.draw.random_rows import random_program
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import in_lane
-from pytest_regional.fuzz.oracles import LAWS, BadProgramError, LawBrokenError, judge
+from pytest_regional.fuzz.oracles import ORACLES, BadProgramError, OracleViolationError, judge
 from pytest_regional.harness.regional import Regional, harness
 from tests.mutants.needs import meets
 from tests.mutants.planting import Mutant, spec_of
-from tests.mutants.verdict import Alarm, Verdict, is_intended_law
+from tests.mutants.verdict import Alarm, Verdict, is_intended_oracle
 
 SEED = 20251122
 DEVICES = {"structure": "cpu", "fast": "cuda-emulated", "full": "cpu"}
 
-#: The state machine of caches, whose examples are histories; it stands among the lanes, and is a law of its own.
+#: The state machine of caches, whose examples are histories; it stands among the lanes, and is an oracle of its own.
 CACHES = "caches"
 
-#: Alarms that do not count, after which only the intended laws are asked: the rest is known to complain.
+#: Alarms that do not count, after which only the intended oracles are asked: the rest is known to complain.
 OTHERS = 3
 
 
 class OutOfTime(BaseException):
-    """The time for one program is up; no law may take it for an error of the backend."""
+    """The time for one program is up; no oracle may take it for an error of the backend."""
 
 
 class Pool:
@@ -82,9 +82,9 @@ class Hunt:
         """
         for patch in self.mutant.patches:
             patch.owner()
-        intended = [law for law in self.mutant.laws if law in (*LAWS, CACHES)]
+        intended = [oracle for oracle in self.mutant.oracles if oracle in (*ORACLES, CACHES)]
         if not intended:
-            return Verdict("not asked", notes=(f"no law covers it (meant: {', '.join(self.mutant.laws) or 'none'})",))
+            return Verdict("not asked", notes=(f"no oracle covers it (meant: {', '.join(self.mutant.oracles) or 'none'})",))
         began = time.monotonic()
         self.mutant.planted.calls.clear()
         kill, timed_out = self._through_lanes(intended, began)
@@ -98,17 +98,17 @@ class Hunt:
 
     def _through_lanes(self, intended: Sequence[str], began: float) -> tuple[Alarm | None, bool]:
         lanes = [lane for lane in self.mutant.lanes if lane in self.lanes]
-        plan = [(lane, laws) for lane in lanes if (laws := _judged_in(lane, intended))]
-        for position, (lane, laws) in enumerate(plan):
+        plan = [(lane, oracles) for lane in lanes if (oracles := _judged_in(lane, intended))]
+        for position, (lane, oracles) in enumerate(plan):
             left = len(plan) - position
             until = time.monotonic() + (self.seconds - (time.monotonic() - began)) / left
             hunt = self._histories if lane == CACHES else self._in_lane
-            kill, timed_out = hunt(lane, laws, until, (self.examples - self.tried) // left)
+            kill, timed_out = hunt(lane, oracles, until, (self.examples - self.tried) // left)
             if kill or timed_out:
                 return kill, timed_out
         return None, False
 
-    def _histories(self, lane: str, laws: Sequence[str], until: float, examples: int) -> tuple[Alarm | None, bool]:
+    def _histories(self, lane: str, oracles: Sequence[str], until: float, examples: int) -> tuple[Alarm | None, bool]:
         """Run histories of the state machine; the first that breaks the model counts."""
         before = self.tried
         with harness(spec_of(self.mutant), "cpu") as regional:
@@ -116,11 +116,11 @@ class Hunt:
             try:
                 with deadline(max(until - time.monotonic(), 1.0)), in_lane(regional, "structure"):
                     run_cache_machine(regional, Budget(examples=examples), SEED, processes=False)
-            except LawBrokenError as broken:
-                return Alarm(broken.law, "LawBrokenError", broken.origin, self.tried, lane), False
+            except OracleViolationError as broken:
+                return Alarm(broken.oracle, "OracleViolationError", broken.origin, self.tried, lane), False
             except OutOfTime:
                 return None, self.tried == before
-            except Exception as error:  # noqa: BLE001 - told, and no kill: no law has spoken
+            except Exception as error:  # noqa: BLE001 - told, and no kill: no oracle has spoken
                 self.others.append(Alarm("state machine", type(error).__name__, str(error)[:200], self.tried, lane))
         return None, False
 
@@ -135,7 +135,7 @@ class Hunt:
 
         regional.reset = counted  # type: ignore[method-assign]
 
-    def _in_lane(self, lane: str, laws: Sequence[str], until: float, examples: int) -> tuple[Alarm | None, bool]:
+    def _in_lane(self, lane: str, oracles: Sequence[str], until: float, examples: int) -> tuple[Alarm | None, bool]:
         with harness(spec_of(self.mutant), DEVICES[lane]) as regional:
             for number in range(examples):
                 if time.monotonic() > until:
@@ -146,7 +146,7 @@ class Hunt:
                 self.judged += 1
                 try:
                     with deadline(self.each):
-                        kill = self._judged(regional, lane, laws, self.pool[number])
+                        kill = self._judged(regional, lane, oracles, self.pool[number])
                 except OutOfTime:
                     self.others.append(Alarm("deadline", "OutOfTime", example=self.tried, lane=lane))
                     return None, True
@@ -154,23 +154,23 @@ class Hunt:
                     return kill, False
         return None, False
 
-    def _judged(self, regional: Regional, lane: str, laws: Sequence[str], program: Program) -> Alarm | None:
-        """Return the alarm that kills; one of another law is noted, and the intended ones are asked alone."""
-        asked = (_with_cheap_ones(laws), laws) if len(self.others) < OTHERS else (laws,)
+    def _judged(self, regional: Regional, lane: str, oracles: Sequence[str], program: Program) -> Alarm | None:
+        """Return the alarm that kills; one of another oracle is noted, and the intended ones are asked alone."""
+        asked = (_with_cheap_ones(oracles), oracles) if len(self.others) < OTHERS else (oracles,)
         for chosen in asked:
             alarm = self._alarm(regional, lane, chosen, program)
             if alarm is None:
                 return None
-            if is_intended_law(self.mutant, alarm):
+            if is_intended_oracle(self.mutant, alarm):
                 return alarm if self._holds_without_fault(lane, alarm, program) else None
             self.others.append(alarm)
         return None
 
-    def _alarm(self, regional: Regional, lane: str, laws: Any, program: Program) -> Alarm | None:
+    def _alarm(self, regional: Regional, lane: str, oracles: Any, program: Program) -> Alarm | None:
         try:
-            judge(regional, program, lane=lane, laws=laws, blame=False)
-        except LawBrokenError as broken:
-            return Alarm(broken.law, "LawBrokenError", broken.origin, self.tried, lane)
+            judge(regional, program, lane=lane, oracles=oracles, blame=False)
+        except OracleViolationError as broken:
+            return Alarm(broken.oracle, "OracleViolationError", broken.origin, self.tried, lane)
         except BadProgramError:
             return None
         except Exception as error:  # noqa: BLE001 - whatever the harness makes of a mutant is told, and is no kill
@@ -178,7 +178,7 @@ class Hunt:
         return None
 
     def _holds_without_fault(self, lane: str, alarm: Alarm, program: Program) -> bool:
-        """Judge the reference by the law that complained: an alarm there as well says nothing of the mutant."""
+        """Judge the reference by the oracle that complained: an alarm there as well says nothing of the mutant."""
         with harness("reference", DEVICES[lane]) as regional:
             again = self._alarm(regional, lane, [alarm.source], program)
         if again is None:
@@ -187,15 +187,15 @@ class Hunt:
         return False
 
 
-def _with_cheap_ones(laws: Sequence[str]) -> list[str]:
-    """Return ``laws`` and all others that need no compile of their own."""
-    return [law.name for law in LAWS.values() if law.every == 1 or law.name in laws]
+def _with_cheap_ones(oracles: Sequence[str]) -> list[str]:
+    """Return ``oracles`` and all others that need no compile of their own."""
+    return [oracle.name for oracle in ORACLES.values() if oracle.every == 1 or oracle.name in oracles]
 
 
-def _judged_in(lane: str, laws: Sequence[str]) -> list[str]:
+def _judged_in(lane: str, oracles: Sequence[str]) -> list[str]:
     if lane == CACHES:
-        return [law for law in laws if law == CACHES]
-    return [law for law in laws if law != CACHES and lane in LAWS[law].lanes]
+        return [oracle for oracle in oracles if oracle == CACHES]
+    return [oracle for oracle in oracles if oracle != CACHES and lane in ORACLES[oracle].lanes]
 
 
 def alarms_of(
@@ -206,15 +206,15 @@ def alarms_of(
     lane: str = "structure",
     each: float = 60.0,
 ) -> list[Alarm]:
-    """Return what laws say of a backend that is right."""
+    """Return what oracles say of a backend that is right."""
     found: list[Alarm] = []
     with harness(spec, DEVICES[lane]) as regional:
         for number in range(examples):
             try:
                 with deadline(each):
                     judge(regional, pool[number], lane=lane, blame=False)
-            except LawBrokenError as broken:
-                found.append(Alarm(broken.law, "LawBrokenError", broken.origin, number + 1, lane))
+            except OracleViolationError as broken:
+                found.append(Alarm(broken.oracle, "OracleViolationError", broken.origin, number + 1, lane))
             except BadProgramError as error:
                 found.append(Alarm("program", "BadProgramError", str(error)[:200], number + 1, lane))
             except OutOfTime:

@@ -22,7 +22,7 @@ REFERENCE = "pytest_regional.reference."
 CALLS_FOLDER = "PYTEST_REGIONAL_MUTANT_CALLS"
 """Environment variable: a folder in which every replaced function leaves a file when it is first called."""
 
-# An annotation law, a suite assertion: what a kill may be raised as, where the fault does not say otherwise.
+# An annotation oracle, a suite assertion: what a kill may be raised as, where the fault does not say otherwise.
 ASSERTIONS = (
     "AssertionError",
     "BackendLeakError",
@@ -83,7 +83,7 @@ class Mutant:
     Attributes:
         name: of the backend; a Python identifier.
         sentence: what is wrong with it, or odd.
-        laws: which laws of the fuzzer are meant to notice; none for what is right.
+        oracles: which oracles of the fuzzer are meant to notice; none for what is right.
         suites: files of ``suites/`` that are meant to notice.
         patches: what is replaced while it compiles.
         wrap: applied to the callable that it returns for a Dynamo graph.
@@ -96,7 +96,7 @@ class Mutant:
 
     name: str
     sentence: str
-    laws: tuple[str, ...] = ()
+    oracles: tuple[str, ...] = ()
     suites: tuple[str, ...] = ()
     patches: tuple[Patch, ...] = ()
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None

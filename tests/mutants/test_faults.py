@@ -14,7 +14,7 @@ from pytest_regional.fuzz.features import DECLARED
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.operators.table import families, operators
-from pytest_regional.fuzz.oracles import LAWS, LawBrokenError
+from pytest_regional.fuzz.oracles import ORACLES, OracleViolationError
 from tests.mutants import by_fuzz, by_suites, table, telling
 from tests.mutants.by_fuzz import Hunt, alarms_of
 from tests.mutants.by_suites import ROOT, told_in
@@ -72,8 +72,8 @@ def test_what_is_not_there_is_an_error():
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_fault_says_who_is_meant_to_notice(fault):
-    assert fault.laws or fault.suites
-    assert set(fault.laws) <= {*LAWS, *NOT_OF_ONE_PROGRAM, "order"}
+    assert fault.oracles or fault.suites
+    assert set(fault.oracles) <= {*ORACLES, *NOT_OF_ONE_PROGRAM, "order"}
     for suite in fault.suites:
         assert (ROOT / suite).is_file()
 
@@ -113,8 +113,8 @@ def test_a_fault_whose_tests_are_all_skipped_survives(monkeypatch):
 
 
 @pytest.mark.parametrize("mutant", ODD.values(), ids=ODD)
-def test_what_is_odd_has_no_laws_to_break(mutant):
-    assert not mutant.laws
+def test_what_is_odd_has_no_oracles_to_break(mutant):
+    assert not mutant.oracles
     assert not mutant.suites
 
 
@@ -138,11 +138,11 @@ def test_each_is_a_backend_by_name():
         registry.resolve("tests.mutants.backends:right")
 
 
-@pytest.mark.parametrize(("name", "law"), [("results_exchanged", "parity"), ("last_op_left_out", "plan")])
-def test_a_fault_is_noticed_by_its_law(name, law):
+@pytest.mark.parametrize(("name", "oracle"), [("results_exchanged", "parity"), ("last_op_left_out", "plan")])
+def test_a_fault_is_noticed_by_its_oracle(name, oracle):
     verdict = hunt(FAULTS[name])
     assert verdict.outcome == "killed"
-    assert (verdict.kill.source, verdict.kill.example, verdict.kill.lane) == (law, 1, "structure")
+    assert (verdict.kill.source, verdict.kill.example, verdict.kill.lane) == (oracle, 1, "structure")
 
 
 def test_what_is_odd_is_not_complained_of():
@@ -157,7 +157,7 @@ def test_after_a_mutant_the_reference_is_right_again():
     assert alarms_of("reference", [PROGRAM], 1) == []
 
 
-def test_the_wrong_law_kills_nothing():
+def test_the_wrong_oracle_kills_nothing():
     fault = Mutant("x", "", ("configs",), patches=FAULTS["results_exchanged"].patches)
     verdict = hunt(fault)
     assert verdict.outcome == "survived"
@@ -199,13 +199,13 @@ def test_running_out_of_time_kills_nothing(monkeypatch):
 
 def test_what_complains_of_the_reference_too_kills_nothing(monkeypatch):
     def broken(*arguments, **options):
-        raise LawBrokenError("parity", "run", "always", origin="a law that is wrong")
+        raise OracleViolationError("parity", "run", "always", origin="an oracle that is wrong")
 
     monkeypatch.setattr(by_fuzz, "judge", broken)
     verdict = hunt(FAULTS["results_exchanged"])
     assert verdict.outcome == "never called"
     assert verdict.notes == tuple(
-        f"the reference breaks parity on example {number} too: a law that is wrong" for number in (1, 2, 3)
+        f"the reference breaks parity on example {number} too: an oracle that is wrong" for number in (1, 2, 3)
     )
 
 
@@ -240,9 +240,9 @@ def test_a_failed_test_counts_by_what_it_asserts(alarm, outcome):
 
 
 def test_results_are_read_back_and_rendered(tmp_path):
-    kill = Alarm("parity", "LawBrokenError", "value of output", 7, "structure")
+    kill = Alarm("parity", "OracleViolationError", "value of output", 7, "structure")
     results = Results(tmp_path / "results.json")
-    results.note("results_exchanged", "fuzz", Verdict("killed", kill, (Alarm("plan", "LawBrokenError"),), 7, 1.5))
+    results.note("results_exchanged", "fuzz", Verdict("killed", kill, (Alarm("plan", "OracleViolationError"),), 7, 1.5))
     results.note_right("reference", "fuzz", [], 60)
     again = Results.read(results.file)
     assert again.verdicts == results.verdicts

@@ -16,12 +16,12 @@ TIMEOUTS = ("TimeoutError", "RegionalTimeoutError", "TimeoutExpired", "OutOfTime
 
 @dataclass(frozen=True)
 class Alarm:
-    """Something that complained: a law or the id of a test, and what as.
+    """Something that complained: an oracle or the id of a test, and what as.
 
     Attributes:
-        source: name of the law, or id of the test.
+        source: name of the oracle, or id of the test.
         error: type of the exception.
-        text: its first line, or the origin that the law tells.
+        text: its first line, or the origin that the oracle tells.
         example: number of the program, from 1; 0 for tests.
         lane: of the fuzzer; empty for tests.
     """
@@ -71,9 +71,9 @@ class Verdict:
         return cls(data["outcome"], kill, others, data["tried"], data["seconds"], tuple(data["notes"]))
 
 
-def is_intended_law(mutant: Mutant, alarm: Alarm) -> bool:
-    """Return whether a law that complained is one that is meant to."""
-    return alarm.source in mutant.laws and not alarm.is_timeout
+def is_intended_oracle(mutant: Mutant, alarm: Alarm) -> bool:
+    """Return whether an oracle that complained is one that is meant to."""
+    return alarm.source in mutant.oracles and not alarm.is_timeout
 
 
 def is_intended_test(mutant: Mutant, alarm: Alarm) -> bool:

@@ -9,7 +9,7 @@ import pytest
 HOLDS = """
     @pytest.mark.regional_compile(expects_regions=False)
     def test_any(regional_fuzz):
-        result = regional_fuzz.run("full", laws=("compiles", "parity"))
+        result = regional_fuzz.run("full", oracles=("compiles", "parity"))
         print("judged", result.examples, "of shard", regional_fuzz.shard, "seed", result.seed)
 """
 
@@ -33,7 +33,7 @@ BREAKS = """
 
     @pytest.mark.regional_compile(expects_regions=False)
     def test_any(regional_fuzz):
-        regional_fuzz.run("full", draw=programs, laws=("compiles", "parity"))
+        regional_fuzz.run("full", draw=programs, oracles=("compiles", "parity"))
 """
 
 
@@ -90,7 +90,7 @@ def test_a_campaign_says_how_far_it_is(downstream, pytester, budget, line):
 
         @pytest.mark.regional_compile(expects_regions=False)
         def test_any(regional_fuzz):
-            regional_fuzz.run("full", draw=programs, laws=("compiles", "parity"))
+            regional_fuzz.run("full", draw=programs, oracles=("compiles", "parity"))
     """
     result = downstream(source, "--regional-backend=aot_eager", "--regional-device=cpu", f"--regional-fuzz={budget}")
 
@@ -116,7 +116,7 @@ def test_an_interrupt_ends_a_campaign_and_the_run_and_the_summary_is_written(dow
 
         @pytest.mark.regional_compile(expects_regions=False)
         def test_any(regional_fuzz):
-            regional_fuzz.run("full", draw=programs, laws=("compiles", "parity"))
+            regional_fuzz.run("full", draw=programs, oracles=("compiles", "parity"))
 
         def test_other():
             pass
@@ -221,7 +221,7 @@ def test_the_limit_is_for_each_program(downstream):
 
         @pytest.mark.regional_compile(expects_regions=False)
         def test_any(regional_fuzz):
-            regional_fuzz.run("full", draw=programs, laws=("compiles",))
+            regional_fuzz.run("full", draw=programs, oracles=("compiles",))
         """,
         "--regional-fuzz=1",
         "--regional-timeout=1",
@@ -262,7 +262,7 @@ REFUSED = """
 
     @pytest.mark.regional_compile(expects_regions=False)
     def test_any(regional_fuzz):
-        regional_fuzz.run("full", draw=programs, laws=("compiles", "parity"))
+        regional_fuzz.run("full", draw=programs, oracles=("compiles", "parity"))
 """
 
 
@@ -284,7 +284,7 @@ def test_a_program_that_eager_refuses_is_passed_over_and_too_many_are_an_error(d
 CAMPAIGN = """
     @pytest.mark.regional_compile(expects_regions=False)
     def test_any(regional_fuzz):
-        regional_fuzz.run("full", laws=("compiles", "parity", "counters"))
+        regional_fuzz.run("full", oracles=("compiles", "parity", "counters"))
 """
 
 

@@ -19,7 +19,7 @@ from pytest_regional.fuzz.caches.histories import run_history
 from pytest_regional.fuzz.caches.machine import histories_for
 from pytest_regional.fuzz.campaign import CampaignResult
 from pytest_regional.fuzz.findings.folder import Ledger, installed_versions, signature_of
-from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.oracles import OracleViolationError
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
@@ -93,7 +93,7 @@ class CacheCampaign:
         finding = known or self._reduced(performed, history, broken)
         self._result.met[finding.name] += 1
 
-    def _reduced(self, history: History, found: History, broken: LawBrokenError) -> HistoryFinding:
+    def _reduced(self, history: History, found: History, broken: OracleViolationError) -> HistoryFinding:
         begin = time.monotonic()
         wanted = signature_of(broken)
 
@@ -112,7 +112,7 @@ class CacheCampaign:
         self._result.reducing += time.monotonic() - begin
         return self._ledger.enter(self._finding(reduced, found, last[0] if last else broken))
 
-    def _finding(self, reduced: History, found: History, broken: LawBrokenError) -> HistoryFinding:
+    def _finding(self, reduced: History, found: History, broken: OracleViolationError) -> HistoryFinding:
         return HistoryFinding(
             signature_of(broken).with_features(features_of_history(reduced)),
             reduced,
@@ -124,12 +124,12 @@ class CacheCampaign:
             versions=installed_versions(),
         )
 
-    def _broken(self, history: History) -> tuple[LawBrokenError, History] | None:
+    def _broken(self, history: History) -> tuple[OracleViolationError, History] | None:
         """Play ``history``; return what broke the model and the events up to that, None where nothing did."""
         events = iter(history)
         try:
             run_history(self.regional, events, lane=self.lane)
-        except LawBrokenError as broken:
+        except OracleViolationError as broken:
             return broken, history[: len(history) - len(list(events))]
         return None
 

@@ -96,7 +96,7 @@ class HistoryFinding(Circumstances):
         """Play the history again, in its lane, or in the one that this harness can take.
 
         Raises:
-            LawBrokenError: it still breaks the model.
+            OracleViolationError: it still breaks the model.
         """
         run_history(regional, self.history, lane=nearest_lane(regional, self.lane))
 

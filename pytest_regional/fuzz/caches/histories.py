@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pytest_regional.fuzz.caches.model import STATES, Answer, CacheModel, Key, program_of
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import PYTORCHS_OWN, keeping_whole_results
-from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.fuzz.oracles.oracle import message_of
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Player:
         """Perform one event.
 
         Raises:
-            LawBrokenError: a compile that breaks the model.
+            OracleViolationError: a compile that breaks the model.
         """
         self.performed.append(event)
         match event:
@@ -148,7 +148,7 @@ def run_history(regional: Regional, events: Iterable[Event], *, lane: str = "str
         lane: the lane that they are performed in.
 
     Raises:
-        LawBrokenError: the first event that breaks the model.
+        OracleViolationError: the first event that breaks the model.
     """
     from pytest_regional._torch.fuzzing import recompiles_allowed
 
@@ -164,7 +164,7 @@ def _check(key: Key, expected: Answer, moved: Mapping[str, int]) -> None:
     if problem:
         counted = ", ".join(f"{moved[name]} {name}" for name in _JUDGED if moved[name])
         detail = f"compile of {key}: {problem} ({counted or 'no counter moved'})"
-        raise LawBrokenError("caches", "restart", detail, origin=problem)
+        raise OracleViolationError("caches", "restart", detail, origin=problem)
 
 
 _JUDGED = ("cache_hits", "cache_misses", "cache_bypasses", "region_compiles", "pre_grad_calls", "region_pre_grad_calls")
@@ -174,7 +174,7 @@ def moved_by(regional: Regional, program: Program, key: Key, passes: Sequence[An
     """Compile and run ``program`` as ``key`` says, compare with eager, and return the counters that moved.
 
     Raises:
-        LawBrokenError: it fails, or the values are not eager's.
+        OracleViolationError: it fails, or the values are not eager's.
     """
     mark = regional.observer.log.mark()
     options: dict[str, Any] = {"dynamic": key.dynamic}
@@ -197,16 +197,16 @@ def _compare(key: Key, compiled: Any, seed: int) -> None:
     expected = _run(program, program, theirs)
     try:
         found = _run(program, compiled, ours)
-    except LawBrokenError:
+    except OracleViolationError:
         raise
     except Exception as error:
-        raise LawBrokenError(
+        raise OracleViolationError(
             "caches", "run", f"eager runs {key}: {message_of(error)}", origin=type(error).__name__
         ) from error
     for one, other in zip(found, expected, strict=True):
         tolerance = 1e-5 if other.dtype == torch.float32 else 2e-2
         if one.dtype != other.dtype or one.shape != other.shape or not torch.allclose(one, other, tolerance, tolerance):
-            raise LawBrokenError("caches", "run", f"compile of {key}: the values are not eager's", origin="values")
+            raise OracleViolationError("caches", "run", f"compile of {key}: the values are not eager's", origin="values")
 
 
 def _run(program: Program, function: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

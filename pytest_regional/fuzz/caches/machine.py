@@ -232,7 +232,7 @@ def run_cache_machine(
         processes: whether some compiles happen in new processes.
 
     Raises:
-        LawBrokenError: the first history that breaks the model.
+        OracleViolationError: the first history that breaks the model.
     """
     drawn = histories_for(regional, seed, processes=processes)
     clock = budget.start()

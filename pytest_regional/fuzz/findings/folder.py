@@ -95,19 +95,19 @@ class Finding(Circumstances):
 
     @property
     def script_with_torch_alone(self) -> str | None:
-        """A script that needs nothing but torch; None where the law cannot be shown so."""
-        return stand_alone(Case(self.program, self.signature.law, self.title, self.backend))
+        """A script that needs nothing but torch; None where the oracle cannot be shown so."""
+        return stand_alone(Case(self.program, self.signature.oracle, self.title, self.backend))
 
     def judge(self, regional: Regional) -> None:
-        """Judge the program again by the law that it broke, in its lane, or in the one that this harness can take.
+        """Judge the program again by the oracle that it broke, in its lane, or in the one that this harness can take.
 
         Raises:
-            LawBrokenError: it still does.
+            OracleViolationError: it still does.
             BadProgramError: eager refuses the program.
         """
         from pytest_regional.fuzz.oracles import judge
 
-        judge(regional, self.program, lane=nearest_lane(regional, self.lane), laws=(self.signature.law,))
+        judge(regional, self.program, lane=nearest_lane(regional, self.lane), oracles=(self.signature.oracle,))
 
     def to_data(self) -> dict[str, Any]:
         """Return it as plain data, all but version and signature."""
@@ -136,7 +136,7 @@ class Finding(Circumstances):
         )
 
 
-#: A program that breaks a law, or a history that breaks the model of a cache.
+#: A program that violates an oracle, or a history that breaks the model of a cache.
 AnyFinding: TypeAlias = "Finding | HistoryFinding"
 
 
@@ -145,7 +145,7 @@ def to_data(finding: AnyFinding) -> dict[str, Any]:
     signature = finding.signature
     return {
         "version": VERSION,
-        "law": signature.law,
+        "oracle": signature.oracle,
         "stage": signature.stage,
         "origin": signature.origin,
         "features": sorted(signature.features),
@@ -153,7 +153,7 @@ def to_data(finding: AnyFinding) -> dict[str, Any]:
     }
 
 
-_SIGNATURE = ("version", "law", "stage", "origin", "features")
+_SIGNATURE = ("version", "oracle", "stage", "origin", "features")
 _OF_PROGRAM = (*_SIGNATURE, "detail", "region", *CIRCUMSTANCES, "program", "found")
 _OF_HISTORY = (*_SIGNATURE, "detail", *CIRCUMSTANCES, "history", "found")
 
@@ -180,11 +180,11 @@ def from_data(data: Any) -> AnyFinding:
 
 def _signature(fields: Mapping[str, Field]) -> Signature:
     features = frozenset(item.line() for item in fields["features"].items())
-    return Signature(_word(fields["law"]), _word(fields["stage"]), fields["origin"].text(), features)
+    return Signature(_word(fields["oracle"]), _word(fields["stage"]), fields["origin"].text(), features)
 
 
 def _word(field: Field) -> str:
-    """Return the name of a law or a stage, of this release or an earlier one; file names are made of it."""
+    """Return the name of an oracle or a stage, of this release or an earlier one; file names are made of it."""
     word = field.line(60)
     if not re.fullmatch("[a-z][a-z_]*", word):
         field.refuse(f"{word!r} is no word of letters")
@@ -192,8 +192,8 @@ def _word(field: Field) -> str:
 
 
 def signature_of(broken: Any, program: Program | None = None) -> Signature:
-    """Return the signature of a broken law; with the features of ``program``, once that is reduced."""
-    signature = Signature(broken.law, broken.stage, broken.origin)
+    """Return the signature of a violated oracle; with the features of ``program``, once that is reduced."""
+    signature = Signature(broken.oracle, broken.stage, broken.origin)
     return signature if program is None else signature.with_features(features_of(program))
 
 
@@ -265,7 +265,7 @@ class FindingsFolder:
         """
         script = self.save(finding)
         # What takes too long has no exception, and a script that would be waited for.
-        checked = finding.signature.law == "parity" or finding.signature.exception
+        checked = finding.signature.oracle == "parity" or finding.signature.exception
         if checked and finding.script_with_torch_alone and not shows(script, finding.signature.exception):
             _write(script, finding.script)
         return script

@@ -91,7 +91,7 @@ def _is_identifier(text: str) -> bool:
     return text.isidentifier() and text == unicodedata.normalize("NFKC", text) and not keyword.iskeyword(text)
 
 
-#: Laws whose breaches are told apart by what the program computes. Of the others the origin says it all: an exception
+#: Oracles whose breaches are told apart by what the program computes. Of the others the origin says it all: an exception
 #: and the place that raised it, or the change that the cache overlooked.
 _BY_FEATURES = ("parity", "borders", "inference", "warm", "order", "caches")
 
@@ -106,13 +106,13 @@ class Signature:
     """The identity of a defect, as far as one can tell from outside.
 
     Attributes:
-        law: the law that is broken; see ``docs/fuzzing-laws.md``.
+        oracle: the oracle that is violated; see ``docs/fuzzing-oracles.md``.
         stage: ``"compile"``, ``"run"``, ``"backward"`` or ``"restart"``.
         origin: exception type and innermost frame, or the kinds of mismatch.
         features: what the reduced program has that matters; empty before it is reduced.
     """
 
-    law: str
+    oracle: str
     stage: str
     origin: str
     features: frozenset[str] = frozenset()
@@ -121,21 +121,21 @@ class Signature:
         """Return the signature of a program with ``features``, those kept that name a defect."""
         kept = (
             frozenset(f for f in features if f.startswith(_OF_PROGRAMS + _OF_HISTORIES))
-            if self.law in _BY_FEATURES
+            if self.oracle in _BY_FEATURES
             else frozenset()
         )
-        return Signature(self.law, self.stage, self.origin, kept)
+        return Signature(self.oracle, self.stage, self.origin, kept)
 
     def covers(self, other: Signature, features: frozenset[str]) -> bool:
         """Whether a failure with signature ``other`` of a program with ``features`` may be this defect again."""
-        same = (self.law, self.stage, self.origin) == (other.law, other.stage, other.origin)
+        same = (self.oracle, self.stage, self.origin) == (other.oracle, other.stage, other.origin)
         return same and self.features <= features
 
     @property
     def name(self) -> str:
-        """A short name that is a file name: law, stage, and eight digits that tell it from others."""
+        """A short name that is a file name: oracle, stage, and eight digits that tell it from others."""
         digits = hashlib.sha256(repr((self.origin, sorted(self.features))).encode()).hexdigest()[:8]
-        return f"{self.law}-{self.stage}-{digits}"
+        return f"{self.oracle}-{self.stage}-{digits}"
 
     @property
     def exception(self) -> str:
@@ -144,7 +144,7 @@ class Signature:
         return name if at else ""
 
     def __str__(self) -> str:
-        return f"{self.law} ({self.stage}): {self.origin}"
+        return f"{self.oracle} ({self.stage}): {self.origin}"
 
 
 #: Of the programs of a campaign, the share that eager may refuse.

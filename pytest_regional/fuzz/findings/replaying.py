@@ -63,19 +63,19 @@ def _replayed(path: Path, backend: str | None, device: str | None) -> Replay:
 
 
 def _judged(path: Path, finding: AnyFinding, backend: str, device: str) -> Replay:
-    from pytest_regional.fuzz.oracles import LawBrokenError
+    from pytest_regional.fuzz.oracles import OracleViolationError
     from pytest_regional.testing import regional
 
     try:
         with regional(backend, device, expects_regions=False) as harness:
             finding.judge(harness)
-    except LawBrokenError as broken:
+    except OracleViolationError as broken:
         other = broken.origin != finding.signature.origin
         note = f" (it was {finding.signature.origin})" if other else ""
-        return Replay(path, Outcome.FAILED, f"{broken.law} ({broken.stage}): {broken.origin}{note}")
+        return Replay(path, Outcome.FAILED, f"{broken.oracle} ({broken.stage}): {broken.origin}{note}")
     except Exception as error:  # noqa: BLE001 - said of this finding; the others are judged, and 1 means that one stands
         return Replay(path, Outcome.ERROR, f"{type(error).__name__}: {_first_line(error)}")
-    return Replay(path, Outcome.FIXED, f"{finding.signature.law} holds")
+    return Replay(path, Outcome.FIXED, f"{finding.signature.oracle} holds")
 
 
 def _first_line(error: BaseException) -> str:

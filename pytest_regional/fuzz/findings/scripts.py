@@ -4,7 +4,7 @@ It exits with 0 where the defect is mended, and with 2 where that cannot be said
 cannot be imported, eager refuses the program, no compiler is there. Whatever is raised and not caught means 2, which
 Python alone would tell from 1 by nothing.
 
-Broken parity and compiles that fail need nothing but torch. The other laws are about what a harness observes; their
+Broken parity and compiles that fail need nothing but torch. The other oracles are about what a harness observes; their
 scripts need this package and say so.
 """
 
@@ -22,7 +22,7 @@ from pytest_regional._text import printable
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.harness.kernel_store import environment_of_scripts
 
-#: Laws whose scripts need only torch.
+#: Oracles whose scripts need only torch.
 STAND_ALONE = ("compiles", "parity")
 
 _START = '''\
@@ -173,14 +173,14 @@ print(f"torch {torch.__version__}: mended")
 """
 
 _WITH_HARNESS = """\
-from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.fuzz.findings.replaying import finding_beside
 from pytest_regional.testing import regional
 
 with regional({backend!r}, {device!r}, expects_regions=False) as harness:
     try:
         finding_beside(__file__).judge(harness)
-    except LawBrokenError as broken:
+    except OracleViolationError as broken:
         print(f"torch {{torch.__version__}}: stands: {{broken}}")
         sys.exit(1)
 print(f"torch {{torch.__version__}}: mended")
@@ -193,20 +193,20 @@ class Case:
 
     Attributes:
         program: the program, reduced.
-        law: which law it breaks.
+        oracle: which oracle it breaks.
         title: one sentence saying what happens.
         backend: the backend, as ``--regional-backend`` takes it.
     """
 
     program: Program
-    law: str
+    oracle: str
     title: str
     backend: str = "torch"
 
 
 def stand_alone(case: Case) -> str | None:
-    """Return a script that needs only torch (and the backend itself); None where the law cannot be shown so."""
-    if case.law not in STAND_ALONE:
+    """Return a script that needs only torch (and the backend itself); None where the oracle cannot be shown so."""
+    if case.oracle not in STAND_ALONE:
         return None
     program = case.program
     constants = f"SEEDS = (0, 1)\nTRAINING = {program.training}\nDYNAMIC = {program.dynamic}\n"
@@ -215,10 +215,10 @@ def stand_alone(case: Case) -> str | None:
         + _program_with(program, _BACKENDS.get(case.backend) or _imported(case.backend))
         + f"\n\n{constants}\n\n"
         + _RUN
-        + (f"\n{_DIFFERENCES}" if case.law == "parity" else "")
+        + (f"\n{_DIFFERENCES}" if case.oracle == "parity" else "")
         + f"\n{_LACKING}"
         + f"\n{_COMPILED}"
-        + (_PARITY if case.law == "parity" else _COMPILES)
+        + (_PARITY if case.oracle == "parity" else _COMPILES)
     )
 
 

@@ -1,4 +1,4 @@
-"""The laws of caches: ``warm``, ``annotations_in_key`` and ``uuid_in_key``.
+"""The oracles of caches: ``warm``, ``annotations_in_key`` and ``uuid_in_key``.
 
 A backend without a cache of whole results still has Inductor's, region by region. PyTorch can be told to cache whole
 results of its regional backend as well (``force_autograd_cache``); what is demanded of a key then is demanded of it.
@@ -15,7 +15,7 @@ from pytest_regional._torch import fuzzing
 from pytest_regional.fuzz.model.program import Context, Program, Region, Scope, Step
 from pytest_regional.fuzz.modes import PYTORCHS_OWN
 from pytest_regional.fuzz.oracles.example_run import Run, Trial
-from pytest_regional.fuzz.oracles.oracle import Law, NoClaim, kinds_of
+from pytest_regional.fuzz.oracles.oracle import Oracle, NoClaim, kinds_of
 from pytest_regional.fuzz.oracles.parity import raise_failure
 from pytest_regional.harness.counters import CounterLog, Counters, describe
 from pytest_regional.harness.parity.compare import compare
@@ -271,29 +271,29 @@ def check_uuid_in_key(trial: Trial) -> None:
         )
 
 
-LAWS = (
-    Law(
+ORACLES = (
+    Oracle(
         "warm",
         "The same program after a restart is loaded: nothing is compiled, and it computes the very same bits.",
         check_warm,
         requires=("regions",),
         every=2,
     ),
-    Law(
+    Oracle(
         "uuid_in_key",
         "With another uuid of a late pre-grad pass the program is never answered with the old code.",
         check_uuid_in_key,
         requires=("regions", "outer_cache", "pre_grad_passes", "pre_grad_timing"),
         every=8,
     ),
-    Law(
+    Oracle(
         "annotations_in_key",
         "The same program with another region id, other configs or no annotation is never answered with the old code.",
         check_annotations_in_key,
         requires=("regions",),
         every=4,
     ),
-    Law(
+    Oracle(
         "counters",
         "A first compile looks up, misses, saves and compiles each partition once; a second call does nothing.",
         check_counters,

@@ -1,4 +1,4 @@
-"""One program on one backend: everything that is computed once for all laws."""
+"""One program on one backend: everything that is computed once for all oracles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_regional._torch import fuzzing
 from pytest_regional._torch.compiled_callables import never_compiled
 from pytest_regional._torch.state import config_values
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.oracles.oracle import LawBrokenError
+from pytest_regional.fuzz.oracles.oracle import OracleViolationError
 from pytest_regional.fuzz.oracles.watching import Watched, watching
 from pytest_regional.harness.counters import Event
 from pytest_regional.harness.parity.check import KeptResults
@@ -198,9 +198,9 @@ class Trial:
         case, execution = self.cases[call], (run or self.cold).executions[call]
         return compare(case.eager, execution, case.anchor)
 
-    def broken(self, law: str, stage: str, detail: str, *, origin: str, region: str | None = None) -> LawBrokenError:
-        """Return the error that says that this program breaks a law."""
-        return LawBrokenError(law, stage, detail, origin=origin, region=region, program=self.program.source)
+    def broken(self, oracle: str, stage: str, detail: str, *, origin: str, region: str | None = None) -> OracleViolationError:
+        """Return the error that says that this program violates an oracle."""
+        return OracleViolationError(oracle, stage, detail, origin=origin, region=region, program=self.program.source)
 
     def events(self, *counters: str) -> Iterator[Event]:
         """Yield what moved one of ``counters`` in the first call."""

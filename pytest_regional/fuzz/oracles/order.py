@@ -1,4 +1,4 @@
-"""The laws of order: ``region_order`` (whole regions, as annotations ask) and ``order`` (edges between operators).
+"""The oracles of order: ``region_order`` (whole regions, as annotations ask) and ``order`` (edges between operators).
 
 For ``order``, random ``control_deps`` edges that contradict nothing are put into every graph before the backend gets
 it, and each must be visible: the call that computes the one end stands before the call that computes the other, and
@@ -19,7 +19,7 @@ from pytest_regional._torch.generated_code import RawLaunch, recording_launches
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.fuzz.oracles.example_run import Trial
-from pytest_regional.fuzz.oracles.oracle import Law, NoClaim
+from pytest_regional.fuzz.oracles.oracle import Oracle, NoClaim
 from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure
 from pytest_regional.fuzz.oracles.watching import graphs_of
 from pytest_regional.harness.observe import annotated
@@ -201,14 +201,14 @@ def legal_edges(draw: random.Random, graph: Sequence[Any], nodes: Sequence[Any],
     yield from draw.sample(pairs, min(count, len(pairs)))
 
 
-LAWS = (
-    Law(
+ORACLES = (
+    Oracle(
         "region_order",
         "A region runs after the regions that its annotation names.",
         check_region_order,
         requires=("regions", "region_order"),
     ),
-    Law(
+    Oracle(
         "order",
         "An order edge between two operators is visible in what the backend makes of the graph, and changes no value.",
         check_order,

@@ -1,4 +1,4 @@
-"""The laws ``compiles`` and ``parity``: what eager runs compiles, and computes the same."""
+"""The oracles ``compiles`` and ``parity``: what eager runs compiles, and computes the same."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from pytest_regional._torch.state import patched_config
 from pytest_regional.fuzz.oracles.example_run import Run, Trial
 from pytest_regional.fuzz.oracles.oracle import (
-    Law,
-    LawBrokenError,
+    Oracle,
+    OracleViolationError,
     NoClaim,
     frames_of,
     kinds_of,
@@ -38,14 +38,14 @@ def check_compiles(trial: Trial) -> None:
     raise_failure(trial, trial.cold)
 
 
-def raise_failure(trial: Trial, run: Run, law: str = "compiles", stage: str = "") -> None:
+def raise_failure(trial: Trial, run: Run, oracle: str = "compiles", stage: str = "") -> None:
     """Raise the error that says what a call of ``run`` raised; do nothing where none did."""
     for execution in run.executions:
         if execution.exception is not None:
             error = execution.exception
             root = root_of(error)
             raise trial.broken(
-                law,
+                oracle,
                 stage or stage_of(execution),
                 f"eager runs the program, the backend raises {type(root).__name__}: {message_of(root)}",
                 origin=origin_of(error, getattr(trial.regional.spec.factory, "__module__", "")),
@@ -61,8 +61,8 @@ def stage_of(execution: Execution) -> str:
     return "compile" if compiling else "run"
 
 
-def goes_wrong_without_backend(trial: Trial, error: LawBrokenError) -> bool:
-    """Return whether AOTAutograd alone, which compiles nothing, breaks the same law with the same origin."""
+def goes_wrong_without_backend(trial: Trial, error: OracleViolationError) -> bool:
+    """Return whether AOTAutograd alone, which compiles nothing, breaks the same oracle with the same origin."""
     program = trial.program
     # As the backend was asked: without the setting AOTAutograd drops draws whose results nobody reads.
     with trial.regional.observer.paused(), patched_config("torch._inductor.config", {"fallback_random": True}):
@@ -75,9 +75,9 @@ def goes_wrong_without_backend(trial: Trial, error: LawBrokenError) -> bool:
                 break
     failed = executions[-1].exception
     if failed is not None:
-        return error.law == "compiles" and origin_of(failed) == error.origin
+        return error.oracle == "compiles" and origin_of(failed) == error.origin
     run = replace(trial.cold, executions=tuple(executions))
-    return error.law == "parity" and kinds_of(mismatches_of(trial, run)) == error.origin
+    return error.oracle == "parity" and kinds_of(mismatches_of(trial, run)) == error.origin
 
 
 def check_parity(trial: Trial) -> None:
@@ -210,20 +210,20 @@ def check_inference(trial: Trial) -> None:
         )
 
 
-LAWS = (
-    Law("compiles", "What eager runs compiles and runs: forward, backward, and again on other inputs.", check_compiles),
-    Law(
+ORACLES = (
+    Oracle("compiles", "What eager runs compiles and runs: forward, backward, and again on other inputs.", check_compiles),
+    Oracle(
         "parity",
         "Values, gradients, mutations, aliases, strides and dtypes are eager's, and again on other inputs.",
         check_parity,
     ),
-    Law(
+    Oracle(
         "configs",
         "Each region compile, forward and backward, sees the Inductor settings of its annotation, the rest as outside.",
         check_configs,
         requires=("regions", "region_configs"),
     ),
-    Law(
+    Oracle(
         "inference",
         "A program that trains gives eager's values without gradients too, compiled beside its training graphs.",
         check_inference,

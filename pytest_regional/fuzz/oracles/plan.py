@@ -1,4 +1,4 @@
-"""The law ``plan``: what is compiled as which region, seen from outside of the backend.
+"""The oracle ``plan``: what is compiled as which region, seen from outside of the backend.
 
 Of the rules for regions: partitions hold one region each (1), all regions together have no cycle (2, shown by the
 program running at all), as few partitions as the flow of values allows (4), every annotated operator is compiled, in
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from pytest_regional.fuzz.oracles.example_run import Trial
-from pytest_regional.fuzz.oracles.oracle import Law, NoClaim
+from pytest_regional.fuzz.oracles.oracle import Oracle, NoClaim
 from pytest_regional.fuzz.oracles.watching import NodeFacts, WatchedGraph, WatchedPartition
 from pytest_regional.harness.observe.annotated import RegionId
 
@@ -177,8 +177,8 @@ def _equal_partitions_once(trial: Trial, graphs: Iterable[WatchedGraph]) -> None
             seen[partition.shape] = partition
 
 
-LAWS = (
-    Law(
+ORACLES = (
+    Oracle(
         "plan",
         "Partitions hold one region each, and are as few as can be; all that is annotated is compiled, nothing else.",
         check_plan,

@@ -16,7 +16,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._torch import fuzzing
-from pytest_regional.fuzz.oracles.oracle import Law, NoClaim
+from pytest_regional.fuzz.oracles.oracle import Oracle, NoClaim
 from pytest_regional.harness.observe import annotated
 
 if TYPE_CHECKING:
@@ -184,8 +184,8 @@ def check_borders(trial: Trial) -> None:
         raise NoClaim("no compiled graph shows the calls of its regions")
 
 
-LAWS = (
-    Law(
+ORACLES = (
+    Oracle(
         "borders",
         "What crosses a region's border has the dtype, shape, strides and memory that the graph was traced with.",
         check_borders,

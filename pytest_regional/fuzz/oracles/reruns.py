@@ -1,4 +1,4 @@
-"""The laws ``results_kept`` and ``retained_backward``: what was handed out stays, and a kept graph serves again."""
+"""The oracles ``results_kept`` and ``retained_backward``: what was handed out stays, and a kept graph serves again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.modes import in_lane
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.oracles.example_run import Case, Run, Trial
-from pytest_regional.fuzz.oracles.oracle import Law, NoClaim, kinds_of, origin_of
+from pytest_regional.fuzz.oracles.oracle import Oracle, NoClaim, kinds_of, origin_of
 from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure
 from pytest_regional.harness.parity.compare import BadProgramError, compare
 from pytest_regional.harness.parity.execution import random_cotangent
@@ -183,28 +183,28 @@ def renamed(program: Program, suffix: str) -> Program:
     return replace(program, steps=tuple(map(changed, program.steps)), blocks=blocks)
 
 
-LAWS = (
-    Law(
+ORACLES = (
+    Oracle(
         "results_kept",
         "A second call leaves what the first one gave, gradients included, as it is.",
         check_results_kept,
         requires=("results_kept",),
     ),
-    Law(
+    Oracle(
         "retained_backward",
         "A backward that keeps its graph may be the first, and be run again, whole or from one output.",
         check_retained_backward,
         requires=("backward",),
         every=4,
     ),
-    Law(
+    Oracle(
         "determinism",
         "Compiled twice in fresh caches, a program has the same plan and the same code.",
         check_determinism,
         requires=("regions",),
         every=8,
     ),
-    Law(
+    Oracle(
         "threads",
         "Several threads may compile forwards and backwards at once.",
         check_threads,

@@ -23,7 +23,7 @@ def test_the_structure_lane_generates_no_code():
 
 def test_what_the_structure_lane_stored_is_loaded():
     with regional("reference", "cpu") as harness:
-        assert "warm" in judge(harness, PROGRAM, lane="structure", laws=["warm"]).laws
+        assert "warm" in judge(harness, PROGRAM, lane="structure", oracles=["warm"]).oracles
 
 
 def test_pytorchs_backend_passes_the_same_seam():

@@ -151,7 +151,7 @@ def _counted_twice(original: Any) -> Any:
 def _fault(
     name: str,
     sentence: str,
-    laws: tuple[str, ...],
+    oracles: tuple[str, ...],
     suites: tuple[str, ...],
     target: str,
     change: Any,
@@ -159,7 +159,7 @@ def _fault(
     **more: Any,
 ) -> Mutant:
     patches = (Patch(target, change, **more),)
-    return Mutant(name, sentence, laws, suites, patches, lanes=lanes or ("structure", "caches"))
+    return Mutant(name, sentence, oracles, suites, patches, lanes=lanes or ("structure", "caches"))
 
 
 STALE = ("annotations_in_key", "caches")

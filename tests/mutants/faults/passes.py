@@ -66,8 +66,8 @@ def _uuids_unordered(original: Any) -> Any:
 
 
 def _fault(name: str, sentence: str, suites: tuple[str, ...], target: str, change: Any, *lanes: str) -> Mutant:
-    laws = ("caches", "warm", "uuid_in_key", "counters")
-    return Mutant(name, sentence, laws, suites, (Patch(target, change),), lanes=lanes or ("structure", "caches"))
+    oracles = ("caches", "warm", "uuid_in_key", "counters")
+    return Mutant(name, sentence, oracles, suites, (Patch(target, change),), lanes=lanes or ("structure", "caches"))
 
 
 PLAN = "dynamo_backend:plan_pre_grad"

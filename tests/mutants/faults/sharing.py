@@ -107,10 +107,10 @@ WRONG = ("parity", "compiles", "borders", "plan")
 
 
 def _fault(
-    name: str, sentence: str, target: str, change: Any, laws: tuple[str, ...] = WRONG, lane: str = "structure"
+    name: str, sentence: str, target: str, change: Any, oracles: tuple[str, ...] = WRONG, lane: str = "structure"
 ) -> Mutant:
     more: Any = {"errors": ("*",), "needs": ("region:twins",), "lanes": (lane,)}
-    return Mutant(f"sharing_{name}", sentence, laws, SUITES, (Patch(target, change),), **more)
+    return Mutant(f"sharing_{name}", sentence, oracles, SUITES, (Patch(target, change),), **more)
 
 
 FAULTS = (

@@ -1,4 +1,4 @@
-"""Each law holds on the reference backend, and is broken by a fault planted for it."""
+"""Each oracle holds on the reference backend, and is broken by a fault planted for it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pytest_regional.fuzz.findings.files import to_data
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Block, Program, Region, Step
 from pytest_regional.fuzz.oracles import (
-    LAWS,
+    ORACLES,
     BadProgramError,
-    LawBrokenError,
-    UnknownLawError,
+    OracleViolationError,
+    UnknownOracleError,
     caching,
     example_run,
     judge,
@@ -43,14 +43,14 @@ CONFIGURED = chain(("sin", (Region("a", (("max_fusion_size", 8),)),)), ("cos", B
 
 
 @pytest.mark.parametrize("program", [TWO_REGIONS, CONFIGURED])
-def test_the_reference_keeps_every_law(judged, program):
-    here = [name for name in LAWS if name != "threads"]  # that one starts a process
+def test_the_reference_keeps_every_oracle(judged, program):
+    here = [name for name in ORACLES if name != "threads"]  # that one starts a process
     judgement = judged(program, *here)
-    assert set(judgement.laws) | set(judgement.skipped) == set(here)
-    assert {"parity", "borders", "configs", "plan", "counters", "warm", "annotations_in_key"} <= set(judgement.laws)
+    assert set(judgement.oracles) | set(judgement.skipped) == set(here)
+    assert {"parity", "borders", "configs", "plan", "counters", "warm", "annotations_in_key"} <= set(judgement.oracles)
 
 
-def test_eager_and_float64_run_once_for_each_inputs_whatever_the_laws(judged, monkeypatch):
+def test_eager_and_float64_run_once_for_each_inputs_whatever_the_oracles(judged, monkeypatch):
     run, original = [], example_run.execute
 
     def counting(fn, inputs, *, anchor=False, **options):
@@ -59,7 +59,7 @@ def test_eager_and_float64_run_once_for_each_inputs_whatever_the_laws(judged, mo
         return original(fn, inputs, anchor=anchor, **options)
 
     monkeypatch.setattr(example_run, "execute", counting)
-    judged(TWO_REGIONS, *(name for name in LAWS if name != "threads"))
+    judged(TWO_REGIONS, *(name for name in ORACLES if name != "threads"))
     assert len(run) == len(set(run)) == 4
 
 
@@ -71,7 +71,7 @@ def replaced(gm, before=aten.sin.default, after=aten.cos.default):
 
 def test_parity(broken):
     error = broken(chain(("sin", A), ("exp", B)), edit=replaced)
-    assert (error.law, error.stage) == ("parity", "run")
+    assert (error.oracle, error.stage) == ("parity", "run")
     assert error.origin == "value of output, value of output (second call)"
     assert error.region.startswith("region 'a'")
 
@@ -81,7 +81,7 @@ def test_parity_of_a_gradient_alone(broken):
         replaced(gm, aten.cos.default, aten.sin.default)
 
     error = broken(chain(("sin", A), training=True), "parity", edit=wrong_backward)
-    assert (error.law, error.stage) == ("parity", "backward")
+    assert (error.oracle, error.stage) == ("parity", "backward")
     assert "grad" in error.origin
 
 
@@ -111,7 +111,7 @@ def test_compiles(broken):
         raise KeyError("a fault")
 
     error = broken(chain(("sin", A)), edit=refuse)
-    assert (error.law, error.stage) == ("compiles", "compile")
+    assert (error.oracle, error.stage) == ("compiles", "compile")
     assert error.origin == "KeyError at tests.fuzz.oracles.backends:compile_graph"
 
 
@@ -120,7 +120,7 @@ def test_a_failure_at_run_time_is_told_from_one_at_compile_time(broken):
         raise ValueError("a fault")
 
     error = broken(chain(("sin", A)), finish=around_calls(fail))
-    assert (error.law, error.stage) == ("compiles", "run")
+    assert (error.oracle, error.stage) == ("compiles", "run")
 
 
 def test_borders_see_strides(broken):
@@ -201,7 +201,7 @@ def test_inference(broken):
         if not torch.is_grad_enabled():
             replaced(gm)
 
-    assert broken(chain(("sin", A), training=True), "inference", edit=wrong_without_gradients).law == "inference"
+    assert broken(chain(("sin", A), training=True), "inference", edit=wrong_without_gradients).oracle == "inference"
 
 
 def test_determinism(broken):
@@ -229,12 +229,12 @@ def test_determinism_of_calls(broken):
 # Caches: faults of the reference backend's own
 
 
-def judged_with(monkeypatch, patch, law, program=TWO_REGIONS):
+def judged_with(monkeypatch, patch, oracle, program=TWO_REGIONS):
     with regional("reference", "cpu", expects_regions=False) as harness, monkeypatch.context() as patched:
         patch(patched)
         with pytest.raises(AssertionError) as raised:
-            judge(harness, program, lane="structure", laws=[law])
-    assert raised.value.law == law
+            judge(harness, program, lane="structure", oracles=[oracle])
+    assert raised.value.oracle == oracle
     return raised.value
 
 
@@ -257,9 +257,9 @@ def exponential_of(argument):
 def test_a_float64_without_dimensions_is_looked_up_twice_and_that_is_right(judged, monkeypatch):
     """Dynamo takes it for a Python number at first, and starts over."""
     number = exponential_of(TensorInput((), "float64"))
-    assert judged(number, "counters", "warm").laws == ("counters", "warm")
+    assert judged(number, "counters", "warm").oracles == ("counters", "warm")
     monkeypatch.setattr(caching, "may_start_over", lambda trial: False)
-    with pytest.raises(LawBrokenError) as raised:
+    with pytest.raises(OracleViolationError) as raised:
         judged(number, "counters")
     assert raised.value.origin == "lookups of one graph"
 
@@ -272,10 +272,10 @@ def test_inductor_does_not_save_what_has_a_backward_without_operators(monkeypatc
         training=True,
     )
     with regional("inductor", "cpu", expects_regions=False) as harness:
-        assert judge(harness, number, lane="full", laws=["counters"]).laws == ("counters",)
+        assert judge(harness, number, lane="full", oracles=["counters"]).oracles == ("counters",)
         monkeypatch.setattr(caching, "is_never_saved", lambda trial: False)
-        with pytest.raises(LawBrokenError) as raised:
-            judge(harness, number, lane="full", laws=["counters"])
+        with pytest.raises(OracleViolationError) as raised:
+            judge(harness, number, lane="full", oracles=["counters"])
     assert raised.value.origin == "saves of one graph"
 
 
@@ -294,21 +294,21 @@ def constant_key(patched):
     patched.setattr(outer, "details_of", lambda *given: type("Details", (), {"digest": lambda self: "0" * 64})())
 
 
-@pytest.mark.parametrize("law", ["annotations_in_key", "uuid_in_key"])
-def test_keys(monkeypatch, law):
-    error = judged_with(monkeypatch, constant_key, law)
+@pytest.mark.parametrize("oracle", ["annotations_in_key", "uuid_in_key"])
+def test_keys(monkeypatch, oracle):
+    error = judged_with(monkeypatch, constant_key, oracle)
     assert (error.stage, error.origin.split(":")[0]) == ("restart", "stale hit")
 
 
 def test_another_cache_than_its_own_is_no_backends_fault(judged):
     with regional(faulty(), "cpu", expects_regions=False) as harness:
-        judgement = judge(harness, TWO_REGIONS, lane="structure", laws=["annotations_in_key"])
+        judgement = judge(harness, TWO_REGIONS, lane="structure", oracles=["annotations_in_key"])
     assert "keeps no whole results" in judgement.skipped["annotations_in_key"]
 
 
 def test_pytorchs_cache_is_judged_with_pytorchs_backend():
-    with regional("torch", "cpu", expects_regions=False) as harness, pytest.raises(LawBrokenError) as raised:
-        judge(harness, TWO_REGIONS, lane="structure", laws=["annotations_in_key"])
+    with regional("torch", "cpu", expects_regions=False) as harness, pytest.raises(OracleViolationError) as raised:
+        judge(harness, TWO_REGIONS, lane="structure", oracles=["annotations_in_key"])
     assert raised.value.origin.startswith("stale hit")
 
 
@@ -325,7 +325,7 @@ def one_buffer():
 
 def test_results_kept(judged, broken):
     program = chain(("sin", A))
-    assert judged(program, "results_kept").laws == ("results_kept",)
+    assert judged(program, "results_kept").oracles == ("results_kept",)
     error = broken(program, "results_kept", finish=one_buffer())
     assert (error.stage, error.origin) == ("run", "overwritten of output")
 
@@ -333,15 +333,15 @@ def test_results_kept(judged, broken):
 def test_results_kept_is_not_asked_of_who_disclaims_it():
     spec = replace(faulty(finish=one_buffer()), capabilities=declared(results_kept=False)())
     with regional(spec, "cpu", expects_regions=False) as harness:
-        judgement = judge(harness, chain(("sin", A)), lane="structure", laws=["results_kept"])
-    assert judgement.laws == ()
+        judgement = judge(harness, chain(("sin", A)), lane="structure", oracles=["results_kept"])
+    assert judgement.oracles == ()
     assert "results_kept" in judgement.skipped["results_kept"]
 
 
 def test_parity_alone_does_not_see_that_the_first_results_are_gone(broken):
-    """What the law is for: each call is right when it returns."""
+    """What the oracle is for: each call is right when it returns."""
     with regional(faulty(finish=one_buffer()), "cpu", expects_regions=False) as harness:
-        assert judge(harness, chain(("sin", A)), lane="structure", laws=["parity"]).laws == ("parity",)
+        assert judge(harness, chain(("sin", A)), lane="structure", oracles=["parity"]).oracles == ("parity",)
 
 
 def saved_overwritten(gm):
@@ -360,14 +360,14 @@ SAVING = chain(("sin", ()), ("tanh", A), training=True)
 
 
 def test_retained_backward(judged, broken):
-    assert judged(SAVING, "retained_backward").laws == ("retained_backward",)
+    assert judged(SAVING, "retained_backward").oracles == ("retained_backward",)
     error = broken(SAVING, "retained_backward", edit=saved_overwritten)
     assert (error.stage, error.origin) == ("backward", "value of grad")
 
 
 def test_parity_runs_one_backward_alone(judged):
     with regional(faulty(edit=saved_overwritten), "cpu", expects_regions=False) as harness:
-        assert judge(harness, SAVING, lane="structure", laws=["parity"]).laws == ("parity",)
+        assert judge(harness, SAVING, lane="structure", oracles=["parity"]).oracles == ("parity",)
 
 
 def test_what_does_not_train_has_no_backward_to_retain(judged):
@@ -380,8 +380,8 @@ def test_what_does_not_train_has_no_backward_to_retain(judged):
 def test_a_known_error_is_kept_and_judging_goes_on():
     with regional(faulty(edit=replaced), "cpu", expects_regions=False) as harness:
         judgement = judge(harness, chain(("sin", A)), lane="structure", blame=False, known=lambda error: True)
-    assert "parity" in [error.law for error in judgement.known]
-    assert {"compiles", "borders", "configs"} <= set(judgement.laws)
+    assert "parity" in [error.oracle for error in judgement.known]
+    assert {"compiles", "borders", "configs"} <= set(judgement.oracles)
 
 
 def test_a_program_that_eager_refuses_is_no_failure_of_the_backend(judged):
@@ -400,7 +400,7 @@ ALIASES = Program(
 
 
 def test_what_aotautograd_alone_cannot_do_is_told_from_the_backend(judged, broken):
-    with pytest.raises(LawBrokenError) as raised:
+    with pytest.raises(OracleViolationError) as raised:
         judged(ALIASES, "compiles")
     assert raised.value.without_backend
     assert "the backend is not to blame" in str(raised.value)
@@ -429,13 +429,13 @@ def test_capture_is_not_to_blame_for_draws_that_it_keeps():
     steps = (Step("sin", (0,), (), (1,)), Step("uniform_", (1,)), Step("dropout", (0,), (), (2,)))
     program = Program((TensorInput((8,)),), steps, (2,), training=False)
     spec = BackendSpec("forgets", lambda: forgets_draws, GraphCapabilities())
-    with regional(spec, "cpu", expects_regions=False) as harness, pytest.raises(LawBrokenError) as raised:
-        judge(harness, program, lane="full", laws=["parity"])
+    with regional(spec, "cpu", expects_regions=False) as harness, pytest.raises(OracleViolationError) as raised:
+        judge(harness, program, lane="full", oracles=["parity"])
     assert not raised.value.without_backend
 
 
-def test_an_unknown_law(judged):
-    with pytest.raises(UnknownLawError, match="parity"):
+def test_an_unknown_oracle(judged):
+    with pytest.raises(UnknownOracleError, match="parity"):
         judged(TWO_REGIONS, "party")
 
 
@@ -448,17 +448,17 @@ def test_the_annotation_of_a_call_may_say_nothing(judged):
     assert "no operator" in judged(program, "annotations_in_key").skipped["annotations_in_key"]
 
 
-def test_no_law_is_no_judgement():
+def test_no_oracle_is_no_judgement():
     with regional("aot_eager", "cpu", expects_regions=False) as harness:
-        with pytest.raises(UnknownLawError, match="no law to judge by"):
-            judge(harness, chain(("sin", A)), laws=())
-        assert judge(harness, chain(("sin", A)), laws="compiles").laws == ("compiles",)
+        with pytest.raises(UnknownOracleError, match="no oracle to judge by"):
+            judge(harness, chain(("sin", A)), oracles=())
+        assert judge(harness, chain(("sin", A)), oracles="compiles").oracles == ("compiles",)
 
 
 def test_what_a_backend_disclaims_is_not_demanded():
     with regional("aot_eager", "cpu", expects_regions=False) as harness:
         judgement = judge(harness, TWO_REGIONS)
-    assert "parity" in judgement.laws
+    assert "parity" in judgement.oracles
     assert "disclaims regions" in judgement.skipped["plan"]
 
 
@@ -477,7 +477,7 @@ UNORDERED = Program(
 
 
 def test_order_is_seen_to_hold(judged):
-    assert judged(UNORDERED, "order").laws == ("order",)
+    assert judged(UNORDERED, "order").oracles == ("order",)
 
 
 def test_order(monkeypatch):
@@ -495,7 +495,7 @@ def test_order(monkeypatch):
                 (TensorInput((4, 4 + seed)), *UNORDERED.arguments[1:]), UNORDERED.steps, UNORDERED.outputs
             )
             with contextlib.suppress(AssertionError):
-                judge(harness, program, lane="structure", laws=["order"])
+                judge(harness, program, lane="structure", oracles=["order"])
                 continue
             found.add(seed)
     assert found
@@ -505,7 +505,7 @@ def test_region_order(broken, judged):
     after = (Region("c", after=("b",)),)
     steps = (*UNORDERED.steps[:2], Step("tanh", (0,), results=(4,), scope=after))
     program = Program(UNORDERED.arguments, steps, (2, 3, 4), training=False)
-    assert judged(program, "region_order").laws == ("region_order",)
+    assert judged(program, "region_order").oracles == ("region_order",)
 
     def last_first(gm):
         first, *_, last = [node for node in gm.graph.nodes if artifact_behind(node.target) is not None]
@@ -547,8 +547,8 @@ def test_strides_of_operators_that_aotautograd_puts_for_writes(judged):
     assert "aten.uniform" in judged(program, "borders").skipped["borders"]
 
 
-def test_laws_that_empty_caches_come_behind_those_that_need_them():
-    names = list(LAWS)
+def test_oracles_that_empty_caches_come_behind_those_that_need_them():
+    names = list(ORACLES)
     needing, emptying = ("warm", "uuid_in_key"), ("annotations_in_key", "order", "determinism")
     assert max(map(names.index, needing)) < min(map(names.index, emptying))
 
@@ -560,11 +560,11 @@ ALIKE = chain(*(("sin", ()),) * 12, training=True)
 def test_a_backend_that_splits_graphs_may_hand_several_to_aot_autograd(monkeypatch):
     with regional(THROUGH_AOT, "cpu", expects_regions=False) as harness:
         judgement = judge(harness, ALIKE)
-        assert {"compiles", "parity", "counters", "inference"} <= {*judgement.laws, *judgement.skipped}
-        assert "counters" in judgement.laws
+        assert {"compiles", "parity", "counters", "inference"} <= {*judgement.oracles, *judgement.skipped}
+        assert "counters" in judgement.oracles
         monkeypatch.setattr(caching, "_is_one_result", lambda trial: True)
-        with pytest.raises(LawBrokenError) as raised:
-            judge(harness, ALIKE, laws=["counters"])
+        with pytest.raises(OracleViolationError) as raised:
+            judge(harness, ALIKE, oracles=["counters"])
     assert raised.value.origin == "a graph is compiled twice"
 
 
