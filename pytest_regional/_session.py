@@ -91,7 +91,7 @@ class RegionalSession:
 
     @property
     def folder_of_notes(self) -> Path:
-        """Where fuzz tests note what they judge, so that a crash does not take it along."""
+        """Where fuzz tests note what they check, so that a crash does not take it along."""
         return self.config.stash[_environment.FOLDER].parent / "fuzzing"
 
     def spec(self, name: str) -> BackendSpec:

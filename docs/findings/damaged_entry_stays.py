@@ -15,7 +15,7 @@ from pathlib import Path
 
 folder = Path(tempfile.mkdtemp())
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 import torch._functorch.config

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 PROGRAM = """
 import torch, torch._inductor.config

@@ -7,7 +7,7 @@ The lowering of the CPU template asks the query's buffer for four sizes, and the
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 from torch.nn.attention.flex_attention import flex_attention

@@ -9,7 +9,7 @@ behind the eager operator for one, is given something else. The fake twins of ``
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode

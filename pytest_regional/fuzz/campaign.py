@@ -1,4 +1,4 @@
-"""A campaign: draw programs, judge each, and go on past what is found.
+"""A campaign: draw programs, check each, and go on past what is found.
 
 Every failure is reduced and named by its signature. A failure that a known finding explains is counted, not reduced
 again; and programs with all the features of a known finding are drawn, but mostly passed over, so that it does not
@@ -26,8 +26,8 @@ from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.oracles import BadProgramError, OracleViolationError
 from pytest_regional.fuzz.shrink.reducer import reduce_program
 
-#: Of the programs that have all features of a known finding, the share that is judged all the same.
-JUDGED_ALL_THE_SAME = 0.1
+#: Of the programs that have all features of a known finding, the share that is checked all the same.
+CHECKED_ANYWAY = 0.1
 
 #: The backend that has nothing behind AOTAutograd.
 CAPTURE = "aot_eager"
@@ -44,9 +44,9 @@ class CampaignResult:
     """What came of a campaign.
 
     Attributes:
-        examples: programs that were judged.
+        examples: programs that were checked.
         passed_over: programs that were not, since a known finding is in the way.
-        unclaimed: by capability, how many programs were not judged because they need what the backend disclaims.
+        unclaimed: by capability, how many programs were not checked because they need what the backend disclaims.
         refused: by reason, how many programs eager refuses, which the generator should not make. They are among the
             examples, and no finding.
         seconds: how long it took.
@@ -76,11 +76,16 @@ class CampaignResult:
         return self.refused.total()
 
 
-class Judge(Protocol):
-    """What judges programs: :func:`pytest_regional.fuzz.oracles.judge`, with a harness and a lane given."""
+class Check(Protocol):
+    """What checks programs: :func:`pytest_regional.fuzz.oracles.check`, with a harness and a lane given."""
 
     def __call__(
-        self, program: Program, *, oracles: Collection[str] | None, blame: bool, known: Callable[[OracleViolationError], bool]
+        self,
+        program: Program,
+        *,
+        oracles: Collection[str] | None,
+        blame: bool,
+        known: Callable[[OracleViolationError], bool],
     ) -> Any:
         """Raise :class:`OracleViolationError` for the first violated oracle that is not ``known``."""
 
@@ -90,26 +95,26 @@ class Campaign:
     """One campaign against one backend in one lane.
 
     Attributes:
-        judge: judges a program; see :class:`Judge`.
+        check: checks a program; see :class:`Check`.
         draw: yields programs for a seed, without end.
         budget: how long.
         seed: where the draws start.
         backend: the backend, as ``--regional-backend`` takes it.
         device: the device by name.
-        lane: the lane that ``judge`` judges in.
-        oracles: names of the oracles to judge by; all by default.
+        lane: the lane that ``check`` checks in.
+        oracles: names of the oracles to check; all by default.
         without: capabilities that the backend disclaims: a program that needs one is passed over, and none is reduced
             to one that does.
         known: gives the findings of earlier campaigns, and of other shards of this one; asked again before a failure is
             taken for new.
         reduce_seconds: how long one finding may be reduced.
-        running: a file that holds the program while it is judged; what a crash leaves there is what crashed.
+        running: a file that holds the program while it is checked; what a crash leaves there is what crashed.
         found: called with each new finding at once.
         progress: called after each program with the result so far.
         stopped: asked before each program: whether to end here. A ``KeyboardInterrupt`` ends the campaign as well.
     """
 
-    judge: Judge
+    check: Check
     draw: Callable[[int], Iterator[Program]]
     budget: Budget
     seed: int
@@ -126,7 +131,7 @@ class Campaign:
     stopped: Callable[[], bool] = bool
 
     def run(self) -> CampaignResult:
-        """Draw and judge until the budget is spent, or somebody interrupts."""
+        """Draw and check until the budget is spent, or somebody interrupts."""
         self._chance = random.Random(self.seed)
         self._result = CampaignResult(self.seed)
         self._ledger = Ledger(self.known, self._result, self.found)
@@ -170,7 +175,7 @@ class Campaign:
         often = [finding for finding in self._ledger.known if self._result.met[finding.name] >= MET_OFTEN]
         if not any(finding.features <= features for finding in often):
             return False
-        return self._chance.random() >= JUDGED_ALL_THE_SAME
+        return self._chance.random() >= CHECKED_ANYWAY
 
     def _one(self, program: Program) -> None:
         features = features_of(program)
@@ -200,14 +205,14 @@ class Campaign:
     ) -> OracleViolationError | None:
         try:
             with self._noted(program):
-                self.judge(program, oracles=oracles, blame=blame, known=known)
+                self.check(program, oracles=oracles, blame=blame, known=known)
         except OracleViolationError as broken:
             return broken
         return None
 
     @contextlib.contextmanager
     def _noted(self, program: Program) -> Iterator[None]:
-        """Keep the program in a file while it is judged: a compiler that crashes takes this process with it."""
+        """Keep the program in a file while it is checked: a compiler that crashes takes this process with it."""
         if self.running is None:
             yield
             return
@@ -245,7 +250,7 @@ class Campaign:
         return self._ledger.enter(self._finding(reduced, program, last or broken))
 
     def _finding(self, reduced: Program, found: Program, broken: OracleViolationError) -> Finding:
-        # What AOTAutograd breaks without the backend is kept, and judged again, as AOTAutograd's.
+        # What AOTAutograd breaks without the backend is kept, and checked again, as AOTAutograd's.
         where = (CAPTURE, "cpu", "full") if broken.without_backend else (self.backend, self.device, self.lane)
         backend, device, lane = where
         return Finding(
@@ -261,4 +266,4 @@ class Campaign:
         )
 
 
-__all__ = ["CAPTURE", "Campaign", "CampaignResult", "Judge"]
+__all__ = ["CAPTURE", "Campaign", "CampaignResult", "Check"]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
     from pytest_regional.report.progress import ProgressNote
 
-#: Seconds that judging one program may take, unless ``--regional-timeout`` says otherwise.
+#: Seconds that checking one program may take, unless ``--regional-timeout`` says otherwise.
 EXAMPLE_SECONDS = 120.0
 
 #: The fixture that makes each fuzz test as many items as processes share it.
@@ -76,7 +76,7 @@ class FuzzTest:
         audit: whether what the backend disclaims is drawn as well.
         result: what came of it, once it ran.
         lane: the lane that it ran in.
-        unit: what it judged: programs or histories.
+        unit: what it checked: programs or histories.
     """
 
     regional: Regional
@@ -107,7 +107,7 @@ class FuzzTest:
             lane: ``"structure"``, ``"fast"`` or ``"full"``.
             draw: yields programs for a seed; by default what :func:`pytest_regional.strategies.programs` draws without
                 what the backend disclaims. Of other draws programs that need such a capability are passed over.
-            oracles: names of the oracles to judge by; all that the lane can by default.
+            oracles: names of the oracles to check; all that the lane can by default.
 
         Raises:
             NewFindingsError: with a line for each defect that is not among the known findings. What AOTAutograd breaks
@@ -122,7 +122,7 @@ class FuzzTest:
         self.lane = lane
         folder = FindingsFolder(self._made_folder())
         campaign = Campaign(
-            judge=self._judge,
+            check=self._check,
             draw=draw or self._programs,
             budget=self.budget,
             seed=self.seed,
@@ -183,7 +183,7 @@ class FuzzTest:
         with _quiet_logs(), contextlib.closing(progress), Interrupts() as interrupts:
             campaign.stopped = lambda: interrupts.came
             self.result = campaign.run()
-        self._check(self.result)
+        self._report(self.result)
         return self.result
 
     @property
@@ -227,14 +227,19 @@ class FuzzTest:
             )
         return self.folder
 
-    def _judge(
-        self, program: Program, *, oracles: Collection[str] | None, blame: bool, known: Callable[[OracleViolationError], bool]
+    def _check(
+        self,
+        program: Program,
+        *,
+        oracles: Collection[str] | None,
+        blame: bool,
+        known: Callable[[OracleViolationError], bool],
     ) -> None:
-        from pytest_regional.fuzz.oracles import OracleViolationError, judge
+        from pytest_regional.fuzz.oracles import OracleViolationError, check
 
         try:
             with time_limit(self.limit):
-                judge(self.regional, program, lane=self.lane, oracles=oracles, blame=blame, known=known)
+                check(self.regional, program, lane=self.lane, oracles=oracles, blame=blame, known=known)
         except RegionalTimeoutError as late:
             raise OracleViolationError(
                 "compiles", "compile", str(late), origin="longer than the time that one program may take"
@@ -247,12 +252,12 @@ class FuzzTest:
     def _found(self, folder: Any, finding: AnyFinding) -> None:
         self.scripts[finding.name] = str(folder.save_shown(finding))
 
-    def _check(self, result: CampaignResult) -> None:
+    def _report(self, result: CampaignResult) -> None:
         __tracebackhide__ = True
         if not result.examples and not result.interrupted:
             missing = ", ".join(sorted(result.unclaimed))
             more = f"all need what the backend disclaims ({missing})" if missing else "give --regional-fuzz more"
-            raise NewFindingsError(f"the campaign judged no {self.unit}: {more}")
+            raise NewFindingsError(f"the campaign checked no {self.unit}: {more}")
         own = [finding for finding in result.findings if finding.backend == self.backend]
         if own:
             lines = [f"{finding.title}\n    {self.scripts[finding.name]}" for finding in own]

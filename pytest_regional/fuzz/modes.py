@@ -1,4 +1,4 @@
-"""Lanes: how much of a compile really happens while a program is judged."""
+"""Lanes: how much of a compile really happens while a program is checked."""
 
 from __future__ import annotations
 

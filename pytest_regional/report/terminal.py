@@ -162,7 +162,7 @@ def write_fuzzing(reporter: Any, facts: Sequence[Facts], findings: Path, since: 
         _write_group(reporter, name, shards)
     _write_findings(reporter, fuzzed)
     for note in died:
-        reporter.write_line(f"a process died while it judged the program in {note}:", red=True)
+        reporter.write_line(f"a process died while it checked the program in {note}:", red=True)
         reporter.write_line(_shown(note))
 
 
@@ -184,7 +184,7 @@ def _write_group(reporter: Any, name: str, shards: Sequence[dict[str, Any]]) -> 
     examples = sum(shard["examples"] for shard in shards)
     # Shards run at the same time: together they took as long as the longest.
     seconds = max(shard["seconds"] for shard in shards)
-    judging = sum(max(shard["seconds"] - shard["reducing"], 1e-9) for shard in shards) / len(shards)
+    checking = sum(max(shard["seconds"] - shard["reducing"], 1e-9) for shard in shards) / len(shards)
     found = {finding["name"] for shard in shards for finding in shard["findings"]}
     met = sum(sum(shard["met"].values()) for shard in shards)
     passed_over = sum(shard["passed_over"] for shard in shards)
@@ -193,7 +193,7 @@ def _write_group(reporter: Any, name: str, shards: Sequence[dict[str, Any]]) -> 
     beside = f" beside {duration(reducing)} of reducing" if reducing >= 1 else ""
     refused: Counter[str] = sum((Counter(shard["refused"]) for shard in shards), Counter())
     reporter.write_line(
-        f"{name}: {plural(examples, unit)} in {duration(seconds)} ({examples / judging:.3g} a second{beside}), "
+        f"{name}: {plural(examples, unit)} in {duration(seconds)} ({examples / checking:.3g} a second{beside}), "
         f"{met} failed, {plural(len(found), 'new finding')}"
         + (f", {passed_over} passed over as known" if passed_over else "")
         + (f", {refused.total()} that eager refuses" if refused else "")
@@ -202,7 +202,7 @@ def _write_group(reporter: Any, name: str, shards: Sequence[dict[str, Any]]) -> 
     )
     unclaimed: Counter[str] = sum((Counter(shard["unclaimed"]) for shard in shards), Counter())
     for name, count in unclaimed.most_common():
-        reporter.write_line(f"  {count} not judged: they need {name}, which the backend disclaims")
+        reporter.write_line(f"  {count} not checked: they need {name}, which the backend disclaims")
     for reason, count in refused.most_common():
         reporter.write_line(f"  {count} refused by eager and passed over: {reason}")
 

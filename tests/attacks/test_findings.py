@@ -291,8 +291,8 @@ def test_a_path_that_leads_nowhere_is_a_usage_error(command, name, tmp_path, cap
 
 @pytest.mark.parametrize("number", ["9" * 30, "x", "0", ""])
 def test_a_note_of_nobody_is_told(number, tmp_path):
-    """What a campaign judged when its process died lies in the folder of findings, too."""
-    notes = tmp_path / "judging"
+    """What a campaign checked when its process died lies in the folder of findings, too."""
+    notes = tmp_path / "checking"
     notes.mkdir()
     (notes / "link-1.json").symlink_to("nowhere")
     (notes / "folder-1.json").mkdir()

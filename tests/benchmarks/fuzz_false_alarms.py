@@ -1,8 +1,8 @@
-"""Judge random programs and print every alarm: ``python -m tests.benchmarks.fuzz_false_alarms --backend aot_eager``.
+"""Check random programs and print every alarm: ``python -m tests.benchmarks.fuzz_false_alarms --backend aot_eager``.
 
 On a backend that is believed right each alarm is a real defect, or a fault of an oracle or of the generator. Those that
 were looked into, and are PyTorch's, are kept as findings in ``known_alarms``: an alarm with the signature of one of
-them is counted under its name. With ``--oracles parity`` the oracles are named, and each is judged on every program. With
+them is counted under its name. With ``--oracles parity`` the oracles are named, and each is checked on every program. With
 ``--keep`` each new alarm is reduced and written as a finding, and is known from then on.
 """
 
@@ -25,7 +25,7 @@ from pytest_regional.fuzz.draw.random_rows import random_program
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings.folder import AnyFinding, Finding, FindingsFolder, installed_versions, signature_of
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.oracles import ORACLES, BadProgramError, Judgement, OracleViolationError, judge
+from pytest_regional.fuzz.oracles import ORACLES, BadProgramError, CheckResult, OracleViolationError, check
 from pytest_regional.fuzz.shrink.reducer import reduce_program
 from pytest_regional.harness.regional import Regional
 from pytest_regional.testing import regional
@@ -59,16 +59,16 @@ class Tally:
         self.skips: collections.Counter[str] = collections.Counter()
         self.seconds: collections.Counter[str] = collections.Counter()
 
-    def add(self, program: Program, judgement: Judgement) -> list[OracleViolationError]:
+    def add(self, program: Program, result: CheckResult) -> list[OracleViolationError]:
         """Count one program; return the alarms that no known defect explains."""
-        names = [self._explained(error, features_of(program)) for error in judgement.known]
-        alarms = [error for error, name in zip(judgement.known, names, strict=True) if name is None]
+        names = [self._explained(error, features_of(program)) for error in result.known]
+        alarms = [error for error, name in zip(result.known, names, strict=True) if name is None]
         self.verdicts["alarm" if alarms else "known defect of PyTorch" if names else "ok"] += 1
         self.verdicts.update(f"  known: {name}" for name in names if name)
         self.verdicts.update("  {} ({}): {}".format(*_signature(error)) for error in alarms)
-        self.oracles.update(judgement.oracles)
-        self.skips.update(f"{name}: {reason}"[:150] for name, reason in judgement.skipped.items())
-        self.seconds.update(judgement.spent)
+        self.oracles.update(result.oracles)
+        self.skips.update(f"{name}: {reason}"[:150] for name, reason in result.skipped.items())
+        self.seconds.update(result.spent)
         return alarms
 
     def _explained(self, error: OracleViolationError, features: frozenset[str]) -> str | None:
@@ -89,7 +89,7 @@ def reduced(harness: Regional, program: Program, alarm: OracleViolationError, op
 
     def still_fails(smaller: Program) -> bool:
         try:
-            judge(harness, smaller, lane=options.lane, oracles=[wanted.oracle], blame=False)
+            check(harness, smaller, lane=options.lane, oracles=[wanted.oracle], blame=False)
         except OracleViolationError as broken:
             return signature_of(broken) == wanted and broken.without_backend == alarm.without_backend
         except BadProgramError:
@@ -116,7 +116,7 @@ def _signature(error: OracleViolationError) -> tuple[str, str, str]:
 
 
 def main() -> None:
-    """Draw, judge, print."""
+    """Draw, check, print."""
     options = _options()
     logging.disable(logging.CRITICAL)  # compilers log what eager refuses as well
     warnings.simplefilter("ignore")
@@ -129,13 +129,13 @@ def main() -> None:
                 examples = examples[:number]
                 break
             try:
-                judgement = judge(
+                result = check(
                     harness, program, lane=options.lane, oracles=options.oracles, blame=False, known=lambda error: True
                 )
             except BadProgramError as error:
                 tally.verdicts[f"bad program: {str(error).splitlines()[0][:160]}"] += 1
                 continue
-            for alarm in tally.add(program, judgement):
+            for alarm in tally.add(program, result):
                 if _signature(alarm) not in shown:
                     shown.add(_signature(alarm))
                     print(f"--- example {number}\n{alarm}\n", flush=True)
@@ -157,7 +157,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--examples", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop early, and report")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--oracles", type=lambda text: list(ORACLES) if text == "all" else text.split(","), default=None)
+    parser.add_argument(
+        "--oracles", type=lambda text: list(ORACLES) if text == "all" else text.split(","), default=None
+    )
     parser.add_argument("--known", type=Path, default=KNOWN, help="folder of findings that are looked into")
     parser.add_argument("--keep", type=Path, help="folder that new alarms are written to, reduced")
     return parser.parse_args()

@@ -1,7 +1,7 @@
 """Programs per second in each lane: ``python -m tests.benchmarks.fuzz_lanes [--backend reference] [--examples 12]``.
 
 The same programs, in the same run: first by the naive loop that one would write (``torch.compile`` with the backend,
-eager, ``torch.testing.assert_close`` of outputs and gradients, ``torch._dynamo.reset()``), then judged in each lane by
+eager, ``torch.testing.assert_close`` of outputs and gradients, ``torch._dynamo.reset()``), then checked in each lane against
 ``compiles`` and ``parity`` (which also run eager in float64 and call the compiled program a second time on other
 inputs), and by all oracles. Every way has its own cache folder, empty at first, and begins with one program that does not
 count. Each program takes its turn in the naive loop, in ``structure`` and in ``full``, so that they share what else the
@@ -28,7 +28,7 @@ import torch
 
 from pytest_regional.backends import registry
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.oracles import judge
+from pytest_regional.fuzz.oracles import check
 from pytest_regional.harness.isolation import cache_folder, seed_everything
 from pytest_regional.harness.regional import Regional
 from pytest_regional.testing import regional
@@ -62,9 +62,9 @@ def naive(backend: str) -> Way:
     return run
 
 
-def judged(harness: Regional, lane: str, oracles: Sequence[str] | None) -> Way:
-    """Return judging in a lane."""
-    return lambda program: judge(harness, program, lane=lane, oracles=oracles, blame=False)
+def checked(harness: Regional, lane: str, oracles: Sequence[str] | None) -> Way:
+    """Return checking in a lane."""
+    return lambda program: check(harness, program, lane=lane, oracles=oracles, blame=False)
 
 
 #: Seconds of each program, by way; not a number where the way failed, which may be early or after a search.
@@ -107,13 +107,13 @@ def measure(backend: str, examples: Sequence[Program], lanes: Sequence[str]) -> 
             for lane in ("structure", "full"):
                 if lane in lanes:
                     with regional(backend, "cpu", cache_dir=folders[lane], expects_regions=False) as harness:
-                        timed(judged(harness, lane, PARITY), program, counted, lane)
+                        timed(checked(harness, lane, PARITY), program, counted, lane)
                         if lane == "structure":
-                            timed(judged(harness, lane, None), program, counted, "structure, all oracles")
+                            timed(checked(harness, lane, None), program, counted, "structure, all oracles")
     if "fast" in lanes:
         with regional(backend, "cuda-emulated", expects_regions=False) as harness:
             for number, program in enumerate(examples):
-                timed(judged(harness, "fast", PARITY), program, spent if number else Spent(), "fast")
+                timed(checked(harness, "fast", PARITY), program, spent if number else Spent(), "fast")
     return without_failures(spent)
 
 

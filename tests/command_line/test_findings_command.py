@@ -1,4 +1,4 @@
-"""``python -m pytest_regional findings DIR``: what a folder of findings holds, without judging it again."""
+"""``python -m pytest_regional findings DIR``: what a folder of findings holds, without checking it again."""
 
 from __future__ import annotations
 

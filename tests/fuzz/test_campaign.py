@@ -1,4 +1,4 @@
-"""Campaigns with judges of their own: nothing is compiled here."""
+"""Campaigns with checks of their own: nothing is compiled here."""
 
 import contextlib
 import itertools
@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.campaign import JUDGED_ALL_THE_SAME, MET_OFTEN, Campaign
+from pytest_regional.fuzz.campaign import CHECKED_ANYWAY, MET_OFTEN, Campaign
 from pytest_regional.fuzz.findings.provenance import too_many
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
@@ -34,18 +34,18 @@ def faulty(*operators, oracle="parity"):
     return check
 
 
-def judging(*checks):
-    """Return a judge that asks all ``checks``, each about an oracle of its own."""
+def checking(*checks):
+    """Return a check that asks all ``checks``, each about an oracle of its own."""
 
-    def judge(program, *, oracles, blame, known):
-        for check in checks:
+    def check(program, *, oracles, blame, known):
+        for one in checks:
             try:
-                check(program)
+                one(program)
             except OracleViolationError as broken:
                 if (oracles is None or broken.oracle in oracles) and not known(broken):
                     raise
 
-    return judge
+    return check
 
 
 def never_ending(*programs):
@@ -54,23 +54,23 @@ def never_ending(*programs):
 
 def campaign(check, *programs, budget=6, **options):
     checks = check if isinstance(check, list) else [check]
-    return Campaign(judging(*checks), never_ending(*programs), Budget(examples=budget), 0, **options)
+    return Campaign(checking(*checks), never_ending(*programs), Budget(examples=budget), 0, **options)
 
 
 def test_it_goes_on_past_what_it_finds():
-    judged = []
+    checked = []
 
-    def judge(program):
-        judged.append(program)
+    def check(program):
+        checked.append(program)
         faulty("mul", "sin")(program)
         faulty("neg")(program)
 
-    result = campaign(judge, chain("add", "mul", "sin"), chain("add"), chain("neg", "add")).run()
+    result = campaign(check, chain("add", "mul", "sin"), chain("add"), chain("neg", "add")).run()
 
     assert [finding.program.operators for finding in result.findings] == [("mul", "sin"), ("neg",)]
     assert result.first_seen == {result.findings[0].name: 1, result.findings[1].name: 3}
     assert result.examples == 6
-    assert len(judged) > result.examples  # reducing judged more
+    assert len(checked) > result.examples  # reducing checked more
 
 
 def test_what_holds_is_no_finding():
@@ -82,24 +82,24 @@ def test_what_holds_is_no_finding():
 def test_the_same_defect_is_counted_and_not_reduced_again():
     reduced = []
 
-    def judge(program):
+    def check(program):
         reduced.append(program)
         faulty("neg")(program)
 
-    result = campaign(judge, chain("neg", "add"), chain("neg", "mul"), budget=2).run()
+    result = campaign(check, chain("neg", "add"), chain("neg", "mul"), budget=2).run()
 
     assert [finding.program.operators for finding in result.findings] == [("neg",)]
     assert result.met[result.findings[0].name] == 2
-    assert reduced[-1] == chain("neg", "mul")  # judged once, not reduced
+    assert reduced[-1] == chain("neg", "mul")  # checked once, not reduced
 
 
 def test_another_oracle_is_another_finding():
-    def judge(program):
+    def check(program):
         if "neg" in program.operators:
             raise OracleViolationError("borders", "run", "", origin="value of output")
         faulty("sin")(program)
 
-    result = campaign(judge, chain("neg"), chain("sin")).run()
+    result = campaign(check, chain("neg"), chain("sin")).run()
 
     assert {finding.signature.oracle for finding in result.findings} == {"borders", "parity"}
 
@@ -107,12 +107,12 @@ def test_another_oracle_is_another_finding():
 def test_a_reduced_program_breaks_the_same_oracle_for_the_same_reason():
     """A smaller program that fails otherwise is another defect, not this one made smaller."""
 
-    def judge(program):
+    def check(program):
         if len(program.steps) < 2 and "neg" in program.operators:
             raise OracleViolationError("parity", "run", "", origin="stride of output")
         faulty("neg", "sin")(program)
 
-    result = campaign(judge, chain("add", "neg", "sin"), budget=1).run()
+    result = campaign(check, chain("add", "neg", "sin"), budget=1).run()
 
     assert [finding.program.operators for finding in result.findings] == [("neg", "sin")]
 
@@ -168,28 +168,28 @@ def test_programs_that_only_show_what_is_known_are_mostly_passed_over():
     result = campaign(faulty("neg"), chain("neg"), chain("add"), budget=200).run()
 
     assert result.examples == 200
-    # Every second program drawn has the defect; of those one in ten is judged once it was met often enough.
+    # Every second program drawn has the defect; of those one in ten is checked once it was met often enough.
     assert result.passed_over > 100
-    assert MET_OFTEN < result.met[result.findings[0].name] < 200 * JUDGED_ALL_THE_SAME * 2
+    assert MET_OFTEN < result.met[result.findings[0].name] < 200 * CHECKED_ANYWAY * 2
 
 
 def test_a_program_that_eager_refuses_is_the_generators_fault():
-    def judge(program):
+    def check(program):
         raise BadProgramError(_FailedExecution())
 
-    result = campaign(judge, chain("add"), budget=3).run()
+    result = campaign(check, chain("add"), budget=3).run()
 
     assert (result.bad, result.findings) == (3, [])
     assert result.refused == {"forward: RuntimeError: no N at N": 3}
 
 
 def test_what_eager_refuses_while_a_finding_is_reduced_is_no_program_of_the_generators():
-    def judge(program):
+    def check(program):
         if program.operators == ("neg",):
             raise BadProgramError(_FailedExecution())
         faulty("neg")(program)
 
-    result = campaign(judge, chain("neg", "sin"), budget=1).run()
+    result = campaign(check, chain("neg", "sin"), budget=1).run()
 
     assert [finding.program.operators for finding in result.findings] == [("neg", "sin")]
     assert result.bad == 0
@@ -213,13 +213,13 @@ def test_a_few_refused_programs_are_passed_over_and_many_are_an_error(refused, e
     assert not wrong or (f"refuses {refused} of {examples} programs" in said and "times: forward: no" in said)
 
 
-def test_the_program_that_is_judged_is_on_disk(tmp_path):
-    note, seen = tmp_path / "judging.json", []
+def test_the_program_that_is_checked_is_on_disk(tmp_path):
+    note, seen = tmp_path / "checking.json", []
 
-    def judge(program):
+    def check(program):
         seen.append(note.read_text())
 
-    campaign(judge, chain("neg"), budget=1, running=note).run()
+    campaign(check, chain("neg"), budget=1, running=note).run()
 
     assert '"neg"' in seen[0]
     assert not note.exists()
@@ -227,13 +227,13 @@ def test_the_program_that_is_judged_is_on_disk(tmp_path):
 
 @pytest.mark.parametrize("error", [OracleViolationError("parity", "run", "", origin=""), KeyboardInterrupt()])
 def test_no_program_stays_on_disk_where_the_process_lives(tmp_path, error):
-    note = tmp_path / "judging.json"
+    note = tmp_path / "checking.json"
 
-    def judge(program):
+    def check(program):
         raise error
 
     with contextlib.suppress(KeyboardInterrupt):
-        campaign(judge, chain("neg"), budget=1, running=note).run()
+        campaign(check, chain("neg"), budget=1, running=note).run()
 
     assert not note.exists()
 
@@ -267,24 +267,24 @@ def test_where_the_origin_says_it_all_other_programs_are_the_same_defect():
 def test_which_region_is_to_blame_is_asked_once():
     asked = []
 
-    def judge(program, *, oracles, blame, known):
+    def check(program, *, oracles, blame, known):
         asked.append(blame)
         raise OracleViolationError("parity", "run", "", origin="value", region="a" if blame else None)
 
-    result = Campaign(judge, never_ending(chain("neg", "add")), Budget(examples=1), 0).run()
+    result = Campaign(check, never_ending(chain("neg", "add")), Budget(examples=1), 0).run()
 
     assert result.findings[0].region == "a"
     assert (asked[-1], asked.count(True)) == (True, 1)
 
 
 def test_what_breaks_without_the_backend_is_a_finding_of_aot_eager():
-    def judge(program, *, oracles, blame, known):
+    def check(program, *, oracles, blame, known):
         broken = OracleViolationError("parity", "run", "", origin="value")
         broken.without_backend = "neg" in program.operators
         if not known(broken):
             raise broken
 
-    result = Campaign(judge, never_ending(chain("neg"), chain("sin")), Budget(examples=2), 0, "reference", "cuda").run()
+    result = Campaign(check, never_ending(chain("neg"), chain("sin")), Budget(examples=2), 0, "reference", "cuda").run()
 
     assert [(finding.backend, finding.device) for finding in result.findings] == [
         ("aot_eager", "cpu"),

@@ -1,4 +1,4 @@
-"""Campaigns judge what a backend claims."""
+"""Campaigns check what a backend claims."""
 
 import itertools
 import random
@@ -30,13 +30,13 @@ def any_program(seed):
 
 
 def test_programs_of_a_draw_that_need_what_is_disclaimed_are_passed_over():
-    judged = []
+    checked = []
     result = Campaign(
-        lambda program, **how: judged.append(program), any_program, Budget(examples=20), 0, without=("backward", "rng")
+        lambda program, **how: checked.append(program), any_program, Budget(examples=20), 0, without=("backward", "rng")
     ).run()
 
-    assert result.examples == len(judged) == 20
-    assert not any(needs_of(program) & {"backward", "rng"} for program in judged)
+    assert result.examples == len(checked) == 20
+    assert not any(needs_of(program) & {"backward", "rng"} for program in checked)
     assert set(result.unclaimed) == {"backward", "rng"}
 
 
@@ -58,11 +58,11 @@ def test_nothing_is_reduced_to_what_the_backend_disclaims():
     """A smaller program that writes to an input would fail as well, and is none of the backend's business."""
     asked = []
 
-    def judge(program, **how):
+    def check(program, **how):
         asked.append(program)
         raise OracleViolationError("parity", "run", "", origin="value")
 
-    Campaign(judge, any_program, Budget(examples=3), 0, without=("mutation", "aliasing"), reduce_seconds=5.0).run()
+    Campaign(check, any_program, Budget(examples=3), 0, without=("mutation", "aliasing"), reduce_seconds=5.0).run()
 
     assert len(asked) > 20
     assert not any(needs_of(program) & {"mutation", "aliasing"} for program in asked)

@@ -113,8 +113,8 @@ def test_a_script_exits_with_0_where_nothing_is_wrong(tmp_path):
     assert "mended" in result.stdout
 
 
-#: What keeps a script from judging: the oracle, the backend, and what is put in place of what in the script.
-NOT_JUDGED = {
+#: What keeps a script from checking: the oracle, the backend, and what is put in place of what in the script.
+NOT_CHECKED = {
     "a package that is not there": ("compiles", "torch", "import torch\n", "import no_such_package\nimport torch\n"),
     "a torch without the backend": ("parity", "torch", "import regional_inductor", "import no_such_backend"),
     "no backend of that name": ("compiles", "no_such_backend", "", ""),
@@ -134,9 +134,9 @@ BACKENDS = {
 }
 
 
-@pytest.mark.parametrize("why", NOT_JUDGED)
-def test_a_script_that_cannot_judge_exits_with_2(tmp_path, why):
-    oracle, backend, old, new = NOT_JUDGED[why]
+@pytest.mark.parametrize("why", NOT_CHECKED)
+def test_a_script_that_cannot_check_exits_with_2(tmp_path, why):
+    oracle, backend, old, new = NOT_CHECKED[why]
     for name, source in BACKENDS.items():
         (tmp_path / name).write_text(source)
     script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, oracle=oracle, backend=backend))
@@ -170,13 +170,13 @@ def test_replay_goes_on_behind_a_finding_that_raises(tmp_path, capsys, monkeypat
     def fails(self, harness):
         raise ModuleNotFoundError(f"No module named 'wanted by {self.signature.oracle}'")
 
-    monkeypatch.setattr(Finding, "judge", fails)
+    monkeypatch.setattr(Finding, "check", fails)
     assert main(["replay", str(tmp_path)]) == 2
     assert "ModuleNotFoundError: No module named 'wanted by parity'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("shown", "package"), [(True, False), (False, True)])
-def test_a_script_that_shows_nothing_judges_with_the_harness(tmp_path, monkeypatch, shown, package):
+def test_a_script_that_shows_nothing_checks_with_the_harness(tmp_path, monkeypatch, shown, package):
     monkeypatch.setattr(folder, "shows", lambda script, text: shown and text == "AssertionError")
 
     script = FindingsFolder(tmp_path).save_shown(finding()).read_text()

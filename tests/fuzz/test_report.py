@@ -70,7 +70,7 @@ def test_what_several_shards_found_is_told_once_with_the_smallest_program(tmp_pa
         "regional fuzzing",
         "torch (cpu), fuzz/programs, lane structure: 20 programs in 5 s (5.71 a second beside 1 s of reducing), "
         "5 failed, 2 new findings, 7 passed over as known, 1 that eager refuses",
-        "  2 not judged: they need backward, which the backend disclaims",
+        "  2 not checked: they need backward, which the backend disclaims",
         "  1 refused by eager and passed over: forward: no",
         "  one: title of one",
         "    2 steps, first seen at program 3, met 3 times: one-2.py",
@@ -104,7 +104,7 @@ def test_the_program_that_a_process_died_of_is_shown(tmp_path):
 
     note = note.rename(note.with_name(f"full-0-{ended.pid}.json"))
     title, sentence, source = written(notes=tmp_path)
-    assert (title, sentence) == ("regional fuzzing", f"a process died while it judged the program in {note}:")
+    assert (title, sentence) == ("regional fuzzing", f"a process died while it checked the program in {note}:")
     assert "torch.neg(x0)" in source
 
 

@@ -1,4 +1,4 @@
-"""The fuzzer against one mutant: seeded programs, one after the other, judged by all oracles."""
+"""The fuzzer against one mutant: seeded programs, one after the other, checked against all oracles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_regional.fuzz.caches.machine import run_cache_machine
 from pytest_regional.fuzz.draw.random_rows import random_program
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import in_lane
-from pytest_regional.fuzz.oracles import ORACLES, BadProgramError, OracleViolationError, judge
+from pytest_regional.fuzz.oracles import ORACLES, BadProgramError, OracleViolationError, check
 from pytest_regional.harness.regional import Regional, harness
 from tests.mutants.needs import meets
 from tests.mutants.planting import Mutant, spec_of
@@ -52,10 +52,10 @@ class Pool:
 
 @dataclass
 class Hunt:
-    """One mutant and the programs that it is judged by.
+    """One mutant and the programs that it is checked with.
 
     Attributes:
-        mutant: what is judged.
+        mutant: what is checked.
         pool: the programs.
         examples: how many there are, all lanes together.
         seconds: for the whole hunt.
@@ -72,10 +72,10 @@ class Hunt:
     others: list[Alarm] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     tried: int = 0
-    judged: int = 0
+    checked: int = 0
 
     def run(self) -> Verdict:
-        """Judge programs until one kills the mutant, or the budget is spent.
+        """Check programs until one kills the mutant, or the budget is spent.
 
         Raises:
             PlantingError: the mutant does not fit; inside a compile that would look like the backend's own failure.
@@ -84,13 +84,15 @@ class Hunt:
             patch.owner()
         intended = [oracle for oracle in self.mutant.oracles if oracle in (*ORACLES, CACHES)]
         if not intended:
-            return Verdict("not asked", notes=(f"no oracle covers it (meant: {', '.join(self.mutant.oracles) or 'none'})",))
+            return Verdict(
+                "not asked", notes=(f"no oracle covers it (meant: {', '.join(self.mutant.oracles) or 'none'})",)
+            )
         began = time.monotonic()
         self.mutant.planted.calls.clear()
         kill, timed_out = self._through_lanes(intended, began)
-        counts = self.judged > 0 and any(patch.counted for patch in self.mutant.patches)
+        counts = self.checked > 0 and any(patch.counted for patch in self.mutant.patches)
         called = bool(self.mutant.planted.calls) or not counts
-        if not self.judged:
+        if not self.checked:
             self.notes.append(f"no program has what the fault needs: {', '.join(self.mutant.needs)}")
         outcome = "killed" if kill else "timeout" if timed_out else "survived" if called else "never called"
         seconds = round(time.monotonic() - began, 1)
@@ -98,7 +100,7 @@ class Hunt:
 
     def _through_lanes(self, intended: Sequence[str], began: float) -> tuple[Alarm | None, bool]:
         lanes = [lane for lane in self.mutant.lanes if lane in self.lanes]
-        plan = [(lane, oracles) for lane in lanes if (oracles := _judged_in(lane, intended))]
+        plan = [(lane, oracles) for lane in lanes if (oracles := _checked_in(lane, intended))]
         for position, (lane, oracles) in enumerate(plan):
             left = len(plan) - position
             until = time.monotonic() + (self.seconds - (time.monotonic() - began)) / left
@@ -130,7 +132,7 @@ class Hunt:
 
         def counted() -> None:
             self.tried += 1
-            self.judged += 1
+            self.checked += 1
             reset()
 
         regional.reset = counted  # type: ignore[method-assign]
@@ -143,10 +145,10 @@ class Hunt:
                 self.tried += 1
                 if self.mutant.needs and not meets(self.pool[number], self.mutant.needs):
                     continue
-                self.judged += 1
+                self.checked += 1
                 try:
                     with deadline(self.each):
-                        kill = self._judged(regional, lane, oracles, self.pool[number])
+                        kill = self._checked(regional, lane, oracles, self.pool[number])
                 except OutOfTime:
                     self.others.append(Alarm("deadline", "OutOfTime", example=self.tried, lane=lane))
                     return None, True
@@ -154,7 +156,7 @@ class Hunt:
                     return kill, False
         return None, False
 
-    def _judged(self, regional: Regional, lane: str, oracles: Sequence[str], program: Program) -> Alarm | None:
+    def _checked(self, regional: Regional, lane: str, oracles: Sequence[str], program: Program) -> Alarm | None:
         """Return the alarm that kills; one of another oracle is noted, and the intended ones are asked alone."""
         asked = (_with_cheap_ones(oracles), oracles) if len(self.others) < OTHERS else (oracles,)
         for chosen in asked:
@@ -168,7 +170,7 @@ class Hunt:
 
     def _alarm(self, regional: Regional, lane: str, oracles: Any, program: Program) -> Alarm | None:
         try:
-            judge(regional, program, lane=lane, oracles=oracles, blame=False)
+            check(regional, program, lane=lane, oracles=oracles, blame=False)
         except OracleViolationError as broken:
             return Alarm(broken.oracle, "OracleViolationError", broken.origin, self.tried, lane)
         except BadProgramError:
@@ -178,7 +180,7 @@ class Hunt:
         return None
 
     def _holds_without_fault(self, lane: str, alarm: Alarm, program: Program) -> bool:
-        """Judge the reference by the oracle that complained: an alarm there as well says nothing of the mutant."""
+        """Check the reference against the oracle that complained: an alarm there as well says nothing of the mutant."""
         with harness("reference", DEVICES[lane]) as regional:
             again = self._alarm(regional, lane, [alarm.source], program)
         if again is None:
@@ -192,7 +194,7 @@ def _with_cheap_ones(oracles: Sequence[str]) -> list[str]:
     return [oracle.name for oracle in ORACLES.values() if oracle.every == 1 or oracle.name in oracles]
 
 
-def _judged_in(lane: str, oracles: Sequence[str]) -> list[str]:
+def _checked_in(lane: str, oracles: Sequence[str]) -> list[str]:
     if lane == CACHES:
         return [oracle for oracle in oracles if oracle == CACHES]
     return [oracle for oracle in oracles if oracle != CACHES and lane in ORACLES[oracle].lanes]
@@ -212,7 +214,7 @@ def alarms_of(
         for number in range(examples):
             try:
                 with deadline(each):
-                    judge(regional, pool[number], lane=lane, blame=False)
+                    check(regional, pool[number], lane=lane, blame=False)
             except OracleViolationError as broken:
                 found.append(Alarm(broken.oracle, "OracleViolationError", broken.origin, number + 1, lane))
             except BadProgramError as error:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.mutants import table
-from tests.mutants.by_suites import ROOT, judged_by_suites
+from tests.mutants.by_suites import ROOT, checked_by_suites
 from tests.mutants.faults import FAULTS
 from tests.mutants.odd import ODD
 from tests.mutants.planting import Mutant, spec_of
@@ -109,12 +109,12 @@ def _by_suites(results: Results, options: argparse.Namespace) -> None:
     results.versions["suites"] = versions()
     known = json.loads(KILLS.read_text())
     for mutant in _chosen(FAULTS, results, "suites", options):
-        verdict = judged_by_suites(mutant, timeout=options.timeout, first=known.get(mutant.name, ""))
+        verdict = checked_by_suites(mutant, timeout=options.timeout, first=known.get(mutant.name, ""))
         results.note(mutant.name, "suites", verdict)
         _say("suites", mutant, verdict.outcome, verdict.kill, verdict.seconds)
     tests = sorted({*_kills(results).values()})
     if tests:
-        verdict = judged_by_suites(REFERENCE, "reference", suites=tests, timeout=3600, stop=False)
+        verdict = checked_by_suites(REFERENCE, "reference", suites=tests, timeout=3600, stop=False)
         results.note_right("reference", "suites", list(verdict.others), verdict.tried)
         _say("suites", REFERENCE, f"{len(verdict.others)} alarms", None, verdict.seconds)
 
@@ -147,7 +147,7 @@ def _odd(results: Results, options: argparse.Namespace) -> None:
         results.note_right(mutant.name, "fuzz", found, options.odd_examples)
         _say("odd, fuzz", mutant, f"{len(found)} alarms", found[0] if found else None, 0.0)
     for mutant in _chosen(ODD, results, "suites", options):
-        verdict = judged_by_suites(mutant, suites=ODD_SUITES, timeout=options.timeout, stop=False)
+        verdict = checked_by_suites(mutant, suites=ODD_SUITES, timeout=options.timeout, stop=False)
         found = list(verdict.others)
         if verdict.outcome == "never called":
             found.append(Alarm("planting", "never called"))

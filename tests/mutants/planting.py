@@ -90,7 +90,7 @@ class Mutant:
         errors: exceptions that count as noticing, by name.
         capabilities: what it claims; all that the reference claims by default.
         needs: words of programs (``tests.mutants.needs``), one of which the fault needs to act. Programs without are
-            counted as examples, and not judged.
+            counted as examples, and not checked.
         lanes: of the fuzzer, in which it can show, in this order. What is interpreted shows no fault of generated code.
     """
 

@@ -28,7 +28,7 @@ from tests.mutants.verdict import Alarm, Verdict, verdict_of_tests
 
 EVERY = {**FAULTS, **ODD}
 THEMES = (plans, values, arithmetic, graphs, sharing, configs, order, caching, passes)
-#: Claims that are judged by the state machine of caches, or by tests that start threads.
+#: Claims that are checked by the state machine of caches, or by tests that start threads.
 NOT_OF_ONE_PROGRAM = {"caches", "threads"}
 
 A, B = (Region("a"),), (Region("b"),)
@@ -97,7 +97,7 @@ def test_who_killed_before_is_asked_first_and_the_others_where_it_does_not(monke
 
     monkeypatch.setattr(by_suites, "_run", run)
     for _ in range(2):
-        assert by_suites.judged_by_suites(MEANT, first=f"{SUITE}::test_it").outcome == "killed"
+        assert by_suites.checked_by_suites(MEANT, first=f"{SUITE}::test_it").outcome == "killed"
     assert asked == [[f"{SUITE}::test_it"], [f"{SUITE}::test_it"], [SUITE]]
 
 
@@ -108,7 +108,7 @@ def test_a_fault_whose_tests_are_all_skipped_survives(monkeypatch):
         return True, ""
 
     monkeypatch.setattr(by_suites, "_run", run)
-    verdict = by_suites.judged_by_suites(MEANT)
+    verdict = by_suites.checked_by_suites(MEANT)
     assert (verdict.outcome, verdict.notes) == ("survived", ("all 1 tests were skipped",))
 
 
@@ -165,8 +165,8 @@ def test_the_wrong_oracle_kills_nothing():
     assert {alarm.source for alarm in verdict.others} == {"parity"}
 
 
-def test_programs_in_which_a_fault_cannot_act_are_counted_and_not_judged(monkeypatch):
-    monkeypatch.setattr(by_fuzz, "judge", lambda *arguments, **options: pytest.fail("judged"))
+def test_programs_in_which_a_fault_cannot_act_are_counted_and_not_checked(monkeypatch):
+    monkeypatch.setattr(by_fuzz, "check", lambda *arguments, **options: pytest.fail("checked"))
     verdict = hunt(Mutant("x", "", ("parity",), patches=FAULTS["nan_lost"].patches, needs=("input:nonfinite",)))
     assert (verdict.outcome, verdict.tried) == ("survived", 3)
     assert verdict.notes == ("no program has what the fault needs: input:nonfinite",)
@@ -191,7 +191,7 @@ def test_a_fault_needs_what_there_is_and_shows_somewhere(fault):
 
 
 def test_running_out_of_time_kills_nothing(monkeypatch):
-    monkeypatch.setattr(by_fuzz, "judge", lambda *arguments, **options: time.sleep(30))
+    monkeypatch.setattr(by_fuzz, "check", lambda *arguments, **options: time.sleep(30))
     verdict = hunt(FAULTS["results_exchanged"], each=0.05)
     assert verdict.outcome == "timeout"
     assert verdict.kill is None
@@ -201,7 +201,7 @@ def test_what_complains_of_the_reference_too_kills_nothing(monkeypatch):
     def broken(*arguments, **options):
         raise OracleViolationError("parity", "run", "always", origin="an oracle that is wrong")
 
-    monkeypatch.setattr(by_fuzz, "judge", broken)
+    monkeypatch.setattr(by_fuzz, "check", broken)
     verdict = hunt(FAULTS["results_exchanged"])
     assert verdict.outcome == "never called"
     assert verdict.notes == tuple(

@@ -83,7 +83,7 @@ def is_intended_test(mutant: Mutant, alarm: Alarm) -> bool:
 
 
 def verdict_of_tests(mutant: Mutant, alarms: Iterable[Alarm], *, called: bool, tried: int, seconds: float) -> Verdict:
-    """Judge by the failures of a run of the suites."""
+    """Return the verdict for the failures of a run of the suites."""
     found = tuple(alarms)
     kill = next((alarm for alarm in found if is_intended_test(mutant, alarm)), None)
     others = tuple(alarm for alarm in found if alarm is not kill)

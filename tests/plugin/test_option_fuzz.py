@@ -10,7 +10,7 @@ HOLDS = """
     @pytest.mark.regional_compile(expects_regions=False)
     def test_any(regional_fuzz):
         result = regional_fuzz.run("full", oracles=("compiles", "parity"))
-        print("judged", result.examples, "of shard", regional_fuzz.shard, "seed", result.seed)
+        print("checked", result.examples, "of shard", regional_fuzz.shard, "seed", result.seed)
 """
 
 #: A backend of one fault: it negates the first result where the graph holds a sine; and a campaign that draws one.
@@ -48,7 +48,7 @@ def test_a_number_of_programs(downstream):
     result.stdout.fnmatch_lines(
         [
             "*each fuzz test 3 programs, drawn from seed 7 (--regional-seed=7 draws the same)*",
-            "*judged 3 of shard 0 seed 7063*",
+            "*checked 3 of shard 0 seed 7063*",
             "*= regional fuzzing =*",
             "aot_eager (cpu), it, lane full: 3 programs in * s (* a second), 0 failed, 0 new findings",
         ]

@@ -92,7 +92,7 @@ class HistoryFinding(Circumstances):
         """What tells it from others."""
         return features_of_history(self.history)
 
-    def judge(self, regional: Regional) -> None:
+    def check(self, regional: Regional) -> None:
         """Play the history again, in its lane, or in the one that this harness can take.
 
         Raises:

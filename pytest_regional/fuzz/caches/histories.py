@@ -162,12 +162,19 @@ def run_history(regional: Regional, events: Iterable[Event], *, lane: str = "str
 def _check(key: Key, expected: Answer, moved: Mapping[str, int]) -> None:
     problem = disagreement(key, expected, moved)
     if problem:
-        counted = ", ".join(f"{moved[name]} {name}" for name in _JUDGED if moved[name])
+        counted = ", ".join(f"{moved[name]} {name}" for name in _CHECKED if moved[name])
         detail = f"compile of {key}: {problem} ({counted or 'no counter moved'})"
         raise OracleViolationError("caches", "restart", detail, origin=problem)
 
 
-_JUDGED = ("cache_hits", "cache_misses", "cache_bypasses", "region_compiles", "pre_grad_calls", "region_pre_grad_calls")
+_CHECKED = (
+    "cache_hits",
+    "cache_misses",
+    "cache_bypasses",
+    "region_compiles",
+    "pre_grad_calls",
+    "region_pre_grad_calls",
+)
 
 
 def moved_by(regional: Regional, program: Program, key: Key, passes: Sequence[Any]) -> dict[str, int]:
@@ -206,7 +213,9 @@ def _compare(key: Key, compiled: Any, seed: int) -> None:
     for one, other in zip(found, expected, strict=True):
         tolerance = 1e-5 if other.dtype == torch.float32 else 2e-2
         if one.dtype != other.dtype or one.shape != other.shape or not torch.allclose(one, other, tolerance, tolerance):
-            raise OracleViolationError("caches", "run", f"compile of {key}: the values are not eager's", origin="values")
+            raise OracleViolationError(
+                "caches", "run", f"compile of {key}: the values are not eager's", origin="values"
+            )
 
 
 def _run(program: Program, function: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

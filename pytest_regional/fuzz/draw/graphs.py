@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pytest_regional.fuzz.model.arguments import LAYOUTS, TensorInput
-from pytest_regional.fuzz.model.building import check
+from pytest_regional.fuzz.model.building import check_buildable
 from pytest_regional.fuzz.model.program import Program, ProgramError
 from pytest_regional.harness.parity.inputs import fresh_inputs
 
@@ -178,7 +178,7 @@ def fresh_program_inputs(program: Program, device: Any, seed: int, layout: int, 
     ):
         with contextlib.suppress(ProgramError, RuntimeError, ValueError):
             other = replace(program, arguments=tuple(changed))
-            check(other)
+            check_buildable(other)
             return other.inputs(device, seed)
     return program.inputs(device, seed)
 

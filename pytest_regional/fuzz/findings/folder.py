@@ -98,16 +98,16 @@ class Finding(Circumstances):
         """A script that needs nothing but torch; None where the oracle cannot be shown so."""
         return stand_alone(Case(self.program, self.signature.oracle, self.title, self.backend))
 
-    def judge(self, regional: Regional) -> None:
-        """Judge the program again by the oracle that it broke, in its lane, or in the one that this harness can take.
+    def check(self, regional: Regional) -> None:
+        """Check the program again against the oracles that it broke, in its lane, or in the one that this harness can take.
 
         Raises:
             OracleViolationError: it still does.
             BadProgramError: eager refuses the program.
         """
-        from pytest_regional.fuzz.oracles import judge
+        from pytest_regional.fuzz.oracles import check
 
-        judge(regional, self.program, lane=nearest_lane(regional, self.lane), oracles=(self.signature.oracle,))
+        check(regional, self.program, lane=nearest_lane(regional, self.lane), oracles=(self.signature.oracle,))
 
     def to_data(self) -> dict[str, Any]:
         """Return it as plain data, all but version and signature."""
@@ -259,7 +259,7 @@ class FindingsFolder:
             return float("inf")
 
     def save_shown(self, finding: AnyFinding) -> Path:
-        """Save ``finding``, and run its script: where torch alone does not show it, the script judges with a harness.
+        """Save ``finding``, and run its script: where torch alone does not show it, the script checks with a harness.
 
         What shows in code for an emulated GPU need not show in C++ code, which is what the script runs.
         """

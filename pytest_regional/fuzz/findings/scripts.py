@@ -38,15 +38,15 @@ import tempfile
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
 
 
-def cannot_be_judged(kind, error, trace):
+def cannot_be_checked(kind, error, trace):
     """Exit with 2, neither 0 (mended) nor 1 (stands): the error says nothing about the defect."""
     sys.__excepthook__(kind, error, trace)
-    print(f"cannot be judged here: {{kind.__name__}}", flush=True)
+    print(f"cannot be checked here: {{kind.__name__}}", flush=True)
     os._exit(2)
 
 
 if __name__ == "__main__":
-    sys.excepthook = cannot_be_judged
+    sys.excepthook = cannot_be_checked
 
 '''
 
@@ -179,7 +179,7 @@ from pytest_regional.testing import regional
 
 with regional({backend!r}, {device!r}, expects_regions=False) as harness:
     try:
-        finding_beside(__file__).judge(harness)
+        finding_beside(__file__).check(harness)
     except OracleViolationError as broken:
         print(f"torch {{torch.__version__}}: stands: {{broken}}")
         sys.exit(1)
@@ -223,7 +223,7 @@ def stand_alone(case: Case) -> str | None:
 
 
 def with_harness(title: str, shown: str, backend: str, device: str) -> str:
-    """Return a script that judges the finding beside it with this package.
+    """Return a script that checks the finding beside it with this package.
 
     Args:
         title: one sentence saying what happens.

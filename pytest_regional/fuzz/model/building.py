@@ -379,7 +379,7 @@ def _is_usable(tensor: torch.Tensor) -> bool:
 MOST_ELEMENTS = 2**24
 
 
-def check(program: Program) -> None:
+def check_buildable(program: Program) -> None:
     """Build ``program`` again from its parts.
 
     Raises:
@@ -399,4 +399,4 @@ def check(program: Program) -> None:
         raise ProgramError(f"the program returns value {missing[0]}, which no step makes")
 
 
-__all__ = ["Builder", "Refused", "check"]
+__all__ = ["Builder", "Refused", "check_buildable"]

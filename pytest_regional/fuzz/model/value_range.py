@@ -1,6 +1,6 @@
 """What is known of a value for all inputs a program may be given, not just for those it was built with.
 
-Fuzzed programs must not be judged where nothing is promised: at the jump of a step function, after an overflow, in a
+Fuzzed programs must not be checked where nothing is promised: at the jump of a step function, after an overflow, in a
 tie between two maxima. An operator therefore says which facts it needs of its operands and which its result has.
 """
 

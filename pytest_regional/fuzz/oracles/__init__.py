@@ -1,4 +1,4 @@
-"""The oracles that every program has to keep on every backend, and :func:`judge`, which judges by them.
+"""The oracles that every program has to keep on every backend, and :func:`check`, which checks a program against them.
 
 Modules, by oracle: ``parity`` (compiles, parity, configs, inference), ``region_boundary`` (borders), ``plan``, ``order``
 (region_order, order), ``caching`` (counters, warm, annotations_in_key, uuid_in_key), ``reruns`` (results_kept,
@@ -9,8 +9,8 @@ what the backend does.
 
 from __future__ import annotations
 
-from pytest_regional.fuzz.oracles.checking import ORACLES, UnknownOracleError, judge
-from pytest_regional.fuzz.oracles.oracle import Judgement, Oracle, OracleViolationError
+from pytest_regional.fuzz.oracles.checking import ORACLES, UnknownOracleError, check
+from pytest_regional.fuzz.oracles.oracle import CheckResult, Oracle, OracleViolationError
 from pytest_regional.harness.parity.report import BadProgramError
 
-__all__ = ["ORACLES", "BadProgramError", "Judgement", "Oracle", "OracleViolationError", "UnknownOracleError", "judge"]
+__all__ = ["ORACLES", "BadProgramError", "CheckResult", "Oracle", "OracleViolationError", "UnknownOracleError", "check"]

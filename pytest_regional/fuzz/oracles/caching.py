@@ -15,7 +15,7 @@ from pytest_regional._torch import fuzzing
 from pytest_regional.fuzz.model.program import Context, Program, Region, Scope, Step
 from pytest_regional.fuzz.modes import PYTORCHS_OWN
 from pytest_regional.fuzz.oracles.example_run import Run, Trial
-from pytest_regional.fuzz.oracles.oracle import Oracle, NoClaim, kinds_of
+from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of
 from pytest_regional.fuzz.oracles.parity import raise_failure
 from pytest_regional.harness.counters import CounterLog, Counters, describe
 from pytest_regional.harness.parity.compare import compare
@@ -173,7 +173,7 @@ def check_annotations_in_key(trial: Trial) -> None:
     """Raise where another annotation is answered with what was compiled for the first one."""
     if not trial.regional.spec.supports("outer_cache") and trial.regional.spec.name != PYTORCHS_OWN:
         raise NoClaim(
-            "the backend keeps no whole results; PyTorch's cache, which can, is judged with PyTorch's backend"
+            "the backend keeps no whole results; PyTorch's cache, which can, is checked with PyTorch's backend"
         )
     change, changed = changed_program(trial)
     with _whole_results_cached(trial) as again:

@@ -1,4 +1,4 @@
-"""Judge one program by all oracles: compiled once for all that need no other compile."""
+"""Check one program against all oracles: compiled once for all that need no other compile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import LANES, in_lane
 from pytest_regional.fuzz.oracles import caching, order, parity, plan, region_boundary, reruns
 from pytest_regional.fuzz.oracles.example_run import Trial
-from pytest_regional.fuzz.oracles.oracle import Judgement, Oracle, OracleViolationError, NoClaim
+from pytest_regional.fuzz.oracles.oracle import CheckResult, NoClaim, Oracle, OracleViolationError
 from pytest_regional.harness.devices.emulated import unsupported_reason
 from pytest_regional.harness.regional import Regional
 
@@ -39,11 +39,13 @@ _ORDER = (
     "threads",
 )
 
-#: All oracles by name, in the order in which they are judged.
+#: All oracles by name, in the order in which they are checked.
 ORACLES: Mapping[str, Oracle] = MappingProxyType(
     {
         oracle.name: oracle
-        for oracle in sorted((oracle for module in _MODULES for oracle in module.ORACLES), key=lambda oracle: _ORDER.index(oracle.name))
+        for oracle in sorted(
+            (oracle for module in _MODULES for oracle in module.ORACLES), key=lambda oracle: _ORDER.index(oracle.name)
+        )
     }
 )
 
@@ -55,7 +57,7 @@ class UnknownOracleError(LookupError):
 Known = Callable[[OracleViolationError], bool]
 
 
-def judge(
+def check(
     regional: Regional,
     program: Program,
     *,
@@ -63,18 +65,18 @@ def judge(
     oracles: Collection[str] | str | None = None,
     blame: bool = True,
     known: Known | None = None,
-) -> Judgement:
-    """Judge ``program`` on a backend, in fresh caches.
+) -> CheckResult:
+    """Check ``program`` on a backend, in fresh caches.
 
     Args:
         regional: the harness, inside of its context; use it for nothing else meanwhile.
-        program: what to judge.
+        program: what to check.
         lane: how much of a compile really happens; see :mod:`pytest_regional.fuzz.modes`.
-        oracles: names of the oracles to judge by, or one name. By default all, those that compile once more on some programs
-            only, which the program's source decides: the same program is always judged alike.
+        oracles: names of the oracles to check, or one name. By default all, those that compile once more on some programs
+            only, which the program's source decides: the same program is always checked alike.
         blame: whether a difference from eager is followed up to a region, which compiles several times.
         known: says whether a violated oracle is known to the caller; such an error is returned, and the other oracles are
-            judged as well. A program that does not compile is judged by no other oracle.
+            checked as well. A program that does not compile is checked against no other oracle.
 
     Raises:
         OracleViolationError: the program violates an oracle; the first one in the order of ``ORACLES``.
@@ -82,14 +84,14 @@ def judge(
         UnknownOracleError: a name in ``oracles`` that is none, or no name at all.
         LaneError: the backend or the device cannot take that lane.
     """
-    judging = _Judging(regional, program, lane, _chosen(oracles), blame, known or (lambda error: False))
+    checking = _Checking(regional, program, lane, _chosen(oracles), blame, known or (lambda error: False))
     if oracles is None:
-        judging.skipped |= {oracle.name: _TURN for oracle in ORACLES.values() if not _has_turn(oracle, program)}
-    return judging.run()
+        checking.skipped |= {oracle.name: _TURN for oracle in ORACLES.values() if not _has_turn(oracle, program)}
+    return checking.run()
 
 
-class _Judging:
-    """One call of :func:`judge`."""
+class _Checking:
+    """One call of :func:`check`."""
 
     def __init__(
         self, regional: Regional, program: Program, lane: str, oracles: Sequence[Oracle], blame: bool, known: Known
@@ -102,7 +104,7 @@ class _Judging:
         borders = any(oracle.name == "borders" for oracle in oracles) and "borders" not in self.skipped
         self.trial = Trial(regional, program, lane, blame=blame, checks_borders=borders)
 
-    def run(self) -> Judgement:
+    def run(self) -> CheckResult:
         started = time.perf_counter()
         with in_lane(self.regional, self.lane):
             with self._timed("eager"):
@@ -111,11 +113,11 @@ class _Judging:
                 _ = self.trial.cold
             for oracle in self.oracles:
                 if oracle.name not in self.skipped:
-                    self._judge_by(oracle)
+                    self._check_by(oracle)
         seconds = time.perf_counter() - started
-        return Judgement(tuple(self.held), self.skipped, seconds, self.spent, tuple(self.found))
+        return CheckResult(tuple(self.held), self.skipped, seconds, self.spent, tuple(self.found))
 
-    def _judge_by(self, oracle: Oracle) -> None:
+    def _check_by(self, oracle: Oracle) -> None:
         try:
             with self._timed(oracle.name):
                 oracle.check(self.trial)
@@ -152,7 +154,7 @@ class _Judging:
 def _chosen(names: Collection[str] | str | None) -> list[Oracle]:
     names = (names,) if isinstance(names, str) else names
     if names is not None and not names:
-        raise UnknownOracleError("no oracle to judge by: leave oracles out for all of them")
+        raise UnknownOracleError("no oracle to check: leave oracles out for all of them")
     for name in names or ():
         if name not in ORACLES:
             raise UnknownOracleError(unknown_name("oracle", name, ORACLES))
@@ -163,12 +165,12 @@ _TURN = "another program's turn: it compiles once more"
 
 
 def _has_turn(oracle: Oracle, program: Program) -> bool:
-    """Return whether ``oracle`` is judged on ``program`` where nobody chose it."""
+    """Return whether ``oracle`` is checked on ``program`` where nobody chose it."""
     return oracle.every == 1 or zlib.crc32(f"{oracle.name}\n{program.source}".encode()) % oracle.every == 0
 
 
 def _why_not(oracle: Oracle, regional: Regional, lane: str) -> str:
-    """Return why ``oracle`` is not judged, whatever the program; empty where it is."""
+    """Return why ``oracle`` is not checked, whatever the program; empty where it is."""
     if lane in LANES and lane not in oracle.lanes:
         return f"it says nothing in lane {lane!r}"
     for capability in oracle.requires:

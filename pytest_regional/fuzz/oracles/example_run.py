@@ -69,8 +69,8 @@ class Trial:
 
     Args:
         regional: the harness.
-        program: what is judged.
-        lane: in which lane it is judged.
+        program: what is checked.
+        lane: in which lane it is checked.
         blame: whether parity looks for the region to blame, which compiles several times.
         checks_borders: whether the first call compares the values at borders with what the graph says.
     """
@@ -198,7 +198,9 @@ class Trial:
         case, execution = self.cases[call], (run or self.cold).executions[call]
         return compare(case.eager, execution, case.anchor)
 
-    def broken(self, oracle: str, stage: str, detail: str, *, origin: str, region: str | None = None) -> OracleViolationError:
+    def broken(
+        self, oracle: str, stage: str, detail: str, *, origin: str, region: str | None = None
+    ) -> OracleViolationError:
         """Return the error that says that this program violates an oracle."""
         return OracleViolationError(oracle, stage, detail, origin=origin, region=region, program=self.program.source)
 

@@ -160,9 +160,9 @@ class Oracle:
         summary: one sentence.
         check: raises :class:`~pytest_regional.fuzz.oracles.oracle.OracleViolationError` where a trial breaks it, and
             :class:`NoClaim` where it says nothing about the trial.
-        lanes: in which lanes it can be judged.
+        lanes: in which lanes it can be checked.
         requires: capabilities of a backend without which it is not demanded.
-        every: where oracles are not chosen by name, one program in so many is judged by it: oracles that compile once more.
+        every: where oracles are not chosen by name, one program in so many is checked against it: oracles that compile once more.
     """
 
     name: str
@@ -178,11 +178,11 @@ class NoClaim(Exception):
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What :func:`judge` found where no oracle is violated.
+class CheckResult:
+    """What :func:`check` found where no oracle is violated.
 
     Attributes:
-        oracles: names of the oracles that were judged and hold.
+        oracles: names of the oracles that were checked and hold.
         skipped: names of the others, with reasons.
         seconds: how long all took.
         spent: the seconds of each oracle; ``"compile"`` is what they share.

@@ -11,9 +11,9 @@ import torch
 from pytest_regional._torch.state import patched_config
 from pytest_regional.fuzz.oracles.example_run import Run, Trial
 from pytest_regional.fuzz.oracles.oracle import (
+    NoClaim,
     Oracle,
     OracleViolationError,
-    NoClaim,
     frames_of,
     kinds_of,
     message_of,
@@ -166,7 +166,7 @@ def _check_partition(trial: Trial, graph: WatchedGraph, partition: WatchedPartit
 
 
 def _check_calls(trial: Trial, graph: WatchedGraph) -> None:
-    """Judge whose code the regions of the result call: of several that are equal one may have been compiled for all."""
+    """Check whose code the regions of the result call: of several that are equal one may have been compiled for all."""
     for artifact, region, asked in zip(graph.calls, graph.called, graph.configs, strict=True):
         partition = trial.cold.watched.artifacts.get(artifact)
         if asked is None or partition is None:
@@ -211,7 +211,9 @@ def check_inference(trial: Trial) -> None:
 
 
 ORACLES = (
-    Oracle("compiles", "What eager runs compiles and runs: forward, backward, and again on other inputs.", check_compiles),
+    Oracle(
+        "compiles", "What eager runs compiles and runs: forward, backward, and again on other inputs.", check_compiles
+    ),
     Oracle(
         "parity",
         "Values, gradients, mutations, aliases, strides and dtypes are eager's, and again on other inputs.",

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from pytest_regional.fuzz.oracles.example_run import Trial
-from pytest_regional.fuzz.oracles.oracle import Oracle, NoClaim
+from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle
 from pytest_regional.fuzz.oracles.watching import NodeFacts, WatchedGraph, WatchedPartition
 from pytest_regional.harness.observe.annotated import RegionId
 
@@ -92,7 +92,7 @@ def _all_compiled(trial: Trial, graph: WatchedGraph) -> Broken:
 
 
 def _too_much(graph: WatchedGraph, extra: Counter[str], effects: Collection[str | None]) -> Broken:
-    """Judge operators that are compiled more often than the graph holds them.
+    """Check operators that are compiled more often than the graph holds them.
 
     A backend may add what only computes to a region, as a pass of its own; it may not take it from outside.
     """

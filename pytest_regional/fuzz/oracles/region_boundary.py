@@ -4,8 +4,8 @@ The outer graph was traced with fake values: their dtypes, shapes, strides and s
 a region, and the region's own code, rely on. Here a compiled graph is run node by node, and every value that enters a
 region, or that anybody else reads and a region made, is held against the fake value that stands for it.
 
-Nodes that the backend added carry no fake value; what they read is not judged, so a backend may restore strides behind
-a region. What they make of it, which stands for the region's value from there on, is judged in its place. Memory shared
+Nodes that the backend added carry no fake value; what they read is not checked, so a backend may restore strides behind
+a region. What they make of it, which stands for the region's value from there on, is checked in its place. Memory shared
 by values that share none in the graph is a fault; memory no longer shared is one only between a region's input and its
 output, which the graph says is a view of it.
 """
@@ -16,7 +16,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._torch import fuzzing
-from pytest_regional.fuzz.oracles.oracle import Oracle, NoClaim
+from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle
 from pytest_regional.harness.observe import annotated
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.modes import in_lane
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.oracles.example_run import Case, Run, Trial
-from pytest_regional.fuzz.oracles.oracle import Oracle, NoClaim, kinds_of, origin_of
+from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of, origin_of
 from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure
 from pytest_regional.harness.parity.compare import BadProgramError, compare
 from pytest_regional.harness.parity.execution import random_cotangent

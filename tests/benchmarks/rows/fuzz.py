@@ -7,7 +7,7 @@ from .row import Claim, Row, Target
 CLAIMS = tuple(
     Claim(
         f"fuzz: lane `{lane}`",
-        "judged by `compiles` and `parity`",
+        "oracles `compiles` and `parity`",
         "naive loop",
         "s a program",
         Target(f"at least {times:g} times as fast", least=times),
@@ -19,7 +19,7 @@ CLAIMS = tuple(
 
 
 def measure(rounds: int) -> list[Row]:
-    """Judge programs, each of which is a turn; one before them does not count."""
+    """Check programs, each of which is a turn; one before them does not count."""
     import logging
     import warnings
 

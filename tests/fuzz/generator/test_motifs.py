@@ -9,7 +9,7 @@ from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.random_rows import random_program
 from pytest_regional.fuzz.draw.templates import MOTIFS, add_motif
 from pytest_regional.fuzz.model.arguments import TensorInput
-from pytest_regional.fuzz.model.building import Builder, check
+from pytest_regional.fuzz.model.building import Builder, check_buildable
 from pytest_regional.fuzz.operators.table import operators
 
 NAMES = [motif.name for motif in MOTIFS]
@@ -30,7 +30,7 @@ def test_it_fits_behind_a_program_and_runs(choice, training):
     add_motif(builder, choice)
     made = [number for step in builder.steps for number in step.results]
     program = builder.program((made[-1],), training=training)
-    check(program)
+    check_buildable(program)
 
     assert steps_of(program) == wanted(MOTIFS[choice])
     program(*program.inputs())

@@ -5,7 +5,7 @@ import torch
 
 from pytest_regional.fuzz import Block, Program, ProgramError, Region, Step
 from pytest_regional.fuzz.model.arguments import TensorInput
-from pytest_regional.fuzz.model.building import Builder, Refused, check
+from pytest_regional.fuzz.model.building import Builder, Refused, check_buildable
 from pytest_regional.fuzz.model.source import DEFINITIONS
 from pytest_regional.fuzz.operators.table import UnknownOperatorError, operator_named, operators
 from tests.fuzz.generator.examples import program_with
@@ -31,7 +31,7 @@ def gradients(program, inputs, results):
 def test_runs_and_backpropagates(name):
     program = program_with(name, training=name not in UNTRAINED)
     assert program is not None
-    check(program)
+    check_buildable(program)
     inputs = program.inputs(seed=3)
     found = gradients(program, inputs, program(*inputs))
     assert all(torch.isfinite(gradient).all() for gradient in found if gradient is not None)
@@ -40,7 +40,7 @@ def test_runs_and_backpropagates(name):
 @pytest.mark.parametrize("name", COMPILING)
 def test_higher_order_operators_print_and_build(name):
     program = program_with(name, training=False)
-    check(program)
+    check_buildable(program)
     assert f"{name}(" in program.source or "repeated(block" in program.source
 
 
@@ -153,7 +153,7 @@ def test_checking_names_the_step():
 
     bad = Program((TensorInput((4,)),), (Step("sin", (0,), (), (1,)), Step("mm", (1, 0), (), (2,))), (2,))
     with pytest.raises(ProgramError, match=r"step 1 \(mm\)"):
-        check(bad)
+        check_buildable(bad)
 
 
 def test_statement_without_region_is_refused():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_regional.fuzz.modes import LANES, LaneError, in_lane, lane_of
-from pytest_regional.fuzz.oracles import judge
+from pytest_regional.fuzz.oracles import check
 from pytest_regional.testing import regional
 
 from .programs import A, B, chain
@@ -23,7 +23,7 @@ def test_the_structure_lane_generates_no_code():
 
 def test_what_the_structure_lane_stored_is_loaded():
     with regional("reference", "cpu") as harness:
-        assert "warm" in judge(harness, PROGRAM, lane="structure", oracles=["warm"]).oracles
+        assert "warm" in check(harness, PROGRAM, lane="structure", oracles=["warm"]).oracles
 
 
 def test_pytorchs_backend_passes_the_same_seam():

@@ -22,8 +22,8 @@ from pytest_regional.fuzz.oracles import (
     OracleViolationError,
     UnknownOracleError,
     caching,
+    check,
     example_run,
-    judge,
     reruns,
 )
 from pytest_regional.fuzz.oracles.example_run import Trial
@@ -43,14 +43,14 @@ CONFIGURED = chain(("sin", (Region("a", (("max_fusion_size", 8),)),)), ("cos", B
 
 
 @pytest.mark.parametrize("program", [TWO_REGIONS, CONFIGURED])
-def test_the_reference_keeps_every_oracle(judged, program):
+def test_the_reference_keeps_every_oracle(checked, program):
     here = [name for name in ORACLES if name != "threads"]  # that one starts a process
-    judgement = judged(program, *here)
-    assert set(judgement.oracles) | set(judgement.skipped) == set(here)
-    assert {"parity", "borders", "configs", "plan", "counters", "warm", "annotations_in_key"} <= set(judgement.oracles)
+    result = checked(program, *here)
+    assert set(result.oracles) | set(result.skipped) == set(here)
+    assert {"parity", "borders", "configs", "plan", "counters", "warm", "annotations_in_key"} <= set(result.oracles)
 
 
-def test_eager_and_float64_run_once_for_each_inputs_whatever_the_oracles(judged, monkeypatch):
+def test_eager_and_float64_run_once_for_each_inputs_whatever_the_oracles(checked, monkeypatch):
     run, original = [], example_run.execute
 
     def counting(fn, inputs, *, anchor=False, **options):
@@ -59,7 +59,7 @@ def test_eager_and_float64_run_once_for_each_inputs_whatever_the_oracles(judged,
         return original(fn, inputs, anchor=anchor, **options)
 
     monkeypatch.setattr(example_run, "execute", counting)
-    judged(TWO_REGIONS, *(name for name in ORACLES if name != "threads"))
+    checked(TWO_REGIONS, *(name for name in ORACLES if name != "threads"))
     assert len(run) == len(set(run)) == 4
 
 
@@ -229,11 +229,11 @@ def test_determinism_of_calls(broken):
 # Caches: faults of the reference backend's own
 
 
-def judged_with(monkeypatch, patch, oracle, program=TWO_REGIONS):
+def checked_with(monkeypatch, patch, oracle, program=TWO_REGIONS):
     with regional("reference", "cpu", expects_regions=False) as harness, monkeypatch.context() as patched:
         patch(patched)
         with pytest.raises(AssertionError) as raised:
-            judge(harness, program, lane="structure", oracles=[oracle])
+            check(harness, program, lane="structure", oracles=[oracle])
     assert raised.value.oracle == oracle
     return raised.value
 
@@ -247,20 +247,20 @@ def counted_twice(patched, original=outer.count_outcome):
 
 
 def test_counters(monkeypatch):
-    assert judged_with(monkeypatch, counted_twice, "counters").origin == "lookups of one graph"
+    assert checked_with(monkeypatch, counted_twice, "counters").origin == "lookups of one graph"
 
 
 def exponential_of(argument):
     return Program((argument,), (Step("exp", (0,), results=(1,), scope=A),), (1,), training=False)
 
 
-def test_a_float64_without_dimensions_is_looked_up_twice_and_that_is_right(judged, monkeypatch):
+def test_a_float64_without_dimensions_is_looked_up_twice_and_that_is_right(checked, monkeypatch):
     """Dynamo takes it for a Python number at first, and starts over."""
     number = exponential_of(TensorInput((), "float64"))
-    assert judged(number, "counters", "warm").oracles == ("counters", "warm")
+    assert checked(number, "counters", "warm").oracles == ("counters", "warm")
     monkeypatch.setattr(caching, "may_start_over", lambda trial: False)
     with pytest.raises(OracleViolationError) as raised:
-        judged(number, "counters")
+        checked(number, "counters")
     assert raised.value.origin == "lookups of one graph"
 
 
@@ -272,21 +272,21 @@ def test_inductor_does_not_save_what_has_a_backward_without_operators(monkeypatc
         training=True,
     )
     with regional("inductor", "cpu", expects_regions=False) as harness:
-        assert judge(harness, number, lane="full", oracles=["counters"]).oracles == ("counters",)
+        assert check(harness, number, lane="full", oracles=["counters"]).oracles == ("counters",)
         monkeypatch.setattr(caching, "is_never_saved", lambda trial: False)
         with pytest.raises(OracleViolationError) as raised:
-            judge(harness, number, lane="full", oracles=["counters"])
+            check(harness, number, lane="full", oracles=["counters"])
     assert raised.value.origin == "saves of one graph"
 
 
 @pytest.mark.parametrize("argument", [TensorInput((), "float32"), TensorInput((1,), "float64")])
 def test_no_other_number_is_looked_up_twice(monkeypatch, argument):
-    error = judged_with(monkeypatch, counted_twice, "counters", exponential_of(argument))
+    error = checked_with(monkeypatch, counted_twice, "counters", exponential_of(argument))
     assert error.origin == "lookups of one graph"
 
 
 def test_warm(monkeypatch):
-    error = judged_with(monkeypatch, lambda m: m.setattr(outer.OuterCache, "_find", lambda *given: None), "warm")
+    error = checked_with(monkeypatch, lambda m: m.setattr(outer.OuterCache, "_find", lambda *given: None), "warm")
     assert (error.stage, error.origin) == ("restart", "no hit")
 
 
@@ -296,19 +296,19 @@ def constant_key(patched):
 
 @pytest.mark.parametrize("oracle", ["annotations_in_key", "uuid_in_key"])
 def test_keys(monkeypatch, oracle):
-    error = judged_with(monkeypatch, constant_key, oracle)
+    error = checked_with(monkeypatch, constant_key, oracle)
     assert (error.stage, error.origin.split(":")[0]) == ("restart", "stale hit")
 
 
-def test_another_cache_than_its_own_is_no_backends_fault(judged):
+def test_another_cache_than_its_own_is_no_backends_fault(checked):
     with regional(faulty(), "cpu", expects_regions=False) as harness:
-        judgement = judge(harness, TWO_REGIONS, lane="structure", oracles=["annotations_in_key"])
-    assert "keeps no whole results" in judgement.skipped["annotations_in_key"]
+        result = check(harness, TWO_REGIONS, lane="structure", oracles=["annotations_in_key"])
+    assert "keeps no whole results" in result.skipped["annotations_in_key"]
 
 
-def test_pytorchs_cache_is_judged_with_pytorchs_backend():
+def test_pytorchs_cache_is_checked_with_pytorchs_backend():
     with regional("torch", "cpu", expects_regions=False) as harness, pytest.raises(OracleViolationError) as raised:
-        judge(harness, TWO_REGIONS, lane="structure", oracles=["annotations_in_key"])
+        check(harness, TWO_REGIONS, lane="structure", oracles=["annotations_in_key"])
     assert raised.value.origin.startswith("stale hit")
 
 
@@ -323,9 +323,9 @@ def one_buffer():
     return around_calls(change)
 
 
-def test_results_kept(judged, broken):
+def test_results_kept(checked, broken):
     program = chain(("sin", A))
-    assert judged(program, "results_kept").oracles == ("results_kept",)
+    assert checked(program, "results_kept").oracles == ("results_kept",)
     error = broken(program, "results_kept", finish=one_buffer())
     assert (error.stage, error.origin) == ("run", "overwritten of output")
 
@@ -333,15 +333,15 @@ def test_results_kept(judged, broken):
 def test_results_kept_is_not_asked_of_who_disclaims_it():
     spec = replace(faulty(finish=one_buffer()), capabilities=declared(results_kept=False)())
     with regional(spec, "cpu", expects_regions=False) as harness:
-        judgement = judge(harness, chain(("sin", A)), lane="structure", oracles=["results_kept"])
-    assert judgement.oracles == ()
-    assert "results_kept" in judgement.skipped["results_kept"]
+        result = check(harness, chain(("sin", A)), lane="structure", oracles=["results_kept"])
+    assert result.oracles == ()
+    assert "results_kept" in result.skipped["results_kept"]
 
 
 def test_parity_alone_does_not_see_that_the_first_results_are_gone(broken):
     """What the oracle is for: each call is right when it returns."""
     with regional(faulty(finish=one_buffer()), "cpu", expects_regions=False) as harness:
-        assert judge(harness, chain(("sin", A)), lane="structure", oracles=["parity"]).oracles == ("parity",)
+        assert check(harness, chain(("sin", A)), lane="structure", oracles=["parity"]).oracles == ("parity",)
 
 
 def saved_overwritten(gm):
@@ -359,36 +359,36 @@ def saved_overwritten(gm):
 SAVING = chain(("sin", ()), ("tanh", A), training=True)
 
 
-def test_retained_backward(judged, broken):
-    assert judged(SAVING, "retained_backward").oracles == ("retained_backward",)
+def test_retained_backward(checked, broken):
+    assert checked(SAVING, "retained_backward").oracles == ("retained_backward",)
     error = broken(SAVING, "retained_backward", edit=saved_overwritten)
     assert (error.stage, error.origin) == ("backward", "value of grad")
 
 
-def test_parity_runs_one_backward_alone(judged):
+def test_parity_runs_one_backward_alone(checked):
     with regional(faulty(edit=saved_overwritten), "cpu", expects_regions=False) as harness:
-        assert judge(harness, SAVING, lane="structure", oracles=["parity"]).oracles == ("parity",)
+        assert check(harness, SAVING, lane="structure", oracles=["parity"]).oracles == ("parity",)
 
 
-def test_what_does_not_train_has_no_backward_to_retain(judged):
-    assert "no backward" in judged(chain(("sin", A)), "retained_backward").skipped["retained_backward"]
+def test_what_does_not_train_has_no_backward_to_retain(checked):
+    assert "no backward" in checked(chain(("sin", A)), "retained_backward").skipped["retained_backward"]
 
 
-# Judging
+# Checking
 
 
-def test_a_known_error_is_kept_and_judging_goes_on():
+def test_a_known_error_is_kept_and_checking_goes_on():
     with regional(faulty(edit=replaced), "cpu", expects_regions=False) as harness:
-        judgement = judge(harness, chain(("sin", A)), lane="structure", blame=False, known=lambda error: True)
-    assert "parity" in [error.oracle for error in judgement.known]
-    assert {"compiles", "borders", "configs"} <= set(judgement.oracles)
+        result = check(harness, chain(("sin", A)), lane="structure", blame=False, known=lambda error: True)
+    assert "parity" in [error.oracle for error in result.known]
+    assert {"compiles", "borders", "configs"} <= set(result.oracles)
 
 
-def test_a_program_that_eager_refuses_is_no_failure_of_the_backend(judged):
+def test_a_program_that_eager_refuses_is_no_failure_of_the_backend(checked):
     transpose = Step("transpose", (0,), (("first", 0), ("second", 7)), (1,))
     asks_too_much = Program((TensorInput((2, 3)),), (transpose,), (1,))
     with pytest.raises(BadProgramError):
-        judged(asks_too_much)
+        checked(asks_too_much)
 
 
 ALIASES = Program(
@@ -399,9 +399,9 @@ ALIASES = Program(
 )
 
 
-def test_what_aotautograd_alone_cannot_do_is_told_from_the_backend(judged, broken):
+def test_what_aotautograd_alone_cannot_do_is_told_from_the_backend(checked, broken):
     with pytest.raises(OracleViolationError) as raised:
-        judged(ALIASES, "compiles")
+        checked(ALIASES, "compiles")
     assert raised.value.without_backend
     assert "the backend is not to blame" in str(raised.value)
     assert not broken(chain(("sin", A)), "parity", edit=replaced).without_backend
@@ -430,36 +430,36 @@ def test_capture_is_not_to_blame_for_draws_that_it_keeps():
     program = Program((TensorInput((8,)),), steps, (2,), training=False)
     spec = BackendSpec("forgets", lambda: forgets_draws, GraphCapabilities())
     with regional(spec, "cpu", expects_regions=False) as harness, pytest.raises(OracleViolationError) as raised:
-        judge(harness, program, lane="full", oracles=["parity"])
+        check(harness, program, lane="full", oracles=["parity"])
     assert not raised.value.without_backend
 
 
-def test_an_unknown_oracle(judged):
+def test_an_unknown_oracle(checked):
     with pytest.raises(UnknownOracleError, match="parity"):
-        judged(TWO_REGIONS, "party")
+        checked(TWO_REGIONS, "party")
 
 
-def test_the_annotation_of_a_call_may_say_nothing(judged):
+def test_the_annotation_of_a_call_may_say_nothing(checked):
     """The block that is called annotates its operators itself, so another region id around it is the same graph."""
     block = Block((0,), (Step("sin", (0,), (), (1,), A),), 1)
     call = Step("call", (0,), (), (1,), A, (0,))
     program = Program((TensorInput((4,)),), (call,), (1,), (block,), training=False)
 
-    assert "no operator" in judged(program, "annotations_in_key").skipped["annotations_in_key"]
+    assert "no operator" in checked(program, "annotations_in_key").skipped["annotations_in_key"]
 
 
-def test_no_oracle_is_no_judgement():
+def test_no_oracle_is_an_error():
     with regional("aot_eager", "cpu", expects_regions=False) as harness:
-        with pytest.raises(UnknownOracleError, match="no oracle to judge by"):
-            judge(harness, chain(("sin", A)), oracles=())
-        assert judge(harness, chain(("sin", A)), oracles="compiles").oracles == ("compiles",)
+        with pytest.raises(UnknownOracleError, match="no oracle to check"):
+            check(harness, chain(("sin", A)), oracles=())
+        assert check(harness, chain(("sin", A)), oracles="compiles").oracles == ("compiles",)
 
 
 def test_what_a_backend_disclaims_is_not_demanded():
     with regional("aot_eager", "cpu", expects_regions=False) as harness:
-        judgement = judge(harness, TWO_REGIONS)
-    assert "parity" in judgement.oracles
-    assert "disclaims regions" in judgement.skipped["plan"]
+        result = check(harness, TWO_REGIONS)
+    assert "parity" in result.oracles
+    assert "disclaims regions" in result.skipped["plan"]
 
 
 # Order and threads
@@ -476,8 +476,8 @@ UNORDERED = Program(
 )
 
 
-def test_order_is_seen_to_hold(judged):
-    assert judged(UNORDERED, "order").oracles == ("order",)
+def test_order_is_seen_to_hold(checked):
+    assert checked(UNORDERED, "order").oracles == ("order",)
 
 
 def test_order(monkeypatch):
@@ -495,17 +495,17 @@ def test_order(monkeypatch):
                 (TensorInput((4, 4 + seed)), *UNORDERED.arguments[1:]), UNORDERED.steps, UNORDERED.outputs
             )
             with contextlib.suppress(AssertionError):
-                judge(harness, program, lane="structure", oracles=["order"])
+                check(harness, program, lane="structure", oracles=["order"])
                 continue
             found.add(seed)
     assert found
 
 
-def test_region_order(broken, judged):
+def test_region_order(broken, checked):
     after = (Region("c", after=("b",)),)
     steps = (*UNORDERED.steps[:2], Step("tanh", (0,), results=(4,), scope=after))
     program = Program(UNORDERED.arguments, steps, (2, 3, 4), training=False)
-    assert judged(program, "region_order").oracles == ("region_order",)
+    assert checked(program, "region_order").oracles == ("region_order",)
 
     def last_first(gm):
         first, *_, last = [node for node in gm.graph.nodes if artifact_behind(node.target) is not None]
@@ -515,12 +515,12 @@ def test_region_order(broken, judged):
     assert broken(program, "region_order", finish=last_first).origin == "a region runs too early"
 
 
-def test_a_region_of_a_view_has_no_place_in_time(judged):
+def test_a_region_of_a_view_has_no_place_in_time(checked):
     after = (Region("c", after=("b",)),)
     view = Step("unsqueeze", (0,), (("dim", 0),), (4,), after)
     program = Program(UNORDERED.arguments, (*UNORDERED.steps[:2], view), (2, 3, 4), training=False)
 
-    assert "that run anything" in judged(program, "region_order").skipped["region_order"]
+    assert "that run anything" in checked(program, "region_order").skipped["region_order"]
 
 
 def test_threads_hold_and_break(monkeypatch):
@@ -534,17 +534,17 @@ def test_threads_hold_and_break(monkeypatch):
     assert "value of output" in failures[0][0]
 
 
-def test_strides_of_pytorchs_own_fake_operators_are_no_fault_of_the_backend(judged):
+def test_strides_of_pytorchs_own_fake_operators_are_no_fault_of_the_backend(checked):
     arguments = (TensorInput((1, 2, 4, 4), layout="channels_last"), TensorInput((1, 2, 4, 4)))
     steps = (Step("copysign", (1, 0), results=(2,)), Step("exp", (2,), results=(3,), scope=A))
-    judgement = judged(Program(arguments, steps, (3,), training=False), "borders", "parity")
-    assert "aten.copysign" in judgement.skipped["borders"]
+    result = checked(Program(arguments, steps, (3,), training=False), "borders", "parity")
+    assert "aten.copysign" in result.skipped["borders"]
 
 
-def test_strides_of_operators_that_aotautograd_puts_for_writes(judged):
+def test_strides_of_operators_that_aotautograd_puts_for_writes(checked):
     steps = (Step("uniform_", (0,)), Step("sin", (0,), results=(1,), scope=A))
     program = Program((TensorInput((2,), layout="strided"),), steps, (1,), training=False)
-    assert "aten.uniform" in judged(program, "borders").skipped["borders"]
+    assert "aten.uniform" in checked(program, "borders").skipped["borders"]
 
 
 def test_oracles_that_empty_caches_come_behind_those_that_need_them():
@@ -559,12 +559,12 @@ ALIKE = chain(*(("sin", ()),) * 12, training=True)
 
 def test_a_backend_that_splits_graphs_may_hand_several_to_aot_autograd(monkeypatch):
     with regional(THROUGH_AOT, "cpu", expects_regions=False) as harness:
-        judgement = judge(harness, ALIKE)
-        assert {"compiles", "parity", "counters", "inference"} <= {*judgement.oracles, *judgement.skipped}
-        assert "counters" in judgement.oracles
+        result = check(harness, ALIKE)
+        assert {"compiles", "parity", "counters", "inference"} <= {*result.oracles, *result.skipped}
+        assert "counters" in result.oracles
         monkeypatch.setattr(caching, "_is_one_result", lambda trial: True)
         with pytest.raises(OracleViolationError) as raised:
-            judge(harness, ALIKE, oracles=["counters"])
+            check(harness, ALIKE, oracles=["counters"])
     assert raised.value.origin == "a graph is compiled twice"
 
 

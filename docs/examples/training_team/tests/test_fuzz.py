@@ -1,4 +1,4 @@
-"""Programs that nobody thought of, judged on the backend that the team trains with."""
+"""Programs that nobody thought of, checked on the backend that the team trains with."""
 
 import pytest
 
