@@ -84,7 +84,7 @@ def _print(name: str, finding: AnyFinding, *, in_full: bool) -> None:
     size = plural(finding.size, finding.unit)
     print(
         printable(
-            f"{name} ({finding.backend}, {finding.device}, lane {finding.lane}, {versions or 'no versions'}, {size})"
+            f"{name} ({finding.backend}, {finding.device}, mode {finding.mode}, {versions or 'no versions'}, {size})"
         )
     )
     detail = finding.detail if in_full else next(iter(finding.detail.splitlines()), "")

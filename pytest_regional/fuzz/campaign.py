@@ -77,7 +77,7 @@ class CampaignResult:
 
 
 class Check(Protocol):
-    """What checks programs: :func:`pytest_regional.fuzz.oracles.check`, with a harness and a lane given."""
+    """What checks programs: :func:`pytest_regional.fuzz.oracles.check`, with a harness and a mode given."""
 
     def __call__(
         self,
@@ -92,7 +92,7 @@ class Check(Protocol):
 
 @dataclass
 class Campaign:
-    """One campaign against one backend in one lane.
+    """One campaign against one backend in one mode.
 
     Attributes:
         check: checks a program; see :class:`Check`.
@@ -101,7 +101,7 @@ class Campaign:
         seed: where the draws start.
         backend: the backend, as ``--regional-backend`` takes it.
         device: the device by name.
-        lane: the lane that ``check`` checks in.
+        mode: the mode that ``check`` checks in.
         oracles: names of the oracles to check; all by default.
         without: capabilities that the backend disclaims: a program that needs one is passed over, and none is reduced
             to one that does.
@@ -120,7 +120,7 @@ class Campaign:
     seed: int
     backend: str = "reference"
     device: str = "cpu"
-    lane: str = "full"
+    mode: str = "native"
     oracles: Collection[str] | None = None
     without: Collection[str] = ()
     known: Callable[[], Iterable[Finding]] = tuple
@@ -251,8 +251,8 @@ class Campaign:
 
     def _finding(self, reduced: Program, found: Program, broken: OracleViolationError) -> Finding:
         # What AOTAutograd breaks without the backend is kept, and checked again, as AOTAutograd's.
-        where = (CAPTURE, "cpu", "full") if broken.without_backend else (self.backend, self.device, self.lane)
-        backend, device, lane = where
+        where = (CAPTURE, "cpu", "native") if broken.without_backend else (self.backend, self.device, self.mode)
+        backend, device, mode = where
         return Finding(
             signature_of(broken, reduced),
             reduced,
@@ -261,7 +261,7 @@ class Campaign:
             broken.region,
             backend=backend,
             device=device,
-            lane=lane,
+            mode=mode,
             versions=installed_versions(),
         )
 

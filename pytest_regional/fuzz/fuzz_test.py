@@ -75,7 +75,7 @@ class FuzzTest:
         limit: seconds that one program may take.
         audit: whether what the backend disclaims is drawn as well.
         result: what came of it, once it ran.
-        lane: the lane that it ran in.
+        mode: the mode that it ran in.
         unit: what it checked: programs or histories.
     """
 
@@ -90,24 +90,24 @@ class FuzzTest:
     limit: float = EXAMPLE_SECONDS
     audit: bool = False
     result: CampaignResult | None = None
-    lane: str = ""
+    mode: str = ""
     unit: str = "program"
     scripts: dict[str, str] = field(default_factory=dict)
 
     def run(
         self,
-        lane: str,
+        mode: str,
         *,
         draw: Callable[[int], Iterator[Program]] | None = None,
         oracles: Collection[str] | None = None,
     ) -> CampaignResult:
-        """Run a campaign in ``lane`` and return its result.
+        """Run a campaign in ``mode`` and return its result.
 
         Args:
-            lane: ``"structure"``, ``"fast"`` or ``"full"``.
+            mode: ``"interpret"``, ``"emulated"`` or ``"native"``.
             draw: yields programs for a seed; by default what :func:`pytest_regional.strategies.programs` draws without
                 what the backend disclaims. Of other draws programs that need such a capability are passed over.
-            oracles: names of the oracles to check; all that the lane can by default.
+            oracles: names of the oracles to check; all that the mode can by default.
 
         Raises:
             NewFindingsError: with a line for each defect that is not among the known findings. What AOTAutograd breaks
@@ -119,7 +119,7 @@ class FuzzTest:
         from pytest_regional.report.progress import ProgressNote
 
         __tracebackhide__ = True
-        self.lane = lane
+        self.mode = mode
         folder = FindingsFolder(self._made_folder())
         campaign = Campaign(
             check=self._check,
@@ -128,7 +128,7 @@ class FuzzTest:
             seed=self.seed,
             backend=self.backend,
             device=self.regional.device_under_test.name,
-            lane=lane,
+            mode=mode,
             oracles=oracles,
             without=self.without,
             known=lambda: [
@@ -136,18 +136,18 @@ class FuzzTest:
                 for finding in folder.readable(_warn)
                 if isinstance(finding, Finding) and finding.backend in (self.backend, CAPTURE)
             ],
-            running=note_for(self.folder, f"{lane}-{self.shard}"),
+            running=note_for(self.folder, f"{mode}-{self.shard}"),
             found=lambda finding: self._found(folder, finding),
             progress=(progress := ProgressNote(self._note("progress"), self.name, self.unit)),
         )
         return self._through(campaign, progress)
 
-    def run_histories(self, lane: str, *, processes: bool = True) -> CampaignResult:
-        """Play histories of caches in ``lane``, against a model of what has to answer, and return the result.
+    def run_histories(self, mode: str, *, processes: bool = True) -> CampaignResult:
+        """Play histories of caches in ``mode``, against a model of what has to answer, and return the result.
 
         Args:
-            lane: ``"structure"``, ``"fast"`` or ``"full"``.
-            processes: whether some compiles happen in new processes, which take seconds; not in lane ``structure``.
+            mode: ``"interpret"``, ``"emulated"`` or ``"native"``.
+            processes: whether some compiles happen in new processes, which take seconds; not in mode ``interpret``.
 
         Raises:
             NewFindingsError: with a line for each defect that is not among the known findings.
@@ -158,14 +158,14 @@ class FuzzTest:
         from pytest_regional.report.progress import ProgressNote
 
         __tracebackhide__ = True
-        self.lane, self.unit = lane, "history"
+        self.mode, self.unit = mode, "history"
         folder = FindingsFolder(self._made_folder())
         campaign = CacheCampaign(
             self.regional,
             self.budget.part(HISTORY),
             self.seed,
             self.backend,
-            lane,
+            mode,
             processes=processes,
             everything=self.audit,
             known=lambda: [
@@ -239,7 +239,7 @@ class FuzzTest:
 
         try:
             with time_limit(self.limit):
-                check(self.regional, program, lane=self.lane, oracles=oracles, blame=blame, known=known)
+                check(self.regional, program, mode=self.mode, oracles=oracles, blame=blame, known=known)
         except RegionalTimeoutError as late:
             raise OracleViolationError(
                 "compiles", "compile", str(late), origin="longer than the time that one program may take"
@@ -247,7 +247,7 @@ class FuzzTest:
 
     def _note(self, kind: str) -> Path:
         self.scratch.mkdir(parents=True, exist_ok=True)
-        return self.scratch / f"{kind}-{self.lane}-{self.shard}-{os.getpid()}.json"
+        return self.scratch / f"{kind}-{self.mode}-{self.shard}-{os.getpid()}.json"
 
     def _found(self, folder: Any, finding: AnyFinding) -> None:
         self.scripts[finding.name] = str(folder.save_shown(finding))
@@ -275,7 +275,7 @@ class FuzzTest:
         if result is None:
             return None
         return {
-            "lane": self.lane,
+            "mode": self.mode,
             "unit": self.unit,
             "shard": self.shard,
             "seed": self.seed,

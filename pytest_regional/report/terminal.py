@@ -140,7 +140,7 @@ _PARTS = {"program": "step", "history": "event"}
 
 
 def write_fuzzing(reporter: Any, facts: Sequence[Facts], findings: Path, since: float) -> None:
-    """Write one line for each backend and lane, one block for each finding; nothing when nothing was fuzzed.
+    """Write one line for each backend and mode, one block for each finding; nothing when nothing was fuzzed.
 
     Args:
         reporter: pytest's terminal reporter.
@@ -153,7 +153,7 @@ def write_fuzzing(reporter: Any, facts: Sequence[Facts], findings: Path, since: 
     if not fuzzed and not died:
         return
     reporter.section("regional fuzzing", sep="=")
-    # Programs and histories are counted apart, in one lane of one file too.
+    # Programs and histories are counted apart, in one mode of one file too.
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for fact in fuzzed:
         campaign = fact["fuzz"] or {}
@@ -177,7 +177,7 @@ def _shown(note: Path) -> str:
 
 def _group(fact: Facts) -> str:
     campaign = fact["fuzz"] or {}
-    return f"{fact['backend']} ({fact['device']}), {fact['suite']}, lane {campaign['lane']}"
+    return f"{fact['backend']} ({fact['device']}), {fact['suite']}, mode {campaign['mode']}"
 
 
 def _write_group(reporter: Any, name: str, shards: Sequence[dict[str, Any]]) -> None:

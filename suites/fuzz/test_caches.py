@@ -8,7 +8,7 @@ def test_histories_of_generated_code(regional, regional_fuzz):
     """What is stored is code for a GPU, and other processes load it."""
     _skip_without_cache(regional)
 
-    regional_fuzz.run_histories("fast")
+    regional_fuzz.run_histories("emulated")
 
 
 @pytest.mark.regional_compile(requires=("regions",), expects_regions=False)
@@ -16,9 +16,9 @@ def test_histories_of_structure(regional, regional_fuzz):
     """The same for what a backend stores around its regions, many times as fast."""
     _skip_without_cache(regional)
     if regional.device_under_test.kind == "cuda-emulated":
-        pytest.skip("no code is generated in the lane 'structure': device cpu runs it")
+        pytest.skip("no code is generated in the mode 'interpret': device cpu runs it")
 
-    regional_fuzz.run_histories("structure", processes=False)
+    regional_fuzz.run_histories("interpret", processes=False)
 
 
 def _skip_without_cache(regional):

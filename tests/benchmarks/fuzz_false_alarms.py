@@ -89,7 +89,7 @@ def reduced(harness: Regional, program: Program, alarm: OracleViolationError, op
 
     def still_fails(smaller: Program) -> bool:
         try:
-            check(harness, smaller, lane=options.lane, oracles=[wanted.oracle], blame=False)
+            check(harness, smaller, mode=options.mode, oracles=[wanted.oracle], blame=False)
         except OracleViolationError as broken:
             return signature_of(broken) == wanted and broken.without_backend == alarm.without_backend
         except BadProgramError:
@@ -106,7 +106,7 @@ def reduced(harness: Regional, program: Program, alarm: OracleViolationError, op
         None,
         backend=backend,
         device=options.device,
-        lane=options.lane,
+        mode=options.mode,
         versions=installed_versions(),
     )
 
@@ -130,7 +130,7 @@ def main() -> None:
                 break
             try:
                 result = check(
-                    harness, program, lane=options.lane, oracles=options.oracles, blame=False, known=lambda error: True
+                    harness, program, mode=options.mode, oracles=options.oracles, blame=False, known=lambda error: True
                 )
             except BadProgramError as error:
                 tally.verdicts[f"bad program: {str(error).splitlines()[0][:160]}"] += 1
@@ -145,7 +145,7 @@ def main() -> None:
                     tally.known.append(finding)
     spent = time.perf_counter() - started
     print(f"torch {torch.__version__}, Python {platform.python_version()}, {options.backend} on {options.device}")
-    print(f"lane {options.lane}, seed {options.seed}: {len(examples)} examples, {spent / len(examples):.3f} s each")
+    print(f"mode {options.mode}, seed {options.seed}: {len(examples)} examples, {spent / len(examples):.3f} s each")
     print("\n".join(tally.lines()))
 
 
@@ -153,7 +153,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", default="aot_eager")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--lane", default="full")
+    parser.add_argument("--mode", default="native")
     parser.add_argument("--examples", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop early, and report")
     parser.add_argument("--seed", type=int, default=0)

@@ -32,7 +32,7 @@ def main() -> None:
     with regional("aot_eager", "cpu", expects_regions=False) as harness:
         for program in itertools.islice(drawn(programs(), options.seed), options.examples):
             try:
-                _ = Trial(harness, program, "full").cases
+                _ = Trial(harness, program, "native").cases
             except BadProgramError as error:
                 reason = reason_of(error)
                 if options.show and not refused[reason]:

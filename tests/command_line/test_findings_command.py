@@ -24,7 +24,7 @@ def folder(tmp_path):
     of_program = Signature("compiles", "compile", "AssertionError at torch.fx.passes")
     of_history = Signature("caches", "restart", "a hit where a miss is due", frozenset({"event:restart"}))
     folder = FindingsFolder(tmp_path / "findings")
-    about = {"backend": "torch", "lane": "structure", "versions": {"torch": "2.13.0"}}
+    about = {"backend": "torch", "mode": "interpret", "versions": {"torch": "2.13.0"}}
     folder.save(Finding(of_program, NEGATED, NEGATED, "cannot be\nput in order", **about))
     folder.save(HistoryFinding(of_history, HISTORY, HISTORY, "1 hit, 0 due", **about))
     return folder
@@ -35,10 +35,10 @@ def test_each_finding_has_its_lines(folder, capsys):
 
     history, program = folder.paths()
     assert capsys.readouterr().out.splitlines() == [
-        f"{history.stem} (torch, cpu, lane structure, torch 2.13.0, 3 events)",
+        f"{history.stem} (torch, cpu, mode interpret, torch 2.13.0, 3 events)",
         "    caches (restart): a hit where a miss is due (restart)",
         "    1 hit, 0 due",
-        f"{program.stem} (torch, cpu, lane structure, torch 2.13.0, 1 step)",
+        f"{program.stem} (torch, cpu, mode interpret, torch 2.13.0, 1 step)",
         "    compiles (compile): AssertionError at torch.fx.passes (neg)",
         "    cannot be",
         "2 findings",

@@ -24,7 +24,7 @@ LONG = (Clear(), Compile(Key(size=7)), Restart(), Compile(Key(region="b", size=7
 def campaign(monkeypatch: pytest.MonkeyPatch, backend: str, history: Sequence[Event], number: int, **given):
     monkeypatch.setattr(campaign_module, "histories_for", lambda *args, **kwargs: iter([tuple(history)] * number))
     with regional(backend, "cpu", expects_regions=False) as harness:
-        return CacheCampaign(harness, Budget(examples=number), 0, backend, "structure", **given).run()
+        return CacheCampaign(harness, Budget(examples=number), 0, backend, "interpret", **given).run()
 
 
 def test_a_history_that_breaks_the_model_becomes_short_and_is_told_once(monkeypatch, tmp_path):
@@ -110,7 +110,7 @@ def finding(backend, *more):
     )
     history += (*more, Compile(Key(region="b")))
     return HistoryFinding(
-        signature, history, LONG, "detail", backend=backend, lane="structure", versions={"torch": "2.13.0"}
+        signature, history, LONG, "detail", backend=backend, mode="interpret", versions={"torch": "2.13.0"}
     )
 
 

@@ -227,7 +227,7 @@ def test_code_that_pytorch_generates_is_damaged_under_its_own_backend_alone(tmp_
         (tmp_path / name).write_text("contents")
     harness = SimpleNamespace(folder=tmp_path, spec=SimpleNamespace(name=backend), reset=lambda: None)
 
-    player = Player(harness, "fast")
+    player = Player(harness, "emulated")
     for number in range(2):
         player.perform(Damage(number, "everything lost"))
 

@@ -245,7 +245,7 @@ def edited(tmp_path, **changes):
     ("changes", "problem"),
     [
         ({"oracle": "colour"}, "UnknownOracleError: unknown oracle 'colour'"),
-        ({"lane": "slow"}, "no finding: lane: 'slow' is none of"),
+        ({"mode": "slow"}, "no finding: mode: 'slow' is none of"),
         (
             {"program": {"version": 1, "arguments": [{"shape": [2], "dtype": "float3"}]}},
             "no finding: program: the field 'blocks' is missing",
@@ -263,8 +263,8 @@ def test_replay_of_nonsense_is_an_error_and_goes_on(tmp_path, capsys, changes, p
     assert problem in lines[1]
 
 
-def test_replay_elsewhere_takes_the_lane_that_is_there(tmp_path, capsys):
-    FindingsFolder(tmp_path).save(finding(lane="structure", backend="reference"))
+def test_replay_elsewhere_takes_the_mode_that_is_there(tmp_path, capsys):
+    FindingsFolder(tmp_path).save(finding(mode="interpret", backend="reference"))
 
     assert main(["replay", str(tmp_path), "--backend", "aot_eager"]) == 0
 

@@ -42,7 +42,7 @@ def fact(shard, findings=(), **fuzz):
         "backend": "torch",
         "device": "cpu",
         "suite": "fuzz/programs",
-        "fuzz": {"unit": "program", **numbers, "lane": "structure", "shard": shard, "findings": list(findings)},
+        "fuzz": {"unit": "program", **numbers, "mode": "interpret", "shard": shard, "findings": list(findings)},
     }
 
 
@@ -68,7 +68,7 @@ def test_what_several_shards_found_is_told_once_with_the_smallest_program(tmp_pa
 
     assert lines == [
         "regional fuzzing",
-        "torch (cpu), fuzz/programs, lane structure: 20 programs in 5 s (5.71 a second beside 1 s of reducing), "
+        "torch (cpu), fuzz/programs, mode interpret: 20 programs in 5 s (5.71 a second beside 1 s of reducing), "
         "5 failed, 2 new findings, 7 passed over as known, 1 that eager refuses",
         "  2 not checked: they need backward, which the backend disclaims",
         "  1 refused by eager and passed over: forward: no",
@@ -82,8 +82,8 @@ def test_what_several_shards_found_is_told_once_with_the_smallest_program(tmp_pa
 def test_programs_and_histories_of_one_file_are_counted_apart(tmp_path):
     lines = written(fact(0), fact(0, unit="history", examples=3), fact(1), notes=tmp_path)
     assert [line.split(" in ")[0] for line in lines[1:]] == [
-        "torch (cpu), fuzz/programs, lane structure: 3 histories",
-        "torch (cpu), fuzz/programs, lane structure: 20 programs",
+        "torch (cpu), fuzz/programs, mode interpret: 3 histories",
+        "torch (cpu), fuzz/programs, mode interpret: 20 programs",
     ]
 
 

@@ -16,7 +16,7 @@ from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.caches.machine import run_cache_machine
 from pytest_regional.fuzz.draw.random_rows import random_program
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.modes import in_lane
+from pytest_regional.fuzz.modes import in_mode
 from pytest_regional.fuzz.oracles import ORACLES, BadProgramError, OracleViolationError, check
 from pytest_regional.harness.regional import Regional, harness
 from tests.mutants.needs import meets
@@ -24,9 +24,9 @@ from tests.mutants.planting import Mutant, spec_of
 from tests.mutants.verdict import Alarm, Verdict, is_intended_oracle
 
 SEED = 20251122
-DEVICES = {"structure": "cpu", "fast": "cuda-emulated", "full": "cpu"}
+DEVICES = {"interpret": "cpu", "emulated": "cuda-emulated", "native": "cpu"}
 
-#: The state machine of caches, whose examples are histories; it stands among the lanes, and is an oracle of its own.
+#: The state machine of caches, whose examples are histories; it stands among the modes, and is an oracle of its own.
 CACHES = "caches"
 
 #: Alarms that do not count, after which only the intended oracles are asked: the rest is known to complain.
@@ -57,10 +57,10 @@ class Hunt:
     Attributes:
         mutant: what is checked.
         pool: the programs.
-        examples: how many there are, all lanes together.
+        examples: how many there are, all modes together.
         seconds: for the whole hunt.
         each: for one program.
-        lanes: those of the mutant's that may be used; the first takes half of the examples where there are several.
+        modes: those of the mutant's that may be used; the first takes half of the examples where there are several.
     """
 
     mutant: Mutant
@@ -68,7 +68,7 @@ class Hunt:
     examples: int = 500
     seconds: float = 120.0
     each: float = 60.0
-    lanes: Sequence[str] = ("structure", CACHES, "fast")
+    modes: Sequence[str] = ("interpret", CACHES, "emulated")
     others: list[Alarm] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     tried: int = 0
@@ -89,7 +89,7 @@ class Hunt:
             )
         began = time.monotonic()
         self.mutant.planted.calls.clear()
-        kill, timed_out = self._through_lanes(intended, began)
+        kill, timed_out = self._through_modes(intended, began)
         counts = self.checked > 0 and any(patch.counted for patch in self.mutant.patches)
         called = bool(self.mutant.planted.calls) or not counts
         if not self.checked:
@@ -98,32 +98,32 @@ class Hunt:
         seconds = round(time.monotonic() - began, 1)
         return Verdict(outcome, kill, tuple(self.others), self.tried, seconds, tuple(self.notes))
 
-    def _through_lanes(self, intended: Sequence[str], began: float) -> tuple[Alarm | None, bool]:
-        lanes = [lane for lane in self.mutant.lanes if lane in self.lanes]
-        plan = [(lane, oracles) for lane in lanes if (oracles := _checked_in(lane, intended))]
-        for position, (lane, oracles) in enumerate(plan):
+    def _through_modes(self, intended: Sequence[str], began: float) -> tuple[Alarm | None, bool]:
+        modes = [mode for mode in self.mutant.modes if mode in self.modes]
+        plan = [(mode, oracles) for mode in modes if (oracles := _checked_in(mode, intended))]
+        for position, (mode, oracles) in enumerate(plan):
             left = len(plan) - position
             until = time.monotonic() + (self.seconds - (time.monotonic() - began)) / left
-            hunt = self._histories if lane == CACHES else self._in_lane
-            kill, timed_out = hunt(lane, oracles, until, (self.examples - self.tried) // left)
+            hunt = self._histories if mode == CACHES else self._in_mode
+            kill, timed_out = hunt(mode, oracles, until, (self.examples - self.tried) // left)
             if kill or timed_out:
                 return kill, timed_out
         return None, False
 
-    def _histories(self, lane: str, oracles: Sequence[str], until: float, examples: int) -> tuple[Alarm | None, bool]:
+    def _histories(self, mode: str, oracles: Sequence[str], until: float, examples: int) -> tuple[Alarm | None, bool]:
         """Run histories of the state machine; the first that breaks the model counts."""
         before = self.tried
         with harness(spec_of(self.mutant), "cpu") as regional:
             self._count_resets(regional)
             try:
-                with deadline(max(until - time.monotonic(), 1.0)), in_lane(regional, "structure"):
+                with deadline(max(until - time.monotonic(), 1.0)), in_mode(regional, "interpret"):
                     run_cache_machine(regional, Budget(examples=examples), SEED, processes=False)
             except OracleViolationError as broken:
-                return Alarm(broken.oracle, "OracleViolationError", broken.origin, self.tried, lane), False
+                return Alarm(broken.oracle, "OracleViolationError", broken.origin, self.tried, mode), False
             except OutOfTime:
                 return None, self.tried == before
             except Exception as error:  # noqa: BLE001 - told, and no kill: no oracle has spoken
-                self.others.append(Alarm("state machine", type(error).__name__, str(error)[:200], self.tried, lane))
+                self.others.append(Alarm("state machine", type(error).__name__, str(error)[:200], self.tried, mode))
         return None, False
 
     def _count_resets(self, regional: Regional) -> None:
@@ -137,8 +137,8 @@ class Hunt:
 
         regional.reset = counted  # type: ignore[method-assign]
 
-    def _in_lane(self, lane: str, oracles: Sequence[str], until: float, examples: int) -> tuple[Alarm | None, bool]:
-        with harness(spec_of(self.mutant), DEVICES[lane]) as regional:
+    def _in_mode(self, mode: str, oracles: Sequence[str], until: float, examples: int) -> tuple[Alarm | None, bool]:
+        with harness(spec_of(self.mutant), DEVICES[mode]) as regional:
             for number in range(examples):
                 if time.monotonic() > until:
                     break
@@ -148,41 +148,41 @@ class Hunt:
                 self.checked += 1
                 try:
                     with deadline(self.each):
-                        kill = self._checked(regional, lane, oracles, self.pool[number])
+                        kill = self._checked(regional, mode, oracles, self.pool[number])
                 except OutOfTime:
-                    self.others.append(Alarm("deadline", "OutOfTime", example=self.tried, lane=lane))
+                    self.others.append(Alarm("deadline", "OutOfTime", example=self.tried, mode=mode))
                     return None, True
                 if kill:
                     return kill, False
         return None, False
 
-    def _checked(self, regional: Regional, lane: str, oracles: Sequence[str], program: Program) -> Alarm | None:
+    def _checked(self, regional: Regional, mode: str, oracles: Sequence[str], program: Program) -> Alarm | None:
         """Return the alarm that kills; one of another oracle is noted, and the intended ones are asked alone."""
         asked = (_with_cheap_ones(oracles), oracles) if len(self.others) < OTHERS else (oracles,)
         for chosen in asked:
-            alarm = self._alarm(regional, lane, chosen, program)
+            alarm = self._alarm(regional, mode, chosen, program)
             if alarm is None:
                 return None
             if is_intended_oracle(self.mutant, alarm):
-                return alarm if self._holds_without_fault(lane, alarm, program) else None
+                return alarm if self._holds_without_fault(mode, alarm, program) else None
             self.others.append(alarm)
         return None
 
-    def _alarm(self, regional: Regional, lane: str, oracles: Any, program: Program) -> Alarm | None:
+    def _alarm(self, regional: Regional, mode: str, oracles: Any, program: Program) -> Alarm | None:
         try:
-            check(regional, program, lane=lane, oracles=oracles, blame=False)
+            check(regional, program, mode=mode, oracles=oracles, blame=False)
         except OracleViolationError as broken:
-            return Alarm(broken.oracle, "OracleViolationError", broken.origin, self.tried, lane)
+            return Alarm(broken.oracle, "OracleViolationError", broken.origin, self.tried, mode)
         except BadProgramError:
             return None
         except Exception as error:  # noqa: BLE001 - whatever the harness makes of a mutant is told, and is no kill
-            return Alarm("harness", type(error).__name__, str(error)[:200], self.tried, lane)
+            return Alarm("harness", type(error).__name__, str(error)[:200], self.tried, mode)
         return None
 
-    def _holds_without_fault(self, lane: str, alarm: Alarm, program: Program) -> bool:
+    def _holds_without_fault(self, mode: str, alarm: Alarm, program: Program) -> bool:
         """Check the reference against the oracle that complained: an alarm there as well says nothing of the mutant."""
-        with harness("reference", DEVICES[lane]) as regional:
-            again = self._alarm(regional, lane, [alarm.source], program)
+        with harness("reference", DEVICES[mode]) as regional:
+            again = self._alarm(regional, mode, [alarm.source], program)
         if again is None:
             return True
         self.notes.append(f"the reference breaks {again.source} on example {self.tried} too: {again.text}")
@@ -194,10 +194,10 @@ def _with_cheap_ones(oracles: Sequence[str]) -> list[str]:
     return [oracle.name for oracle in ORACLES.values() if oracle.every == 1 or oracle.name in oracles]
 
 
-def _checked_in(lane: str, oracles: Sequence[str]) -> list[str]:
-    if lane == CACHES:
+def _checked_in(mode: str, oracles: Sequence[str]) -> list[str]:
+    if mode == CACHES:
         return [oracle for oracle in oracles if oracle == CACHES]
-    return [oracle for oracle in oracles if oracle != CACHES and lane in ORACLES[oracle].lanes]
+    return [oracle for oracle in oracles if oracle != CACHES and mode in ORACLES[oracle].modes]
 
 
 def alarms_of(
@@ -205,22 +205,22 @@ def alarms_of(
     pool: Sequence[Program] | Pool,
     examples: int,
     *,
-    lane: str = "structure",
+    mode: str = "interpret",
     each: float = 60.0,
 ) -> list[Alarm]:
     """Return what oracles say of a backend that is right."""
     found: list[Alarm] = []
-    with harness(spec, DEVICES[lane]) as regional:
+    with harness(spec, DEVICES[mode]) as regional:
         for number in range(examples):
             try:
                 with deadline(each):
-                    check(regional, pool[number], lane=lane, blame=False)
+                    check(regional, pool[number], mode=mode, blame=False)
             except OracleViolationError as broken:
-                found.append(Alarm(broken.oracle, "OracleViolationError", broken.origin, number + 1, lane))
+                found.append(Alarm(broken.oracle, "OracleViolationError", broken.origin, number + 1, mode))
             except BadProgramError as error:
-                found.append(Alarm("program", "BadProgramError", str(error)[:200], number + 1, lane))
+                found.append(Alarm("program", "BadProgramError", str(error)[:200], number + 1, mode))
             except OutOfTime:
-                found.append(Alarm("deadline", "OutOfTime", "", number + 1, lane))
+                found.append(Alarm("deadline", "OutOfTime", "", number + 1, mode))
     return found
 
 

@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=180.0, help="for the programs of one backend")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for the suites of one backend")
     parser.add_argument(
-        "--lanes", nargs="+", default=("structure", "caches", "fast"), help="lanes of the fuzzer, in this order"
+        "--modes", nargs="+", default=("interpret", "caches", "emulated"), help="modes of the fuzzer, in this order"
     )
     parser.add_argument("--jobs", type=int, default=1, choices=(1,), help="one process at a time; nothing else yet")
     parser.add_argument("--json", type=Path, help="a file of results to add to")
@@ -131,7 +131,7 @@ def _by_fuzz(results: Results, options: argparse.Namespace) -> None:
     results.versions["fuzz"] = versions()
     pool = Pool()
     for mutant in _chosen(FAULTS, results, "fuzz", options):
-        verdict = Hunt(mutant, pool, options.examples, options.seconds, lanes=options.lanes).run()
+        verdict = Hunt(mutant, pool, options.examples, options.seconds, modes=options.modes).run()
         results.note(mutant.name, "fuzz", verdict)
         _say("fuzz", mutant, verdict.outcome, verdict.kill, verdict.seconds)
 

@@ -91,7 +91,7 @@ class Mutant:
         capabilities: what it claims; all that the reference claims by default.
         needs: words of programs (``tests.mutants.needs``), one of which the fault needs to act. Programs without are
             counted as examples, and not checked.
-        lanes: of the fuzzer, in which it can show, in this order. What is interpreted shows no fault of generated code.
+        modes: of the fuzzer, in which it can show, in this order. What is interpreted shows no fault of generated code.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Mutant:
     errors: tuple[str, ...] = ASSERTIONS
     capabilities: type[Capabilities] = Capabilities
     needs: tuple[str, ...] = ()
-    lanes: tuple[str, ...] = ("structure", "caches")
+    modes: tuple[str, ...] = ("interpret", "caches")
 
     @functools.cached_property
     def planted(self) -> Planted:

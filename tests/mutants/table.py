@@ -56,7 +56,7 @@ def _by_oracle(verdict: Verdict | None) -> str:
     before = list(dict.fromkeys(alarm.source for alarm in verdict.others))
     remark = f" (by {', '.join(before)} first)" if before else ""
     if verdict.kill:
-        return f"{verdict.kill.source}, lane {verdict.kill.lane}{remark}"
+        return f"{verdict.kill.source}, mode {verdict.kill.mode}{remark}"
     return _not_killed(verdict) + (f" (by {', '.join(before)})" if before else "")
 
 

@@ -46,7 +46,7 @@ PROGRAM = Program(
 
 
 def hunt(mutant, **options):
-    return Hunt(mutant, [PROGRAM] * 3, 3, 60.0, lanes=("structure",), **options).run()
+    return Hunt(mutant, [PROGRAM] * 3, 3, 60.0, modes=("interpret",), **options).run()
 
 
 def test_there_are_enough_and_names_are_their_own():
@@ -142,7 +142,7 @@ def test_each_is_a_backend_by_name():
 def test_a_fault_is_noticed_by_its_oracle(name, oracle):
     verdict = hunt(FAULTS[name])
     assert verdict.outcome == "killed"
-    assert (verdict.kill.source, verdict.kill.example, verdict.kill.lane) == (oracle, 1, "structure")
+    assert (verdict.kill.source, verdict.kill.example, verdict.kill.mode) == (oracle, 1, "interpret")
 
 
 def test_what_is_odd_is_not_complained_of():
@@ -187,7 +187,7 @@ def test_a_fault_needs_what_there_is_and_shows_somewhere(fault):
     inside = {word.rpartition(":")[2] for word in words if word.startswith(("inside:", "op:"))}
     assert inside <= {*operators(), *families(), "independent"}
     assert {word for word in words if not word.startswith(("inside:", "op:"))} <= {*DECLARED}
-    assert fault.lanes
+    assert fault.modes
 
 
 def test_running_out_of_time_kills_nothing(monkeypatch):
@@ -240,7 +240,7 @@ def test_a_failed_test_counts_by_what_it_asserts(alarm, outcome):
 
 
 def test_results_are_read_back_and_rendered(tmp_path):
-    kill = Alarm("parity", "OracleViolationError", "value of output", 7, "structure")
+    kill = Alarm("parity", "OracleViolationError", "value of output", 7, "interpret")
     results = Results(tmp_path / "results.json")
     results.note("results_exchanged", "fuzz", Verdict("killed", kill, (Alarm("plan", "OracleViolationError"),), 7, 1.5))
     results.note_right("reference", "fuzz", [], 60)
@@ -248,7 +248,7 @@ def test_results_are_read_back_and_rendered(tmp_path):
     assert again.verdicts == results.verdicts
     assert table.is_green(again)
     text = table.rendered(again, FAULTS, ODD)
-    assert "parity, lane structure (by plan first) | 7 |" in text
+    assert "parity, mode interpret (by plan first) | 7 |" in text
     assert "0 alarms in 60 tests and programs" in text
     again.note("nan_lost", "suites", Verdict("survived"))
     assert not table.is_green(again)

@@ -23,14 +23,14 @@ class Alarm:
         error: type of the exception.
         text: its first line, or the origin that the oracle tells.
         example: number of the program, from 1; 0 for tests.
-        lane: of the fuzzer; empty for tests.
+        mode: of the fuzzer; empty for tests.
     """
 
     source: str
     error: str
     text: str = ""
     example: int = 0
-    lane: str = ""
+    mode: str = ""
 
     @property
     def is_timeout(self) -> bool:

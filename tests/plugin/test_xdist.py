@@ -116,7 +116,7 @@ def test_a_crashing_worker_does_not_lose_the_others_facts(downstream):
 
         @pytest.mark.regional_compile(backend="aot_eager", expects_regions=False)
         def test_any(regional_fuzz):
-            regional_fuzz.run("full", oracles=("compiles", "parity"))
+            regional_fuzz.run("native", oracles=("compiles", "parity"))
 
         def programs(seed):
             while True:
@@ -129,7 +129,7 @@ def test_a_crashing_worker_does_not_lose_the_others_facts(downstream):
         def test_crash(regional_fuzz, monkeypatch):
             if regional_fuzz.shard == 1:
                 monkeypatch.setattr(type(regional_fuzz), "_check", crash)
-                regional_fuzz.run("full", draw=programs)
+                regional_fuzz.run("native", draw=programs)
         """,
         "--regional-backend=torch",
         "--regional-device=cpu",
@@ -143,8 +143,8 @@ def test_a_crashing_worker_does_not_lose_the_others_facts(downstream):
             "*worker 'gw*' crashed*",
             "it *2 passed, 1 failed, 1 crashed*",
             "*1 workers were lost: the totals are incomplete*",
-            "aot_eager (cpu), it, lane full: 5 programs in *, 0 failed, 0 new findings",
-            "a process died while it checked the program in */regional-findings/checking/full-1-*.json:",
+            "aot_eager (cpu), it, mode native: 5 programs in *, 0 failed, 0 new findings",
+            "a process died while it checked the program in */regional-findings/checking/native-1-*.json:",
             "*torch.neg(x0)",
         ]
     )

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class CacheCampaign:
-    """One campaign against the caches of one backend in one lane.
+    """One campaign against the caches of one backend in one mode.
 
     Attributes:
         regional: the harness.
         budget: how many histories, or how long.
         seed: where the draws start.
         backend: the backend, as ``--regional-backend`` takes it.
-        lane: the lane that histories are played in.
-        processes: whether some compiles happen in new processes; not in lane ``structure``, whose interpreted regions
+        mode: the mode that histories are played in.
+        processes: whether some compiles happen in new processes; not in mode ``interpret``, whose interpreted regions
             are of one process.
         everything: whether histories hold what the backend disclaims as well.
         known: gives the findings of earlier campaigns, and of other shards of this one; asked again before a failure is
@@ -50,7 +50,7 @@ class CacheCampaign:
     budget: Budget
     seed: int
     backend: str = "reference"
-    lane: str = "full"
+    mode: str = "native"
     processes: bool = True
     everything: bool = False
     known: Callable[[], Iterable[HistoryFinding]] = tuple
@@ -120,7 +120,7 @@ class CacheCampaign:
             broken.detail,
             backend=self.backend,
             device=self.regional.device_under_test.name,
-            lane=self.lane,
+            mode=self.mode,
             versions=installed_versions(),
         )
 
@@ -128,7 +128,7 @@ class CacheCampaign:
         """Play ``history``; return what broke the model and the events up to that, None where nothing did."""
         events = iter(history)
         try:
-            run_history(self.regional, events, lane=self.lane)
+            run_history(self.regional, events, mode=self.mode)
         except OracleViolationError as broken:
             return broken, history[: len(history) - len(list(events))]
         return None

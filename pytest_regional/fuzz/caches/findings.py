@@ -22,7 +22,7 @@ from pytest_regional.fuzz.caches.model import PROGRAMS, STATES, Key, canonical
 from pytest_regional.fuzz.findings.provenance import Circumstances, Signature, circumstances_of
 from pytest_regional.fuzz.findings.scripts import with_harness
 from pytest_regional.fuzz.findings.strict_json import Field
-from pytest_regional.fuzz.modes import nearest_lane
+from pytest_regional.fuzz.modes import nearest_mode
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
@@ -93,12 +93,12 @@ class HistoryFinding(Circumstances):
         return features_of_history(self.history)
 
     def check(self, regional: Regional) -> None:
-        """Play the history again, in its lane, or in the one that this harness can take.
+        """Play the history again, in its mode, or in the one that this harness can take.
 
         Raises:
             OracleViolationError: it still breaks the model.
         """
-        run_history(regional, self.history, lane=nearest_lane(regional, self.lane))
+        run_history(regional, self.history, mode=nearest_mode(regional, self.mode))
 
     def to_data(self) -> dict[str, Any]:
         """Return it as plain data, all but its version."""

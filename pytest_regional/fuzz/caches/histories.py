@@ -79,14 +79,14 @@ class Player:
 
     Args:
         regional: the harness.
-        lane: the lane that this process is in, and that new ones are to be in.
+        mode: the mode that this process is in, and that new ones are to be in.
 
     Attributes:
         performed: the events so far; where one breaks the model it is the last.
     """
 
-    def __init__(self, regional: Regional, lane: str) -> None:
-        self.regional, self.model, self._lane = regional, CacheModel(), lane
+    def __init__(self, regional: Regional, mode: str) -> None:
+        self.regional, self.model, self._mode = regional, CacheModel(), mode
         self.performed: list[Event] = []
         self._programs: dict[Key, Program] = {}
         self._passes: dict[tuple[str | None, ...], list[Any]] = {}
@@ -123,7 +123,7 @@ class Player:
         self.model.ran(key)
 
     def _compile_elsewhere(self, key: Key) -> None:
-        there = self.regional.in_new_process(counters_of, key, self._lane)
+        there = self.regional.in_new_process(counters_of, key, self._mode)
         _check(key, self.model.answer_elsewhere(key), there.value)
         self.model.ran_elsewhere(key)
 
@@ -139,13 +139,13 @@ class Player:
             self.model.damaged()
 
 
-def run_history(regional: Regional, events: Iterable[Event], *, lane: str = "structure") -> None:
+def run_history(regional: Regional, events: Iterable[Event], *, mode: str = "interpret") -> None:
     """Perform ``events``, beginning with empty caches.
 
     Args:
         regional: the harness.
         events: what happens, in order.
-        lane: the lane that they are performed in.
+        mode: the mode that they are performed in.
 
     Raises:
         OracleViolationError: the first event that breaks the model.
@@ -153,8 +153,8 @@ def run_history(regional: Regional, events: Iterable[Event], *, lane: str = "str
     from pytest_regional._torch.fuzzing import recompiles_allowed
 
     # One function may be compiled at each event, with other passes or under other settings.
-    with keeping_whole_results(regional, lane), recompiles_allowed(1000):
-        player = Player(regional, lane)
+    with keeping_whole_results(regional, mode), recompiles_allowed(1000):
+        player = Player(regional, mode)
         for event in events:
             player.perform(event)
 
@@ -228,9 +228,9 @@ def _run(program: Program, function: Any, inputs: Sequence[torch.Tensor]) -> lis
     return [output.detach(), *torch.autograd.grad(output.float().sum(), list(inputs))]
 
 
-def counters_of(regional: Regional, key: Key, lane: str) -> dict[str, int]:
+def counters_of(regional: Regional, key: Key, mode: str) -> dict[str, int]:
     """Compile and run the program of ``key`` in this process; for a new one."""
-    with keeping_whole_results(regional, lane):
+    with keeping_whole_results(regional, mode):
         return moved_by(regional, program_of(key), key, passes_of(key))
 
 

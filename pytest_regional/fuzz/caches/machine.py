@@ -219,7 +219,7 @@ def run_cache_machine(
     budget: Budget,
     seed: int,
     *,
-    lane: str = "structure",
+    mode: str = "interpret",
     processes: bool = True,
 ) -> int:
     """Play histories until the budget is spent; return how many.
@@ -228,7 +228,7 @@ def run_cache_machine(
         regional: the harness.
         budget: how many histories, or how long.
         seed: what they are drawn from.
-        lane: the lane that they are played in.
+        mode: the mode that they are played in.
         processes: whether some compiles happen in new processes.
 
     Raises:
@@ -237,7 +237,7 @@ def run_cache_machine(
     drawn = histories_for(regional, seed, processes=processes)
     clock = budget.start()
     while not clock.over:
-        run_history(regional, next(drawn), lane=lane)
+        run_history(regional, next(drawn), mode=mode)
         clock.spent += 1
     return clock.spent
 

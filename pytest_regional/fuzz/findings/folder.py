@@ -23,7 +23,7 @@ from pytest_regional.fuzz.findings.provenance import CIRCUMSTANCES, Circumstance
 from pytest_regional.fuzz.findings.scripts import Case, shows, stand_alone, with_harness
 from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.modes import nearest_lane
+from pytest_regional.fuzz.modes import nearest_mode
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
@@ -99,7 +99,7 @@ class Finding(Circumstances):
         return stand_alone(Case(self.program, self.signature.oracle, self.title, self.backend))
 
     def check(self, regional: Regional) -> None:
-        """Check the program again against the oracles that it broke, in its lane, or in the one that this harness can take.
+        """Check the program again against the oracle that it violated, in its mode, or in the one that this harness can take.
 
         Raises:
             OracleViolationError: it still does.
@@ -107,7 +107,7 @@ class Finding(Circumstances):
         """
         from pytest_regional.fuzz.oracles import check
 
-        check(regional, self.program, lane=nearest_lane(regional, self.lane), oracles=(self.signature.oracle,))
+        check(regional, self.program, mode=nearest_mode(regional, self.mode), oracles=(self.signature.oracle,))
 
     def to_data(self) -> dict[str, Any]:
         """Return it as plain data, all but version and signature."""

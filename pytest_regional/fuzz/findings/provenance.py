@@ -1,4 +1,4 @@
-"""Where a finding was met: on which backend and device, in which lane, with which versions."""
+"""Where a finding was met: on which backend and device, in which mode, with which versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional._text import plural
 from pytest_regional.fuzz.findings.strict_json import Field
-from pytest_regional.fuzz.modes import LANES
+from pytest_regional.fuzz.modes import MODES
 
 if TYPE_CHECKING:
     from pytest_regional.harness.parity.report import BadProgramError
@@ -25,13 +25,13 @@ class Circumstances:
     Attributes:
         backend: the backend, as ``--regional-backend`` takes it.
         device: the device by name.
-        lane: the lane that it was found in.
+        mode: the mode that it was found in.
         versions: of torch, and of triton where it is installed.
     """
 
     backend: str = "reference"
     device: str = "cpu"
-    lane: str = "full"
+    mode: str = "native"
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def circumstances(self) -> dict[str, Any]:
@@ -39,13 +39,13 @@ class Circumstances:
         return {
             "backend": self.backend,
             "device": self.device,
-            "lane": self.lane,
+            "mode": self.mode,
             "versions": dict(self.versions),
         }
 
 
 #: The fields that say it.
-CIRCUMSTANCES = ("backend", "device", "lane", "versions")
+CIRCUMSTANCES = ("backend", "device", "mode", "versions")
 
 _DEVICE = r"[a-z][a-z0-9_-]*(:[a-z0-9_.-]+)?"
 _BACKEND = r"[A-Za-z0-9_][A-Za-z0-9_.+ -]*"
@@ -60,7 +60,7 @@ def circumstances_of(fields: Mapping[str, Field]) -> dict[str, Any]:
     return {
         "backend": _backend(fields["backend"]),
         "device": _matching(fields["device"], _DEVICE, "a device, such as cuda:0"),
-        "lane": fields["lane"].one_of(LANES),
+        "mode": fields["mode"].one_of(MODES),
         "versions": {name: one.line() for name, one in fields["versions"].mapping(100).items() if _package(one, name)},
     }
 

@@ -100,7 +100,7 @@ def _of_passes(trial: Trial, counters: Counters) -> Wrong:
 
 
 def _of_regions(trial: Trial, counters: Counters) -> Wrong:
-    if trial.lane == "structure" or not trial.regional.spec.supports("regions"):
+    if trial.mode == "interpret" or not trial.regional.spec.supports("regions"):
         return []
     partitions = sum(len(graph.partitions) for graph in trial.cold.watched.graphs)
     answered = counters["region_compiles"] + counters["region_cache_hits"]
@@ -128,8 +128,8 @@ def check_warm(trial: Trial) -> None:
     if not trial.cold.watched.graphs:
         raise NoClaim("nothing was compiled")
     outer = bool(trial.regional.spec.supports("outer_cache"))
-    if not outer and trial.lane == "structure":
-        raise NoClaim("the backend keeps no whole results, and regions are not compiled in this lane")
+    if not outer and trial.mode == "interpret":
+        raise NoClaim("the backend keeps no whole results, and regions are not compiled in this mode")
     trial.regional.restart()
     warm = trial.run(trial.program, calls=1)
     raise_failure(trial, warm, "warm", "restart")

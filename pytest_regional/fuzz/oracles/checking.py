@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from pytest_regional._text import unknown_name
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.modes import LANES, in_lane
+from pytest_regional.fuzz.modes import MODES, in_mode
 from pytest_regional.fuzz.oracles import caching, order, parity, plan, region_boundary, reruns
 from pytest_regional.fuzz.oracles.example_run import Trial
 from pytest_regional.fuzz.oracles.oracle import CheckResult, NoClaim, Oracle, OracleViolationError
@@ -61,7 +61,7 @@ def check(
     regional: Regional,
     program: Program,
     *,
-    lane: str = "full",
+    mode: str = "native",
     oracles: Collection[str] | str | None = None,
     blame: bool = True,
     known: Known | None = None,
@@ -71,7 +71,7 @@ def check(
     Args:
         regional: the harness, inside of its context; use it for nothing else meanwhile.
         program: what to check.
-        lane: how much of a compile really happens; see :mod:`pytest_regional.fuzz.modes`.
+        mode: how much of a compile really happens; see :mod:`pytest_regional.fuzz.modes`.
         oracles: names of the oracles to check, or one name. By default all, those that compile once more on some programs
             only, which the program's source decides: the same program is always checked alike.
         blame: whether a difference from eager is followed up to a region, which compiles several times.
@@ -82,9 +82,9 @@ def check(
         OracleViolationError: the program violates an oracle; the first one in the order of ``ORACLES``.
         BadProgramError: the program fails in eager.
         UnknownOracleError: a name in ``oracles`` that is none, or no name at all.
-        LaneError: the backend or the device cannot take that lane.
+        ModeError: the backend or the device cannot take that mode.
     """
-    checking = _Checking(regional, program, lane, _chosen(oracles), blame, known or (lambda error: False))
+    checking = _Checking(regional, program, mode, _chosen(oracles), blame, known or (lambda error: False))
     if oracles is None:
         checking.skipped |= {oracle.name: _TURN for oracle in ORACLES.values() if not _has_turn(oracle, program)}
     return checking.run()
@@ -94,19 +94,19 @@ class _Checking:
     """One call of :func:`check`."""
 
     def __init__(
-        self, regional: Regional, program: Program, lane: str, oracles: Sequence[Oracle], blame: bool, known: Known
+        self, regional: Regional, program: Program, mode: str, oracles: Sequence[Oracle], blame: bool, known: Known
     ) -> None:
-        self.regional, self.lane, self.oracles, self.known = regional, lane, oracles, known
-        self.skipped = {oracle.name: reason for oracle in oracles if (reason := _why_not(oracle, regional, lane))}
+        self.regional, self.mode, self.oracles, self.known = regional, mode, oracles, known
+        self.skipped = {oracle.name: reason for oracle in oracles if (reason := _why_not(oracle, regional, mode))}
         self.held: list[str] = []
         self.found: list[OracleViolationError] = []
         self.spent: dict[str, float] = {}
         borders = any(oracle.name == "borders" for oracle in oracles) and "borders" not in self.skipped
-        self.trial = Trial(regional, program, lane, blame=blame, checks_borders=borders)
+        self.trial = Trial(regional, program, mode, blame=blame, checks_borders=borders)
 
     def run(self) -> CheckResult:
         started = time.perf_counter()
-        with in_lane(self.regional, self.lane):
+        with in_mode(self.regional, self.mode):
             with self._timed("eager"):
                 _ = self.trial.cases
             with self._timed("compile"):
@@ -169,10 +169,10 @@ def _has_turn(oracle: Oracle, program: Program) -> bool:
     return oracle.every == 1 or zlib.crc32(f"{oracle.name}\n{program.source}".encode()) % oracle.every == 0
 
 
-def _why_not(oracle: Oracle, regional: Regional, lane: str) -> str:
+def _why_not(oracle: Oracle, regional: Regional, mode: str) -> str:
     """Return why ``oracle`` is not checked, whatever the program; empty where it is."""
-    if lane in LANES and lane not in oracle.lanes:
-        return f"it says nothing in lane {lane!r}"
+    if mode in MODES and mode not in oracle.modes:
+        return f"it says nothing in mode {mode!r}"
     for capability in oracle.requires:
         support = regional.spec.supports(capability)
         if not support:

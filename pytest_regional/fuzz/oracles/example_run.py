@@ -70,15 +70,15 @@ class Trial:
     Args:
         regional: the harness.
         program: what is checked.
-        lane: in which lane it is checked.
+        mode: in which mode it is checked.
         blame: whether parity looks for the region to blame, which compiles several times.
         checks_borders: whether the first call compares the values at borders with what the graph says.
     """
 
     def __init__(
-        self, regional: Regional, program: Program, lane: str, *, blame: bool = True, checks_borders: bool = False
+        self, regional: Regional, program: Program, mode: str, *, blame: bool = True, checks_borders: bool = False
     ) -> None:
-        self.regional, self.program, self.lane = regional, program, lane
+        self.regional, self.program, self.mode = regional, program, mode
         self.blame, self.checks_borders = blame, checks_borders
 
     # Eager
@@ -166,7 +166,7 @@ class Trial:
         mark, sources = observer.log.mark(), len(observer.sources)
         names = sorted({name for region in program.regions for name, _ in region.configs})
         before = config_values("torch._inductor.config") if names else {}
-        interpreted = self.lane == "structure"
+        interpreted = self.mode == "interpret"
         with watching(self.regional, checks_borders=checks_borders, settings=names, interpreted=interpreted) as watched:
             executions = [self.execute(compiled, self.cases[0].inputs, keep=calls > 1)]
         later, code = observer.log.mark(), observer.code(sources)

@@ -160,7 +160,7 @@ class Oracle:
         summary: one sentence.
         check: raises :class:`~pytest_regional.fuzz.oracles.oracle.OracleViolationError` where a trial breaks it, and
             :class:`NoClaim` where it says nothing about the trial.
-        lanes: in which lanes it can be checked.
+        modes: in which modes it can be checked.
         requires: capabilities of a backend without which it is not demanded.
         every: where oracles are not chosen by name, one program in so many is checked against it: oracles that compile once more.
     """
@@ -168,7 +168,7 @@ class Oracle:
     name: str
     summary: str
     check: Callable[[Trial], None] = field(repr=False)
-    lanes: tuple[str, ...] = ("structure", "fast", "full")
+    modes: tuple[str, ...] = ("interpret", "emulated", "native")
     requires: tuple[str, ...] = ()
     every: int = 1
 

@@ -70,7 +70,7 @@ def check_order(trial: Trial) -> None:
     """Raise where an order edge is not visible in what the backend made of the graph."""
     if any(region.after for region in trial.program.regions):
         raise NoClaim("annotations ask for an order already, which random edges may contradict")
-    spy = OrderSpy(random.Random(trial.program.source), structure=trial.lane == "structure")
+    spy = OrderSpy(random.Random(trial.program.source), structure=trial.mode == "interpret")
     trial.regional.reset(keep_code=True)
     trial.regional.observer.spies.insert(0, spy)
     try:

@@ -197,7 +197,7 @@ def check_inference(trial: Trial) -> None:
     if not trial.trains:
         raise NoClaim("the program is for inference already")
     _ = trial.cold
-    inference = Trial(trial.regional, replace(trial.program, training=False), trial.lane, blame=False)
+    inference = Trial(trial.regional, replace(trial.program, training=False), trial.mode, blame=False)
     run = inference.run(inference.program)
     raise_failure(inference, run, "inference")
     mismatches = mismatches_of(inference, run)

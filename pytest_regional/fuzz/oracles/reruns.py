@@ -14,7 +14,7 @@ from pytest_regional._torch.pytree import flatten
 from pytest_regional.fuzz.findings.files import from_data, to_data
 from pytest_regional.fuzz.findings.provenance import reason_of
 from pytest_regional.fuzz.model.program import Program, Region, Step
-from pytest_regional.fuzz.modes import in_lane
+from pytest_regional.fuzz.modes import in_mode
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.oracles.example_run import Case, Run, Trial
 from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of, origin_of
@@ -135,7 +135,7 @@ def check_threads(trial: Trial) -> None:
         raise NoClaim("it draws random numbers, and threads share their generator")
     if not trial.trains:
         raise NoClaim("no backward is compiled")
-    result = trial.regional.in_new_process(compile_at_once, to_data(trial.program), trial.lane, timeout=_SECONDS)
+    result = trial.regional.in_new_process(compile_at_once, to_data(trial.program), trial.mode, timeout=_SECONDS)
     failures: list[tuple[str, str]] = result.value
     if failures:
         origin, detail = failures[0]
@@ -147,13 +147,13 @@ def check_threads(trial: Trial) -> None:
         )
 
 
-def compile_at_once(regional: Any, data: dict[str, Any], lane: str) -> list[tuple[str, str]]:
+def compile_at_once(regional: Any, data: dict[str, Any], mode: str) -> list[tuple[str, str]]:
     """Compile variants of a program in threads; return origin and detail of each failure. Runs in a new process."""
     program = from_data(data)
-    trials = [Trial(regional, renamed(program, f" of thread {number}"), lane, blame=False) for number in range(THREADS)]
+    trials = [Trial(regional, renamed(program, f" of thread {number}"), mode, blame=False) for number in range(THREADS)]
     for trial in trials:
         _ = trial.cases
-    with in_lane(regional, lane), ThreadPoolExecutor(THREADS) as pool:
+    with in_mode(regional, mode), ThreadPoolExecutor(THREADS) as pool:
         outcomes = [pool.submit(_failure_of, trial) for trial in trials]
         return [failure for outcome in outcomes if (failure := outcome.result()) is not None]
 

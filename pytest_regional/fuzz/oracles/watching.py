@@ -284,7 +284,7 @@ def watching(
         regional: the harness.
         checks_borders: also compare values at borders with what the graph says, whenever a compiled graph runs.
         settings: Inductor settings to note.
-        interpreted: whether regions run as eager operators, in the lane ``structure``.
+        interpreted: whether regions run as eager operators, in the mode ``interpret``.
     """
     watched = Watched(settings, checks_borders=checks_borders, interpreted=interpreted)
     regional.observer.spies.append(watched)

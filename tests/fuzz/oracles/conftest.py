@@ -19,9 +19,9 @@ Check = Callable[..., CheckResult]
 
 @pytest.fixture(scope="module")
 def checked() -> Iterator[Check]:
-    """Check on the reference backend in the lane ``structure``."""
+    """Check on the reference backend in the mode ``interpret``."""
     with regional("reference", "cpu", expects_regions=False) as harness:
-        yield lambda program, *oracles: check(harness, program, lane="structure", oracles=oracles or None)
+        yield lambda program, *oracles: check(harness, program, mode="interpret", oracles=oracles or None)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def broken() -> Callable[..., OracleViolationError]:
         # A fault that leaves a setting changed is told again at the harness's end.
         with contextlib.suppress(BackendLeakError), regional(faulty(**faults), "cpu", expects_regions=False) as harness:
             with pytest.raises(OracleViolationError) as raised:
-                check(harness, program, lane="structure", oracles=oracles or None)
+                check(harness, program, mode="interpret", oracles=oracles or None)
         return raised.value
 
     return check_faulty

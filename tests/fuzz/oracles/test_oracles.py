@@ -233,7 +233,7 @@ def checked_with(monkeypatch, patch, oracle, program=TWO_REGIONS):
     with regional("reference", "cpu", expects_regions=False) as harness, monkeypatch.context() as patched:
         patch(patched)
         with pytest.raises(AssertionError) as raised:
-            check(harness, program, lane="structure", oracles=[oracle])
+            check(harness, program, mode="interpret", oracles=[oracle])
     assert raised.value.oracle == oracle
     return raised.value
 
@@ -272,10 +272,10 @@ def test_inductor_does_not_save_what_has_a_backward_without_operators(monkeypatc
         training=True,
     )
     with regional("inductor", "cpu", expects_regions=False) as harness:
-        assert check(harness, number, lane="full", oracles=["counters"]).oracles == ("counters",)
+        assert check(harness, number, mode="native", oracles=["counters"]).oracles == ("counters",)
         monkeypatch.setattr(caching, "is_never_saved", lambda trial: False)
         with pytest.raises(OracleViolationError) as raised:
-            check(harness, number, lane="full", oracles=["counters"])
+            check(harness, number, mode="native", oracles=["counters"])
     assert raised.value.origin == "saves of one graph"
 
 
@@ -302,13 +302,13 @@ def test_keys(monkeypatch, oracle):
 
 def test_another_cache_than_its_own_is_no_backends_fault(checked):
     with regional(faulty(), "cpu", expects_regions=False) as harness:
-        result = check(harness, TWO_REGIONS, lane="structure", oracles=["annotations_in_key"])
+        result = check(harness, TWO_REGIONS, mode="interpret", oracles=["annotations_in_key"])
     assert "keeps no whole results" in result.skipped["annotations_in_key"]
 
 
 def test_pytorchs_cache_is_checked_with_pytorchs_backend():
     with regional("torch", "cpu", expects_regions=False) as harness, pytest.raises(OracleViolationError) as raised:
-        check(harness, TWO_REGIONS, lane="structure", oracles=["annotations_in_key"])
+        check(harness, TWO_REGIONS, mode="interpret", oracles=["annotations_in_key"])
     assert raised.value.origin.startswith("stale hit")
 
 
@@ -333,7 +333,7 @@ def test_results_kept(checked, broken):
 def test_results_kept_is_not_asked_of_who_disclaims_it():
     spec = replace(faulty(finish=one_buffer()), capabilities=declared(results_kept=False)())
     with regional(spec, "cpu", expects_regions=False) as harness:
-        result = check(harness, chain(("sin", A)), lane="structure", oracles=["results_kept"])
+        result = check(harness, chain(("sin", A)), mode="interpret", oracles=["results_kept"])
     assert result.oracles == ()
     assert "results_kept" in result.skipped["results_kept"]
 
@@ -341,7 +341,7 @@ def test_results_kept_is_not_asked_of_who_disclaims_it():
 def test_parity_alone_does_not_see_that_the_first_results_are_gone(broken):
     """What the oracle is for: each call is right when it returns."""
     with regional(faulty(finish=one_buffer()), "cpu", expects_regions=False) as harness:
-        assert check(harness, chain(("sin", A)), lane="structure", oracles=["parity"]).oracles == ("parity",)
+        assert check(harness, chain(("sin", A)), mode="interpret", oracles=["parity"]).oracles == ("parity",)
 
 
 def saved_overwritten(gm):
@@ -367,7 +367,7 @@ def test_retained_backward(checked, broken):
 
 def test_parity_runs_one_backward_alone(checked):
     with regional(faulty(edit=saved_overwritten), "cpu", expects_regions=False) as harness:
-        assert check(harness, SAVING, lane="structure", oracles=["parity"]).oracles == ("parity",)
+        assert check(harness, SAVING, mode="interpret", oracles=["parity"]).oracles == ("parity",)
 
 
 def test_what_does_not_train_has_no_backward_to_retain(checked):
@@ -379,7 +379,7 @@ def test_what_does_not_train_has_no_backward_to_retain(checked):
 
 def test_a_known_error_is_kept_and_checking_goes_on():
     with regional(faulty(edit=replaced), "cpu", expects_regions=False) as harness:
-        result = check(harness, chain(("sin", A)), lane="structure", blame=False, known=lambda error: True)
+        result = check(harness, chain(("sin", A)), mode="interpret", blame=False, known=lambda error: True)
     assert "parity" in [error.oracle for error in result.known]
     assert {"compiles", "borders", "configs"} <= set(result.oracles)
 
@@ -414,7 +414,7 @@ def test_a_loop_is_run_in_the_backends_precision_without_a_trace():
     program = Program((TensorInput((4, 3)),), (loop,), (1,), (block,), training=False)
     spec = BackendSpec("coarse", lambda: "eager", GraphCapabilities(), precision="bfloat16")
     with regional(spec, "cpu", expects_regions=False) as harness:
-        cases = Trial(harness, program, "full").cases
+        cases = Trial(harness, program, "native").cases
     assert [case.eager.coarse.exception for case in cases] == [None, None]
 
 
@@ -430,7 +430,7 @@ def test_capture_is_not_to_blame_for_draws_that_it_keeps():
     program = Program((TensorInput((8,)),), steps, (2,), training=False)
     spec = BackendSpec("forgets", lambda: forgets_draws, GraphCapabilities())
     with regional(spec, "cpu", expects_regions=False) as harness, pytest.raises(OracleViolationError) as raised:
-        check(harness, program, lane="full", oracles=["parity"])
+        check(harness, program, mode="native", oracles=["parity"])
     assert not raised.value.without_backend
 
 
@@ -495,7 +495,7 @@ def test_order(monkeypatch):
                 (TensorInput((4, 4 + seed)), *UNORDERED.arguments[1:]), UNORDERED.steps, UNORDERED.outputs
             )
             with contextlib.suppress(AssertionError):
-                check(harness, program, lane="structure", oracles=["order"])
+                check(harness, program, mode="interpret", oracles=["order"])
                 continue
             found.add(seed)
     assert found
@@ -526,10 +526,10 @@ def test_a_region_of_a_view_has_no_place_in_time(checked):
 def test_threads_hold_and_break(monkeypatch):
     program = chain(("sin", A), ("cos", B), training=True)
     with regional("reference", "cpu", expects_regions=False) as harness:
-        assert reruns.compile_at_once(harness, to_data(program), "structure") == []
+        assert reruns.compile_at_once(harness, to_data(program), "interpret") == []
 
     with regional(faulty(edit=replaced), "cpu", expects_regions=False) as harness:
-        failures = reruns.compile_at_once(harness, to_data(program), "structure")
+        failures = reruns.compile_at_once(harness, to_data(program), "interpret")
     assert len(failures) == reruns.THREADS
     assert "value of output" in failures[0][0]
 
@@ -575,7 +575,7 @@ def test_no_annotation_is_changed_that_the_backend_does_not_look_at(monkeypatch)
         with regional(replace(faulty(), capabilities=capabilities), "cpu", expects_regions=False) as harness:
             for length in range(1, 8):
                 program = chain(*(("sin", A),) * length)
-                changes.add((frozenset(disclaimed), caching.changed_program(Trial(harness, program, "structure"))[0]))
+                changes.add((frozenset(disclaimed), caching.changed_program(Trial(harness, program, "interpret"))[0]))
     told = {disclaimed: {change for those, change in changes if those == disclaimed} for disclaimed, _ in changes}
 
     assert told[frozenset()] == {"another region id", "another config", "no annotation"}

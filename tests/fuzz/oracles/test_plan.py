@@ -60,7 +60,7 @@ def called_on_result(target):
 
 def test_a_backend_may_compute_more_in_a_region():
     with regional(faulty(edit=called_on_result(aten.mul.Tensor)), "cpu", expects_regions=False) as harness:
-        assert check(harness, chain(("sin", A), ("exp", B)), lane="structure", oracles=["plan"]).oracles == ("plan",)
+        assert check(harness, chain(("sin", A), ("exp", B)), mode="interpret", oracles=["plan"]).oracles == ("plan",)
 
 
 def test_plan_sees_a_draw_too_many(broken):
@@ -84,7 +84,7 @@ def test_partitions_that_differ_in_an_annotation_of_somebody_else_are_not_equal(
     tagged = (Context("tag"), *A)
     with regional("reference", "cpu", expects_regions=False) as harness:
         twice = chain(("sin", A), ("exp", ()), ("sin", tagged))
-        assert check(harness, twice, lane="structure", oracles=["plan"]).oracles == ("plan",)
+        assert check(harness, twice, mode="interpret", oracles=["plan"]).oracles == ("plan",)
 
 
 R = ("r", "{}")
@@ -127,5 +127,5 @@ def test_views_left_eager_and_sums_compiled_are_no_faults():
     )
     with regional("reference", "cpu", expects_regions=False) as harness:
         for program, partitions in ((view_between, 2), (used_twice, 1)):
-            assert check(harness, program, lane="structure", oracles=["plan"]).oracles == ("plan",)
+            assert check(harness, program, mode="interpret", oracles=["plan"]).oracles == ("plan",)
             assert len(explain_program(program, *program.inputs("cpu"), show=False)[-1].partitions) == partitions

@@ -155,11 +155,11 @@ def _fault(
     suites: tuple[str, ...],
     target: str,
     change: Any,
-    *lanes: str,
+    *modes: str,
     **more: Any,
 ) -> Mutant:
     patches = (Patch(target, change, **more),)
-    return Mutant(name, sentence, oracles, suites, patches, lanes=lanes or ("structure", "caches"))
+    return Mutant(name, sentence, oracles, suites, patches, modes=modes or ("interpret", "caches"))
 
 
 STALE = ("annotations_in_key", "caches")
@@ -215,7 +215,7 @@ FAULTS = (
         DETAILS,
         _details_with(program=""),
         "caches",
-        "structure",
+        "interpret",
     ),
     _fault(
         "never_hits",
@@ -266,7 +266,7 @@ FAULTS = (
         "caching.program:attribute",
         _constants_lost,
         "caches",
-        "structure",
+        "interpret",
     ),
     _fault(
         "stored_numbers_rounded",

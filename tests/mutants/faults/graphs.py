@@ -299,7 +299,7 @@ FAULTS = (
         needs=tuple(
             f"input:dynamic + region + op:{name}" for name in ("cat_itself", "tile", "flatten", "reshape", "view")
         ),
-        lanes=("fast",),
+        modes=("emulated",),
     ),
     Mutant(
         "unboxed",

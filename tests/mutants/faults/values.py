@@ -201,7 +201,7 @@ FAULTS = (
         (SIZES,),
         calls(_first_sizes_kept),
         errors=("*",),
-        lanes=("caches",),
+        modes=("caches",),
     ),
     Mutant(
         "input_overwritten",
@@ -241,7 +241,7 @@ FAULTS = (
         (Patch("compile_regions:restore_strides", lambda original: lambda call, actual: []),),
         errors=("*",),
         needs=("region",),
-        lanes=("fast",),
+        modes=("emulated",),
     ),
     Mutant(
         "result_widened",

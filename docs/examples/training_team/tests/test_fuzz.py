@@ -5,4 +5,4 @@ import pytest
 
 @pytest.mark.regional_compile(expects_regions=False)
 def test_programs(regional_fuzz):
-    regional_fuzz.run("structure")
+    regional_fuzz.run("interpret")
