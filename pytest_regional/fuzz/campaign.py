@@ -180,19 +180,19 @@ class Campaign:
     def _one(self, program: Program) -> None:
         features = features_of(program)
 
-        def known(broken: OracleViolationError) -> bool:
-            explained = self._ledger.explanation(signature_of(broken), features)
+        def known(violation: OracleViolationError) -> bool:
+            explained = self._ledger.explanation(signature_of(violation), features)
             if explained is not None:
                 self._result.met[explained.name] += 1
             return explained is not None
 
         try:
-            broken = self._broken(program, oracles=self.oracles, known=known)
+            violation = self._broken(program, oracles=self.oracles, known=known)
         except BadProgramError as error:
             self._result.refused[reason_of(error)] += 1
             return
-        if broken is not None:
-            found = self._reduced(program, broken)
+        if violation is not None:
+            found = self._reduced(program, violation)
             self._result.met[found.name] += 1
 
     def _broken(
@@ -201,13 +201,13 @@ class Campaign:
         *,
         oracles: Collection[str] | None,
         blame: bool = False,
-        known: Callable[[OracleViolationError], bool] = lambda broken: False,
+        known: Callable[[OracleViolationError], bool] = lambda violation: False,
     ) -> OracleViolationError | None:
         try:
             with self._noted(program):
                 self.check(program, oracles=oracles, blame=blame, known=known)
-        except OracleViolationError as broken:
-            return broken
+        except OracleViolationError as violation:
+            return violation
         return None
 
     @contextlib.contextmanager
@@ -222,9 +222,9 @@ class Campaign:
         finally:
             self.running.unlink(missing_ok=True)
 
-    def _reduced(self, program: Program, broken: OracleViolationError) -> Finding:
+    def _reduced(self, program: Program, violation: OracleViolationError) -> Finding:
         begin = time.monotonic()
-        wanted = signature_of(broken)
+        wanted = signature_of(violation)
 
         def still_fails(smaller: Program) -> bool:
             if self.stopped():
@@ -237,28 +237,28 @@ class Campaign:
                 return False  # no program of the generator's
             if seen is None or signature_of(seen) != wanted:
                 return False
-            return seen.without_backend == broken.without_backend
+            return seen.without_backend == violation.without_backend
 
         try:
             reduced = reduce_program(program, still_fails, seconds=self._clock.time_for(self.reduce_seconds))
         except KeyboardInterrupt:
-            self._ledger.enter(self._finding(program, program, broken))  # as it is, rather than not at all
+            self._ledger.enter(self._finding(program, program, violation))  # as it is, rather than not at all
             raise
         # Once more, now with the question which region is to blame.
         last = self._broken(reduced, oracles=(wanted.oracle,), blame=True)
         self._result.reducing += time.monotonic() - begin
-        return self._ledger.enter(self._finding(reduced, program, last or broken))
+        return self._ledger.enter(self._finding(reduced, program, last or violation))
 
-    def _finding(self, reduced: Program, found: Program, broken: OracleViolationError) -> Finding:
+    def _finding(self, reduced: Program, found: Program, violation: OracleViolationError) -> Finding:
         # What AOTAutograd breaks without the backend is kept, and checked again, as AOTAutograd's.
-        where = (CAPTURE, "cpu", "native") if broken.without_backend else (self.backend, self.device, self.mode)
+        where = (CAPTURE, "cpu", "native") if violation.without_backend else (self.backend, self.device, self.mode)
         backend, device, mode = where
         return Finding(
-            signature_of(broken, reduced),
+            signature_of(violation, reduced),
             reduced,
             found,
-            broken.detail,
-            broken.region,
+            violation.detail,
+            violation.region,
             backend=backend,
             device=device,
             mode=mode,

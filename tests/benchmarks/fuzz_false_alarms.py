@@ -90,8 +90,8 @@ def reduced(harness: Regional, program: Program, alarm: OracleViolationError, op
     def still_fails(smaller: Program) -> bool:
         try:
             check(harness, smaller, mode=options.mode, oracles=[wanted.oracle], blame=False)
-        except OracleViolationError as broken:
-            return signature_of(broken) == wanted and broken.without_backend == alarm.without_backend
+        except OracleViolationError as violation:
+            return signature_of(violation) == wanted and violation.without_backend == alarm.without_backend
         except BadProgramError:
             pass
         return False

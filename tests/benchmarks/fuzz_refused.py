@@ -18,7 +18,7 @@ import torch
 from pytest_regional.fuzz.draw.random_rows import drawn
 from pytest_regional.fuzz.findings.provenance import reason_of
 from pytest_regional.fuzz.oracles import BadProgramError
-from pytest_regional.fuzz.oracles.example_run import Trial
+from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.strategies import programs
 from pytest_regional.testing import regional
 
@@ -32,7 +32,7 @@ def main() -> None:
     with regional("aot_eager", "cpu", expects_regions=False) as harness:
         for program in itertools.islice(drawn(programs(), options.seed), options.examples):
             try:
-                _ = Trial(harness, program, "native").cases
+                _ = ExampleRun(harness, program, "native").cases
             except BadProgramError as error:
                 reason = reason_of(error)
                 if options.show and not refused[reason]:

@@ -41,8 +41,8 @@ def checking(*checks):
         for one in checks:
             try:
                 one(program)
-            except OracleViolationError as broken:
-                if (oracles is None or broken.oracle in oracles) and not known(broken):
+            except OracleViolationError as violation:
+                if (oracles is None or violation.oracle in oracles) and not known(violation):
                     raise
 
     return check
@@ -279,10 +279,10 @@ def test_which_region_is_to_blame_is_asked_once():
 
 def test_what_breaks_without_the_backend_is_a_finding_of_aot_eager():
     def check(program, *, oracles, blame, known):
-        broken = OracleViolationError("parity", "run", "", origin="value")
-        broken.without_backend = "neg" in program.operators
-        if not known(broken):
-            raise broken
+        violation = OracleViolationError("parity", "run", "", origin="value")
+        violation.without_backend = "neg" in program.operators
+        if not known(violation):
+            raise violation
 
     result = Campaign(check, never_ending(chain("neg"), chain("sin")), Budget(examples=2), 0, "reference", "cuda").run()
 

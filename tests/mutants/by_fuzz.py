@@ -118,8 +118,8 @@ class Hunt:
             try:
                 with deadline(max(until - time.monotonic(), 1.0)), in_mode(regional, "interpret"):
                     run_cache_machine(regional, Budget(examples=examples), SEED, processes=False)
-            except OracleViolationError as broken:
-                return Alarm(broken.oracle, "OracleViolationError", broken.origin, self.tried, mode), False
+            except OracleViolationError as violation:
+                return Alarm(violation.oracle, "OracleViolationError", violation.origin, self.tried, mode), False
             except OutOfTime:
                 return None, self.tried == before
             except Exception as error:  # noqa: BLE001 - told, and no kill: no oracle has spoken
@@ -171,8 +171,8 @@ class Hunt:
     def _alarm(self, regional: Regional, mode: str, oracles: Any, program: Program) -> Alarm | None:
         try:
             check(regional, program, mode=mode, oracles=oracles, blame=False)
-        except OracleViolationError as broken:
-            return Alarm(broken.oracle, "OracleViolationError", broken.origin, self.tried, mode)
+        except OracleViolationError as violation:
+            return Alarm(violation.oracle, "OracleViolationError", violation.origin, self.tried, mode)
         except BadProgramError:
             return None
         except Exception as error:  # noqa: BLE001 - whatever the harness makes of a mutant is told, and is no kill
@@ -215,8 +215,8 @@ def alarms_of(
             try:
                 with deadline(each):
                     check(regional, pool[number], mode=mode, blame=False)
-            except OracleViolationError as broken:
-                found.append(Alarm(broken.oracle, "OracleViolationError", broken.origin, number + 1, mode))
+            except OracleViolationError as violation:
+                found.append(Alarm(violation.oracle, "OracleViolationError", violation.origin, number + 1, mode))
             except BadProgramError as error:
                 found.append(Alarm("program", "BadProgramError", str(error)[:200], number + 1, mode))
             except OutOfTime:

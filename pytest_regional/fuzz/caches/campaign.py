@@ -87,15 +87,15 @@ class CacheCampaign:
         seen = self._broken(history)
         if seen is None:
             return
-        broken, performed = seen
+        violation, performed = seen
         # A defect may show between the last compile and any other.
-        known = self._ledger.explanation(signature_of(broken), *possible_features(performed))
-        finding = known or self._reduced(performed, history, broken)
+        known = self._ledger.explanation(signature_of(violation), *possible_features(performed))
+        finding = known or self._reduced(performed, history, violation)
         self._result.met[finding.name] += 1
 
-    def _reduced(self, history: History, found: History, broken: OracleViolationError) -> HistoryFinding:
+    def _reduced(self, history: History, found: History, violation: OracleViolationError) -> HistoryFinding:
         begin = time.monotonic()
-        wanted = signature_of(broken)
+        wanted = signature_of(violation)
 
         def still_fails(shorter: History) -> bool:
             if self.stopped():
@@ -106,18 +106,18 @@ class CacheCampaign:
         try:
             reduced = reduce_history(history, still_fails, seconds=self._clock.time_for(self.reduce_seconds))
         except KeyboardInterrupt:
-            self._ledger.enter(self._finding(history, found, broken))  # as it is, rather than not at all
+            self._ledger.enter(self._finding(history, found, violation))  # as it is, rather than not at all
             raise
         last = self._broken(reduced)
         self._result.reducing += time.monotonic() - begin
-        return self._ledger.enter(self._finding(reduced, found, last[0] if last else broken))
+        return self._ledger.enter(self._finding(reduced, found, last[0] if last else violation))
 
-    def _finding(self, reduced: History, found: History, broken: OracleViolationError) -> HistoryFinding:
+    def _finding(self, reduced: History, found: History, violation: OracleViolationError) -> HistoryFinding:
         return HistoryFinding(
-            signature_of(broken).with_features(features_of_history(reduced)),
+            signature_of(violation).with_features(features_of_history(reduced)),
             reduced,
             found,
-            broken.detail,
+            violation.detail,
             backend=self.backend,
             device=self.regional.device_under_test.name,
             mode=self.mode,
@@ -129,8 +129,8 @@ class CacheCampaign:
         events = iter(history)
         try:
             run_history(self.regional, events, mode=self.mode)
-        except OracleViolationError as broken:
-            return broken, history[: len(history) - len(list(events))]
+        except OracleViolationError as violation:
+            return violation, history[: len(history) - len(list(events))]
         return None
 
 

@@ -191,9 +191,9 @@ def _word(field: Field) -> str:
     return word
 
 
-def signature_of(broken: Any, program: Program | None = None) -> Signature:
+def signature_of(violation: Any, program: Program | None = None) -> Signature:
     """Return the signature of a violated oracle; with the features of ``program``, once that is reduced."""
-    signature = Signature(broken.oracle, broken.stage, broken.origin)
+    signature = Signature(violation.oracle, violation.stage, violation.origin)
     return signature if program is None else signature.with_features(features_of(program))
 
 

@@ -69,10 +69,10 @@ def _checked(path: Path, finding: AnyFinding, backend: str, device: str) -> Repl
     try:
         with regional(backend, device, expects_regions=False) as harness:
             finding.check(harness)
-    except OracleViolationError as broken:
-        other = broken.origin != finding.signature.origin
+    except OracleViolationError as violation:
+        other = violation.origin != finding.signature.origin
         note = f" (it was {finding.signature.origin})" if other else ""
-        return Replay(path, Outcome.FAILED, f"{broken.oracle} ({broken.stage}): {broken.origin}{note}")
+        return Replay(path, Outcome.FAILED, f"{violation.oracle} ({violation.stage}): {violation.origin}{note}")
     except Exception as error:  # noqa: BLE001 - said of this finding; the others are checked, and 1 means that one stands
         return Replay(path, Outcome.ERROR, f"{type(error).__name__}: {_first_line(error)}")
     return Replay(path, Outcome.FIXED, f"{finding.signature.oracle} holds")

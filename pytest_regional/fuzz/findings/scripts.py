@@ -180,8 +180,8 @@ from pytest_regional.testing import regional
 with regional({backend!r}, {device!r}, expects_regions=False) as harness:
     try:
         finding_beside(__file__).check(harness)
-    except OracleViolationError as broken:
-        print(f"torch {{torch.__version__}}: stands: {{broken}}")
+    except OracleViolationError as violation:
+        print(f"torch {{torch.__version__}}: stands: {{violation}}")
         sys.exit(1)
 print(f"torch {{torch.__version__}}: mended")
 """

@@ -12,7 +12,7 @@ from pytest_regional._text import unknown_name
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import MODES, in_mode
 from pytest_regional.fuzz.oracles import caching, order, parity, plan, region_boundary, reruns
-from pytest_regional.fuzz.oracles.example_run import Trial
+from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.fuzz.oracles.oracle import CheckResult, NoClaim, Oracle, OracleViolationError
 from pytest_regional.harness.devices.emulated import unsupported_reason
 from pytest_regional.harness.regional import Regional
@@ -102,15 +102,15 @@ class _Checking:
         self.found: list[OracleViolationError] = []
         self.spent: dict[str, float] = {}
         borders = any(oracle.name == "borders" for oracle in oracles) and "borders" not in self.skipped
-        self.trial = Trial(regional, program, mode, blame=blame, checks_borders=borders)
+        self.example = ExampleRun(regional, program, mode, blame=blame, checks_borders=borders)
 
     def run(self) -> CheckResult:
         started = time.perf_counter()
         with in_mode(self.regional, self.mode):
             with self._timed("eager"):
-                _ = self.trial.cases
+                _ = self.example.cases
             with self._timed("compile"):
-                _ = self.trial.cold
+                _ = self.example.cold
             for oracle in self.oracles:
                 if oracle.name not in self.skipped:
                     self._check_by(oracle)
@@ -120,7 +120,7 @@ class _Checking:
     def _check_by(self, oracle: Oracle) -> None:
         try:
             with self._timed(oracle.name):
-                oracle.check(self.trial)
+                oracle.check(self.example)
         except NoClaim as why:
             self.skipped[oracle.name] = str(why)
         except OracleViolationError as error:
@@ -131,7 +131,7 @@ class _Checking:
     def _broken(self, oracle: Oracle, error: OracleViolationError) -> None:
         refused = unsupported_reason(self.regional, error)
         if not refused and oracle.name in ("compiles", "parity"):
-            error.without_backend = parity.goes_wrong_without_backend(self.trial, error)
+            error.without_backend = parity.goes_wrong_without_backend(self.example, error)
         if refused:
             self.skipped[oracle.name] = refused
         elif self.known(error):

@@ -64,7 +64,7 @@ class Run:
         return self.executions[0].exception
 
 
-class Trial:
+class ExampleRun:
     """One program on one backend.
 
     Args:
@@ -198,7 +198,7 @@ class Trial:
         case, execution = self.cases[call], (run or self.cold).executions[call]
         return compare(case.eager, execution, case.anchor)
 
-    def broken(
+    def violation(
         self, oracle: str, stage: str, detail: str, *, origin: str, region: str | None = None
     ) -> OracleViolationError:
         """Return the error that says that this program violates an oracle."""

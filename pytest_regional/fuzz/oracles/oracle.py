@@ -12,7 +12,7 @@ from pytest_regional.harness.devices.emulated import causes
 from pytest_regional.harness.parity.report import Mismatch
 
 if TYPE_CHECKING:
-    from pytest_regional.fuzz.oracles.example_run import Trial
+    from pytest_regional.fuzz.oracles.example_run import ExampleRun
 
 
 #: Modules that only pass calls on; a frame in them says nothing about the defect.
@@ -158,8 +158,8 @@ class Oracle:
     Attributes:
         name: what errors, findings and tables call it.
         summary: one sentence.
-        check: raises :class:`~pytest_regional.fuzz.oracles.oracle.OracleViolationError` where a trial breaks it, and
-            :class:`NoClaim` where it says nothing about the trial.
+        check: raises :class:`~pytest_regional.fuzz.oracles.oracle.OracleViolationError` where an example run breaks it, and
+            :class:`NoClaim` where it says nothing about the example.
         modes: in which modes it can be checked.
         requires: capabilities of a backend without which it is not demanded.
         every: where oracles are not chosen by name, one program in so many is checked against it: oracles that compile once more.
@@ -167,7 +167,7 @@ class Oracle:
 
     name: str
     summary: str
-    check: Callable[[Trial], None] = field(repr=False)
+    check: Callable[[ExampleRun], None] = field(repr=False)
     modes: tuple[str, ...] = ("interpret", "emulated", "native")
     requires: tuple[str, ...] = ()
     every: int = 1

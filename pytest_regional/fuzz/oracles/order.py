@@ -18,7 +18,7 @@ from pytest_regional._torch import fuzzing, seams
 from pytest_regional._torch.generated_code import RawLaunch, recording_launches
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.operators.table import operators
-from pytest_regional.fuzz.oracles.example_run import Trial
+from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle
 from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure
 from pytest_regional.fuzz.oracles.watching import graphs_of
@@ -32,22 +32,22 @@ _NUMBER = "fuzzed_order"
 _EDGES = 4
 
 
-def check_region_order(trial: Trial) -> None:
+def check_region_order(example: ExampleRun) -> None:
     """Raise where a region runs before another one that its annotation wants to be first."""
-    running = _regions_that_run(trial.program)
+    running = _regions_that_run(example.program)
     wanted = {
         (str(first), str(region.name))
-        for region in trial.program.regions
+        for region in example.program.regions
         for first in region.after
         if {str(first), str(region.name)} <= running
     }
     if not wanted:
         raise NoClaim("no annotation asks for an order of regions that run anything")
-    for graph in trial.cold.watched.graphs:
+    for graph in example.cold.watched.graphs:
         for first, then in wanted if graph.kind != "backward" else ():
             places = {name: [at for at, call in enumerate(graph.called) if call == name] for name in (first, then)}
             if places[first] and places[then] and max(places[first]) > min(places[then]):
-                raise trial.broken(
+                raise example.violation(
                     "region_order",
                     "compile",
                     f"region {then!r} is to run after {first!r}, but the {graph.kind} graph calls {graph.called}",
@@ -66,23 +66,23 @@ def _regions_that_run(program: Program) -> set[str]:
     }
 
 
-def check_order(trial: Trial) -> None:
+def check_order(example: ExampleRun) -> None:
     """Raise where an order edge is not visible in what the backend made of the graph."""
-    if any(region.after for region in trial.program.regions):
+    if any(region.after for region in example.program.regions):
         raise NoClaim("annotations ask for an order already, which random edges may contradict")
-    spy = OrderSpy(random.Random(trial.program.source), structure=trial.mode == "interpret")
-    trial.regional.reset(keep_code=True)
-    trial.regional.observer.spies.insert(0, spy)
+    spy = OrderSpy(random.Random(example.program.source), structure=example.mode == "interpret")
+    example.regional.reset(keep_code=True)
+    example.regional.observer.spies.insert(0, spy)
     try:
-        run = trial.run(trial.program, calls=1)
+        run = example.run(example.program, calls=1)
     finally:
-        trial.regional.observer.spies.remove(spy)
-    raise_failure(trial, run, "order")
+        example.regional.observer.spies.remove(spy)
+    raise_failure(example, run, "order")
     if spy.violated:
-        raise trial.broken("order", "compile", spy.violated[0], origin="an edge is not visible")
-    mismatches = mismatches_of(trial, run)
+        raise example.violation("order", "compile", spy.violated[0], origin="an edge is not visible")
+    mismatches = mismatches_of(example, run)
     if mismatches:
-        raise trial.broken("order", "run", f"with order edges: {mismatches[0]}", origin="edges change values")
+        raise example.violation("order", "run", f"with order edges: {mismatches[0]}", origin="edges change values")
     if not spy.visible:
         raise NoClaim("no two operators could be ordered visibly")
 

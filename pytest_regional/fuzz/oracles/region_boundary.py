@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
     from torch.fx import GraphModule, Node
 
-    from pytest_regional.fuzz.oracles.example_run import Trial
+    from pytest_regional.fuzz.oracles.example_run import ExampleRun
 
 
 class BorderChecker:
@@ -167,19 +167,19 @@ def _share(one: Any, other: Any) -> bool | None:
     return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
-def check_borders(trial: Trial) -> None:
+def check_borders(example: ExampleRun) -> None:
     """Raise where a value crossed a border with another dtype, shape, layout or memory than the graph says."""
-    graphs = trial.cold.watched.graphs
-    found = trial.cold.watched.borders
-    if all(" with strides" in message for message in found) and found and trial.fake_disagreement:
-        raise NoClaim(f"PyTorch's fake operators have other strides than eager: {trial.fake_disagreement}")
+    graphs = example.cold.watched.graphs
+    found = example.cold.watched.borders
+    if all(" with strides" in message for message in found) and found and example.fake_disagreement:
+        raise NoClaim(f"PyTorch's fake operators have other strides than eager: {example.fake_disagreement}")
     if found:
         kind = next(
             word for word in ("dtype", "shape", "strides", "storage offset", "memory", "view") if word in found[0]
         )
         stage = "backward" if "backward graph" in found[0] else "run"
         way = " that enters" if "enters" in found[0] else ""
-        raise trial.broken("borders", stage, "; ".join(found[:4]), origin=f"{kind} of a value{way} a region")
+        raise example.violation("borders", stage, "; ".join(found[:4]), origin=f"{kind} of a value{way} a region")
     if not any(graph.shows and graph.calls for graph in graphs):
         raise NoClaim("no compiled graph shows the calls of its regions")
 

@@ -25,7 +25,7 @@ def checked() -> Iterator[Check]:
 
 
 @pytest.fixture
-def broken() -> Callable[..., OracleViolationError]:
+def violation() -> Callable[..., OracleViolationError]:
     """Return the error of checking on a backend with a planted fault, given as keywords of ``faulty``."""
 
     def check_faulty(program: Program, *oracles: str, **faults: Any) -> OracleViolationError:

@@ -1,4 +1,4 @@
-"""Each oracle holds on the reference backend, and is broken by a fault planted for it."""
+"""Each oracle holds on the reference backend, and is violated by a fault planted for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pytest_regional.fuzz.oracles import (
     example_run,
     reruns,
 )
-from pytest_regional.fuzz.oracles.example_run import Trial
+from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.reference import compile_regions
 from pytest_regional.reference.caching import outer
 from pytest_regional.testing import regional
@@ -69,62 +69,62 @@ def replaced(gm, before=aten.sin.default, after=aten.cos.default):
             node.target = after
 
 
-def test_parity(broken):
-    error = broken(chain(("sin", A), ("exp", B)), edit=replaced)
+def test_parity(violation):
+    error = violation(chain(("sin", A), ("exp", B)), edit=replaced)
     assert (error.oracle, error.stage) == ("parity", "run")
     assert error.origin == "value of output, value of output (second call)"
     assert error.region.startswith("region 'a'")
 
 
-def test_parity_of_a_gradient_alone(broken):
+def test_parity_of_a_gradient_alone(violation):
     def wrong_backward(gm):
         replaced(gm, aten.cos.default, aten.sin.default)
 
-    error = broken(chain(("sin", A), training=True), "parity", edit=wrong_backward)
+    error = violation(chain(("sin", A), training=True), "parity", edit=wrong_backward)
     assert (error.oracle, error.stage) == ("parity", "backward")
     assert "grad" in error.origin
 
 
-def test_a_constant_of_the_first_call_shows_in_the_second(broken):
+def test_a_constant_of_the_first_call_shows_in_the_second(violation):
     kept = []
 
     def first(result):
         kept.append(result.clone())
         return kept[0].clone()
 
-    error = broken(chain(("sin", A)), "parity", finish=around_calls(first))
+    error = violation(chain(("sin", A)), "parity", finish=around_calls(first))
     assert error.origin == "value of output (second call)"
 
 
-def test_a_draw_too_many_shows_in_the_state_that_it_leaves(broken):
+def test_a_draw_too_many_shows_in_the_state_that_it_leaves(violation):
     def drawing(result):
         torch.rand(())
         return result
 
-    error = broken(chain(("sin", A)), "parity", finish=around_calls(drawing))
+    error = violation(chain(("sin", A)), "parity", finish=around_calls(drawing))
     assert error.origin == "draws of random state"
     assert "eager did not draw from it" in error.detail
 
 
-def test_compiles(broken):
+def test_compiles(violation):
     def refuse(gm):
         raise KeyError("a fault")
 
-    error = broken(chain(("sin", A)), edit=refuse)
+    error = violation(chain(("sin", A)), edit=refuse)
     assert (error.oracle, error.stage) == ("compiles", "compile")
     assert error.origin == "KeyError at tests.fuzz.oracles.backends:compile_graph"
 
 
-def test_a_failure_at_run_time_is_told_from_one_at_compile_time(broken):
+def test_a_failure_at_run_time_is_told_from_one_at_compile_time(violation):
     def fail(result):
         raise ValueError("a fault")
 
-    error = broken(chain(("sin", A)), finish=around_calls(fail))
+    error = violation(chain(("sin", A)), finish=around_calls(fail))
     assert (error.oracle, error.stage) == ("compiles", "run")
 
 
-def test_borders_see_strides(broken):
-    error = broken(chain(("sin", A), ("exp", ())), "borders", finish=around_calls(lambda t: t.t().contiguous().t()))
+def test_borders_see_strides(violation):
+    error = violation(chain(("sin", A), ("exp", ())), "borders", finish=around_calls(lambda t: t.t().contiguous().t()))
     assert error.origin == "strides of a value a region"
     assert "leaves region 'a' of the inference graph with strides (1, 4), not (4, 1)" in error.detail
 
@@ -142,17 +142,17 @@ def restored_to_other_strides(gm):
         element.replace_all_uses_with(restored, delete_user_cb=lambda user, turned=turned: user is not turned)
 
 
-def test_borders_see_strides_restored_wrongly(broken):
-    error = broken(chain(("sin", A), ("exp", ())), "borders", finish=restored_to_other_strides)
+def test_borders_see_strides_restored_wrongly(violation):
+    error = violation(chain(("sin", A), ("exp", ())), "borders", finish=restored_to_other_strides)
     assert "leaves region 'a' of the inference graph with strides (1, 4), not (4, 1)" in error.detail
 
 
-def test_borders_see_dtypes(broken):
-    error = broken(chain(("sin", A), ("exp", ())), "borders", finish=around_calls(torch.Tensor.double))
+def test_borders_see_dtypes(violation):
+    error = violation(chain(("sin", A), ("exp", ())), "borders", finish=around_calls(torch.Tensor.double))
     assert "dtype torch.float64, not torch.float32" in error.detail
 
 
-def test_borders_see_memory_shared(broken):
+def test_borders_see_memory_shared(violation):
     def shares(gm):
         node = next(node for node in gm.graph.nodes if hasattr(node.target, "__wrapped__"))
         target = node.target
@@ -164,18 +164,18 @@ def test_borders_see_memory_shared(broken):
         call.__wrapped__ = target
         node.target = call
 
-    error = broken(chain(("sin", A), ("exp", ())), "borders", finish=shares)
+    error = violation(chain(("sin", A), ("exp", ())), "borders", finish=shares)
     assert error.origin == "memory of a value a region"
 
 
-def test_configs(broken, monkeypatch):
+def test_configs(violation, monkeypatch):
     monkeypatch.setattr(compile_regions, "region_compile_settings", lambda configs, name: contextlib.nullcontext())
-    error = broken(CONFIGURED, "configs")
+    error = violation(CONFIGURED, "configs")
     assert error.origin == "a setting that the annotation names"
     assert "max_fusion_size=64; its annotation says 8" in error.detail
 
 
-def test_configs_of_what_is_shared(broken):
+def test_configs_of_what_is_shared(violation):
     """Two equal regions, one of which asks for more: both call what was compiled for the first."""
     two = chain(("sin", A), ("exp", ()), ("sin", (Region("b", (("max_fusion_size", 4),)),)))
 
@@ -184,36 +184,36 @@ def test_configs_of_what_is_shared(broken):
         for node in others:
             node.target = first.target
 
-    error = broken(two, "configs", finish=share)
+    error = violation(two, "configs", finish=share)
     assert error.origin == "a call of code that has other settings"
     assert "its annotation says 4" in error.detail
 
 
-def test_configs_that_stay(broken):
+def test_configs_that_stay(violation):
     def leak(gm):
         torch._inductor.config.max_fusion_size = 3
 
-    assert broken(CONFIGURED, "configs", edit=leak).origin == "settings leak"
+    assert violation(CONFIGURED, "configs", edit=leak).origin == "settings leak"
 
 
-def test_inference(broken):
+def test_inference(violation):
     def wrong_without_gradients(gm):
         if not torch.is_grad_enabled():
             replaced(gm)
 
-    assert broken(chain(("sin", A), training=True), "inference", edit=wrong_without_gradients).oracle == "inference"
+    assert violation(chain(("sin", A), training=True), "inference", edit=wrong_without_gradients).oracle == "inference"
 
 
-def test_determinism(broken):
+def test_determinism(violation):
     count = iter(range(100))
 
     def another_region(gm):
         annotate_as(operator_nodes(gm)[0], inductor_region=f"region {next(count)}")
 
-    assert broken(chain(("sin", A)), "determinism", edit=another_region).origin == "another plan"
+    assert violation(chain(("sin", A)), "determinism", edit=another_region).origin == "another plan"
 
 
-def test_determinism_of_calls(broken):
+def test_determinism_of_calls(violation):
     turns = iter(range(100))
 
     def exchange_calls(gm):
@@ -223,7 +223,7 @@ def test_determinism_of_calls(broken):
                 first.prepend(node)
 
     two = Program(UNORDERED.arguments, UNORDERED.steps[:2], (2, 3), training=False)
-    assert broken(two, "determinism", finish=exchange_calls).origin == "another plan"
+    assert violation(two, "determinism", finish=exchange_calls).origin == "another plan"
 
 
 # Caches: faults of the reference backend's own
@@ -258,7 +258,7 @@ def test_a_float64_without_dimensions_is_looked_up_twice_and_that_is_right(check
     """Dynamo takes it for a Python number at first, and starts over."""
     number = exponential_of(TensorInput((), "float64"))
     assert checked(number, "counters", "warm").oracles == ("counters", "warm")
-    monkeypatch.setattr(caching, "may_start_over", lambda trial: False)
+    monkeypatch.setattr(caching, "may_start_over", lambda example: False)
     with pytest.raises(OracleViolationError) as raised:
         checked(number, "counters")
     assert raised.value.origin == "lookups of one graph"
@@ -273,7 +273,7 @@ def test_inductor_does_not_save_what_has_a_backward_without_operators(monkeypatc
     )
     with regional("inductor", "cpu", expects_regions=False) as harness:
         assert check(harness, number, mode="native", oracles=["counters"]).oracles == ("counters",)
-        monkeypatch.setattr(caching, "is_never_saved", lambda trial: False)
+        monkeypatch.setattr(caching, "is_never_saved", lambda example: False)
         with pytest.raises(OracleViolationError) as raised:
             check(harness, number, mode="native", oracles=["counters"])
     assert raised.value.origin == "saves of one graph"
@@ -323,10 +323,10 @@ def one_buffer():
     return around_calls(change)
 
 
-def test_results_kept(checked, broken):
+def test_results_kept(checked, violation):
     program = chain(("sin", A))
     assert checked(program, "results_kept").oracles == ("results_kept",)
-    error = broken(program, "results_kept", finish=one_buffer())
+    error = violation(program, "results_kept", finish=one_buffer())
     assert (error.stage, error.origin) == ("run", "overwritten of output")
 
 
@@ -338,7 +338,7 @@ def test_results_kept_is_not_asked_of_who_disclaims_it():
     assert "results_kept" in result.skipped["results_kept"]
 
 
-def test_parity_alone_does_not_see_that_the_first_results_are_gone(broken):
+def test_parity_alone_does_not_see_that_the_first_results_are_gone(violation):
     """What the oracle is for: each call is right when it returns."""
     with regional(faulty(finish=one_buffer()), "cpu", expects_regions=False) as harness:
         assert check(harness, chain(("sin", A)), mode="interpret", oracles=["parity"]).oracles == ("parity",)
@@ -359,9 +359,9 @@ def saved_overwritten(gm):
 SAVING = chain(("sin", ()), ("tanh", A), training=True)
 
 
-def test_retained_backward(checked, broken):
+def test_retained_backward(checked, violation):
     assert checked(SAVING, "retained_backward").oracles == ("retained_backward",)
-    error = broken(SAVING, "retained_backward", edit=saved_overwritten)
+    error = violation(SAVING, "retained_backward", edit=saved_overwritten)
     assert (error.stage, error.origin) == ("backward", "value of grad")
 
 
@@ -399,12 +399,12 @@ ALIASES = Program(
 )
 
 
-def test_what_aotautograd_alone_cannot_do_is_told_from_the_backend(checked, broken):
+def test_what_aotautograd_alone_cannot_do_is_told_from_the_backend(checked, violation):
     with pytest.raises(OracleViolationError) as raised:
         checked(ALIASES, "compiles")
     assert raised.value.without_backend
     assert "the backend is not to blame" in str(raised.value)
-    assert not broken(chain(("sin", A)), "parity", edit=replaced).without_backend
+    assert not violation(chain(("sin", A)), "parity", edit=replaced).without_backend
 
 
 def test_a_loop_is_run_in_the_backends_precision_without_a_trace():
@@ -414,7 +414,7 @@ def test_a_loop_is_run_in_the_backends_precision_without_a_trace():
     program = Program((TensorInput((4, 3)),), (loop,), (1,), (block,), training=False)
     spec = BackendSpec("coarse", lambda: "eager", GraphCapabilities(), precision="bfloat16")
     with regional(spec, "cpu", expects_regions=False) as harness:
-        cases = Trial(harness, program, "native").cases
+        cases = ExampleRun(harness, program, "native").cases
     assert [case.eager.coarse.exception for case in cases] == [None, None]
 
 
@@ -501,7 +501,7 @@ def test_order(monkeypatch):
     assert found
 
 
-def test_region_order(broken, checked):
+def test_region_order(violation, checked):
     after = (Region("c", after=("b",)),)
     steps = (*UNORDERED.steps[:2], Step("tanh", (0,), results=(4,), scope=after))
     program = Program(UNORDERED.arguments, steps, (2, 3, 4), training=False)
@@ -512,7 +512,7 @@ def test_region_order(broken, checked):
         for node in (last, *last.users):
             first.prepend(node)
 
-    assert broken(program, "region_order", finish=last_first).origin == "a region runs too early"
+    assert violation(program, "region_order", finish=last_first).origin == "a region runs too early"
 
 
 def test_a_region_of_a_view_has_no_place_in_time(checked):
@@ -562,7 +562,7 @@ def test_a_backend_that_splits_graphs_may_hand_several_to_aot_autograd(monkeypat
         result = check(harness, ALIKE)
         assert {"compiles", "parity", "counters", "inference"} <= {*result.oracles, *result.skipped}
         assert "counters" in result.oracles
-        monkeypatch.setattr(caching, "_is_one_result", lambda trial: True)
+        monkeypatch.setattr(caching, "_is_one_result", lambda example: True)
         with pytest.raises(OracleViolationError) as raised:
             check(harness, ALIKE, oracles=["counters"])
     assert raised.value.origin == "a graph is compiled twice"
@@ -575,7 +575,9 @@ def test_no_annotation_is_changed_that_the_backend_does_not_look_at(monkeypatch)
         with regional(replace(faulty(), capabilities=capabilities), "cpu", expects_regions=False) as harness:
             for length in range(1, 8):
                 program = chain(*(("sin", A),) * length)
-                changes.add((frozenset(disclaimed), caching.changed_program(Trial(harness, program, "interpret"))[0]))
+                changes.add(
+                    (frozenset(disclaimed), caching.changed_program(ExampleRun(harness, program, "interpret"))[0])
+                )
     told = {disclaimed: {change for those, change in changes if those == disclaimed} for disclaimed, _ in changes}
 
     assert told[frozenset()] == {"another region id", "another config", "no annotation"}

@@ -18,26 +18,26 @@ from .programs import A, B, chain
 aten = torch.ops.aten
 
 
-def test_plan_sees_regions_mixed(broken):
+def test_plan_sees_regions_mixed(violation):
     def merge(gm):
         for node in operator_nodes(gm):
             if "compile_with_inductor" in node.meta.get("custom", {}):
                 annotate_as(node, inductor_region="a")
 
-    error = broken(chain(("sin", A), ("cos", B)), "plan", edit=merge)
+    error = violation(chain(("sin", A), ("cos", B)), "plan", edit=merge)
     assert error.origin == "fewer partitions than can be"
 
 
-def test_plan_sees_an_operator_left_eager(broken):
+def test_plan_sees_an_operator_left_eager(violation):
     def strip(gm):
         operator_nodes(gm)[0].meta.pop("custom")
 
-    error = broken(chain(("sin", A), ("cos", ())), "plan", edit=strip)
+    error = violation(chain(("sin", A), ("cos", ())), "plan", edit=strip)
     assert error.origin == "an annotated operator is not compiled"
 
 
-def test_plan_sees_an_operator_too_many(broken):
-    error = broken(
+def test_plan_sees_an_operator_too_many(violation):
+    error = violation(
         chain(("sin", A), ("cos", ())), "plan", edit=lambda gm: annotate_as(operator_nodes(gm)[1], inductor_region="a")
     )
     assert error.origin == "an operator outside of all regions is compiled"
@@ -63,21 +63,21 @@ def test_a_backend_may_compute_more_in_a_region():
         assert check(harness, chain(("sin", A), ("exp", B)), mode="interpret", oracles=["plan"]).oracles == ("plan",)
 
 
-def test_plan_sees_a_draw_too_many(broken):
-    error = broken(chain(("sin", A), ("exp", B)), "plan", edit=called_on_result(aten.bernoulli.p))
+def test_plan_sees_a_draw_too_many(violation):
+    error = violation(chain(("sin", A), ("exp", B)), "plan", edit=called_on_result(aten.bernoulli.p))
     assert error.origin == "an operator is compiled twice"
 
 
-def test_plan_sees_partitions_too_many(broken):
-    error = broken(
+def test_plan_sees_partitions_too_many(violation):
+    error = violation(
         chain(("sin", A), ("cos", A)), "plan", edit=lambda gm: annotate_as(operator_nodes(gm)[1], inductor_region="b")
     )
     assert error.origin == "more partitions than needed"
 
 
-def test_plan_sees_equal_partitions_compiled_twice(broken):
+def test_plan_sees_equal_partitions_compiled_twice(violation):
     twice = chain(("sin", A), ("exp", ()), ("sin", A))
-    assert broken(twice, "plan", share_identical=False).origin == "equal partitions are compiled twice"
+    assert violation(twice, "plan", share_identical=False).origin == "equal partitions are compiled twice"
 
 
 def test_partitions_that_differ_in_an_annotation_of_somebody_else_are_not_equal():
