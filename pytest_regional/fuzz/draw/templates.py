@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from pytest_regional.fuzz.model.building import Builder, Refused
 from pytest_regional.fuzz.model.program import Region, Scope, Step
-from pytest_regional.fuzz.operators.operator import Value
+from pytest_regional.fuzz.operators.operator import ProgramValue
 from pytest_regional.fuzz.operators.table import operators
 
 ONE: Scope = (Region("one"),)
@@ -178,7 +178,7 @@ class Difference:
         reads: which of its values eager code reads, the first and the second region's; they leave the regions.
     """
 
-    prepare: Callable[[Value], Sequence[Step]] = lambda value: ()
+    prepare: Callable[[ProgramValue], Sequence[Step]] = lambda value: ()
     change: Callable[[Sequence[Step]], Sequence[Step]] = lambda run: run
     region: Region = SECOND
     own: bool = False
@@ -210,7 +210,7 @@ def _made(number: int) -> list[Step]:
     ]
 
 
-def _inputs(builder: Builder, run: Sequence[Step], prepare: Callable[[Value], Sequence[Step]]) -> dict[int, int]:
+def _inputs(builder: Builder, run: Sequence[Step], prepare: Callable[[ProgramValue], Sequence[Step]]) -> dict[int, int]:
     """Map what the run reads from outside to what its twin is to read, made by eager steps."""
     made = {number for step in run for number in step.results}
     outside = dict.fromkeys(number for step in run for number in step.operands if number not in made)
@@ -247,21 +247,21 @@ def _read_outside(
 # What is done to what the second region reads
 
 
-def _negated(value: Value) -> list[Step]:
+def _negated(value: ProgramValue) -> list[Step]:
     return [Step("neg")] if value.is_float else []
 
 
-def _restrided(value: Value) -> list[Step]:
+def _restrided(value: ProgramValue) -> list[Step]:
     return [Step("matrix_transpose"), Step("contiguous"), Step("matrix_transpose")] if value.rank > 1 else []
 
 
-def _cast(value: Value) -> list[Step]:
+def _cast(value: ProgramValue) -> list[Step]:
     if not value.is_float:
         return []
     return [Step("to_float32" if value.dtype == "float64" else "to_float64")]
 
 
-def _cut(value: Value) -> list[Step]:
+def _cut(value: ProgramValue) -> list[Step]:
     size = value.shape[0] - 1 if value.rank else 0
     return [Step("narrow", (), (("dim", 0), ("start", 0), ("length", size)))] if size > 0 else []
 

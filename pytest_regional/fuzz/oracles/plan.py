@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle
-from pytest_regional.fuzz.oracles.watching import NodeFacts, WatchedGraph, WatchedPartition
+from pytest_regional.fuzz.oracles.watching import NodeInfo, WatchedGraph, WatchedPartition
 from pytest_regional.harness.observe.annotated import RegionId
 
 
@@ -109,7 +109,7 @@ def _too_much(graph: WatchedGraph, extra: Counter[str], effects: Collection[str 
     return None
 
 
-def _counted(nodes: Iterable[NodeFacts]) -> Counter[str]:
+def _counted(nodes: Iterable[NodeInfo]) -> Counter[str]:
     # By operator alone: partitions that are shared bear the region of the first.
     return Counter(node.operator for node in nodes if node.operator)
 
@@ -137,7 +137,7 @@ def _as_few_as_possible(example: ExampleRun, graph: WatchedGraph) -> Broken:
 
 
 def least_partitions(
-    nodes: Iterable[NodeFacts], keys: Mapping[RegionId, RegionId], key: RegionId, *, as_it_likes: bool = False
+    nodes: Iterable[NodeInfo], keys: Mapping[RegionId, RegionId], key: RegionId, *, as_it_likes: bool = False
 ) -> int:
     """Return how many partitions the nodes of one key need: how often a path leaves the region and comes back.
 

@@ -19,7 +19,7 @@ from pytest_regional.harness.regional import Regional
 
 
 @dataclass(frozen=True)
-class NodeFacts:
+class NodeInfo:
     """One node of a graph.
 
     Attributes:
@@ -53,7 +53,7 @@ class WatchedPartition:
         artifact: identity of what Inductor returned; None while it failed.
     """
 
-    nodes: tuple[NodeFacts, ...]
+    nodes: tuple[NodeInfo, ...]
     asked: tuple[dict[str, Any], ...]
     seen: dict[str, Any]
     shape: str | None
@@ -90,7 +90,7 @@ class WatchedGraph:
     """
 
     kind: str
-    nodes: tuple[NodeFacts, ...]
+    nodes: tuple[NodeInfo, ...]
     settings: dict[str, Any]
     partitions: list[WatchedPartition] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
@@ -131,7 +131,7 @@ class Watched(CompileSpy):
         """Note a graph, and what its compile returns."""
         settings = fuzzing.inductor_settings_now(self._settings)
         graphs = list(graphs_of(gm))
-        nodes = tuple(facts_of(node) for inner in graphs for node in inner.nodes)
+        nodes = tuple(node_info(node) for inner in graphs for node in inner.nodes)
         graph = WatchedGraph(kind, nodes, settings, nested=len(graphs) > 1)
         self.graphs.append(graph)
         self._current.graph = graph
@@ -143,7 +143,7 @@ class Watched(CompileSpy):
         nodes = list(gm.graph.nodes)
         asked = {repr(annotated.region_of(node)): annotated.configs_of(node) for node in nodes if _is_marked(node)}
         partition = WatchedPartition(
-            tuple(map(facts_of, nodes)),
+            tuple(map(node_info, nodes)),
             tuple(asked.values()),
             fuzzing.inductor_settings_now(self._settings),
             shape_of(gm, inputs),
@@ -199,9 +199,9 @@ def _is_marked(node: Any) -> bool:
     return annotated.region_of(node) is not None
 
 
-def facts_of(node: Any) -> NodeFacts:
+def node_info(node: Any) -> NodeInfo:
     """Look at ``node``."""
-    return NodeFacts(
+    return NodeInfo(
         node.name,
         annotated.operator_of(node) if node.op != "get_attr" else None,
         annotated.region_of(node),

@@ -15,7 +15,7 @@ from pytest_regional.fuzz.operators.operator import Picks
 from pytest_regional.fuzz.operators.table import operator_named, operators
 
 if TYPE_CHECKING:
-    from pytest_regional.fuzz.operators.operator import Value
+    from pytest_regional.fuzz.operators.operator import ProgramValue
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def settle(draft: Draft, original: Program) -> Program | None:
 
 
 @functools.lru_cache(maxsize=4)
-def _values_of(program: Program) -> Mapping[int, Value]:
+def _values_of(program: Program) -> Mapping[int, ProgramValue]:
     builder = Builder(program.arguments, program.blocks)
     for step in program.steps:
         builder.add(step)
@@ -91,7 +91,7 @@ def _with_simplest_parameters(builder: Builder, step: Step) -> Step | None:
     return None if parameters is None else replace(step, parameters=parameters)
 
 
-def _stand_in(builder: Builder, number: int, step: Step, before: Mapping[int, Value]) -> dict[int, int]:
+def _stand_in(builder: Builder, number: int, step: Step, before: Mapping[int, ProgramValue]) -> dict[int, int]:
     """Map ``number``, which ``step`` would have made, to a value of the same shape and dtype, if there is one."""
     wanted = before.get(number)
     for other in (*step.operands, *builder.values):

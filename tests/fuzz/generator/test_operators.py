@@ -62,7 +62,7 @@ def test_most_operators_take_other_dtypes():
     assert set(missing) <= {"view_bits", "bucketize", "mm_out"}
 
 
-def test_facts_hold_of_what_is_computed():
+def test_value_ranges_hold_of_what_is_computed():
     """Bounds, exactness of integers, and finiteness, for other values than those that a program was built with."""
     for name in (name for name in operators() if name not in COMPILING):
         program = program_with(name, training=False)
@@ -72,13 +72,14 @@ def test_facts_hold_of_what_is_computed():
         for seed in (1, 2):
             torch.manual_seed(seed)
             for number, result in zip(program.outputs, program(*program.inputs(seed=seed)), strict=True):
-                facts = builder.values[number].facts
+                value_range = builder.values[number].value_range
                 values = result.detach().double()
-                values = values[torch.isfinite(values)] if not facts.finite else values
-                slack = 0.02 * max(facts.size, 1.0)
-                assert values.numel() == 0 or facts.low - slack <= values.min() <= values.max() <= facts.high + slack, (
-                    name
-                )
+                values = values[torch.isfinite(values)] if not value_range.finite else values
+                slack = 0.02 * max(value_range.size, 1.0)
+                assert (
+                    values.numel() == 0
+                    or value_range.low - slack <= values.min() <= values.max() <= value_range.high + slack
+                ), name
 
 
 def test_unknown_operator_names_the_nearest():
@@ -120,9 +121,9 @@ def test_values_stay_where_nothing_overflows():
 def test_a_write_changes_what_is_known_of_its_views():
     builder = Builder([TensorInput((4,), content="positive")])
     builder.add(Step("view", (0,), (("shape", (-1,)),)))
-    assert builder.values[0].facts.low == 0.5
+    assert builder.values[0].value_range.low == 0.5
     builder.add(Step("mul_number_", (1,), (("value", -1.0),)))
-    assert builder.values[0].facts.low == -2.0
+    assert builder.values[0].value_range.low == -2.0
 
 
 def test_elements_that_share_a_place_are_not_written_to():

@@ -8,7 +8,7 @@ from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Context, Program, Step
 from pytest_regional.fuzz.oracles import check
 from pytest_regional.fuzz.oracles.plan import least_partitions
-from pytest_regional.fuzz.oracles.watching import NodeFacts
+from pytest_regional.fuzz.oracles.watching import NodeInfo
 from pytest_regional.reference import explain_program
 from pytest_regional.testing import regional
 
@@ -90,16 +90,16 @@ def test_partitions_that_differ_in_an_annotation_of_somebody_else_are_not_equal(
 R = ("r", "{}")
 
 
-def facts(text):
+def value_range(text):
     """Read nodes such as ``"p:r q:u:p s:sum:q v:view:s"``: a name, what it is, and what it reads."""
     for word in text.split():
         name, kind, *inputs = word.split(":")
         inside = R if kind in ("r", "view") else None
-        yield NodeFacts(name, f"aten.{name}", inside, tuple(inputs), False, kind == "sum", kind == "view")
+        yield NodeInfo(name, f"aten.{name}", inside, tuple(inputs), False, kind == "sum", kind == "view")
 
 
 def fewest_and_enough(text):
-    return tuple(least_partitions(facts(text), {R: R}, R, as_it_likes=likes) for likes in (True, False))
+    return tuple(least_partitions(value_range(text), {R: R}, R, as_it_likes=likes) for likes in (True, False))
 
 
 def test_sums_of_gradients_are_compiled_or_not():
