@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from pytest_regional.fuzz.budget import Budget, Clock
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import files
-from pytest_regional.fuzz.findings.folder import AnyFinding, Finding, Ledger, installed_versions, signature_of
+from pytest_regional.fuzz.findings.folder import AnyFinding, Finding, FindingStore, installed_versions, signature_of
 from pytest_regional.fuzz.findings.provenance import reason_of
 from pytest_regional.fuzz.model.claims import needs_of
 from pytest_regional.fuzz.model.program import Program
@@ -134,7 +134,7 @@ class Campaign:
         """Draw and check until the budget is spent, or somebody interrupts."""
         self._chance = random.Random(self.seed)
         self._result = CampaignResult(self.seed)
-        self._ledger = Ledger(self.known, self._result, self.found)
+        self._store = FindingStore(self.known, self._result, self.found)
         self._clock = clock = self.budget.start()
         try:
             self._spend(clock)
@@ -172,7 +172,7 @@ class Campaign:
 
     def _is_passed_over(self, program: Program) -> bool:
         features = features_of(program)
-        often = [finding for finding in self._ledger.known if self._result.met[finding.name] >= MET_OFTEN]
+        often = [finding for finding in self._store.known if self._result.met[finding.name] >= MET_OFTEN]
         if not any(finding.features <= features for finding in often):
             return False
         return self._chance.random() >= CHECKED_ANYWAY
@@ -181,7 +181,7 @@ class Campaign:
         features = features_of(program)
 
         def known(violation: OracleViolationError) -> bool:
-            explained = self._ledger.explanation(signature_of(violation), features)
+            explained = self._store.explanation(signature_of(violation), features)
             if explained is not None:
                 self._result.met[explained.name] += 1
             return explained is not None
@@ -242,12 +242,12 @@ class Campaign:
         try:
             reduced = reduce_program(program, still_fails, seconds=self._clock.time_for(self.reduce_seconds))
         except KeyboardInterrupt:
-            self._ledger.enter(self._finding(program, program, violation))  # as it is, rather than not at all
+            self._store.enter(self._finding(program, program, violation))  # as it is, rather than not at all
             raise
         # Once more, now with the question which region is to blame.
         last = self._broken(reduced, oracles=(wanted.oracle,), blame=True)
         self._result.reducing += time.monotonic() - begin
-        return self._ledger.enter(self._finding(reduced, program, last or violation))
+        return self._store.enter(self._finding(reduced, program, last or violation))
 
     def _finding(self, reduced: Program, found: Program, violation: OracleViolationError) -> Finding:
         # What AOTAutograd breaks without the backend is kept, and checked again, as AOTAutograd's.

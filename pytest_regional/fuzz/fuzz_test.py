@@ -194,7 +194,7 @@ class FuzzTest:
         return frozenset() if self.audit else disclaimed(self.regional.spec)
 
     def _programs(self, seed: int) -> Iterator[Program]:
-        from pytest_regional.fuzz.draw.random_rows import drawn
+        from pytest_regional.fuzz.draw.random_programs import drawn
         from pytest_regional.strategies import programs
 
         return drawn(programs(without=self.without), seed)

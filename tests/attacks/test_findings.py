@@ -18,7 +18,7 @@ import pytest
 
 from pytest_regional.command_line import main
 from pytest_regional.fuzz.budget import notes_of_the_dead
-from pytest_regional.fuzz.draw.random_rows import drawn
+from pytest_regional.fuzz.draw.random_programs import drawn
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.files import PARAMETERS
 from pytest_regional.fuzz.findings.folder import FindingError, FindingsFolder, from_data, to_data

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from pytest_regional.fuzz.campaign import CAPTURE
-from pytest_regional.fuzz.draw.random_rows import random_program
+from pytest_regional.fuzz.draw.random_programs import random_program
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings.folder import AnyFinding, Finding, FindingsFolder, installed_versions, signature_of
 from pytest_regional.fuzz.model.program import Program

@@ -10,7 +10,7 @@ from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.caches.histories import Compile
 from pytest_regional.fuzz.caches.machine import histories_for
 from pytest_regional.fuzz.campaign import UNCLAIMED_IN_A_ROW, Campaign
-from pytest_regional.fuzz.draw.random_rows import random_program
+from pytest_regional.fuzz.draw.random_programs import random_program
 from pytest_regional.fuzz.model.claims import DRAWN, disclaimed, needs_of
 from pytest_regional.fuzz.oracles import OracleViolationError
 from tests.splitting_backend import BARE

@@ -14,7 +14,7 @@ from typing import Any
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.caches.machine import run_cache_machine
-from pytest_regional.fuzz.draw.random_rows import random_program
+from pytest_regional.fuzz.draw.random_programs import random_program
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import in_mode
 from pytest_regional.fuzz.oracles import ORACLES, BadProgramError, OracleViolationError, check

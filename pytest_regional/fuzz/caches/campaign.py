@@ -18,7 +18,7 @@ from pytest_regional.fuzz.caches.findings import (
 from pytest_regional.fuzz.caches.histories import run_history
 from pytest_regional.fuzz.caches.machine import histories_for
 from pytest_regional.fuzz.campaign import CampaignResult
-from pytest_regional.fuzz.findings.folder import Ledger, installed_versions, signature_of
+from pytest_regional.fuzz.findings.folder import FindingStore, installed_versions, signature_of
 from pytest_regional.fuzz.oracles import OracleViolationError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class CacheCampaign:
     def run(self) -> CampaignResult:
         """Draw and play histories until the budget is spent; one that breaks the model ends there."""
         self._result = CampaignResult(self.seed)
-        self._ledger = Ledger(self.known, self._result, self.found)
+        self._store = FindingStore(self.known, self._result, self.found)
         self._clock = clock = self.budget.start()
         try:
             self._spend(clock)
@@ -89,7 +89,7 @@ class CacheCampaign:
             return
         violation, performed = seen
         # A defect may show between the last compile and any other.
-        known = self._ledger.explanation(signature_of(violation), *possible_features(performed))
+        known = self._store.explanation(signature_of(violation), *possible_features(performed))
         finding = known or self._reduced(performed, history, violation)
         self._result.met[finding.name] += 1
 
@@ -106,11 +106,11 @@ class CacheCampaign:
         try:
             reduced = reduce_history(history, still_fails, seconds=self._clock.time_for(self.reduce_seconds))
         except KeyboardInterrupt:
-            self._ledger.enter(self._finding(history, found, violation))  # as it is, rather than not at all
+            self._store.enter(self._finding(history, found, violation))  # as it is, rather than not at all
             raise
         last = self._broken(reduced)
         self._result.reducing += time.monotonic() - begin
-        return self._ledger.enter(self._finding(reduced, found, last[0] if last else violation))
+        return self._store.enter(self._finding(reduced, found, last[0] if last else violation))
 
     def _finding(self, reduced: History, found: History, violation: OracleViolationError) -> HistoryFinding:
         return HistoryFinding(

@@ -19,7 +19,7 @@ from pytest_regional.fuzz.caches.histories import (
     run_history,
 )
 from pytest_regional.fuzz.caches.model import PROGRAMS, STATES, Key, canonical
-from pytest_regional.fuzz.findings.provenance import Circumstances, Signature, circumstances_of
+from pytest_regional.fuzz.findings.provenance import Provenance, Signature, provenance_of
 from pytest_regional.fuzz.findings.scripts import with_harness
 from pytest_regional.fuzz.findings.strict_json import Field
 from pytest_regional.fuzz.modes import nearest_mode
@@ -39,7 +39,7 @@ _KINDS: Mapping[str, type] = {
 
 
 @dataclass(frozen=True)
-class HistoryFinding(Circumstances):
+class HistoryFinding(Provenance):
     """One distinct defect of a cache.
 
     Attributes:
@@ -106,7 +106,7 @@ class HistoryFinding(Circumstances):
             "history": list(map(_data, self.history)),
             "found": list(map(_data, self.found)),
             "detail": self.detail,
-            **self.circumstances(),
+            **self.provenance(),
         }
 
     @classmethod
@@ -121,7 +121,7 @@ class HistoryFinding(Circumstances):
             tuple(map(_event, fields["history"].items())),
             tuple(map(_event, fields["found"].items())),
             fields["detail"].text(),
-            **circumstances_of(fields),
+            **provenance_of(fields),
         )
 
 

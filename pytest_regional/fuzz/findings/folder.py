@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 from pytest_regional.fuzz.caches.findings import HistoryFinding
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import files, strict_json
-from pytest_regional.fuzz.findings.provenance import CIRCUMSTANCES, Circumstances, Signature, circumstances_of
+from pytest_regional.fuzz.findings.provenance import PROVENANCE, Provenance, Signature, provenance_of
 from pytest_regional.fuzz.findings.scripts import Case, shows, stand_alone, with_harness
 from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
 from pytest_regional.fuzz.model.program import Program
@@ -42,7 +42,7 @@ class FindingError(ValueError):
 
 
 @dataclass(frozen=True)
-class Finding(Circumstances):
+class Finding(Provenance):
     """One distinct defect.
 
     Attributes:
@@ -114,7 +114,7 @@ class Finding(Circumstances):
         return {
             "detail": self.detail,
             "region": self.region,
-            **self.circumstances(),
+            **self.provenance(),
             "program": files.to_data(self.program),
             "found": files.to_data(self.found),
         }
@@ -132,7 +132,7 @@ class Finding(Circumstances):
             files.program_in(fields["found"]),
             fields["detail"].text(),
             fields["region"].or_none(Field.text),
-            **circumstances_of(fields),
+            **provenance_of(fields),
         )
 
 
@@ -154,8 +154,8 @@ def to_data(finding: AnyFinding) -> dict[str, Any]:
 
 
 _SIGNATURE = ("version", "oracle", "stage", "origin", "features")
-_OF_PROGRAM = (*_SIGNATURE, "detail", "region", *CIRCUMSTANCES, "program", "found")
-_OF_HISTORY = (*_SIGNATURE, "detail", *CIRCUMSTANCES, "history", "found")
+_OF_PROGRAM = (*_SIGNATURE, "detail", "region", *PROVENANCE, "program", "found")
+_OF_HISTORY = (*_SIGNATURE, "detail", *PROVENANCE, "history", "found")
 
 
 def from_data(data: Any) -> AnyFinding:
@@ -306,7 +306,7 @@ def merged(findings: Sequence[AnyFinding]) -> list[AnyFinding]:
 F = TypeVar("F", bound="AnyFinding")
 
 
-class Ledger(Generic[F]):
+class FindingStore(Generic[F]):
     """The findings of one campaign.
 
     Args:

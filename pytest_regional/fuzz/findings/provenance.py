@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Circumstances:
+class Provenance:
     """Where a finding was met.
 
     Attributes:
@@ -34,7 +34,7 @@ class Circumstances:
     mode: str = "native"
     versions: Mapping[str, str] = field(default_factory=dict)
 
-    def circumstances(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, Any]:
         """Return them as plain data, which are arguments again."""
         return {
             "backend": self.backend,
@@ -45,14 +45,14 @@ class Circumstances:
 
 
 #: The fields that say it.
-CIRCUMSTANCES = ("backend", "device", "mode", "versions")
+PROVENANCE = ("backend", "device", "mode", "versions")
 
 _DEVICE = r"[a-z][a-z0-9_-]*(:[a-z0-9_.-]+)?"
 _BACKEND = r"[A-Za-z0-9_][A-Za-z0-9_.+ -]*"
 
 
-def circumstances_of(fields: Mapping[str, Field]) -> dict[str, Any]:
-    """Return what the fields of a finding say of circumstances.
+def provenance_of(fields: Mapping[str, Field]) -> dict[str, Any]:
+    """Return what the fields of a finding say of provenance.
 
     Raises:
         MalformedError: one says nothing that it could; names it.

@@ -76,7 +76,7 @@ class ProgramValue:
 
 
 class Picks:
-    """The numbers that a row holds for an operator's parameters; 0, or none left, picks the first, simplest choice."""
+    """The numbers that a code holds for an operator's parameters; 0, or none left, picks the first, simplest choice."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._numbers = list(numbers)

@@ -119,7 +119,7 @@ def difference(expected: Any, value: Any, *, offset: bool = True) -> str:
         expected: the fake value.
         value: the real one.
         offset: whether a storage offset counts that is aligned in the one only. Some eager operators, such as
-            ``select_scatter``, keep their input's offset and their fake twins do not.
+            ``select_scatter``, keep their input's offset and their fake near-duplicate regions do not.
     """
     import torch
 

@@ -109,7 +109,7 @@ WRONG = ("parity", "compiles", "borders", "plan")
 def _fault(
     name: str, sentence: str, target: str, change: Any, oracles: tuple[str, ...] = WRONG, mode: str = "interpret"
 ) -> Mutant:
-    more: Any = {"errors": ("*",), "needs": ("region:twins",), "modes": (mode,)}
+    more: Any = {"errors": ("*",), "needs": ("region:near duplicates",), "modes": (mode,)}
     return Mutant(f"sharing_{name}", sentence, oracles, SUITES, (Patch(target, change),), **more)
 
 
