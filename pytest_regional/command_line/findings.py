@@ -48,7 +48,7 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser(
         "findings",
         help=_HELP,
-        description=f"{_HELP.capitalize()}. A finding's own file is shown in full, with its program or history. "
+        description=f"{_HELP.capitalize()}. A finding's own file is shown in full, with its program or sequence. "
         "Nothing that it holds is imported. Exit status 2: a file cannot be read; the others are listed.",
     )
     add_paths(parser)

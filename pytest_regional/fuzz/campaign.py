@@ -1,7 +1,7 @@
 """A campaign: draw programs, check each, and go on past what is found.
 
 Every failure is reduced and named by its signature. A failure that a known finding explains is counted, not reduced
-again; and programs with all the features of a known finding are drawn, but mostly passed over, so that it does not
+again; and programs with all the features of a known finding are drawn, but mostly skipped, so that it does not
 hide what else is there.
 """
 
@@ -35,8 +35,8 @@ CAPTURE = "aot_eager"
 #: After so many programs one behind the other that need what the backend disclaims no other is waited for.
 UNCLAIMED_IN_A_ROW = 1000
 
-#: How often one finding may be met again before its programs are passed over.
-MET_OFTEN = 2
+#: How many hits one finding may have before its programs are skipped.
+MANY_HITS = 2
 
 
 @dataclass
@@ -45,15 +45,15 @@ class CampaignResult:
 
     Attributes:
         examples: programs that were checked.
-        passed_over: programs that were not, since a known finding is in the way.
+        skipped_known: programs that were not, since a known finding is in the way.
         unclaimed: by capability, how many programs were not checked because they need what the backend disclaims.
         refused: by reason, how many programs eager refuses, which the generator should not make. They are among the
             examples, and no finding.
         seconds: how long it took.
         reducing: seconds of it that went into reducing.
         findings: what is new, in order of discovery.
-        first_seen: by a finding's name, the number of the program that showed it first.
-        met: by a finding's name, how many programs failed so, known findings included.
+        discovered_at: by a finding's name, the number of the program that showed it first.
+        hits: by a finding's name, how many programs failed so, known findings included.
         seed: what the programs were drawn from.
         interrupted: whether somebody ended it before its time.
     """
@@ -61,12 +61,12 @@ class CampaignResult:
     seed: int
     interrupted: bool = False
     examples: int = 0
-    passed_over: int = 0
+    skipped_known: int = 0
     seconds: float = 0.0
     reducing: float = 0.0
     findings: list[AnyFinding] = field(default_factory=list)
-    first_seen: dict[str, int] = field(default_factory=dict)
-    met: Counter[str] = field(default_factory=Counter)
+    discovered_at: dict[str, int] = field(default_factory=dict)
+    hits: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     unclaimed: Counter[str] = field(default_factory=Counter)
 
@@ -103,7 +103,7 @@ class Campaign:
         device: the device by name.
         mode: the mode that ``check`` checks in.
         oracles: names of the oracles to check; all by default.
-        without: capabilities that the backend disclaims: a program that needs one is passed over, and none is reduced
+        without: capabilities that the backend disclaims: a program that needs one is skipped, and none is reduced
             to one that does.
         known: gives the findings of earlier campaigns, and of other shards of this one; asked again before a failure is
             taken for new.
@@ -157,7 +157,7 @@ class Campaign:
                 continue
             in_a_row = 0
             if self._is_passed_over(program):
-                self._result.passed_over += 1
+                self._result.skipped_known += 1
                 continue
             clock.spent += 1
             self._result.examples += 1
@@ -172,7 +172,7 @@ class Campaign:
 
     def _is_passed_over(self, program: Program) -> bool:
         features = features_of(program)
-        often = [finding for finding in self._store.known if self._result.met[finding.name] >= MET_OFTEN]
+        often = [finding for finding in self._store.known if self._result.hits[finding.name] >= MANY_HITS]
         if not any(finding.features <= features for finding in often):
             return False
         return self._chance.random() >= CHECKED_ANYWAY
@@ -183,7 +183,7 @@ class Campaign:
         def known(violation: OracleViolationError) -> bool:
             explained = self._store.explanation(signature_of(violation), features)
             if explained is not None:
-                self._result.met[explained.name] += 1
+                self._result.hits[explained.name] += 1
             return explained is not None
 
         try:
@@ -193,7 +193,7 @@ class Campaign:
             return
         if violation is not None:
             found = self._reduced(program, violation)
-            self._result.met[found.name] += 1
+            self._result.hits[found.name] += 1
 
     def _broken(
         self,

@@ -37,8 +37,8 @@ EXAMPLE_SECONDS = 120.0
 SHARD_ARGUMENT = "regional_fuzz_shard"
 
 
-#: As many programs as one history takes the time of.
-HISTORY = 5
+#: As many programs as one sequence takes the time of.
+SEQUENCE_COST = 5
 
 
 class FindingsWarning(pytest.PytestWarning):
@@ -76,7 +76,7 @@ class FuzzTest:
         audit: whether what the backend disclaims is drawn as well.
         result: what came of it, once it ran.
         mode: the mode that it ran in.
-        unit: what it checked: programs or histories.
+        unit: what it checked: programs or sequences.
     """
 
     regional: Regional
@@ -106,13 +106,13 @@ class FuzzTest:
         Args:
             mode: ``"interpret"``, ``"emulated"`` or ``"native"``.
             draw: yields programs for a seed; by default what :func:`pytest_regional.strategies.programs` draws without
-                what the backend disclaims. Of other draws programs that need such a capability are passed over.
+                what the backend disclaims. Of other draws programs that need such a capability are skipped.
             oracles: names of the oracles to check; all that the mode can by default.
 
         Raises:
             NewFindingsError: with a line for each defect that is not among the known findings. What AOTAutograd breaks
                 without the backend is kept as a finding of ``aot_eager``, and is no reason to fail another backend.
-            RefusedProgramsError: eager refuses more than a few of a hundred programs; fewer are passed over.
+            RefusedProgramsError: eager refuses more than a few of a hundred programs; fewer are skipped.
         """
         from pytest_regional.fuzz.campaign import CAPTURE, Campaign
         from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder
@@ -142,8 +142,8 @@ class FuzzTest:
         )
         return self._through(campaign, progress)
 
-    def run_histories(self, mode: str, *, processes: bool = True) -> CampaignResult:
-        """Play histories of caches in ``mode``, against a model of what has to answer, and return the result.
+    def run_sequences(self, mode: str, *, processes: bool = True) -> CampaignResult:
+        """Execute sequences of cache operations in ``mode``, against a model of what has to answer, and return the result.
 
         Args:
             mode: ``"interpret"``, ``"emulated"`` or ``"native"``.
@@ -153,16 +153,16 @@ class FuzzTest:
             NewFindingsError: with a line for each defect that is not among the known findings.
         """
         from pytest_regional.fuzz.caches.campaign import CacheCampaign
-        from pytest_regional.fuzz.caches.findings import HistoryFinding
+        from pytest_regional.fuzz.caches.findings import SequenceFinding
         from pytest_regional.fuzz.findings.folder import FindingsFolder
         from pytest_regional.report.progress import ProgressNote
 
         __tracebackhide__ = True
-        self.mode, self.unit = mode, "history"
+        self.mode, self.unit = mode, "sequence"
         folder = FindingsFolder(self._made_folder())
         campaign = CacheCampaign(
             self.regional,
-            self.budget.part(HISTORY),
+            self.budget.part(SEQUENCE_COST),
             self.seed,
             self.backend,
             mode,
@@ -171,7 +171,7 @@ class FuzzTest:
             known=lambda: [
                 finding
                 for finding in folder.readable(_warn)
-                if isinstance(finding, HistoryFinding) and finding.backend == self.backend
+                if isinstance(finding, SequenceFinding) and finding.backend == self.backend
             ],
             found=lambda finding: self._found(folder, finding),
             progress=(progress := ProgressNote(self._note("progress"), self.name, self.unit)),
@@ -280,13 +280,13 @@ class FuzzTest:
             "shard": self.shard,
             "seed": self.seed,
             "examples": result.examples,
-            "passed_over": result.passed_over,
+            "skipped_known": result.skipped_known,
             "refused": dict(result.refused),
             "unclaimed": dict(result.unclaimed),
             "interrupted": result.interrupted,
             "seconds": result.seconds,
             "reducing": result.reducing,
-            "met": dict(result.met),
+            "hits": dict(result.hits),
             "findings": [self._finding_facts(finding) for finding in result.findings],
         }
 
@@ -296,7 +296,7 @@ class FuzzTest:
             "name": finding.name,
             "title": finding.title,
             "size": finding.size,
-            "first_seen": result.first_seen[finding.name] if result else 0,
+            "discovered_at": result.discovered_at[finding.name] if result else 0,
             "script": self.scripts[finding.name],
         }
 

@@ -37,7 +37,7 @@ class ProgressNote:
     Args:
         path: its file.
         name: the test, as the line names it.
-        unit: what it checks: programs or histories.
+        unit: what it checks: programs or sequences.
     """
 
     def __init__(self, path: Path, name: str, unit: str = "program") -> None:

@@ -136,7 +136,7 @@ def without_module(report: Any, error: BaseException) -> None:
 
 
 #: What is counted of the smallest one that shows a finding.
-_PARTS = {"program": "step", "history": "event"}
+_PARTS = {"program": "step", "sequence": "event"}
 
 
 def write_fuzzing(reporter: Any, facts: Sequence[Facts], findings: Path, since: float) -> None:
@@ -153,7 +153,7 @@ def write_fuzzing(reporter: Any, facts: Sequence[Facts], findings: Path, since: 
     if not fuzzed and not died:
         return
     reporter.section("regional fuzzing", sep="=")
-    # Programs and histories are counted apart, in one mode of one file too.
+    # Programs and sequences are counted apart, in one mode of one file too.
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for fact in fuzzed:
         campaign = fact["fuzz"] or {}
@@ -186,16 +186,16 @@ def _write_group(reporter: Any, name: str, shards: Sequence[dict[str, Any]]) -> 
     seconds = max(shard["seconds"] for shard in shards)
     checking = sum(max(shard["seconds"] - shard["reducing"], 1e-9) for shard in shards) / len(shards)
     found = {finding["name"] for shard in shards for finding in shard["findings"]}
-    met = sum(sum(shard["met"].values()) for shard in shards)
-    passed_over = sum(shard["passed_over"] for shard in shards)
+    failed = sum(sum(shard["hits"].values()) for shard in shards)
+    skipped_known = sum(shard["skipped_known"] for shard in shards)
     unit = shards[0]["unit"]
     reducing = sum(shard["reducing"] for shard in shards) / len(shards)
     beside = f" beside {duration(reducing)} of reducing" if reducing >= 1 else ""
     refused: Counter[str] = sum((Counter(shard["refused"]) for shard in shards), Counter())
     reporter.write_line(
         f"{name}: {plural(examples, unit)} in {duration(seconds)} ({examples / checking:.3g} a second{beside}), "
-        f"{met} failed, {plural(len(found), 'new finding')}"
-        + (f", {passed_over} passed over as known" if passed_over else "")
+        f"{failed} failed, {plural(len(found), 'new finding')}"
+        + (f", {skipped_known} skipped as known" if skipped_known else "")
         + (f", {refused.total()} that eager refuses" if refused else "")
         + (", interrupted" if any(shard["interrupted"] for shard in shards) else ""),
         **({"red": True} if found else {}),
@@ -204,15 +204,15 @@ def _write_group(reporter: Any, name: str, shards: Sequence[dict[str, Any]]) -> 
     for name, count in unclaimed.most_common():
         reporter.write_line(f"  {count} not checked: they need {name}, which the backend disclaims")
     for reason, count in refused.most_common():
-        reporter.write_line(f"  {count} refused by eager and passed over: {reason}")
+        reporter.write_line(f"  {count} refused by eager and skipped: {reason}")
 
 
 def _write_findings(reporter: Any, fuzzed: Sequence[Facts]) -> None:
-    met: Counter[str] = Counter()
+    hits: Counter[str] = Counter()
     smallest: dict[str, dict[str, Any]] = {}
     units: dict[str, str] = {}
     for shard in (fact["fuzz"] or {} for fact in fuzzed):
-        met.update(shard["met"])
+        hits.update(shard["hits"])
         for finding in shard["findings"]:
             known = smallest.get(finding["name"], finding)
             units[finding["name"]] = shard["unit"]
@@ -221,6 +221,5 @@ def _write_findings(reporter: Any, fuzzed: Sequence[Facts]) -> None:
         reporter.write_line(f"  {name}: {finding['title']}", red=True)
         reporter.write_line(
             f"    {plural(finding['size'], _PARTS[units[name]])}, "
-            f"first seen at {units[name]} {finding['first_seen']}, "
-            f"met {met[name]} times: {finding['script']}"
+            f"discovered at {units[name]} {finding['discovered_at']}, {plural(hits[name], 'hit')}: {finding['script']}"
         )

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.campaign import CHECKED_ANYWAY, MET_OFTEN, Campaign
+from pytest_regional.fuzz.campaign import CHECKED_ANYWAY, MANY_HITS, Campaign
 from pytest_regional.fuzz.findings.provenance import too_many
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
@@ -68,7 +68,7 @@ def test_it_goes_on_past_what_it_finds():
     result = campaign(check, chain("add", "mul", "sin"), chain("add"), chain("neg", "add")).run()
 
     assert [finding.program.operators for finding in result.findings] == [("mul", "sin"), ("neg",)]
-    assert result.first_seen == {result.findings[0].name: 1, result.findings[1].name: 3}
+    assert result.discovered_at == {result.findings[0].name: 1, result.findings[1].name: 3}
     assert result.examples == 6
     assert len(checked) > result.examples  # reducing checked more
 
@@ -76,7 +76,7 @@ def test_it_goes_on_past_what_it_finds():
 def test_what_holds_is_no_finding():
     result = campaign(faulty("exp"), chain("add"), chain("mul")).run()
 
-    assert (result.examples, result.findings, dict(result.met)) == (6, [], {})
+    assert (result.examples, result.findings, dict(result.hits)) == (6, [], {})
 
 
 def test_the_same_defect_is_counted_and_not_reduced_again():
@@ -89,7 +89,7 @@ def test_the_same_defect_is_counted_and_not_reduced_again():
     result = campaign(check, chain("neg", "add"), chain("neg", "mul"), budget=2).run()
 
     assert [finding.program.operators for finding in result.findings] == [("neg",)]
-    assert result.met[result.findings[0].name] == 2
+    assert result.hits[result.findings[0].name] == 2
     assert reduced[-1] == chain("neg", "mul")  # checked once, not reduced
 
 
@@ -124,7 +124,7 @@ def test_known_findings_are_met_and_not_found():
     again = campaign(faulty("neg"), chain("neg", "add"), known=lambda: [known], budget=2).run()
 
     assert again.findings == []
-    assert again.met == {known.name: 2}
+    assert again.hits == {known.name: 2}
 
 
 def test_an_interrupt_ends_the_campaign_and_loses_nothing():
@@ -160,7 +160,7 @@ def test_what_another_shard_found_meanwhile_is_known():
     result = campaign(faulty("neg"), chain("neg", "add"), known=known, budget=2).run()
 
     assert result.findings == []
-    assert result.met == {other.name: 2}
+    assert result.hits == {other.name: 2}
     assert len(asked) == 2  # once at the start, and not again for what is explained
 
 
@@ -169,8 +169,8 @@ def test_programs_that_only_show_what_is_known_are_mostly_passed_over():
 
     assert result.examples == 200
     # Every second program drawn has the defect; of those one in ten is checked once it was met often enough.
-    assert result.passed_over > 100
-    assert MET_OFTEN < result.met[result.findings[0].name] < 200 * CHECKED_ANYWAY * 2
+    assert result.skipped_known > 100
+    assert MANY_HITS < result.hits[result.findings[0].name] < 200 * CHECKED_ANYWAY * 2
 
 
 def test_a_program_that_eager_refuses_is_the_generators_fault():
@@ -253,7 +253,7 @@ def test_a_known_defect_does_not_hide_another_in_the_same_program():
     result = campaign(checks, chain("neg"), chain("neg", "sin"), budget=2).run()
 
     assert [finding.signature.oracle for finding in result.findings] == ["configs", "parity"]
-    assert result.met[result.findings[0].name] == 2
+    assert result.hits[result.findings[0].name] == 2
 
 
 def test_where_the_origin_says_it_all_other_programs_are_the_same_defect():
@@ -261,7 +261,7 @@ def test_where_the_origin_says_it_all_other_programs_are_the_same_defect():
     result = campaign(list(checks), chain("neg"), chain("sin"), budget=2).run()
 
     assert len(result.findings) == 1
-    assert result.met[result.findings[0].name] == 2
+    assert result.hits[result.findings[0].name] == 2
 
 
 def test_which_region_is_to_blame_is_asked_once():

@@ -7,8 +7,8 @@ import pytest
 
 from pytest_regional import declared
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.caches.histories import Compile
-from pytest_regional.fuzz.caches.machine import histories_for
+from pytest_regional.fuzz.caches.machine import sequences_for
+from pytest_regional.fuzz.caches.sequences import Compile
 from pytest_regional.fuzz.campaign import UNCLAIMED_IN_A_ROW, Campaign
 from pytest_regional.fuzz.draw.random_programs import random_program
 from pytest_regional.fuzz.model.claims import DRAWN, disclaimed, needs_of
@@ -79,9 +79,9 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_histories_hold_what_is_claimed(name):
+def test_sequences_hold_what_is_claimed(name):
     def found(harness, **how):
-        events = itertools.chain.from_iterable(itertools.islice(histories_for(harness, 3, **how), 120))
+        events = itertools.chain.from_iterable(itertools.islice(sequences_for(harness, 3, **how), 120))
         return any(FIELDS[name](event.key) for event in events if isinstance(event, Compile))
 
     assert found(Harness())

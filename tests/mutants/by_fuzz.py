@@ -26,7 +26,7 @@ from tests.mutants.verdict import Alarm, Verdict, is_intended_oracle
 SEED = 20251122
 DEVICES = {"interpret": "cpu", "emulated": "cuda-emulated", "native": "cpu"}
 
-#: The state machine of caches, whose examples are histories; it stands among the modes, and is an oracle of its own.
+#: The state machine of caches, whose examples are sequences; it stands among the modes, and is an oracle of its own.
 CACHES = "caches"
 
 #: Alarms that do not count, after which only the intended oracles are asked: the rest is known to complain.
@@ -104,14 +104,14 @@ class Hunt:
         for position, (mode, oracles) in enumerate(plan):
             left = len(plan) - position
             until = time.monotonic() + (self.seconds - (time.monotonic() - began)) / left
-            hunt = self._histories if mode == CACHES else self._in_mode
+            hunt = self._sequences if mode == CACHES else self._in_mode
             kill, timed_out = hunt(mode, oracles, until, (self.examples - self.tried) // left)
             if kill or timed_out:
                 return kill, timed_out
         return None, False
 
-    def _histories(self, mode: str, oracles: Sequence[str], until: float, examples: int) -> tuple[Alarm | None, bool]:
-        """Run histories of the state machine; the first that breaks the model counts."""
+    def _sequences(self, mode: str, oracles: Sequence[str], until: float, examples: int) -> tuple[Alarm | None, bool]:
+        """Run sequences of the state machine; the first that breaks the model counts."""
         before = self.tried
         with harness(spec_of(self.mutant), "cpu") as regional:
             self._count_resets(regional)
@@ -127,7 +127,7 @@ class Hunt:
         return None, False
 
     def _count_resets(self, regional: Regional) -> None:
-        """Count histories: each begins with a reset."""
+        """Count sequences: each begins with a reset."""
         reset = regional.reset
 
         def counted() -> None:

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _without_shrinking() -> None:
-    """Let Hypothesis stop at the first failing history: it is counted, not read."""
+    """Let Hypothesis stop at the first failing sequence: it is counted, not read."""
     import hypothesis
 
     hypothesis.settings.register_profile("detection", phases=(hypothesis.Phase.generate,))

@@ -143,7 +143,7 @@ def test_what_is_found_is_kept_and_known_from_then_on(downstream, pytester):
             "*NewFindingsError: 1 new finding in 4 programs (--regional-seed=1):*",
             "faulty (cpu), it, mode native: 4 programs in *, 2 failed, 1 new finding",
             "  faulty-parity-*: parity (*): value of output* (sin)",
-            "    1 step, first seen at program 2, met 2 times: *found/faulty-parity-*.py",
+            "    1 step, discovered at program 2, 2 hits: *found/faulty-parity-*.py",
         ]
     )
     (data,) = pytester.path.glob("found/*.json")
@@ -276,7 +276,7 @@ def test_a_program_that_eager_refuses_is_passed_over_and_too_many_are_an_error(d
         [
             *([f"*RefusedProgramsError: eager refuses {count} of {budget} programs*"] if "failed" in ended else []),
             f"*{budget} programs in *, {count} that eager refuses",
-            f"  {count} refused by eager and passed over: forward: RuntimeError: a leaf Variable that requires grad *",
+            f"  {count} refused by eager and skipped: forward: RuntimeError: a leaf Variable that requires grad *",
         ]
     )
 

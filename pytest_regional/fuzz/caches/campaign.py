@@ -1,4 +1,4 @@
-"""A campaign of histories: draw, play, and go on past what is found. Needs the ``hypothesis`` package."""
+"""A campaign of sequences: draw, play, and go on past what is found. Needs the ``hypothesis`` package."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional.fuzz.budget import Budget, Clock
 from pytest_regional.fuzz.caches.findings import (
-    History,
-    HistoryFinding,
-    features_of_history,
+    CacheSequence,
+    SequenceFinding,
+    features_of_sequence,
     possible_features,
-    reduce_history,
+    reduce_sequence,
 )
-from pytest_regional.fuzz.caches.histories import run_history
-from pytest_regional.fuzz.caches.machine import histories_for
+from pytest_regional.fuzz.caches.machine import sequences_for
+from pytest_regional.fuzz.caches.sequences import run_sequence
 from pytest_regional.fuzz.campaign import CampaignResult
 from pytest_regional.fuzz.findings.folder import FindingStore, installed_versions, signature_of
 from pytest_regional.fuzz.oracles import OracleViolationError
@@ -31,19 +31,19 @@ class CacheCampaign:
 
     Attributes:
         regional: the harness.
-        budget: how many histories, or how long.
+        budget: how many sequences, or how long.
         seed: where the draws start.
         backend: the backend, as ``--regional-backend`` takes it.
-        mode: the mode that histories are played in.
+        mode: the mode that sequences run in.
         processes: whether some compiles happen in new processes; not in mode ``interpret``, whose interpreted regions
             are of one process.
-        everything: whether histories hold what the backend disclaims as well.
+        everything: whether sequences hold what the backend disclaims as well.
         known: gives the findings of earlier campaigns, and of other shards of this one; asked again before a failure is
             taken for new.
         reduce_seconds: how long one finding may be reduced.
         found: called with each new finding at once.
-        progress: called after each history with the result so far.
-        stopped: asked before each history: whether to end here. A ``KeyboardInterrupt`` ends the campaign as well.
+        progress: called after each sequence with the result so far.
+        stopped: asked before each sequence: whether to end here. A ``KeyboardInterrupt`` ends the campaign as well.
     """
 
     regional: Regional
@@ -53,14 +53,14 @@ class CacheCampaign:
     mode: str = "native"
     processes: bool = True
     everything: bool = False
-    known: Callable[[], Iterable[HistoryFinding]] = tuple
+    known: Callable[[], Iterable[SequenceFinding]] = tuple
     reduce_seconds: float = 60.0
-    found: Callable[[HistoryFinding], Any] | None = None
+    found: Callable[[SequenceFinding], Any] | None = None
     progress: Callable[[CampaignResult, Clock], Any] | None = None
     stopped: Callable[[], bool] = bool
 
     def run(self) -> CampaignResult:
-        """Draw and play histories until the budget is spent; one that breaks the model ends there."""
+        """Draw and play sequences until the budget is spent; one that breaks the model ends there."""
         self._result = CampaignResult(self.seed)
         self._store = FindingStore(self.known, self._result, self.found)
         self._clock = clock = self.budget.start()
@@ -72,7 +72,7 @@ class CacheCampaign:
         return self._result
 
     def _spend(self, clock: Clock) -> None:
-        drawn = histories_for(self.regional, self.seed, processes=self.processes, everything=self.everything)
+        drawn = sequences_for(self.regional, self.seed, processes=self.processes, everything=self.everything)
         while not clock.over:
             if self.stopped():
                 raise KeyboardInterrupt
@@ -83,38 +83,42 @@ class CacheCampaign:
             if self.progress is not None:
                 self.progress(self._result, clock)
 
-    def _one(self, history: History) -> None:
-        seen = self._broken(history)
+    def _one(self, sequence: CacheSequence) -> None:
+        seen = self._broken(sequence)
         if seen is None:
             return
-        violation, performed = seen
+        violation, executed = seen
         # A defect may show between the last compile and any other.
-        known = self._store.explanation(signature_of(violation), *possible_features(performed))
-        finding = known or self._reduced(performed, history, violation)
-        self._result.met[finding.name] += 1
+        known = self._store.explanation(signature_of(violation), *possible_features(executed))
+        finding = known or self._reduced(executed, sequence, violation)
+        self._result.hits[finding.name] += 1
 
-    def _reduced(self, history: History, found: History, violation: OracleViolationError) -> HistoryFinding:
+    def _reduced(
+        self, sequence: CacheSequence, found: CacheSequence, violation: OracleViolationError
+    ) -> SequenceFinding:
         begin = time.monotonic()
         wanted = signature_of(violation)
 
-        def still_fails(shorter: History) -> bool:
+        def still_fails(shorter: CacheSequence) -> bool:
             if self.stopped():
                 raise KeyboardInterrupt
             seen = self._broken(shorter)
             return seen is not None and signature_of(seen[0]) == wanted
 
         try:
-            reduced = reduce_history(history, still_fails, seconds=self._clock.time_for(self.reduce_seconds))
+            reduced = reduce_sequence(sequence, still_fails, seconds=self._clock.time_for(self.reduce_seconds))
         except KeyboardInterrupt:
-            self._store.enter(self._finding(history, found, violation))  # as it is, rather than not at all
+            self._store.enter(self._finding(sequence, found, violation))  # as it is, rather than not at all
             raise
         last = self._broken(reduced)
         self._result.reducing += time.monotonic() - begin
         return self._store.enter(self._finding(reduced, found, last[0] if last else violation))
 
-    def _finding(self, reduced: History, found: History, violation: OracleViolationError) -> HistoryFinding:
-        return HistoryFinding(
-            signature_of(violation).with_features(features_of_history(reduced)),
+    def _finding(
+        self, reduced: CacheSequence, found: CacheSequence, violation: OracleViolationError
+    ) -> SequenceFinding:
+        return SequenceFinding(
+            signature_of(violation).with_features(features_of_sequence(reduced)),
             reduced,
             found,
             violation.detail,
@@ -124,13 +128,13 @@ class CacheCampaign:
             versions=installed_versions(),
         )
 
-    def _broken(self, history: History) -> tuple[OracleViolationError, History] | None:
-        """Play ``history``; return what broke the model and the events up to that, None where nothing did."""
-        events = iter(history)
+    def _broken(self, sequence: CacheSequence) -> tuple[OracleViolationError, CacheSequence] | None:
+        """Execute ``sequence``; return what broke the model and the events up to that, None where nothing did."""
+        events = iter(sequence)
         try:
-            run_history(self.regional, events, mode=self.mode)
+            run_sequence(self.regional, events, mode=self.mode)
         except OracleViolationError as violation:
-            return violation, history[: len(history) - len(list(events))]
+            return violation, sequence[: len(sequence) - len(list(events))]
         return None
 
 

@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
-from pytest_regional.fuzz.caches.findings import HistoryFinding
+from pytest_regional.fuzz.caches.findings import SequenceFinding
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import files, strict_json
 from pytest_regional.fuzz.findings.provenance import PROVENANCE, Provenance, Signature, provenance_of
@@ -136,8 +136,8 @@ class Finding(Provenance):
         )
 
 
-#: A program that violates an oracle, or a history that breaks the model of a cache.
-AnyFinding: TypeAlias = "Finding | HistoryFinding"
+#: A program that violates an oracle, or a sequence that breaks the model of a cache.
+AnyFinding: TypeAlias = "Finding | SequenceFinding"
 
 
 def to_data(finding: AnyFinding) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def to_data(finding: AnyFinding) -> dict[str, Any]:
 
 _SIGNATURE = ("version", "oracle", "stage", "origin", "features")
 _OF_PROGRAM = (*_SIGNATURE, "detail", "region", *PROVENANCE, "program", "found")
-_OF_HISTORY = (*_SIGNATURE, "detail", *PROVENANCE, "history", "found")
+_OF_SEQUENCE = (*_SIGNATURE, "detail", *PROVENANCE, "sequence", "found")
 
 
 def from_data(data: Any) -> AnyFinding:
@@ -169,9 +169,9 @@ def from_data(data: Any) -> AnyFinding:
         shown = reprlib.repr(version)
         raise FindingError(f"the finding has version {shown}, this pytest-regional reads version {VERSION}")
     try:
-        if "history" in data:
-            fields = Field(data).fields(_OF_HISTORY)
-            return HistoryFinding.from_fields(_signature(fields), fields)
+        if "sequence" in data:
+            fields = Field(data).fields(_OF_SEQUENCE)
+            return SequenceFinding.from_fields(_signature(fields), fields)
         fields = Field(data).fields(_OF_PROGRAM)
         return Finding.from_fields(_signature(fields), fields)
     except MalformedError as error:
@@ -342,7 +342,7 @@ class FindingStore(Generic[F]):
             return known
         self.known.append(finding)
         self._result.findings.append(finding)
-        self._result.first_seen[finding.name] = self._result.examples
+        self._result.discovered_at[finding.name] = self._result.examples
         if self._found is not None:
             self._found(finding)
         return finding

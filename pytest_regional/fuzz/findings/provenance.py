@@ -97,8 +97,8 @@ _BY_FEATURES = ("parity", "borders", "inference", "warm", "order", "caches")
 
 #: Features that name a defect; the rest says how the program that met it happens to look.
 _OF_PROGRAMS = ("op:", "dtype:", "layout:", "region:", "input:", "output:", "context:", "training", "dynamic")
-#: The same of histories of caches.
-_OF_HISTORIES = ("event:", "changed:", "key:")
+#: The same of sequences of cache operations.
+_OF_SEQUENCES = ("event:", "changed:", "key:")
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Signature:
     def with_features(self, features: frozenset[str]) -> Signature:
         """Return the signature of a program with ``features``, those kept that name a defect."""
         kept = (
-            frozenset(f for f in features if f.startswith(_OF_PROGRAMS + _OF_HISTORIES))
+            frozenset(f for f in features if f.startswith(_OF_PROGRAMS + _OF_SEQUENCES))
             if self.oracle in _BY_FEATURES
             else frozenset()
         )

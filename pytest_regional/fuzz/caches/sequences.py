@@ -1,4 +1,4 @@
-"""Histories of a cache as plain data: compiles, restarts, new processes, damaged files, one after the other.
+"""Sequences of cache operations as plain data: compiles, restarts, new processes, damaged files, one after the other.
 
 After each compile the counters must say what :class:`~pytest_regional.fuzz.caches.model.CacheModel` predicts, and the
 values must be those of eager.
@@ -74,31 +74,31 @@ def _flipped(data: bytes, place: int) -> bytes:
     return data[:place] + bytes([data[place] ^ 16]) + data[place + 1 :] if data else data
 
 
-class Player:
-    """Performs events on the backend under test, beginning with empty caches.
+class Executor:
+    """Executes events on the backend under test, beginning with empty caches.
 
     Args:
         regional: the harness.
         mode: the mode that this process is in, and that new ones are to be in.
 
     Attributes:
-        performed: the events so far; where one breaks the model it is the last.
+        executed: the events so far; where one breaks the model it is the last.
     """
 
     def __init__(self, regional: Regional, mode: str) -> None:
         self.regional, self.model, self._mode = regional, CacheModel(), mode
-        self.performed: list[Event] = []
+        self.executed: list[Event] = []
         self._programs: dict[Key, Program] = {}
         self._passes: dict[tuple[str | None, ...], list[Any]] = {}
         regional.reset()
 
-    def perform(self, event: Event) -> None:
-        """Perform one event.
+    def execute(self, event: Event) -> None:
+        """Execute one event.
 
         Raises:
             OracleViolationError: a compile that breaks the model.
         """
-        self.performed.append(event)
+        self.executed.append(event)
         match event:
             case Compile(key):
                 self._compile(key)
@@ -139,13 +139,13 @@ class Player:
             self.model.damaged()
 
 
-def run_history(regional: Regional, events: Iterable[Event], *, mode: str = "interpret") -> None:
-    """Perform ``events``, beginning with empty caches.
+def run_sequence(regional: Regional, events: Iterable[Event], *, mode: str = "interpret") -> None:
+    """Execute ``events``, beginning with empty caches.
 
     Args:
         regional: the harness.
         events: what happens, in order.
-        mode: the mode that they are performed in.
+        mode: the mode that they are executed in.
 
     Raises:
         OracleViolationError: the first event that breaks the model.
@@ -154,9 +154,9 @@ def run_history(regional: Regional, events: Iterable[Event], *, mode: str = "int
 
     # One function may be compiled at each event, with other passes or under other settings.
     with keeping_whole_results(regional, mode), recompiles_allowed(1000):
-        player = Player(regional, mode)
+        executor = Executor(regional, mode)
         for event in events:
-            player.perform(event)
+            executor.execute(event)
 
 
 def _check(key: Key, expected: Answer, moved: Mapping[str, int]) -> None:
@@ -270,10 +270,10 @@ __all__ = [
     "Compile",
     "Damage",
     "Event",
+    "Executor",
     "NewProcess",
-    "Player",
     "Restart",
     "counters_of",
     "disagreement",
-    "run_history",
+    "run_sequence",
 ]
