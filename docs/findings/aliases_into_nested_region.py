@@ -25,6 +25,6 @@ def program(x):
 try:
     torch.compile(program, backend="eager", fullgraph=True)(torch.ones(3))
 except Exception as error:
-    print(f"torch {torch.__version__}: stands: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
+    print(f"torch {torch.__version__}: still fails: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
     sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")

@@ -21,6 +21,6 @@ try:
     torch.compile(program, backend="aot_eager", fullgraph=True)(torch.ones(3, requires_grad=True), torch.ones(3))
 except RuntimeError as error:
     print(f"{type(error).__name__}: {str(error).splitlines()[1][:110]}")
-    print(f"torch {torch.__version__}: stands: does not compile")
+    print(f"torch {torch.__version__}: still fails: does not compile")
     sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")

@@ -43,6 +43,6 @@ def gradient(function):
 
 eager, compiled = gradient(program), gradient(torch.compile(program, fullgraph=True))
 print(f"largest difference of the gradients: {(eager - compiled).abs().max().item():.3f}")
-stands = not torch.allclose(eager, compiled, atol=1e-4)
-print(f"torch {torch.__version__}: {'stands: a wrong gradient' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = not torch.allclose(eager, compiled, atol=1e-4)
+print(f"torch {torch.__version__}: {'still fails: a wrong gradient' if still_fails else 'fixed'}")
+sys.exit(still_fails)

@@ -48,6 +48,6 @@ try:
     torch.compile(program, backend=ordering_backend, fullgraph=True)(torch.randn(8, 8), torch.randn(8, 8))
 except Exception as error:
     text = " ".join(str(error).split())[:160]
-    print(f"torch {torch.__version__}: stands: {type(error).__name__}: {text}")
+    print(f"torch {torch.__version__}: still fails: {type(error).__name__}: {text}")
     sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")

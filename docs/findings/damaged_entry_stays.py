@@ -55,5 +55,5 @@ for tenth in range(1, 10):
     answers.append((answer_of_a_process(), answer_of_a_process()))
 print("one bit flipped, at nine places, and again:", *map(" ".join, answers), sep="\n  ")
 wrong = ("bypass", "bypass") in answers
-print(f"torch {torch.__version__}: {'stands' if wrong else 'mended'}")
+print(f"torch {torch.__version__}: {'still fails' if wrong else 'fixed'}")
 sys.exit(wrong)

@@ -17,6 +17,6 @@ x = torch.ones(8)
 try:
     torch.compile(program, backend="aot_eager", fullgraph=True, dynamic=True)(x, x.detach())
 except RuntimeError as error:
-    print(f"torch {torch.__version__}: stands: {type(error).__name__}: {str(error).splitlines()[1]}")
+    print(f"torch {torch.__version__}: still fails: {type(error).__name__}: {str(error).splitlines()[1]}")
     sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")

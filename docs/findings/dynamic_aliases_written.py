@@ -18,6 +18,6 @@ try:
     torch.compile(program, backend="aot_eager", fullgraph=True, dynamic=True)(x, x.detach())
 except RuntimeError as error:
     print(f"{type(error).__name__}: {str(error).splitlines()[1][:110]}")
-    print(f"torch {torch.__version__}: stands: does not compile")
+    print(f"torch {torch.__version__}: still fails: does not compile")
     sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")

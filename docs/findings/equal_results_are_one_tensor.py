@@ -21,6 +21,6 @@ def program(x):
 
 x = torch.ones(3, 2, requires_grad=True)
 first, second = torch.compile(program, backend="aot_eager", fullgraph=True)(x)
-stands = first.data_ptr() == second.data_ptr()
-print(f"torch {torch.__version__}: {'stands: both results are in one memory' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = first.data_ptr() == second.data_ptr()
+print(f"torch {torch.__version__}: {'still fails: both results are in one memory' if still_fails else 'fixed'}")
+sys.exit(still_fails)

@@ -20,6 +20,6 @@ def program(x):
 
 
 first, second = torch.compile(program, backend="aot_eager", fullgraph=True)(torch.ones(2, 2))
-stands = first is not second
-print(f"torch {torch.__version__}: {'stands: two tensors' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = first is not second
+print(f"torch {torch.__version__}: {'still fails: two tensors' if still_fails else 'fixed'}")
+sys.exit(still_fails)

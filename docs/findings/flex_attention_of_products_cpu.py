@@ -26,4 +26,4 @@ except Exception as error:
     print(f"torch {torch.__version__}: {type(error).__name__}: {str(error).strip().splitlines()[0]}")
     sys.exit(1)
 torch.testing.assert_close(actual, program(x, w))
-print(f"torch {torch.__version__}: mended, or not yet broken")
+print(f"torch {torch.__version__}: fixed, or not yet broken")

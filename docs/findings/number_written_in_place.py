@@ -22,6 +22,6 @@ def left(function):
 
 eager, compiled = left(program), left(torch.compile(program, backend="aot_eager"))
 print(f"the input afterwards: eager {eager}, compiled {compiled}")
-stands = eager != compiled
-print(f"torch {torch.__version__}: {'stands: the write is lost' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = eager != compiled
+print(f"torch {torch.__version__}: {'still fails: the write is lost' if still_fails else 'fixed'}")
+sys.exit(still_fails)

@@ -27,9 +27,9 @@ gm, nodes = traced(program, torch.randn(4, 4))
 preserve_node_ordering(gm.graph, {nodes["add"]: OrderedSet([nodes["mm"]])})
 try:
     gm.graph.lint()
-    stands = False
+    still_fails = False
 except RuntimeError as error:
-    stands = True
+    still_fails = True
     text = " ".join(str(error).split())[:120]
-print(f"torch {torch.__version__}: " + (f"stands: no error until lint says: {text}" if stands else "mended"))
-sys.exit(stands)
+print(f"torch {torch.__version__}: " + (f"still fails: no error until lint says: {text}" if still_fails else "fixed"))
+sys.exit(still_fails)

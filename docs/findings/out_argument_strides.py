@@ -21,6 +21,6 @@ def program(x, out):
 x, out = torch.ones(2, 2).t(), torch.zeros(2, 2)
 eager = program(x, out.clone()).stride()
 compiled = torch.compile(program, backend="aot_eager", fullgraph=True)(x, out.clone()).stride()
-stands = compiled != eager
-print(f"torch {torch.__version__}: {f'stands: strides {compiled}, eager {eager}' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = compiled != eager
+print(f"torch {torch.__version__}: {f'still fails: strides {compiled}, eager {eager}' if still_fails else 'fixed'}")
+sys.exit(still_fails)

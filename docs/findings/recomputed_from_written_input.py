@@ -26,6 +26,6 @@ def gradient(function):
 
 eager, compiled = gradient(program), gradient(torch.compile(program, backend="aot_eager", fullgraph=True))
 print(f"gradient of x * (x + y) at x = 2, y = 3: eager {eager}, compiled {compiled}")
-stands = eager != compiled
-print(f"torch {torch.__version__}: {'stands: a wrong gradient' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = eager != compiled
+print(f"torch {torch.__version__}: {'still fails: a wrong gradient' if still_fails else 'fixed'}")
+sys.exit(still_fails)

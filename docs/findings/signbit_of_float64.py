@@ -15,6 +15,6 @@ from torch._inductor.codegen.triton import TritonKernelOverrides
 source = inspect.getsource(TritonKernelOverrides.signbit)
 conditions = [line.strip() for line in source.splitlines() if "float32" in line or "float64" in line]
 if not any("float64" in line for line in conditions):
-    print(f"torch {torch.__version__}: stands: {conditions[-1]}")
+    print(f"torch {torch.__version__}: still fails: {conditions[-1]}")
     sys.exit(1)
-print(f"torch {torch.__version__}: mended: {conditions[-1]}")
+print(f"torch {torch.__version__}: fixed: {conditions[-1]}")

@@ -24,6 +24,6 @@ x = torch.ones(3, 3)
 try:
     torch.compile(program, backend="aot_eager", fullgraph=True)(x, x.detach())
 except IndexError as error:
-    print(f"torch {torch.__version__}: stands: {error}")
+    print(f"torch {torch.__version__}: still fails: {error}")
     sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")

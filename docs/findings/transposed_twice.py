@@ -15,6 +15,6 @@ def program(x):
 first, second = torch.compile(program, backend="eager", fullgraph=True)(torch.ones(2, 3))
 second.unsqueeze_(0)
 print(f"sizes after the second result was given a dimension: {tuple(first.shape)}, {tuple(second.shape)}")
-stands = first is second
-print(f"torch {torch.__version__}: {'stands: two results are one tensor' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = first is second
+print(f"torch {torch.__version__}: {'still fails: two results are one tensor' if still_fails else 'fixed'}")
+sys.exit(still_fails)

@@ -33,4 +33,4 @@ with config.patch(fallback_random=True):
     except Exception as error:
         print(f"torch {torch.__version__}: {type(error).__name__}: {str(error).splitlines()[1]}")
         sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")

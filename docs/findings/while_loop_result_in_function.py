@@ -36,6 +36,6 @@ x = torch.ones(3, 4, requires_grad=True)
 try:
     torch.compile(program, backend="eager", fullgraph=True)(x)
 except Exception as error:
-    print(f"torch {torch.__version__}: stands: {type(error).__name__}: {str(error).splitlines()[0]}")
+    print(f"torch {torch.__version__}: still fails: {type(error).__name__}: {str(error).splitlines()[0]}")
     sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")

@@ -18,6 +18,6 @@ def program(x):
 first, second = torch.compile(program)(torch.zeros(2, 2))
 second.mul_(2)
 print(f"the first result after the second was doubled: {first.tolist()}")
-stands = first is second
-print(f"torch {torch.__version__}: {'stands: two results are one tensor' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = first is second
+print(f"torch {torch.__version__}: {'still fails: two results are one tensor' if still_fails else 'fixed'}")
+sys.exit(still_fails)

@@ -138,7 +138,7 @@ def test_its_script_exits_with_1_and_says_why(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(script))
     assert ended.value.code == 1
-    assert "stands: oracle 'caches' is violated (restart)" in capsys.readouterr().out
+    assert "still fails: oracle 'caches' is violated (restart)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_a_script_needs_only_torch_and_exits_with_1_while_the_defect_stands(tmp_
     assert "pytest_regional" not in script.read_text()
     result = run(script)
     assert result.returncode == 1, result.stdout + result.stderr
-    assert "stands: InductorError: AssertionError" in result.stdout or "stands: BackendCompilerFailed" in result.stdout
+    assert "still fails: InductorError: AssertionError" in result.stdout or "still fails: BackendCompilerFailed" in result.stdout
 
 
 def test_a_script_exits_with_0_where_nothing_is_wrong(tmp_path):
@@ -110,7 +110,7 @@ def test_a_script_exits_with_0_where_nothing_is_wrong(tmp_path):
 
     result = run(script)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "mended" in result.stdout
+    assert "fixed" in result.stdout
 
 
 #: What keeps a script from checking: the oracle, the backend, and what is put in place of what in the script.
@@ -146,11 +146,11 @@ def test_a_script_that_cannot_check_exits_with_2(tmp_path, why):
     result = run_script(script, {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT)))}, timeout=120)
     assert result.returncode == 2, result.stdout + result.stderr
     assert "cannot be" in result.stdout
-    assert "stands" not in result.stdout
-    assert "mended" not in result.stdout
+    assert "still fails" not in result.stdout
+    assert "fixed" not in result.stdout
 
 
-def test_a_compile_that_fails_where_values_were_wrong_stands(tmp_path):
+def test_a_compile_that_fails_where_values_were_wrong_still_fails(tmp_path):
     (tmp_path / "refusing_backend.py").write_text(
         "def own(gm, example_inputs):\n    raise KeyError('of the backend')\n"
     )
@@ -159,7 +159,7 @@ def test_a_compile_that_fails_where_values_were_wrong_stands(tmp_path):
     result = run_script(script, {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT)))}, timeout=120)
     assert result.returncode == 1, result.stdout + result.stderr
     assert "call 1: compiled raises BackendCompilerFailed" in result.stdout
-    assert "stands" in result.stdout
+    assert "still fails" in result.stdout
 
 
 def test_replay_goes_on_behind_a_finding_that_raises(tmp_path, capsys, monkeypatch):
@@ -186,7 +186,7 @@ def test_a_script_that_shows_nothing_checks_with_the_harness(tmp_path, monkeypat
 
 def test_a_script_has_to_say_what_was_found(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text("print('stands: KeyError: 1')\nraise SystemExit(1)\n")
+    script.write_text("print('still fails: KeyError: 1')\nraise SystemExit(1)\n")
 
     assert shows(script, "KeyError")
     assert not shows(script, "IndexError")
@@ -205,7 +205,7 @@ def test_a_parity_script_tells_what_differs(tmp_path):
     result = run(script)
     assert result.returncode == 1
     assert "call 1: output 0: [" in result.stdout
-    assert "stands" in result.stdout
+    assert "still fails" in result.stdout
 
 
 def test_replay_says_what_became_of_each(tmp_path, capsys):
@@ -269,7 +269,7 @@ def test_replay_elsewhere_takes_the_mode_that_is_there(tmp_path, capsys):
     assert main(["replay", str(tmp_path), "--backend", "aot_eager"]) == 0
 
 
-@pytest.mark.parametrize(("place", "code", "said"), [("", None, "mended"), ("found", 2, "cannot be imported")])
+@pytest.mark.parametrize(("place", "code", "said"), [("", None, "fixed"), ("found", 2, "cannot be imported")])
 def test_a_script_finds_a_backend_where_it_is_run(tmp_path, monkeypatch, capsys, place, code, said):
     (tmp_path / "own_backend.py").write_text("from torch._dynamo.backends.debugging import aot_eager as own\n")
     script = FindingsFolder(tmp_path / "found").save(finding(program=HARMLESS, backend="own_backend:own"))

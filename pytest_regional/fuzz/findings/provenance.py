@@ -173,7 +173,7 @@ def too_many(refused: Mapping[str, int], examples: int) -> str:
     reasons = "".join(f"\n  {number} times: {reason}" for reason, number in sorted(refused.items(), key=_often_first))
     return (
         f"eager refuses {count} of {plural(examples, 'program')}, more than {REFUSED_AT_MOST:.0%}: "
-        f"the generator is to be mended, or the programs that draw= gives{reasons}"
+        f"the generator is to be fixed, or the programs that draw= gives{reasons}"
     )
 
 

@@ -26,7 +26,7 @@ class Replay:
 
     Attributes:
         path: its file.
-        outcome: whether it still stands.
+        outcome: whether it still fails.
         detail: what was seen.
     """
 
@@ -73,7 +73,7 @@ def _checked(path: Path, finding: AnyFinding, backend: str, device: str) -> Repl
         other = violation.origin != finding.signature.origin
         note = f" (it was {finding.signature.origin})" if other else ""
         return Replay(path, Outcome.FAILED, f"{violation.oracle} ({violation.stage}): {violation.origin}{note}")
-    except Exception as error:  # noqa: BLE001 - said of this finding; the others are checked, and 1 means that one stands
+    except Exception as error:  # noqa: BLE001 - said of this finding; the others are checked, and 1 means that one still fails
         return Replay(path, Outcome.ERROR, f"{type(error).__name__}: {_first_line(error)}")
     return Replay(path, Outcome.FIXED, f"{finding.signature.oracle} holds")
 

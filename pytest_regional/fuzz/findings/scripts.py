@@ -1,6 +1,6 @@
-"""Write a finding as a script that somebody else can run: it prints what it sees and exits with 1 while that stands.
+"""Write a finding as a script that somebody else can run: it prints what it sees and exits with 1 while that still fails.
 
-It exits with 0 where the defect is mended, and with 2 where that cannot be said: torch, the backend or another package
+It exits with 0 where the defect is fixed, and with 2 where that cannot be said: torch, the backend or another package
 cannot be imported, eager refuses the program, no compiler is there. Whatever is raised and not caught means 2, which
 Python alone would tell from 1 by nothing.
 
@@ -39,7 +39,7 @@ os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
 
 
 def cannot_be_checked(kind, error, trace):
-    """Exit with 2, neither 0 (mended) nor 1 (stands): the error says nothing about the defect."""
+    """Exit with 2, neither 0 (fixed) nor 1 (still fails): the error says nothing about the defect."""
     sys.__excepthook__(kind, error, trace)
     print(f"cannot be checked here: {{kind.__name__}}", flush=True)
     os._exit(2)
@@ -154,7 +154,7 @@ for seed in SEEDS:
     else:
         wrong += [f"call {seed + 1}: {what}" for what in differences(found, expected)]
 print("\\n".join(wrong))
-print(f"torch {torch.__version__}: {'stands' if wrong else 'mended'}")
+print(f"torch {torch.__version__}: {'still fails' if wrong else 'fixed'}")
 sys.exit(bool(wrong))
 """
 
@@ -167,9 +167,9 @@ for seed in SEEDS:
         if is_lacking(error):
             raise
         text = " ".join(str(error).split())[:160]
-        print(f"torch {torch.__version__}: stands: {type(error).__name__}: {text}")
+        print(f"torch {torch.__version__}: still fails: {type(error).__name__}: {text}")
         sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")
 """
 
 _WITH_HARNESS = """\
@@ -181,9 +181,9 @@ with regional({backend!r}, {device!r}, expects_regions=False) as harness:
     try:
         finding_beside(__file__).check(harness)
     except OracleViolationError as violation:
-        print(f"torch {{torch.__version__}}: stands: {{violation}}")
+        print(f"torch {{torch.__version__}}: still fails: {{violation}}")
         sys.exit(1)
-print(f"torch {{torch.__version__}}: mended")
+print(f"torch {{torch.__version__}}: fixed")
 """
 
 
