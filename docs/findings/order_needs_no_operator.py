@@ -36,6 +36,7 @@ def order(graph, nodes):
 loops = compiled(program, order, torch.randn(4, 4)).count("for(int64_t")
 still_fails = loops > 1
 print(
-    f"torch {torch.__version__}: " + ("still fails: add and mul, which need no edge, are two loops" if still_fails else "fixed")
+    f"torch {torch.__version__}: "
+    + ("still fails: add and mul, which need no edge, are two loops" if still_fails else "fixed")
 )
 sys.exit(still_fails)

@@ -25,5 +25,7 @@ try:
 except RuntimeError as error:
     print(f"torch {torch.__version__}: still fails: {' '.join(str(error).split())[:160]}")
     sys.exit(1)
-print(f"torch {torch.__version__}: {'fixed' if torch.equal(found, expected) else f'still fails: {found}, not {expected}'}")
+print(
+    f"torch {torch.__version__}: {'fixed' if torch.equal(found, expected) else f'still fails: {found}, not {expected}'}"
+)
 sys.exit(not torch.equal(found, expected))

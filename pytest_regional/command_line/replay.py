@@ -10,7 +10,7 @@ from pytest_regional._text import plural, printable
 from pytest_regional.command_line.findings import add_paths, checked
 from pytest_regional.command_line.targets import UsageError
 
-_HELP = "check findings again: FIXED, FAILED or ERROR for each"
+_HELP = "check findings again: each is fixed, still fails, or is an error"
 
 
 def add_command(commands: Any) -> None:
@@ -18,7 +18,7 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser(
         "replay",
         help=_HELP,
-        description=f"{_HELP.capitalize()}. Exit status 0: all are fixed; 1: one fails still; 2: one cannot be checked. "
+        description=f"{_HELP.capitalize()}. Exit status 0: all are fixed; 1: one still fails; 2: one cannot be checked. "
         "A backend that a finding names as module:attribute is imported only with --backend.",
     )
     add_paths(parser)
@@ -46,10 +46,10 @@ def run(asked: argparse.Namespace) -> int:
     seen = []
     for one in replay(checked(asked.paths), backend=asked.backend, device=asked.device):
         seen.append(one)
-        print(printable(f"{one.outcome.name:6} {one.path.stem}: {one.detail}"), flush=True)
+        print(printable(f"{one.outcome!s:11} {one.path.stem}: {one.detail}"), flush=True)
         if asked.delete_fixed and one.outcome is Outcome.FIXED:
             _delete(one.path)
-    counts = ", ".join(f"{sum(one.outcome is kind for one in seen)} {kind.name}" for kind in Outcome)
+    counts = ", ".join(f"{sum(one.outcome is kind for one in seen)} {kind}" for kind in Outcome)
     print(f"{plural(len(seen), 'finding')}: {counts}")
     return exit_status(seen)
 

@@ -352,7 +352,7 @@ def test_a_module_that_a_finding_names_is_not_imported(command, planted, capsys)
     if command == "replay":
         assert status == 2
         said = capsys.readouterr().out
-        assert "ERROR  finding: its backend planted_backend:backend is not imported unasked" in said
+        assert "error       finding: its backend planted_backend:backend is not imported unasked" in said
         assert f"replay --backend=planted_backend:backend {planted.parent / 'finding.json'}\n" in said
 
 

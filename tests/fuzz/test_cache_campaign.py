@@ -33,7 +33,7 @@ def test_a_sequence_that_breaks_the_model_becomes_short_and_is_told_once(monkeyp
 
     (finding,) = result.findings
     assert finding.sequence == (Compile(Key()), Compile(Key(region="b")))
-    assert finding.found == LONG
+    assert finding.original_sequence == LONG
     assert finding.title == "caches (restart): a hit where the model says miss (region)"
     assert result.hits == {finding.name: 2}
     assert (result.examples, result.discovered_at) == (2, {finding.name: 1})
@@ -128,7 +128,7 @@ def test_a_finding_is_replayed(tmp_path):
 
     outcomes = [next(iter(replay([tmp_path], backend=backend))).outcome for backend in (FAULTY, "reference")]
 
-    assert outcomes == [Outcome.FAILED, Outcome.FIXED]
+    assert outcomes == [Outcome.STILL_FAILS, Outcome.FIXED]
 
 
 def test_its_script_exits_with_1_and_says_why(tmp_path, monkeypatch, capsys):

@@ -162,7 +162,7 @@ HIT = "a hit where the model says miss"
 #: For each fault of a cache, the shortest sequence that shows it, and what is said.
 SHOWN = {
     "key_without_annotations": ([Compile(Key()), Compile(OTHER)], HIT),
-    "key_without_borders": ([Compile(Key()), Compile(Key(program="shorter region"))], HIT),
+    "key_without_boundaries": ([Compile(Key()), Compile(Key(program="shorter region"))], HIT),
     "key_without_state": ([Compile(Key()), Compile(Key(state="one thread more"))], HIT),
     "never_hits": ([Compile(Key()), Restart(), Compile(Key())], "a miss where the model says hit"),
     "guards_ignored": ([Compile(FEW_ROWS), Compile(MANY_ROWS)], "guards check failed"),

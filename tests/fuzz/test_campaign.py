@@ -96,12 +96,12 @@ def test_the_same_defect_is_counted_and_not_reduced_again():
 def test_another_oracle_is_another_finding():
     def check(program):
         if "neg" in program.operators:
-            raise OracleViolationError("borders", "run", "", origin="value of output")
+            raise OracleViolationError("region_boundary", "run", "", origin="value of output")
         faulty("sin")(program)
 
     result = campaign(check, chain("neg"), chain("sin")).run()
 
-    assert {finding.signature.oracle for finding in result.findings} == {"borders", "parity"}
+    assert {finding.signature.oracle for finding in result.findings} == {"region_boundary", "parity"}
 
 
 def test_a_reduced_program_breaks_the_same_oracle_for_the_same_reason():

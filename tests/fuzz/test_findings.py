@@ -65,7 +65,13 @@ def test_the_smaller_program_stays(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"), [("{", "is no JSON"), ('{"version": 9}', "version 9"), ('{"version": 1}', "no finding")]
+    ("text", "problem"),
+    [
+        ("{", "is no JSON"),
+        ('{"version": 9}', "version 9"),
+        ('{"version": 1}', "no finding"),
+        ('{"version": 2}', "no finding"),
+    ],
 )
 def test_a_file_that_holds_no_finding_is_named(tmp_path, text, problem):
     path = tmp_path / "odd.json"
@@ -102,7 +108,10 @@ def test_a_script_needs_only_torch_and_exits_with_1_while_the_defect_stands(tmp_
     assert "pytest_regional" not in script.read_text()
     result = run(script)
     assert result.returncode == 1, result.stdout + result.stderr
-    assert "still fails: InductorError: AssertionError" in result.stdout or "still fails: BackendCompilerFailed" in result.stdout
+    assert (
+        "still fails: InductorError: AssertionError" in result.stdout
+        or "still fails: BackendCompilerFailed" in result.stdout
+    )
 
 
 def test_a_script_exits_with_0_where_nothing_is_wrong(tmp_path):
@@ -215,16 +224,16 @@ def test_replay_says_what_became_of_each(tmp_path, capsys):
 
     assert main(["replay", str(tmp_path)]) == 2
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("FIXED  aot_eager-parity-compile-")
-    assert lines[1].startswith("ERROR  broken: ")
-    assert lines[2] == "2 findings: 1 FIXED, 0 FAILED, 1 ERROR"
+    assert lines[0].startswith("fixed       aot_eager-parity-compile-")
+    assert lines[1].startswith("error       broken: ")
+    assert lines[2] == "2 findings: 1 fixed, 0 still fails, 1 error"
 
 
 def test_replay_of_what_still_fails(tmp_path, capsys):
     FindingsFolder(tmp_path).save(finding())
 
     assert main(["replay", str(tmp_path)]) == 1
-    assert capsys.readouterr().out.startswith("FAILED torch-compiles-compile-")
+    assert capsys.readouterr().out.startswith("still fails torch-compiles-compile-")
 
 
 def test_replay_on_another_backend_and_deletion_of_what_is_fixed(tmp_path, capsys):
@@ -232,7 +241,7 @@ def test_replay_on_another_backend_and_deletion_of_what_is_fixed(tmp_path, capsy
 
     assert main(["replay", str(tmp_path), "--backend", "aot_eager", "--delete-fixed"]) == 0
     assert list(tmp_path.iterdir()) == []
-    assert "1 FIXED" in capsys.readouterr().out
+    assert "1 fixed" in capsys.readouterr().out
 
 
 def edited(tmp_path, **changes):
@@ -258,8 +267,8 @@ def test_replay_of_nonsense_is_an_error_and_goes_on(tmp_path, capsys, changes, p
 
     assert main(["replay", str(tmp_path)]) == 2
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("FIXED  aot_eager-compiles")
-    assert lines[1].startswith("ERROR  aot_eager-parity")
+    assert lines[0].startswith("fixed       aot_eager-compiles")
+    assert lines[1].startswith("error       aot_eager-parity")
     assert problem in lines[1]
 
 

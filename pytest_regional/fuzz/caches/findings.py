@@ -45,7 +45,7 @@ class SequenceFinding(Provenance):
     Attributes:
         signature: what makes another failure the same defect.
         sequence: the shortest sequence known to show it.
-        found: the sequence that showed it first.
+        original_sequence: the sequence that showed it first.
         detail: what was seen, for people.
     """
 
@@ -53,7 +53,7 @@ class SequenceFinding(Provenance):
 
     signature: Signature
     sequence: CacheSequence
-    found: CacheSequence
+    original_sequence: CacheSequence
     detail: str
 
     @property
@@ -104,7 +104,7 @@ class SequenceFinding(Provenance):
         """Return it as plain data, all but its version."""
         return {
             "sequence": list(map(_data, self.sequence)),
-            "found": list(map(_data, self.found)),
+            "original_sequence": list(map(_data, self.original_sequence)),
             "detail": self.detail,
             **self.provenance(),
         }
@@ -119,7 +119,7 @@ class SequenceFinding(Provenance):
         return cls(
             signature,
             tuple(map(_event, fields["sequence"].items())),
-            tuple(map(_event, fields["found"].items())),
+            tuple(map(_event, fields["original_sequence"].items())),
             fields["detail"].text(),
             **provenance_of(fields),
         )

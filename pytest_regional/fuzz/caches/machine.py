@@ -87,8 +87,8 @@ def _has_compiled(machine: _Machine) -> bool:
     return bool(machine.events)
 
 
-#: Programs that differ in where the border of their region stands.
-BORDERS = {"plain": "shorter region", "shorter region": "plain"}
+#: Programs that differ in where the boundary of their region stands.
+BOUNDARIES = {"plain": "shorter region", "shorter region": "plain"}
 
 
 class _Machine(RuleBasedStateMachine):
@@ -139,11 +139,11 @@ class _Machine(RuleBasedStateMachine):
         """Compile the same with its passes in the opposite order."""
         self._compile(replace(self.before, passes=self.before.passes[::-1]))
 
-    @precondition(lambda self: self.before.region is not None and self.before.program in BORDERS)
+    @precondition(lambda self: self.before.region is not None and self.before.program in BOUNDARIES)
     @rule()
-    def move_the_border(self) -> None:
-        """Compile the same with the border of its region elsewhere."""
-        self._compile(replace(self.before, program=BORDERS[self.before.program]))
+    def move_the_boundary(self) -> None:
+        """Compile the same with the boundary of its region elsewhere."""
+        self._compile(replace(self.before, program=BOUNDARIES[self.before.program]))
 
     @precondition(lambda self: self.before.dynamic)
     @rule(data=st.data())

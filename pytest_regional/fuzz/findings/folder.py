@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pytest_regional.fuzz.findings.provenance import Signature
 
 
-#: Raised when the meaning of a finding file changes.
-VERSION = 1
+#: Raised when the meaning of a finding file changes. Files of version 1 are read, too.
+VERSION = 2
 
 
 class FindingError(ValueError):
@@ -48,7 +48,7 @@ class Finding(Provenance):
     Attributes:
         signature: what makes another failure the same defect.
         program: the smallest program known to show it.
-        found: the program that showed it first.
+        original_program: the program that showed it first.
         detail: what was seen, for people.
         region: what is to blame, where that was looked for.
     """
@@ -57,7 +57,7 @@ class Finding(Provenance):
 
     signature: Signature
     program: Program
-    found: Program
+    original_program: Program
     detail: str
     region: str | None = None
 
@@ -116,7 +116,7 @@ class Finding(Provenance):
             "region": self.region,
             **self.provenance(),
             "program": files.to_data(self.program),
-            "found": files.to_data(self.found),
+            "original_program": files.to_data(self.original_program),
         }
 
     @classmethod
@@ -129,7 +129,7 @@ class Finding(Provenance):
         return cls(
             signature,
             files.program_in(fields["program"]),
-            files.program_in(fields["found"]),
+            files.program_in(fields["original_program"]),
             fields["detail"].text(),
             fields["region"].or_none(Field.text),
             **provenance_of(fields),
@@ -154,8 +154,8 @@ def to_data(finding: AnyFinding) -> dict[str, Any]:
 
 
 _SIGNATURE = ("version", "oracle", "stage", "origin", "features")
-_OF_PROGRAM = (*_SIGNATURE, "detail", "region", *PROVENANCE, "program", "found")
-_OF_SEQUENCE = (*_SIGNATURE, "detail", *PROVENANCE, "sequence", "found")
+_OF_PROGRAM = (*_SIGNATURE, "detail", "region", *PROVENANCE, "program", "original_program")
+_OF_SEQUENCE = (*_SIGNATURE, "detail", *PROVENANCE, "sequence", "original_sequence")
 
 
 def from_data(data: Any) -> AnyFinding:
@@ -165,10 +165,12 @@ def from_data(data: Any) -> AnyFinding:
         FindingError: it describes none, or one of another version; names the field.
     """
     version = data.get("version") if isinstance(data, Mapping) else None
-    if type(version) is not int or version != VERSION:
+    if type(version) is not int or version not in (1, VERSION):
         shown = reprlib.repr(version)
-        raise FindingError(f"the finding has version {shown}, this pytest-regional reads version {VERSION}")
+        raise FindingError(f"the finding has version {shown}, this pytest-regional reads versions 1 and {VERSION}")
     try:
+        if version == 1:
+            data = _from_version_1(data)
         if "sequence" in data:
             fields = Field(data).fields(_OF_SEQUENCE)
             return SequenceFinding.from_fields(_signature(fields), fields)
@@ -176,6 +178,37 @@ def from_data(data: Any) -> AnyFinding:
         return Finding.from_fields(_signature(fields), fields)
     except MalformedError as error:
         raise FindingError(f"no finding: {error}") from error
+
+
+#: What version 1 calls the fields of version 2, the execution modes, an oracle and a feature.
+_FIELDS_1 = {"law": "oracle", "lane": "mode", "history": "sequence"}
+_VALUES_1 = {
+    "oracle": {"borders": "region_boundary"},
+    "mode": {"structure": "interpret", "fast": "emulated", "full": "native"},
+}
+_FEATURES_1 = {"region:twins": "region:near duplicates"}
+
+
+def _from_version_1(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a document of version 1 says, as one of version 2.
+
+    Raises:
+        MalformedError: it has a field that only version 2 has.
+    """
+    names = {**_FIELDS_1, "found": "original_sequence" if "history" in data else "original_program"}
+    for name in names.values():
+        if name in data:
+            Field(data).refuse(f"there is no field {name!r} in version 1")
+    renamed = {names.get(name, name): value for name, value in data.items()}
+    for name, values in _VALUES_1.items():
+        renamed |= {name: _replaced(renamed[name], values)} if name in renamed else {}
+    if isinstance(renamed.get("features"), list):
+        renamed["features"] = [_replaced(feature, _FEATURES_1) for feature in renamed["features"]]
+    return {**renamed, "version": VERSION}
+
+
+def _replaced(value: Any, values: Mapping[str, str]) -> Any:
+    return values.get(value, value) if isinstance(value, str) else value
 
 
 def _signature(fields: Mapping[str, Field]) -> Signature:

@@ -93,7 +93,7 @@ def _is_identifier(text: str) -> bool:
 
 #: Oracles whose breaches are told apart by what the program computes. Of the others the origin says it all: an exception
 #: and the place that raised it, or the change that the cache overlooked.
-_BY_FEATURES = ("parity", "borders", "inference", "warm", "order", "caches")
+_BY_FEATURES = ("parity", "region_boundary", "inference", "warm", "order", "caches")
 
 #: Features that name a defect; the rest says how the program that met it happens to look.
 _OF_PROGRAMS = ("op:", "dtype:", "layout:", "region:", "input:", "output:", "context:", "training", "dynamic")

@@ -1,4 +1,4 @@
-"""Check kept findings again: FIXED, FAILED or ERROR for each."""
+"""Check kept findings again: each is fixed, still fails, or is an error."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from pytest_regional.fuzz.findings.folder import AnyFinding, FindingError, Findi
 
 
 class Outcome(Enum):
-    """How the replay of one finding ended; the value is the exit status that it asks for."""
+    """How the replay of one finding ended; the value is the exit status of the command."""
 
     FIXED = 0
-    FAILED = 1
+    STILL_FAILS = 1
     ERROR = 2
+
+    def __str__(self) -> str:
+        return self.name.lower().replace("_", " ")
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Replay:
 
     Attributes:
         path: its file.
-        outcome: whether it still fails.
+        outcome: what the check showed.
         detail: what was seen.
     """
 
@@ -38,7 +41,7 @@ class Replay:
 def replay(paths: Sequence[Path], *, backend: str | None = None, device: str | None = None) -> Iterator[Replay]:
     """Check the findings in ``paths`` (folders, or finding files), one after the other.
 
-    A backend that a finding names as ``module:attribute`` is not imported: the file may be anybody's. It is an ERROR.
+    A backend that a finding names as ``module:attribute`` is not imported: the file may be anybody's. It is an error.
 
     Args:
         paths: where they are.
@@ -72,7 +75,7 @@ def _checked(path: Path, finding: AnyFinding, backend: str, device: str) -> Repl
     except OracleViolationError as violation:
         other = violation.origin != finding.signature.origin
         note = f" (it was {finding.signature.origin})" if other else ""
-        return Replay(path, Outcome.FAILED, f"{violation.oracle} ({violation.stage}): {violation.origin}{note}")
+        return Replay(path, Outcome.STILL_FAILS, f"{violation.oracle} ({violation.stage}): {violation.origin}{note}")
     except Exception as error:  # noqa: BLE001 - said of this finding; the others are checked, and 1 means that one still fails
         return Replay(path, Outcome.ERROR, f"{type(error).__name__}: {_first_line(error)}")
     return Replay(path, Outcome.FIXED, f"{finding.signature.oracle} holds")
@@ -83,7 +86,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def exit_status(replays: Sequence[Replay]) -> int:
-    """Return 0 where all are fixed, 1 where one failed, 2 where one could not be checked."""
+    """Return 0 where all are fixed, 1 where one still fails, 2 where one could not be checked."""
     return max((one.outcome.value for one in replays), default=0)
 
 

@@ -1,6 +1,6 @@
 """The oracles that every program has to keep on every backend, and :func:`check`, which checks a program against them.
 
-Modules, by oracle: ``parity`` (compiles, parity, configs, inference), ``region_boundary`` (borders), ``plan``, ``order``
+Modules, by oracle: ``parity`` (compiles, parity, configs, inference), ``region_boundary`` (region_boundary), ``plan``, ``order``
 (region_order, order), ``caching`` (counters, warm, annotations_in_key, uuid_in_key), ``reruns`` (results_kept,
 retained_backward, determinism, threads). ``example_run`` holds what is computed once for all of them, ``watching`` sees
 what the backend does.

@@ -23,7 +23,7 @@ _MODULES = (caching, order, parity, plan, region_boundary, reruns)
 _ORDER = (
     "compiles",
     "parity",
-    "borders",
+    "region_boundary",
     "configs",
     "plan",
     "counters",
@@ -101,8 +101,10 @@ class _Checking:
         self.held: list[str] = []
         self.found: list[OracleViolationError] = []
         self.spent: dict[str, float] = {}
-        borders = any(oracle.name == "borders" for oracle in oracles) and "borders" not in self.skipped
-        self.example = ExampleRun(regional, program, mode, blame=blame, checks_borders=borders)
+        boundaries = (
+            any(oracle.name == "region_boundary" for oracle in oracles) and "region_boundary" not in self.skipped
+        )
+        self.example = ExampleRun(regional, program, mode, blame=blame, checks_boundary=boundaries)
 
     def run(self) -> CheckResult:
         started = time.perf_counter()

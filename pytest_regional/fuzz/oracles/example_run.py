@@ -72,14 +72,14 @@ class ExampleRun:
         program: what is checked.
         mode: in which mode it is checked.
         blame: whether parity looks for the region to blame, which compiles several times.
-        checks_borders: whether the first call compares the values at borders with what the graph says.
+        checks_boundary: whether the first call compares the values at boundaries with what the graph says.
     """
 
     def __init__(
-        self, regional: Regional, program: Program, mode: str, *, blame: bool = True, checks_borders: bool = False
+        self, regional: Regional, program: Program, mode: str, *, blame: bool = True, checks_boundary: bool = False
     ) -> None:
         self.regional, self.program, self.mode = regional, program, mode
-        self.blame, self.checks_borders = blame, checks_borders
+        self.blame, self.checks_boundary = blame, checks_boundary
 
     # Eager
 
@@ -149,14 +149,14 @@ class ExampleRun:
         """The program compiled with nothing in any cache, called twice."""
         _ = self.cases
         self.regional.reset(keep_code=True)
-        return self.run(self.program, checks_borders=self.checks_borders)
+        return self.run(self.program, checks_boundary=self.checks_boundary)
 
     def run(
         self,
         program: Program,
         *,
         calls: int = 2,
-        checks_borders: bool = False,
+        checks_boundary: bool = False,
         pass_uuid: str | None = None,
         around: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda compiled: compiled,
     ) -> Run:
@@ -167,7 +167,9 @@ class ExampleRun:
         names = sorted({name for region in program.regions for name, _ in region.configs})
         before = config_values("torch._inductor.config") if names else {}
         interpreted = self.mode == "interpret"
-        with watching(self.regional, checks_borders=checks_borders, settings=names, interpreted=interpreted) as watched:
+        with watching(
+            self.regional, checks_boundary=checks_boundary, settings=names, interpreted=interpreted
+        ) as watched:
             executions = [self.execute(compiled, self.cases[0].inputs, keep=calls > 1)]
         later, code = observer.log.mark(), observer.code(sources)
         after = config_values("torch._inductor.config") if names else {}

@@ -1,4 +1,4 @@
-"""Borders: what enters and leaves a compiled region is what the graph was traced with.
+"""Region boundaries: what enters and leaves a compiled region is what the graph was traced with.
 
 The outer graph was traced with fake values: their dtypes, shapes, strides and storages are what eager operators around
 a region, and the region's own code, rely on. Here a compiled graph is run node by node, and every value that enters a
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_regional.fuzz.oracles.example_run import ExampleRun
 
 
-class BorderChecker:
+class BoundaryChecker:
     """Checks the values of one compiled graph, whenever it runs.
 
     Args:
@@ -167,10 +167,10 @@ def _share(one: Any, other: Any) -> bool | None:
     return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
-def check_borders(example: ExampleRun) -> None:
-    """Raise where a value crossed a border with another dtype, shape, layout or memory than the graph says."""
+def check_region_boundary(example: ExampleRun) -> None:
+    """Raise where a value crossed a boundary with another dtype, shape, layout or memory than the graph says."""
     graphs = example.cold.watched.graphs
-    found = example.cold.watched.borders
+    found = example.cold.watched.boundary_errors
     if all(" with strides" in message for message in found) and found and example.fake_disagreement:
         raise NoClaim(f"PyTorch's fake operators have other strides than eager: {example.fake_disagreement}")
     if found:
@@ -179,16 +179,18 @@ def check_borders(example: ExampleRun) -> None:
         )
         stage = "backward" if "backward graph" in found[0] else "run"
         way = " that enters" if "enters" in found[0] else ""
-        raise example.violation("borders", stage, "; ".join(found[:4]), origin=f"{kind} of a value{way} a region")
+        raise example.violation(
+            "region_boundary", stage, "; ".join(found[:4]), origin=f"{kind} of a value{way} a region"
+        )
     if not any(graph.shows and graph.calls for graph in graphs):
         raise NoClaim("no compiled graph shows the calls of its regions")
 
 
 ORACLES = (
     Oracle(
-        "borders",
-        "What crosses a region's border has the dtype, shape, strides and memory that the graph was traced with.",
-        check_borders,
+        "region_boundary",
+        "What crosses a region's boundary has the dtype, shape, strides and memory that the graph was traced with.",
+        check_region_boundary,
         requires=("regions",),
     ),
 )

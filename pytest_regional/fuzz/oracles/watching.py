@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_regional._torch import fuzzing, seams
 from pytest_regional._torch.pass_values import is_gradient_sum
-from pytest_regional.fuzz.oracles.region_boundary import BorderChecker
+from pytest_regional.fuzz.oracles.region_boundary import BoundaryChecker
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.annotated import RegionId
 from pytest_regional.harness.observe.listeners import CompileSpy
@@ -113,17 +113,17 @@ class Watched(CompileSpy):
 
     Attributes:
         graphs: in the order in which their compiles began.
-        borders: what is wrong with values at borders, as far as they were checked.
+        boundary_errors: what is wrong with values at boundaries, as far as they were checked.
         artifacts: partitions by the identity of what Inductor made of them.
     """
 
-    def __init__(self, settings: Sequence[str], *, checks_borders: bool, interpreted: bool) -> None:
+    def __init__(self, settings: Sequence[str], *, checks_boundary: bool, interpreted: bool) -> None:
         self.graphs: list[WatchedGraph] = []
-        self.borders: list[str] = []
+        self.boundary_errors: list[str] = []
         self.artifacts: dict[int, WatchedPartition] = {}
         self._kept: list[Any] = []
         self._settings = settings
-        self._checks_borders, self._interpreted = checks_borders, interpreted
+        self._checks_boundary, self._interpreted = checks_boundary, interpreted
         self._current = threading.local()
 
     @contextlib.contextmanager
@@ -177,8 +177,8 @@ class Watched(CompileSpy):
                 inside = graph.eager_views if _is_view(node) else graph.eager
                 kind = inside if annotated.region_of(node) else graph.outside
                 kind.append(str(annotated.operator_of(node)))
-        if self._checks_borders and graph.calls:
-            BorderChecker(graph.kind, self.borders, interpreted=self._interpreted).watch(gm)
+        if self._checks_boundary and graph.calls:
+            BoundaryChecker(graph.kind, self.boundary_errors, interpreted=self._interpreted).watch(gm)
 
 
 def graphs_of(gm: Any, seen: set[int] | None = None) -> Iterator[Any]:
@@ -276,17 +276,17 @@ def _described(value: Any) -> str | None:
 
 @contextlib.contextmanager
 def watching(
-    regional: Regional, *, checks_borders: bool = False, settings: Sequence[str] = (), interpreted: bool = False
+    regional: Regional, *, checks_boundary: bool = False, settings: Sequence[str] = (), interpreted: bool = False
 ) -> Iterator[Watched]:
     """See what the backend under test does while the context lasts.
 
     Args:
         regional: the harness.
-        checks_borders: also compare values at borders with what the graph says, whenever a compiled graph runs.
+        checks_boundary: also compare values at boundaries with what the graph says, whenever a compiled graph runs.
         settings: Inductor settings to note.
         interpreted: whether regions run as eager operators, in the mode ``interpret``.
     """
-    watched = Watched(settings, checks_borders=checks_borders, interpreted=interpreted)
+    watched = Watched(settings, checks_boundary=checks_boundary, interpreted=interpreted)
     regional.observer.spies.append(watched)
     try:
         yield watched

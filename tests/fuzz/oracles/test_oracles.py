@@ -47,7 +47,9 @@ def test_the_reference_keeps_every_oracle(checked, program):
     here = [name for name in ORACLES if name != "threads"]  # that one starts a process
     result = checked(program, *here)
     assert set(result.oracles) | set(result.skipped) == set(here)
-    assert {"parity", "borders", "configs", "plan", "counters", "warm", "annotations_in_key"} <= set(result.oracles)
+    assert {"parity", "region_boundary", "configs", "plan", "counters", "warm", "annotations_in_key"} <= set(
+        result.oracles
+    )
 
 
 def test_eager_and_float64_run_once_for_each_inputs_whatever_the_oracles(checked, monkeypatch):
@@ -123,8 +125,10 @@ def test_a_failure_at_run_time_is_told_from_one_at_compile_time(violation):
     assert (error.oracle, error.stage) == ("compiles", "run")
 
 
-def test_borders_see_strides(violation):
-    error = violation(chain(("sin", A), ("exp", ())), "borders", finish=around_calls(lambda t: t.t().contiguous().t()))
+def test_region_boundary_sees_strides(violation):
+    error = violation(
+        chain(("sin", A), ("exp", ())), "region_boundary", finish=around_calls(lambda t: t.t().contiguous().t())
+    )
     assert error.origin == "strides of a value a region"
     assert "leaves region 'a' of the inference graph with strides (1, 4), not (4, 1)" in error.detail
 
@@ -142,17 +146,17 @@ def restored_to_other_strides(gm):
         element.replace_all_uses_with(restored, delete_user_cb=lambda user, turned=turned: user is not turned)
 
 
-def test_borders_see_strides_restored_wrongly(violation):
-    error = violation(chain(("sin", A), ("exp", ())), "borders", finish=restored_to_other_strides)
+def test_region_boundary_sees_strides_restored_wrongly(violation):
+    error = violation(chain(("sin", A), ("exp", ())), "region_boundary", finish=restored_to_other_strides)
     assert "leaves region 'a' of the inference graph with strides (1, 4), not (4, 1)" in error.detail
 
 
-def test_borders_see_dtypes(violation):
-    error = violation(chain(("sin", A), ("exp", ())), "borders", finish=around_calls(torch.Tensor.double))
+def test_region_boundary_sees_dtypes(violation):
+    error = violation(chain(("sin", A), ("exp", ())), "region_boundary", finish=around_calls(torch.Tensor.double))
     assert "dtype torch.float64, not torch.float32" in error.detail
 
 
-def test_borders_see_memory_shared(violation):
+def test_region_boundary_sees_memory_shared(violation):
     def shares(gm):
         node = next(node for node in gm.graph.nodes if hasattr(node.target, "__wrapped__"))
         target = node.target
@@ -164,7 +168,7 @@ def test_borders_see_memory_shared(violation):
         call.__wrapped__ = target
         node.target = call
 
-    error = violation(chain(("sin", A), ("exp", ())), "borders", finish=shares)
+    error = violation(chain(("sin", A), ("exp", ())), "region_boundary", finish=shares)
     assert error.origin == "memory of a value a region"
 
 
@@ -381,7 +385,7 @@ def test_a_known_error_is_kept_and_checking_goes_on():
     with regional(faulty(edit=replaced), "cpu", expects_regions=False) as harness:
         result = check(harness, chain(("sin", A)), mode="interpret", blame=False, known=lambda error: True)
     assert "parity" in [error.oracle for error in result.known]
-    assert {"compiles", "borders", "configs"} <= set(result.oracles)
+    assert {"compiles", "region_boundary", "configs"} <= set(result.oracles)
 
 
 def test_a_program_that_eager_refuses_is_no_failure_of_the_backend(checked):
@@ -537,14 +541,14 @@ def test_threads_hold_and_break(monkeypatch):
 def test_strides_of_pytorchs_own_fake_operators_are_no_fault_of_the_backend(checked):
     arguments = (TensorInput((1, 2, 4, 4), layout="channels_last"), TensorInput((1, 2, 4, 4)))
     steps = (Step("copysign", (1, 0), results=(2,)), Step("exp", (2,), results=(3,), scope=A))
-    result = checked(Program(arguments, steps, (3,), training=False), "borders", "parity")
-    assert "aten.copysign" in result.skipped["borders"]
+    result = checked(Program(arguments, steps, (3,), training=False), "region_boundary", "parity")
+    assert "aten.copysign" in result.skipped["region_boundary"]
 
 
 def test_strides_of_operators_that_aotautograd_puts_for_writes(checked):
     steps = (Step("uniform_", (0,)), Step("sin", (0,), results=(1,), scope=A))
     program = Program((TensorInput((2,), layout="strided"),), steps, (1,), training=False)
-    assert "aten.uniform" in checked(program, "borders").skipped["borders"]
+    assert "aten.uniform" in checked(program, "region_boundary").skipped["region_boundary"]
 
 
 def test_oracles_that_empty_caches_come_behind_those_that_need_them():

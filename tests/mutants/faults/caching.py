@@ -191,7 +191,7 @@ FAULTS = (
         _annotations_without("inductor_region"),
     ),
     _fault(
-        "key_without_borders",
+        "key_without_boundaries",
         "the key holds which annotations there are, and not where",
         STALE,
         (ANNOTATIONS,),

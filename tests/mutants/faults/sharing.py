@@ -103,7 +103,7 @@ def _never_alike(original: Any) -> Any:
     return fingerprint
 
 
-WRONG = ("parity", "compiles", "borders", "plan")
+WRONG = ("parity", "compiles", "region_boundary", "plan")
 
 
 def _fault(
