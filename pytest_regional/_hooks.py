@@ -81,7 +81,7 @@ class RunHooks:
         self._poison.leave_before(item)
         if TARGET not in item.stash:
             return (yield)
-        from pytest_regional._torch.logs import structured_trace_off
+        from pytest_regional._torch.process_state import structured_trace_off
 
         with (
             self._errors.around("keeping PyTorch's structured trace out of the log", structured_trace_off),

@@ -51,11 +51,12 @@ def in_mode(regional: Regional, name: str) -> Iterator[None]:
     Raises:
         ModeError: there is no such mode, or this harness cannot take it; says why.
     """
-    from pytest_regional._torch.fuzzing import guards_not_timed, interpreting_regions
+    from pytest_regional._torch.dynamo import guards_untimed
+    from pytest_regional._torch.inductor import interpreting_regions
 
     _check(regional, name)
     interpreting = interpreting_regions() if name == "interpret" else contextlib.nullcontext()
-    with guards_not_timed(), interpreting:
+    with guards_untimed(), interpreting:
         yield
 
 
@@ -68,9 +69,9 @@ def keeping_whole_results(regional: Regional, name: str) -> Iterator[None]:
     Raises:
         ModeError: as :func:`in_mode`.
     """
-    from pytest_regional._torch.fuzzing import forced_autograd_cache
+    from pytest_regional._torch.config import forced_autograd_cache
 
-    own = regional.spec.supports("outer_cache")
+    own = regional.supports("outer_cache")
     with in_mode(regional, name), contextlib.nullcontext() if own else forced_autograd_cache():
         yield
 
@@ -83,7 +84,7 @@ def _check(regional: Regional, name: str) -> None:
         raise ModeError(f"mode {name!r} does not run on device {device!r}, whose mode is {mode_of(device)!r}")
     if name == "interpret" and mode_of(device) == "emulated":
         raise ModeError(f"mode 'interpret' generates no code, so it has no use for device {device!r}: use 'cpu'")
-    support = regional.spec.supports("regions")
+    support = regional.supports("regions")
     if name == "interpret" and not support:
         raise ModeError(
             f"mode 'interpret' interprets what backend {regional.backend!r} hands to Inductor region by region, and it "

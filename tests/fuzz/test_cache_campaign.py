@@ -51,7 +51,7 @@ def test_what_is_known_is_counted_and_not_found_again(monkeypatch):
 def played(monkeypatch):
     """Return a list that grows by each sequence that is executed, as a number of events."""
     lengths = []
-    play = campaign.run_sequence
+    play = campaign_module.run_sequence
 
     def counted(regional, events, **given):
         lengths.append(length_hint(events))

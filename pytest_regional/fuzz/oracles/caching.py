@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pytest_regional._torch import fuzzing
+from pytest_regional._torch import config
 from pytest_regional.fuzz.model.program import Context, Program, Region, Scope, Step
 from pytest_regional.fuzz.modes import PYTORCHS_OWN
 from pytest_regional.fuzz.oracles.example_run import ExampleRun, Run
@@ -54,7 +54,7 @@ def _of_outer_cache(example: ExampleRun, counters: Counters) -> Wrong:
     wrong: Wrong = []
     if hits and _is_one_result(example):
         wrong.append(("a hit in an empty cache", f"cache_hits is {hits} though all caches are empty"))
-    if not example.regional.spec.supports("outer_cache") or not example.cold.watched.graphs:
+    if not example.regional.supports("outer_cache") or not example.cold.watched.graphs:
         return wrong
     if may_start_over(example):
         return wrong
@@ -70,7 +70,7 @@ def _is_one_result(example: ExampleRun) -> bool:
 
     Any other may split it, and hand the pieces to AOTAutograd one by one; pieces that are alike are hits of each other.
     """
-    return any(example.regional.spec.supports(name) for name in ("regions", "outer_cache"))
+    return any(example.regional.supports(name) for name in ("regions", "outer_cache"))
 
 
 def may_start_over(example: ExampleRun) -> bool:
@@ -86,7 +86,7 @@ def is_never_saved(example: ExampleRun) -> bool:
     """Tell whether AOTAutograd's cache leaves out what whole-graph Inductor made, without counting a bypass."""
     # Inductor gives a graph without operators, mostly a backward, no key (script empty_backward_is_not_saved.py).
     empty = (not any(node.operator for node in graph.nodes) for graph in example.cold.watched.graphs)
-    return not example.regional.spec.supports("regions") and any(empty)
+    return not example.regional.supports("regions") and any(empty)
 
 
 def _of_passes(example: ExampleRun, counters: Counters) -> Wrong:
@@ -100,7 +100,7 @@ def _of_passes(example: ExampleRun, counters: Counters) -> Wrong:
 
 
 def _of_regions(example: ExampleRun, counters: Counters) -> Wrong:
-    if example.mode == "interpret" or not example.regional.spec.supports("regions"):
+    if example.mode == "interpret" or not example.regional.supports("regions"):
         return []
     partitions = sum(len(graph.partitions) for graph in example.cold.watched.graphs)
     answered = counters["region_compiles"] + counters["region_cache_hits"]
@@ -127,7 +127,7 @@ def check_warm(example: ExampleRun) -> None:
         raise NoClaim(f"it is not cached: {reasons[0]}")
     if not example.cold.watched.graphs:
         raise NoClaim("nothing was compiled")
-    outer = bool(example.regional.spec.supports("outer_cache"))
+    outer = bool(example.regional.supports("outer_cache"))
     if not outer and example.mode == "interpret":
         raise NoClaim("the backend keeps no whole results, and regions are not compiled in this mode")
     example.regional.restart()
@@ -171,7 +171,7 @@ def _counters(run: Run) -> Counters:
 
 def check_annotations_in_key(example: ExampleRun) -> None:
     """Raise where another annotation is answered with what was compiled for the first one."""
-    if not example.regional.spec.supports("outer_cache") and example.regional.spec.name != PYTORCHS_OWN:
+    if not example.regional.supports("outer_cache") and example.regional._spec.name != PYTORCHS_OWN:
         raise NoClaim(
             "the backend keeps no whole results; PyTorch's cache, which can, is checked with PyTorch's backend"
         )
@@ -195,10 +195,10 @@ def check_annotations_in_key(example: ExampleRun) -> None:
 @contextlib.contextmanager
 def _whole_results_cached(example: ExampleRun) -> Iterator[bool]:
     """Hold what makes PyTorch's cache keep whole results; gives whether the first program has to be compiled again."""
-    if example.regional.spec.supports("outer_cache"):
+    if example.regional.supports("outer_cache"):
         yield False
         return
-    with fuzzing.forced_autograd_cache():
+    with config.forced_autograd_cache():
         yield True
 
 
@@ -214,7 +214,7 @@ def changed_program(example: ExampleRun) -> tuple[str, Program]:
     chosen = next((region for region in regions if _name_of(region) in in_graphs), None)
     if chosen is None:
         raise NoClaim("no operator that reaches a graph is annotated")
-    spec = example.regional.spec
+    spec = example.regional._spec
     needed = {"another region id": "region_ids", "another config": "region_configs", "no annotation": "regions"}
     changes = [change for change, capability in needed.items() if spec.supports(capability)]
     change = changes[zlib.crc32(program.source.encode()) % len(changes)]

@@ -176,7 +176,7 @@ def _why_not(oracle: Oracle, regional: Regional, mode: str) -> str:
     if mode in MODES and mode not in oracle.modes:
         return f"it says nothing in mode {mode!r}"
     for capability in oracle.requires:
-        support = regional.spec.supports(capability)
+        support = regional.supports(capability)
         if not support:
             return f"backend {regional.backend!r} disclaims {capability}: {support.reason}"
     return ""

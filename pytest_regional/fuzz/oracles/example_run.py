@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from pytest_regional._torch import fuzzing
-from pytest_regional._torch.compiled_callables import never_compiled
-from pytest_regional._torch.state import config_values
+from pytest_regional._torch import tracing
+from pytest_regional._torch.config import config_values
+from pytest_regional._torch.dynamo import never_compiled
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.oracles.oracle import OracleViolationError
 from pytest_regional.fuzz.oracles.watching import Watched, watching
@@ -101,10 +101,10 @@ class ExampleRun:
         Raises:
             BadProgramError: it fails in eager.
         """
-        with self.regional.observer.paused():
+        with self.regional._observer.paused():
             eager = self.execute(fn, inputs)
             check_program(eager)
-            precision = precision_of(self.regional.spec)
+            precision = precision_of(self.regional._spec)
             if precision is not None:
                 with never_compiled(tracing=False):  # Dynamo would trace past the rounding, and keep what it traced
                     eager.coarse = self.execute(fn, inputs, precision=precision)
@@ -136,11 +136,11 @@ class ExampleRun:
         writes (``uniform_`` becomes ``uniform``), so the program is asked a second time so.
         """
         plain, inputs = self.program.function, self.cases[0].inputs
-        with self.regional.observer.paused(), fuzzing.fakes_checked():
+        with self.regional._observer.paused(), tracing.fakes_checked():
             error = self.execute(plain, inputs).exception
             if error is None:
-                error = execute(fuzzing.without_writes(plain), inputs, backward=False, state_of=plain).exception
-        return " ".join(str(error).split())[:200] if fuzzing.is_fake_disagreement(error) else ""
+                error = execute(tracing.without_writes(plain), inputs, backward=False, state_of=plain).exception
+        return " ".join(str(error).split())[:200] if tracing.is_fake_disagreement(error) else ""
 
     # Compiled
 
@@ -161,7 +161,7 @@ class ExampleRun:
         around: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda compiled: compiled,
     ) -> Run:
         """Compile ``program`` as things are and call it, with ``around`` it, on the inputs of the cases."""
-        observer = self.regional.observer
+        observer = self.regional._observer
         compiled = around(self.compile(program, pass_uuid or self.pass_uuid))
         mark, sources = observer.log.mark(), len(observer.sources)
         names = sorted({name for region in program.regions for name, _ in region.configs})
@@ -183,15 +183,15 @@ class ExampleRun:
 
     def compile(self, program: Program, pass_uuid: str | None = None) -> Any:
         """Return ``program`` compiled with the backend, drawing random numbers as eager does."""
-        options = replace(self.regional.options, fallback_random=True, dynamic=program.dynamic)
+        options = replace(self.regional._options, fallback_random=True, dynamic=program.dynamic)
         if pass_uuid is not None:
             options = replace(options, pre_grad_pass=counting_pass(pass_uuid), pre_grad_pass_timing="late")
-        return self.regional.compile_with(program.function, options)
+        return self.regional._compile_with(program.function, options)
 
     @cached_property
     def pass_uuid(self) -> str | None:
         """The uuid of the pre-grad pass, which changes nothing, that all compiles have; None where none can be."""
-        spec = self.regional.spec
+        spec = self.regional._spec
         wanted = ("regions", "outer_cache", "pre_grad_passes", "pre_grad_timing")
         return "first" if all(map(spec.supports, wanted)) else None
 

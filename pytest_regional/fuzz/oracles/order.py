@@ -14,8 +14,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pytest_regional._torch import fuzzing, seams
-from pytest_regional._torch.generated_code import RawLaunch, recording_launches
+from pytest_regional._torch import fx_graphs, inductor
+from pytest_regional._torch.codegen import RawLaunch, recording_launches
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
@@ -72,11 +72,11 @@ def check_order(example: ExampleRun) -> None:
         raise NoClaim("annotations ask for an order already, which random edges may contradict")
     spy = OrderSpy(random.Random(example.program.source), structure=example.mode == "interpret")
     example.regional.reset(keep_code=True)
-    example.regional.observer.spies.insert(0, spy)
+    example.regional._observer.spies.insert(0, spy)
     try:
         run = example.run(example.program, calls=1)
     finally:
-        example.regional.observer.spies.remove(spy)
+        example.regional._observer.spies.remove(spy)
     raise_failure(example, run, "order")
     if spy.violated:
         raise example.violation("order", "compile", spy.violated[0], origin="an edge is not visible")
@@ -107,7 +107,7 @@ class OrderSpy(CompileSpy):
     def compiling_graph(self, kind: str, gm: Any) -> Iterator[Callable[[Any], None]]:
         """Add edges to ``gm``."""
         edges, names = self._add_edges(gm)
-        yield lambda result: self._look(kind, seams.graph_module_in(result), edges, names)
+        yield lambda result: self._look(kind, fx_graphs.graph_module_in(result), edges, names)
 
     @contextlib.contextmanager
     def compiling_region(self, gm: Any, inputs: Sequence[Any]) -> Iterator[Callable[[Any], None]]:
@@ -145,7 +145,7 @@ class OrderSpy(CompileSpy):
             return
         places: dict[int, Place] = {}
         for step, node in enumerate(node for graph in graphs_of(gm) for node in graph.nodes):
-            artifact = fuzzing.artifact_behind(node.target)
+            artifact = inductor.artifact_behind(node.target)
             found = dict.fromkeys(_numbers_of(node), ()) if artifact is None else self._inside.get(id(artifact), {})
             for number, place in found.items():
                 places.setdefault(number, (step, *place))

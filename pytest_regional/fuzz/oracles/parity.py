@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pytest_regional._torch.state import patched_config
+from pytest_regional._torch.config import patched_config
 from pytest_regional.fuzz.oracles.example_run import ExampleRun, Run
 from pytest_regional.fuzz.oracles.oracle import (
     NoClaim,
@@ -48,7 +48,7 @@ def raise_failure(example: ExampleRun, run: Run, oracle: str = "compiles", stage
                 oracle,
                 stage or stage_of(execution),
                 f"eager runs the program, the backend raises {type(root).__name__}: {message_of(root)}",
-                origin=origin_of(error, getattr(example.regional.spec.factory, "__module__", "")),
+                origin=origin_of(error, getattr(example.regional._spec.factory, "__module__", "")),
             ) from error
 
 
@@ -65,7 +65,7 @@ def goes_wrong_without_backend(example: ExampleRun, error: OracleViolationError)
     """Return whether AOTAutograd alone, which compiles nothing, breaks the same oracle with the same origin."""
     program = example.program
     # As the backend was asked: without the setting AOTAutograd drops draws whose results nobody reads.
-    with example.regional.observer.paused(), patched_config("torch._inductor.config", {"fallback_random": True}):
+    with example.regional._observer.paused(), patched_config("torch._inductor.config", {"fallback_random": True}):
         example.regional.restart()
         compiled = torch.compile(program.function, backend="aot_eager", dynamic=program.dynamic, fullgraph=True)
         executions = []

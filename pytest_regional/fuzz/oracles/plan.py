@@ -40,7 +40,7 @@ Broken = tuple[str, str, str | None] | None
 
 def _key_of(example: ExampleRun, region: RegionId) -> RegionId:
     """Return the part of a region key that the backend tells apart."""
-    spec = example.regional.spec
+    spec = example.regional._spec
     name, configs = region
     return name if spec.supports("region_ids") else "", configs if spec.supports("distinct_region_configs") else ""
 
@@ -160,7 +160,7 @@ def least_partitions(
 
 
 def _equal_partitions_once(example: ExampleRun, graphs: Iterable[WatchedGraph]) -> None:
-    if not example.regional.spec.supports("share_identical"):
+    if not example.regional.supports("share_identical"):
         return
     seen: dict[str, WatchedPartition] = {}
     for graph in graphs:

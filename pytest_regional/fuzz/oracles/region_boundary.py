@@ -15,7 +15,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._torch import fuzzing
+from pytest_regional._torch import fx_graphs, inductor
 from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle
 from pytest_regional.harness.observe import annotated
 
@@ -40,18 +40,18 @@ class BoundaryChecker:
 
     def watch(self, gm: GraphModule) -> None:
         """Have calls of ``gm`` checked."""
-        boxed = fuzzing.takes_one_list(gm)
+        boxed = fx_graphs.takes_one_list(gm)
 
         def forward(original: Any, inputs: tuple[Any, ...]) -> Any:
             given = list(inputs[0]) if boxed else list(inputs)
             if boxed:
                 inputs[0].clear()
-            return fuzzing.run_checked(gm, given, self._check)
+            return fx_graphs.run_checked(gm, given, self._check)
 
-        fuzzing.replace_forward(gm, forward)
+        fx_graphs.replace_forward(gm, forward)
 
     def _check(self, node: Node, given: tuple[Any, ...], result: Any) -> None:
-        if fuzzing.artifact_behind(node.target) is not None:
+        if inductor.artifact_behind(node.target) is not None:
             self._check_call(node, given, result)
         elif "val" in node.meta or node.op == "output":
             for argument, value in zip(node.all_input_nodes, given, strict=True):
@@ -94,7 +94,7 @@ def _region_name(region: Node) -> str:
 
 
 def _comes_from_region(node: Node) -> bool:
-    return fuzzing.artifact_behind(_made_by(node).target) is not None
+    return inductor.artifact_behind(_made_by(node).target) is not None
 
 
 def _made_by(node: Node) -> Node:
@@ -106,7 +106,7 @@ def _made_by(node: Node) -> Node:
 
 def _restores(node: Node) -> bool:
     """Return whether the backend added ``node`` behind a region: without a fake value, or with that of its input."""
-    if fuzzing.artifact_behind(node.target) is not None or not node.all_input_nodes:
+    if inductor.artifact_behind(node.target) is not None or not node.all_input_nodes:
         return False
     value, source = node.meta.get("val"), node.all_input_nodes[0].meta.get("val")
     return value is None or source is None or value is source

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from pytest_regional._torch import fuzzing, seams
-from pytest_regional._torch.pass_values import is_gradient_sum
+from pytest_regional._torch import config, fx_graphs, inductor
+from pytest_regional._torch.fx_graphs import is_gradient_sum
 from pytest_regional.fuzz.oracles.region_boundary import BoundaryChecker
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.annotated import RegionId
@@ -129,7 +129,7 @@ class Watched(CompileSpy):
     @contextlib.contextmanager
     def compiling_graph(self, kind: str, gm: Any) -> Iterator[Callable[[Any], None]]:
         """Note a graph, and what its compile returns."""
-        settings = fuzzing.inductor_settings_now(self._settings)
+        settings = config.inductor_settings_now(self._settings)
         graphs = list(graphs_of(gm))
         nodes = tuple(node_info(node) for inner in graphs for node in inner.nodes)
         graph = WatchedGraph(kind, nodes, settings, nested=len(graphs) > 1)
@@ -145,7 +145,7 @@ class Watched(CompileSpy):
         partition = WatchedPartition(
             tuple(map(node_info, nodes)),
             tuple(asked.values()),
-            fuzzing.inductor_settings_now(self._settings),
+            config.inductor_settings_now(self._settings),
             shape_of(gm, inputs),
         )
         graph = getattr(self._current, "graph", None)
@@ -161,12 +161,12 @@ class Watched(CompileSpy):
     def _finish(self, graph: WatchedGraph, result: Any) -> None:
         from torch.fx import GraphModule
 
-        gm = seams.graph_module_in(result)
+        gm = fx_graphs.graph_module_in(result)
         if not isinstance(gm, GraphModule):
             return
         graph.shows = True
         for node in (node for inner in graphs_of(gm) for node in inner.nodes):
-            artifact = fuzzing.artifact_behind(node.target)
+            artifact = inductor.artifact_behind(node.target)
             if artifact is not None:
                 graph.calls.append(id(artifact))
                 region = annotated.region_of(node)
@@ -287,8 +287,8 @@ def watching(
         interpreted: whether regions run as eager operators, in the mode ``interpret``.
     """
     watched = Watched(settings, checks_boundary=checks_boundary, interpreted=interpreted)
-    regional.observer.spies.append(watched)
+    regional._observer.spies.append(watched)
     try:
         yield watched
     finally:
-        regional.observer.spies.remove(watched)
+        regional._observer.spies.remove(watched)

@@ -39,7 +39,7 @@ CLAIMS = (
 
 def measure(rounds: int) -> list[Row]:
     """Take turns, as long as PyTorch has runs left."""
-    from pytest_regional._torch.region_compile import torch_region_count
+    from pytest_regional._torch.inductor import torch_region_count
     from tests.benchmarks.partitioning import ours, seconds
 
     seconds(ours, 100, RUN, 1)

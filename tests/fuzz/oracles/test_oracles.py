@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from pytest_regional import BackendSpec, GraphCapabilities, declared
-from pytest_regional._torch.backends import registered_backend
-from pytest_regional._torch.fuzzing import artifact_behind
-from pytest_regional._torch.state import patched_config
+from pytest_regional._torch.config import patched_config
+from pytest_regional._torch.dynamo import registered_backend
+from pytest_regional._torch.inductor import artifact_behind
 from pytest_regional.fuzz.findings.files import to_data
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Block, Program, Region, Step

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from pytest_regional._torch.annotations import ANNOTATION
+from pytest_regional._torch.fx_graphs import ANNOTATION
 from tests.mutants.planting import Mutant, Patch
 
 ANNOTATIONS = "suites/caching/test_annotations.py"

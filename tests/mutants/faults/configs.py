@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_regional._torch.region_compile import inductor_config
+from pytest_regional._torch.config import inductor_config
 from tests.mutants.planting import Mutant, Patch
 from tests.mutants.rewriting import is_backward
 
