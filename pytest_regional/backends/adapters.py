@@ -96,6 +96,11 @@ class TorchRegionalCapabilities(NoWholeGraphStages):
         return c.supported_for(">=2.13", "torch 2.11 ignores inductor_region: all annotated nodes are one region")
 
     @property
+    def pytorch_outer_cache(self) -> Support:
+        """PyTorch's own cache, once ``force_autograd_cache`` is on, keeps what this backend makes of a whole graph."""
+        return c.supported()
+
+    @property
     def share_identical(self) -> Support:
         """Identical partitions are compiled once."""
         return c.unsupported("every partition is compiled on its own")

@@ -16,10 +16,6 @@ if TYPE_CHECKING:
 MODES = ("interpret", "emulated", "native")
 
 
-#: The backend for which PyTorch's caches are as much PyTorch's as the backend itself.
-PYTORCHS_OWN = "torch"
-
-
 class ModeError(ValueError):
     """A mode that does not exist, or that the device or the backend at hand cannot take."""
 
@@ -64,7 +60,7 @@ def in_mode(regional: Regional, name: str) -> Iterator[None]:
 def keeping_whole_results(regional: Regional, name: str) -> Iterator[None]:
     """Compile in a mode while the context lasts, and have whole results kept.
 
-    PyTorch's regional backend keeps them only where PyTorch is told to; others have a cache of their own.
+    A backend without an outer cache has PyTorch's, which keeps whole results only under ``force_autograd_cache``.
 
     Raises:
         ModeError: as :func:`in_mode`.

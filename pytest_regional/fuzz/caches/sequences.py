@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_regional.fuzz.caches.model import STATES, Answer, CacheModel, Key, program_of
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.modes import PYTORCHS_OWN, keeping_whole_results
+from pytest_regional.fuzz.modes import keeping_whole_results
 from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.fuzz.oracles.oracle import message_of
 
@@ -129,7 +129,7 @@ class Executor:
 
     def _damage(self, number: int, kind: str) -> None:
         files = sorted(path for path in self.regional.folder.rglob("*") if path.is_file())
-        if self.regional._spec.name != PYTORCHS_OWN:
+        if not self.regional.supports("pytorch_outer_cache"):
             # Inductor does not look at what its code files hold (docs/findings/emptied_code_file.py), and is under
             # every backend; what a backend keeps itself is what it answers for.
             files = [path for path in files if path.suffix not in _CODE]

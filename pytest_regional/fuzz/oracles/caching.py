@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from pytest_regional._torch import config
 from pytest_regional.fuzz.model.program import Context, Program, Region, Scope, Step
-from pytest_regional.fuzz.modes import PYTORCHS_OWN
 from pytest_regional.fuzz.oracles.example_run import ExampleRun, Run
 from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of
 from pytest_regional.fuzz.oracles.parity import raise_failure
@@ -171,10 +170,9 @@ def _counters(run: Run) -> Counters:
 
 def check_annotations_in_key(example: ExampleRun) -> None:
     """Raise where another annotation is answered with what was compiled for the first one."""
-    if not example.regional.supports("outer_cache") and example.regional._spec.name != PYTORCHS_OWN:
-        raise NoClaim(
-            "the backend keeps no whole results; PyTorch's cache, which can, is checked with PyTorch's backend"
-        )
+    caches = [example.regional.supports(name) for name in ("outer_cache", "pytorch_outer_cache")]
+    if not any(caches):
+        raise NoClaim(f"the backend keeps no whole results ({caches[0].reason}; {caches[1].reason})")
     change, changed = changed_program(example)
     with _whole_results_cached(example) as again:
         if again:

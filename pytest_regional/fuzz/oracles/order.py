@@ -9,13 +9,13 @@ metadata meanwhile; an operator that Inductor merged into another bears none in 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pytest_regional._torch import fx_graphs, inductor
 from pytest_regional._torch.codegen import RawLaunch, recording_launches
+from pytest_regional.backends.ordering import add_control_deps
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
@@ -70,7 +70,7 @@ def check_order(example: ExampleRun) -> None:
     """Raise where an order edge is not visible in what the backend made of the graph."""
     if any(region.after for region in example.program.regions):
         raise NoClaim("annotations ask for an order already, which random edges may contradict")
-    spy = OrderSpy(random.Random(example.program.source), structure=example.mode == "interpret")
+    spy = OrderSpy(random.Random(example.program.source), interpreted=example.mode == "interpret")
     example.regional.reset(keep_code=True)
     example.regional._observer.spies.insert(0, spy)
     try:
@@ -95,11 +95,11 @@ class OrderSpy(CompileSpy):
         visible: how many edges were seen to hold.
     """
 
-    def __init__(self, draw: random.Random, *, structure: bool) -> None:
+    def __init__(self, draw: random.Random, *, interpreted: bool) -> None:
         self.violated: list[str] = []
         self.visible = 0
         self._draw = draw
-        self._structure = structure
+        self._interpreted = interpreted
         self._inside: dict[int, dict[int, Place]] = {}
         self._kept: list[Any] = []
 
@@ -122,7 +122,7 @@ class OrderSpy(CompileSpy):
         for position, launch in enumerate(launches):
             for loop, number in sorted(_launched(launch)):
                 places.setdefault(number, (position, loop))
-        self._inside[id(artifact)] = dict.fromkeys(numbers, ()) if self._structure else places
+        self._inside[id(artifact)] = dict.fromkeys(numbers, ()) if self._interpreted else places
 
     def _add_edges(self, gm: Any) -> tuple[list[Edge], dict[int, str]]:
         nodes = [node for node in gm.graph.nodes if _can_be_ordered(node)]
@@ -134,7 +134,7 @@ class OrderSpy(CompileSpy):
         for before, after in edges:
             asked.setdefault(nodes[after], []).append(nodes[before])
         if asked:
-            importlib.import_module("pytest_regional.reference.ordering").add_control_deps(gm.graph, asked)
+            add_control_deps(gm.graph, asked)
             gm.recompile()
         return edges, names
 

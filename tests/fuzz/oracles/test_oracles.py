@@ -13,6 +13,7 @@ from pytest_regional import BackendSpec, GraphCapabilities, declared
 from pytest_regional._torch.config import patched_config
 from pytest_regional._torch.dynamo import registered_backend
 from pytest_regional._torch.inductor import artifact_behind
+from pytest_regional.backends.adapters import torch_regional
 from pytest_regional.fuzz.findings.files import to_data
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Block, Program, Region, Step
@@ -24,6 +25,7 @@ from pytest_regional.fuzz.oracles import (
     caching,
     check,
     example_run,
+    order,
     reruns,
 )
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
@@ -316,6 +318,15 @@ def test_pytorchs_cache_is_checked_with_pytorchs_backend():
     assert raised.value.origin.startswith("stale hit")
 
 
+@pytest.mark.parametrize("claimed", [True, False])
+def test_pytorchs_cache_is_checked_with_a_backend_that_claims_it(claimed):
+    spec = BackendSpec("mine", torch_regional().factory, declared(outer_cache=False, pytorch_outer_cache=claimed)())
+    expected = pytest.raises(OracleViolationError, match="answered with what was compiled before")
+    with regional(spec, "cpu", expects_regions=False) as harness, expected if claimed else contextlib.nullcontext():
+        result = check(harness, TWO_REGIONS, mode="interpret", oracles=["annotations_in_key"])
+        assert "keeps no whole results" in result.skipped["annotations_in_key"]
+
+
 def one_buffer():
     """Return an edit that has a region return the same memory from every call."""
     pool = {}
@@ -485,14 +496,9 @@ def test_order_is_seen_to_hold(checked):
 
 
 def test_order(monkeypatch):
-    from pytest_regional.reference import ordering
-
-    class Nothing:
-        implied = ()
-
     # Edges that nobody adds: the call of one region then stands where the program has it.
     with regional("reference", "cpu", expects_regions=False) as harness, monkeypatch.context() as patched:
-        patched.setattr(ordering, "add_control_deps", lambda graph, asked: Nothing())
+        patched.setattr(order, "add_control_deps", lambda graph, asked: None)
         found = set()
         for seed in range(3):
             program = Program(
