@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import tempfile
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_regional._limits import Interrupts, RegionalTimeoutError, time_limit
+from pytest_regional._limits import Interrupts
 from pytest_regional._stash import FUZZ, TARGET
 from pytest_regional._text import plural, printable
 from pytest_regional.fuzz.budget import Budget, note_for
@@ -22,13 +23,10 @@ from pytest_regional.fuzz.findings.provenance import too_many
 
 if TYPE_CHECKING:
     from pytest_regional._session import RegionalSession
-    from pytest_regional.fuzz.caches.campaign import CacheCampaign
-    from pytest_regional.fuzz.campaign import Campaign, CampaignResult
-    from pytest_regional.fuzz.findings.folder import AnyFinding, FindingError
+    from pytest_regional.fuzz.campaign import CampaignResult, Subject
+    from pytest_regional.fuzz.findings.folder import FindingError
     from pytest_regional.fuzz.model.program import Program
-    from pytest_regional.fuzz.oracles import OracleViolationError
     from pytest_regional.harness.regional import Regional
-    from pytest_regional.report.progress import ProgressNote
 
 #: Seconds that checking one program may take, unless ``--regional-timeout`` says otherwise.
 EXAMPLE_SECONDS = 120.0
@@ -92,7 +90,6 @@ class FuzzTest:
     result: CampaignResult | None = None
     mode: str = ""
     unit: str = "program"
-    scripts: dict[str, str] = field(default_factory=dict)
 
     def run(
         self,
@@ -105,8 +102,7 @@ class FuzzTest:
 
         Args:
             mode: ``"interpret"``, ``"emulated"`` or ``"native"``.
-            draw: yields programs for a seed; by default what :func:`pytest_regional.strategies.programs` draws without
-                what the backend disclaims. Of other draws programs that need such a capability are skipped.
+            draw: yields programs for a seed; by default programs without what the backend disclaims. Of other draws programs that need such a capability are skipped.
             oracles: names of the oracles to check; all that the mode can by default.
 
         Raises:
@@ -114,33 +110,24 @@ class FuzzTest:
                 without the backend is kept as a finding of ``aot_eager``, and is no reason to fail another backend.
             RefusedProgramsError: eager refuses more than a few of a hundred programs; fewer are skipped.
         """
-        from pytest_regional.fuzz.campaign import CAPTURE, Campaign
-        from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder
-        from pytest_regional.report.progress import ProgressNote
+        from pytest_regional.fuzz.campaign import Programs
+        from pytest_regional.fuzz.oracles import check
 
         __tracebackhide__ = True
         self.mode = mode
-        folder = FindingsFolder(self._made_folder())
-        campaign = Campaign(
-            check=self._check,
-            draw=draw or self._programs,
-            budget=self.budget,
-            seed=self.seed,
-            backend=self.backend,
-            device=self.regional.device_under_test.name,
-            mode=mode,
-            oracles=oracles,
-            without=self.without,
-            known=lambda: [
-                finding
-                for finding in folder.readable(_warn)
-                if isinstance(finding, Finding) and finding.backend in (self.backend, CAPTURE)
-            ],
-            running=note_for(self.folder, f"{mode}-{self.shard}"),
-            found=lambda finding: self._found(folder, finding),
-            progress=(progress := ProgressNote(self._note("progress"), self.name, self.unit)),
+        folder = self._made_folder()
+        programs = Programs(
+            functools.partial(check, self.regional, mode=mode),
+            draw or self._programs,
+            self.backend,
+            self.regional.device_under_test.name,
+            mode,
+            oracles,
+            self.without,
+            self.limit,
+            note_for(folder, f"{mode}-{self.shard}"),
         )
-        return self._through(campaign, progress)
+        return self._campaign(programs, self.budget, folder)
 
     def run_sequences(self, mode: str, *, processes: bool = True) -> CampaignResult:
         """Execute sequences of cache operations in ``mode``, against a model of what has to answer, and return the result.
@@ -152,36 +139,24 @@ class FuzzTest:
         Raises:
             NewFindingsError: with a line for each defect that is not among the known findings.
         """
-        from pytest_regional.fuzz.caches.campaign import CacheCampaign
-        from pytest_regional.fuzz.caches.findings import SequenceFinding
+        from pytest_regional.fuzz.caches.campaign import CacheSequences
+
+        __tracebackhide__ = True
+        self.mode = mode
+        sequences = CacheSequences(self.regional, self.backend, mode, processes, everything=self.audit)
+        return self._campaign(sequences, self.budget.part(SEQUENCE_COST), self._made_folder())
+
+    def _campaign(self, subject: Subject[Any], budget: Budget, folder: Path) -> CampaignResult:
+        from pytest_regional.fuzz.campaign import Campaign
         from pytest_regional.fuzz.findings.folder import FindingsFolder
         from pytest_regional.report.progress import ProgressNote
 
         __tracebackhide__ = True
-        self.mode, self.unit = mode, "sequence"
-        folder = FindingsFolder(self._made_folder())
-        campaign = CacheCampaign(
-            self.regional,
-            self.budget.part(SEQUENCE_COST),
-            self.seed,
-            self.backend,
-            mode,
-            processes=processes,
-            everything=self.audit,
-            known=lambda: [
-                finding
-                for finding in folder.readable(_warn)
-                if isinstance(finding, SequenceFinding) and finding.backend == self.backend
-            ],
-            found=lambda finding: self._found(folder, finding),
-            progress=(progress := ProgressNote(self._note("progress"), self.name, self.unit)),
-        )
-        return self._through(campaign, progress)
-
-    def _through(self, campaign: Campaign | CacheCampaign, progress: ProgressNote) -> CampaignResult:
-        __tracebackhide__ = True
+        self.unit = subject.unit
+        campaign = Campaign(subject, budget, self.seed, FindingsFolder(folder, _warn))
+        progress = ProgressNote(self._note("progress"), self.name, self.unit)
         with _quiet_logs(), contextlib.closing(progress), Interrupts() as interrupts:
-            campaign.stopped = lambda: interrupts.came
+            campaign.progress, campaign.stopped = progress, lambda: interrupts.came
             self.result = campaign.run()
         self._report(self.result)
         return self.result
@@ -194,10 +169,10 @@ class FuzzTest:
         return frozenset() if self.audit else disclaimed(self.regional._spec)
 
     def _programs(self, seed: int) -> Iterator[Program]:
-        from pytest_regional.fuzz.draw.random_programs import drawn
-        from pytest_regional.strategies import programs
+        from pytest_regional.fuzz.draw.encoding import Options
+        from pytest_regional.fuzz.draw.random_programs import random_programs
 
-        return drawn(programs(without=self.without), seed)
+        return random_programs(seed, options=Options(without=self.without))
 
     @property
     def seed(self) -> int:
@@ -227,30 +202,9 @@ class FuzzTest:
             )
         return self.folder
 
-    def _check(
-        self,
-        program: Program,
-        *,
-        oracles: Collection[str] | None,
-        blame: bool,
-        known: Callable[[OracleViolationError], bool],
-    ) -> None:
-        from pytest_regional.fuzz.oracles import OracleViolationError, check
-
-        try:
-            with time_limit(self.limit):
-                check(self.regional, program, mode=self.mode, oracles=oracles, blame=blame, known=known)
-        except RegionalTimeoutError as late:
-            raise OracleViolationError(
-                "compiles", "compile", str(late), origin="longer than the time that one program may take"
-            ) from None
-
     def _note(self, kind: str) -> Path:
         self.scratch.mkdir(parents=True, exist_ok=True)
         return self.scratch / f"{kind}-{self.mode}-{self.shard}-{os.getpid()}.json"
-
-    def _found(self, folder: Any, finding: AnyFinding) -> None:
-        self.scripts[finding.name] = str(folder.save_shown(finding))
 
     def _report(self, result: CampaignResult) -> None:
         __tracebackhide__ = True
@@ -260,7 +214,7 @@ class FuzzTest:
             raise NewFindingsError(f"the campaign checked no {self.unit}: {more}")
         own = [finding for finding in result.findings if finding.backend == self.backend]
         if own:
-            lines = [f"{finding.title}\n    {self.scripts[finding.name]}" for finding in own]
+            lines = [f"{finding.title}\n    {result.scripts[finding.name]}" for finding in own]
             raise NewFindingsError(
                 f"{plural(len(lines), 'new finding')} in {plural(result.examples, self.unit)} "
                 f"(--regional-seed={self.run_seed}):\n  " + "\n  ".join(lines)
@@ -287,17 +241,16 @@ class FuzzTest:
             "seconds": result.seconds,
             "reducing": result.reducing,
             "hits": dict(result.hits),
-            "findings": [self._finding_facts(finding) for finding in result.findings],
-        }
-
-    def _finding_facts(self, finding: AnyFinding) -> dict[str, Any]:
-        result = self.result
-        return {
-            "name": finding.name,
-            "title": finding.title,
-            "size": finding.size,
-            "discovered_at": result.discovered_at[finding.name] if result else 0,
-            "script": self.scripts[finding.name],
+            "findings": [
+                {
+                    "name": finding.name,
+                    "title": finding.title,
+                    "size": finding.size,
+                    "discovered_at": result.discovered_at[finding.name],
+                    "script": result.scripts[finding.name],
+                }
+                for finding in result.findings
+            ],
         }
 
 

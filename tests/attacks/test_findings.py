@@ -18,7 +18,7 @@ import pytest
 
 from pytest_regional.command_line import main
 from pytest_regional.fuzz.budget import notes_of_the_dead
-from pytest_regional.fuzz.draw.random_programs import drawn
+from pytest_regional.fuzz.draw.random_programs import random_programs
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.files import PARAMETERS
 from pytest_regional.fuzz.findings.folder import FindingError, FindingsFolder, from_data, to_data
@@ -27,7 +27,6 @@ from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.report.terminal import _shown
-from pytest_regional.strategies import programs
 from tests.attacks.malformed import DOCUMENTS, PAYLOADS, RAN, ROOT, injections, mutants
 from tests.warm_process import run_script
 
@@ -118,7 +117,7 @@ def test_every_parameter_of_an_operator_can_be_read():
 
 
 def test_what_the_generator_draws_can_be_read():
-    for program in itertools.islice(drawn(programs(), 28), 300):
+    for program in itertools.islice(random_programs(28), 300):
         assert files.from_data(json.loads(json.dumps(files.to_data(program)))) == program
 
 

@@ -3,15 +3,17 @@
 import runpy
 from collections.abc import Sequence
 from operator import length_hint
+from types import SimpleNamespace
 
 import pytest
 
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.caches import campaign as campaign_module
-from pytest_regional.fuzz.caches.campaign import CacheCampaign
+from pytest_regional.fuzz.caches.campaign import CacheSequences
 from pytest_regional.fuzz.caches.findings import SequenceFinding, features_of_sequence, reduce_sequence, told
 from pytest_regional.fuzz.caches.model import Key
 from pytest_regional.fuzz.caches.sequences import Clear, Compile, Damage, Event, NewProcess, Restart
+from pytest_regional.fuzz.campaign import Campaign
 from pytest_regional.fuzz.findings.folder import FindingsFolder
 from pytest_regional.fuzz.findings.provenance import Signature
 from pytest_regional.fuzz.findings.replaying import Outcome, replay
@@ -21,15 +23,20 @@ FAULTY = "tests.mutants.backends:key_without_annotations"
 LONG = (Clear(), Compile(Key(size=7)), Restart(), Compile(Key(region="b", size=7)))
 
 
-def campaign(monkeypatch: pytest.MonkeyPatch, backend: str, sequence: Sequence[Event], number: int, **given):
+def campaign(monkeypatch: pytest.MonkeyPatch, backend: str, sequence: Sequence[Event], number: int, folder=None):
     monkeypatch.setattr(campaign_module, "sequences_for", lambda *args, **kwargs: iter([tuple(sequence)] * number))
     with regional(backend, "cpu", expects_regions=False) as harness:
-        return CacheCampaign(harness, Budget(examples=number), 0, backend, "interpret", **given).run()
+        return Campaign(CacheSequences(harness, backend, "interpret"), Budget(examples=number), 0, folder).run()
+
+
+def holding(known):
+    """Return a folder that holds what ``known`` returns."""
+    return SimpleNamespace(readable=known)
 
 
 def test_a_sequence_that_breaks_the_model_becomes_short_and_is_told_once(monkeypatch, tmp_path):
     folder = FindingsFolder(tmp_path)
-    result = campaign(monkeypatch, FAULTY, LONG, 2, found=folder.save_shown)
+    result = campaign(monkeypatch, FAULTY, LONG, 2, folder)
 
     (finding,) = result.findings
     assert finding.sequence == (Compile(Key()), Compile(Key(region="b")))
@@ -42,20 +49,20 @@ def test_a_sequence_that_breaks_the_model_becomes_short_and_is_told_once(monkeyp
 
 def test_what_is_known_is_counted_and_not_found_again(monkeypatch):
     known = finding(FAULTY)
-    again = campaign(monkeypatch, FAULTY, LONG, 2, known=lambda: [known])
+    again = campaign(monkeypatch, FAULTY, LONG, 2, holding(lambda: [known]))
 
     assert again.findings == []
     assert again.hits == {known.name: 2}
 
 
-def played(monkeypatch):
+def executed(monkeypatch):
     """Return a list that grows by each sequence that is executed, as a number of events."""
     lengths = []
-    play = campaign_module.run_sequence
+    run = campaign_module.run_sequence
 
     def counted(regional, events, **given):
         lengths.append(length_hint(events))
-        return play(regional, events, **given)
+        return run(regional, events, **given)
 
     monkeypatch.setattr(campaign_module, "run_sequence", counted)
     return lengths
@@ -70,15 +77,15 @@ def played(monkeypatch):
     ids=["damage before", "others in between"],
 )
 def test_what_a_known_finding_may_be_the_cause_of_is_not_reduced(monkeypatch, before):
-    lengths = played(monkeypatch)
-    again = campaign(monkeypatch, FAULTY, (*before, Compile(Key(region="b"))), 1, known=lambda: [finding(FAULTY)])
+    lengths = executed(monkeypatch)
+    again = campaign(monkeypatch, FAULTY, (*before, Compile(Key(region="b"))), 1, holding(lambda: [finding(FAULTY)]))
 
     assert (again.findings, len(again.hits)) == ([], 1)
     assert len(lengths) == 1
 
 
-def test_what_did_not_happen_any_more_is_dropped_without_playing_it(monkeypatch):
-    lengths = played(monkeypatch)
+def test_what_did_not_happen_any_more_is_dropped_without_running_it(monkeypatch):
+    lengths = executed(monkeypatch)
     campaign(monkeypatch, FAULTY, (Compile(Key()), Compile(Key(region="b")), *[Restart()] * 5), 1)
 
     assert lengths[0] == 7
@@ -92,7 +99,7 @@ def test_what_another_shard_found_meanwhile_is_known(monkeypatch):
         asked.append(True)
         return [finding(FAULTY)] if len(asked) > 1 else []
 
-    assert campaign(monkeypatch, FAULTY, LONG, 1, known=known).findings == []
+    assert campaign(monkeypatch, FAULTY, LONG, 1, holding(known)).findings == []
 
 
 def test_a_backend_that_agrees_has_no_findings(monkeypatch):

@@ -2,11 +2,12 @@
 
 import contextlib
 import itertools
+from types import SimpleNamespace
 
 import pytest
 
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.campaign import CHECKED_ANYWAY, MANY_HITS, Campaign
+from pytest_regional.fuzz.campaign import CHECKED_ANYWAY, MANY_HITS, Campaign, Programs
 from pytest_regional.fuzz.findings.provenance import too_many
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
@@ -52,9 +53,19 @@ def never_ending(*programs):
     return lambda seed: itertools.cycle(programs)
 
 
-def campaign(check, *programs, budget=6, **options):
+def campaign(check, *programs, budget=6, folder=None, **options):
     checks = check if isinstance(check, list) else [check]
-    return Campaign(checking(*checks), never_ending(*programs), Budget(examples=budget), 0, **options)
+    return campaign_of(checking(*checks), *programs, budget=budget, folder=folder, **options)
+
+
+def campaign_of(checker, *programs, budget, folder=None, stopped=bool, **options):
+    subject = Programs(checker, never_ending(*programs), **options)
+    return Campaign(subject, Budget(examples=budget), 0, folder, stopped=stopped)
+
+
+def holding(known):
+    """Return a folder that holds what ``known`` returns, and keeps nothing."""
+    return SimpleNamespace(readable=known, save_shown=lambda finding: str(finding))
 
 
 def test_it_goes_on_past_what_it_finds():
@@ -117,11 +128,11 @@ def test_a_reduced_program_breaks_the_same_oracle_for_the_same_reason():
     assert [finding.program.operators for finding in result.findings] == [("neg", "sin")]
 
 
-def test_known_findings_are_met_and_not_found():
+def test_known_findings_are_counted_and_not_found():
     first = campaign(faulty("neg"), chain("neg")).run()
     known = first.findings[0]
 
-    again = campaign(faulty("neg"), chain("neg", "add"), known=lambda: [known], budget=2).run()
+    again = campaign(faulty("neg"), chain("neg", "add"), folder=holding(lambda: [known]), budget=2).run()
 
     assert again.findings == []
     assert again.hits == {known.name: 2}
@@ -157,18 +168,18 @@ def test_what_another_shard_found_meanwhile_is_known():
         asked.append(True)
         return [other] if len(asked) > 1 else []
 
-    result = campaign(faulty("neg"), chain("neg", "add"), known=known, budget=2).run()
+    result = campaign(faulty("neg"), chain("neg", "add"), folder=holding(known), budget=2).run()
 
     assert result.findings == []
     assert result.hits == {other.name: 2}
     assert len(asked) == 2  # once at the start, and not again for what is explained
 
 
-def test_programs_that_only_show_what_is_known_are_mostly_passed_over():
+def test_programs_that_only_show_what_is_known_are_mostly_skipped():
     result = campaign(faulty("neg"), chain("neg"), chain("add"), budget=200).run()
 
     assert result.examples == 200
-    # Every second program drawn has the defect; of those one in ten is checked once it was met often enough.
+    # Every second program drawn has the defect; of those one in ten is checked once it has many hits.
     assert result.skipped_known > 100
     assert MANY_HITS < result.hits[result.findings[0].name] < 200 * CHECKED_ANYWAY * 2
 
@@ -204,7 +215,7 @@ class _FailedExecution:
 @pytest.mark.parametrize(
     ("refused", "examples", "wrong"), [(2, 25, False), (3, 25, True), (10, 500, False), (11, 500, True), (1, 1, False)]
 )
-def test_a_few_refused_programs_are_passed_over_and_many_are_an_error(refused, examples, wrong):
+def test_a_few_refused_programs_are_skipped_and_many_are_an_error(refused, examples, wrong):
     reasons = {"forward: no": refused - refused // 2, "backward: no": refused // 2}
 
     said = too_many(reasons, examples)
@@ -240,8 +251,8 @@ def test_no_program_stays_on_disk_where_the_process_lives(tmp_path, error):
 
 def test_findings_and_progress_are_told_at_once():
     told = []
-    running = campaign(faulty("neg"), chain("add"), chain("neg"), budget=3)
-    running.found = lambda finding: told.append(finding.program.operators)
+    folder = SimpleNamespace(readable=list, save_shown=lambda finding: told.append(finding.program.operators))
+    running = campaign(faulty("neg"), chain("add"), chain("neg"), budget=3, folder=folder)
     running.progress = lambda result, clock: told.append(result.examples)
     running.run()
 
@@ -271,7 +282,7 @@ def test_which_region_is_to_blame_is_asked_once():
         asked.append(blame)
         raise OracleViolationError("parity", "run", "", origin="value", region="a" if blame else None)
 
-    result = Campaign(check, never_ending(chain("neg", "add")), Budget(examples=1), 0).run()
+    result = campaign_of(check, chain("neg", "add"), budget=1).run()
 
     assert result.findings[0].region == "a"
     assert (asked[-1], asked.count(True)) == (True, 1)
@@ -284,7 +295,7 @@ def test_what_breaks_without_the_backend_is_a_finding_of_aot_eager():
         if not known(violation):
             raise violation
 
-    result = Campaign(check, never_ending(chain("neg"), chain("sin")), Budget(examples=2), 0, "reference", "cuda").run()
+    result = campaign_of(check, chain("neg"), chain("sin"), budget=2, device="cuda").run()
 
     assert [(finding.backend, finding.device) for finding in result.findings] == [
         ("aot_eager", "cpu"),

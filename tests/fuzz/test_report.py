@@ -88,8 +88,8 @@ def test_what_several_shards_found_is_told_once_with_the_smallest_program(tmp_pa
 def test_programs_and_sequences_of_one_file_are_counted_apart(tmp_path):
     lines = written(fact(0), fact(0, unit="sequence", examples=3), fact(1), notes=tmp_path)
     assert [line.split(" in ")[0] for line in lines[1:]] == [
-        "torch (cpu), fuzz/programs, mode interpret: 3 sequences",
         "torch (cpu), fuzz/programs, mode interpret: 20 programs",
+        "torch (cpu), fuzz/programs, mode interpret: 3 sequences",
     ]
 
 

@@ -128,7 +128,7 @@ def test_a_crashing_worker_does_not_lose_the_others_facts(downstream):
         @pytest.mark.regional_compile(expects_regions=False)
         def test_crash(regional_fuzz, monkeypatch):
             if regional_fuzz.shard == 1:
-                monkeypatch.setattr(type(regional_fuzz), "_check", crash)
+                monkeypatch.setattr("pytest_regional.fuzz.oracles.check", crash)
                 regional_fuzz.run("native", draw=programs)
         """,
         "--regional-backend=torch",

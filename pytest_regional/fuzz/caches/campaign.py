@@ -1,13 +1,11 @@
-"""A campaign of sequences: draw, play, and go on past what is found. Needs the ``hypothesis`` package."""
+"""Sequences of cache operations as the subject of a campaign. Needs the ``hypothesis`` package."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pytest_regional.fuzz.budget import Budget, Clock
 from pytest_regional.fuzz.caches.findings import (
     CacheSequence,
     SequenceFinding,
@@ -16,9 +14,9 @@ from pytest_regional.fuzz.caches.findings import (
     reduce_sequence,
 )
 from pytest_regional.fuzz.caches.machine import sequences_for
-from pytest_regional.fuzz.caches.sequences import run_sequence
-from pytest_regional.fuzz.campaign import CampaignResult
-from pytest_regional.fuzz.findings.folder import FindingStore, installed_versions, signature_of
+from pytest_regional.fuzz.caches.sequences import Event, run_sequence
+from pytest_regional.fuzz.campaign import Failure, Known
+from pytest_regional.fuzz.findings.folder import AnyFinding, installed_versions, signature_of
 from pytest_regional.fuzz.oracles import OracleViolationError
 
 if TYPE_CHECKING:
@@ -26,101 +24,69 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class CacheCampaign:
-    """One campaign against the caches of one backend in one mode.
+class CacheSequences:
+    """Sequences of cache operations on one backend in one mode, against a model of what has to answer.
 
     Attributes:
         regional: the harness.
-        budget: how many sequences, or how long.
-        seed: where the draws start.
         backend: the backend, as ``--regional-backend`` takes it.
         mode: the mode that sequences run in.
         processes: whether some compiles happen in new processes; not in mode ``interpret``, whose interpreted regions
             are of one process.
         everything: whether sequences hold what the backend disclaims as well.
-        known: gives the findings of earlier campaigns, and of other shards of this one; asked again before a failure is
-            taken for new.
-        reduce_seconds: how long one finding may be reduced.
-        found: called with each new finding at once.
-        progress: called after each sequence with the result so far.
-        stopped: asked before each sequence: whether to end here. A ``KeyboardInterrupt`` ends the campaign as well.
     """
 
     regional: Regional
-    budget: Budget
-    seed: int
     backend: str = "reference"
     mode: str = "native"
     processes: bool = True
     everything: bool = False
-    known: Callable[[], Iterable[SequenceFinding]] = tuple
-    reduce_seconds: float = 60.0
-    found: Callable[[SequenceFinding], Any] | None = None
-    progress: Callable[[CampaignResult, Clock], Any] | None = None
-    stopped: Callable[[], bool] = bool
+    unit: str = "sequence"
 
-    def run(self) -> CampaignResult:
-        """Draw and play sequences until the budget is spent; one that breaks the model ends there."""
-        self._result = CampaignResult(self.seed)
-        self._store = FindingStore(self.known, self._result, self.found)
-        self._clock = clock = self.budget.start()
-        try:
-            self._spend(clock)
-        except KeyboardInterrupt:
-            self._result.interrupted = True
-        self._result.seconds = clock.seconds
-        return self._result
+    def draw(self, seed: int) -> Iterator[CacheSequence]:
+        """Yield sequences without end, the same for the same seed."""
+        return sequences_for(self.regional, seed, processes=self.processes, everything=self.everything)
 
-    def _spend(self, clock: Clock) -> None:
-        drawn = sequences_for(self.regional, self.seed, processes=self.processes, everything=self.everything)
-        while not clock.over:
-            if self.stopped():
-                raise KeyboardInterrupt
-            clock.spent += 1
-            self._result.examples += 1
-            self._one(next(drawn))
-            self._result.seconds = clock.seconds
-            if self.progress is not None:
-                self.progress(self._result, clock)
+    def needs(self, example: CacheSequence) -> frozenset[str]:
+        """Return nothing: only what the backend claims is drawn."""
+        return frozenset()
 
-    def _one(self, sequence: CacheSequence) -> None:
-        seen = self._broken(sequence)
-        if seen is None:
-            return
-        violation, executed = seen
+    def shows(self, finding: AnyFinding, example: CacheSequence) -> bool:
+        """Return False: which compile fails is not known before the sequence runs."""
+        return False
+
+    def explains(self, finding: AnyFinding) -> bool:
+        """Return whether ``finding`` is a sequence's, on this backend."""
+        return isinstance(finding, SequenceFinding) and finding.backend == self.backend
+
+    def check(self, example: CacheSequence, known: Known) -> Failure[CacheSequence] | None:
+        """Execute the sequence; return what breaks the model, and the events up to that."""
+        events = iter(example)
+        violation = self._violation(events)
+        if violation is None:
+            return None
+        executed = example[: len(example) - len(list(events))]
         # A defect may show between the last compile and any other.
-        known = self._store.explanation(signature_of(violation), *possible_features(executed))
-        finding = known or self._reduced(executed, sequence, violation)
-        self._result.hits[finding.name] += 1
+        return None if known(violation, *possible_features(executed)) else Failure(violation, executed)
 
-    def _reduced(
-        self, sequence: CacheSequence, found: CacheSequence, violation: OracleViolationError
+    def check_again(self, example: CacheSequence, oracle: str, *, blame: bool = False) -> OracleViolationError | None:
+        """Execute the sequence once more; there is one oracle, and no region to blame."""
+        return self._violation(iter(example))
+
+    def reduce(
+        self, example: CacheSequence, still_fails: Callable[[CacheSequence], bool], seconds: float
+    ) -> CacheSequence:
+        """Return a shorter sequence that ``still_fails``."""
+        return reduce_sequence(example, still_fails, seconds=seconds)
+
+    def finding(
+        self, reduced: CacheSequence, original: CacheSequence, violation: OracleViolationError
     ) -> SequenceFinding:
-        begin = time.monotonic()
-        wanted = signature_of(violation)
-
-        def still_fails(shorter: CacheSequence) -> bool:
-            if self.stopped():
-                raise KeyboardInterrupt
-            seen = self._broken(shorter)
-            return seen is not None and signature_of(seen[0]) == wanted
-
-        try:
-            reduced = reduce_sequence(sequence, still_fails, seconds=self._clock.time_for(self.reduce_seconds))
-        except KeyboardInterrupt:
-            self._store.enter(self._finding(sequence, found, violation))  # as it is, rather than not at all
-            raise
-        last = self._broken(reduced)
-        self._result.reducing += time.monotonic() - begin
-        return self._store.enter(self._finding(reduced, found, last[0] if last else violation))
-
-    def _finding(
-        self, reduced: CacheSequence, found: CacheSequence, violation: OracleViolationError
-    ) -> SequenceFinding:
+        """Return the finding that ``violation`` is."""
         return SequenceFinding(
             signature_of(violation).with_features(features_of_sequence(reduced)),
             reduced,
-            found,
+            original,
             violation.detail,
             backend=self.backend,
             device=self.regional.device_under_test.name,
@@ -128,14 +94,12 @@ class CacheCampaign:
             versions=installed_versions(),
         )
 
-    def _broken(self, sequence: CacheSequence) -> tuple[OracleViolationError, CacheSequence] | None:
-        """Execute ``sequence``; return what broke the model and the events up to that, None where nothing did."""
-        events = iter(sequence)
+    def _violation(self, events: Iterator[Event]) -> OracleViolationError | None:
         try:
             run_sequence(self.regional, events, mode=self.mode)
         except OracleViolationError as violation:
-            return violation, sequence[: len(sequence) - len(list(events))]
+            return violation
         return None
 
 
-__all__ = ["CacheCampaign"]
+__all__ = ["CacheSequences"]

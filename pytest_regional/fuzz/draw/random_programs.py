@@ -1,14 +1,9 @@
-"""Programs from a seed, without Hypothesis: for benchmarks, and for whoever only wants programs."""
+"""Programs from a seed, without Hypothesis: for campaigns and benchmarks."""
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Iterator
-from typing import TypeVar
-
-import hypothesis
-from hypothesis import strategies as st
 
 from pytest_regional.fuzz.draw.encoding import (
     EncodedArgument,
@@ -28,6 +23,13 @@ ARGUMENT_BYTES, STEP_BYTES, PLAN_BYTES = 9, 11, 10
 def random_program(source: random.Random, *, max_steps: int = 12, options: Options | None = None) -> Program:
     """Return a program drawn from ``source``; the same for the same state."""
     return program_of(random_encoding(source, max_steps=max_steps), options)
+
+
+def random_programs(seed: int, *, max_steps: int = 12, options: Options | None = None) -> Iterator[Program]:
+    """Yield programs without end; the same for the same seed."""
+    source = random.Random(seed)
+    while True:
+        yield random_program(source, max_steps=max_steps, options=options)
 
 
 def random_encoding(source: random.Random, *, max_steps: int = 12) -> EncodedProgram:
@@ -68,35 +70,5 @@ __all__ = [
     "decode_step",
     "random_encoding",
     "random_program",
+    "random_programs",
 ]
-
-
-T = TypeVar("T")
-
-#: Programs that are drawn at a time; Hypothesis begins each time with the simplest.
-BATCH = 64
-
-
-def drawn(strategy: st.SearchStrategy[T], seed: int) -> Iterator[T]:
-    """Yield values of ``strategy`` without end; the same for the same seed, equal ones of a batch once."""
-    for number in itertools.count():
-        yield from _batch(strategy, (seed * 1_000_003 + number) % 2**64)
-
-
-def _batch(strategy: st.SearchStrategy[T], seed: int) -> list[T]:
-    values: list[T] = []
-
-    @hypothesis.seed(seed)
-    @hypothesis.settings(
-        max_examples=BATCH,
-        phases=(hypothesis.Phase.generate,),
-        database=None,
-        deadline=None,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    @hypothesis.given(strategy)
-    def collect(value: T) -> None:
-        values.append(value)
-
-    collect()
-    return list(dict.fromkeys(values))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from pytest_regional.fuzz.caches.findings import SequenceFinding
 from pytest_regional.fuzz.features import features_of
@@ -235,22 +235,24 @@ class FindingsFolder:
 
     Args:
         path: where; made when the first finding is saved.
+        unreadable: called with the error of each file that :meth:`readable` skips.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, unreadable: Callable[[FindingError], Any] | None = None) -> None:
+        self.path, self._unreadable = path, unreadable
 
     def __iter__(self) -> Iterator[AnyFinding]:
         for path in self.paths():
             yield self.read(path)
 
-    def readable(self, unreadable: Callable[[FindingError], Any]) -> Iterator[AnyFinding]:
-        """Yield the findings; files that hold none are told to ``unreadable``."""
+    def readable(self) -> Iterator[AnyFinding]:
+        """Yield the findings; files that hold none are skipped."""
         for path in self.paths():
             try:
                 yield self.read(path)
             except FindingError as error:
-                unreadable(error)
+                if self._unreadable is not None:
+                    self._unreadable(error)
 
     def paths(self) -> list[Path]:
         """Return the finding files, by name."""
@@ -336,39 +338,39 @@ def merged(findings: Sequence[AnyFinding]) -> list[AnyFinding]:
     return list(smallest.values())
 
 
-F = TypeVar("F", bound="AnyFinding")
-
-
-class FindingStore(Generic[F]):
-    """The findings of one campaign.
+class FindingStore:
+    """The findings of one campaign, each once.
 
     Args:
-        elsewhere: gives what is known outside of this campaign; asked again before a failure is taken for new.
+        elsewhere: returns what is known outside of this campaign; called again before a failure is taken for new.
         result: where new findings are entered.
-        found: called with each new finding.
+        keep: called with each new finding.
     """
 
     def __init__(
-        self, elsewhere: Callable[[], Iterable[F]], result: CampaignResult, found: Callable[[F], Any] | None
+        self,
+        elsewhere: Callable[[], Iterable[AnyFinding]],
+        result: CampaignResult,
+        keep: Callable[[AnyFinding], Any],
     ) -> None:
-        self._elsewhere, self._result, self._found = elsewhere, result, found
+        self._elsewhere, self._result, self._keep = elsewhere, result, keep
         self.known = list(elsewhere())
 
-    def explanation(self, signature: Signature, *possible: frozenset[str]) -> F | None:
+    def explanation(self, signature: Signature, *possible: frozenset[str]) -> AnyFinding | None:
         """Return the finding that a failure with ``signature`` of what has one of the ``possible`` features may be."""
         for finding in chain(self.known, self._of_others()):
             if any(finding.signature.covers(signature, features) for features in possible):
                 return finding
         return None
 
-    def _of_others(self) -> Iterator[F]:
+    def _of_others(self) -> Iterator[AnyFinding]:
         """Yield what other shards found since; only asked where nothing else explains a failure."""
         names = {finding.name for finding in self.known}
         new = [finding for finding in self._elsewhere() if finding.name not in names]
         self.known += new
         yield from new
 
-    def enter(self, finding: F) -> F:
+    def enter(self, finding: AnyFinding) -> AnyFinding:
         """Enter ``finding``, or return the one of its name that is known."""
         known = next((one for one in self.known if one.name == finding.name), None)
         if known is not None:
@@ -376,6 +378,5 @@ class FindingStore(Generic[F]):
         self.known.append(finding)
         self._result.findings.append(finding)
         self._result.discovered_at[finding.name] = self._result.examples
-        if self._found is not None:
-            self._found(finding)
+        self._keep(finding)
         return finding
