@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from bench.mutants.faults.graphs import halve_unseen
 from pytest_regional import BackendSpec, GraphCapabilities, declared
 from pytest_regional._torch.config import patched_config
 from pytest_regional._torch.dynamo import registered_backend
@@ -32,7 +33,6 @@ from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.reference import compile_regions
 from pytest_regional.reference.caching import outer
 from pytest_regional.testing import regional
-from tests.mutants.faults.graphs import halve_unseen
 from tests.splitting_backend import THROUGH_AOT
 
 from .backends import annotate_as, around_calls, faulty, operator_nodes
