@@ -28,7 +28,7 @@ from pytest_regional.fuzz.oracles import ORACLES, OracleViolationError
 
 EVERY = {**FAULTS, **ODD}
 THEMES = (plans, values, arithmetic, graphs, sharing, configs, order, caching, passes)
-#: Claims that are checked by the state machine of caches, or by tests that start threads.
+#: Claims that are checked by random sequences of cache operations, or by tests that start threads.
 NOT_OF_ONE_PROGRAM = {"caches", "threads"}
 
 A, B = (Region("a"),), (Region("b"),)
