@@ -102,7 +102,8 @@ class FuzzTest:
 
         Args:
             mode: ``"interpret"``, ``"emulated"`` or ``"native"``.
-            draw: yields programs for a seed; by default programs without what the backend disclaims. Of other draws programs that need such a capability are skipped.
+            draw: yields programs for a seed; by default programs that need nothing that the backend disclaims. Of other
+                draws, programs that do are skipped.
             oracles: names of the oracles to check; all that the mode can by default.
 
         Raises:
@@ -130,7 +131,7 @@ class FuzzTest:
         return self._campaign(programs, self.budget, folder)
 
     def run_sequences(self, mode: str, *, processes: bool = True) -> CampaignResult:
-        """Execute sequences of cache operations in ``mode``, against a model of what has to answer, and return the result.
+        """Run a campaign of cache operations in ``mode``, against a model of the cache, and return its result.
 
         Args:
             mode: ``"interpret"``, ``"emulated"`` or ``"native"``.

@@ -99,7 +99,7 @@ class Finding(Provenance):
         return stand_alone(Case(self.program, self.signature.oracle, self.title, self.backend))
 
     def check(self, regional: Regional) -> None:
-        """Check the program again against the oracle that it violated, in its mode, or in the one that this harness can take.
+        """Check the program against the violated oracle again, in its mode, or in the one that this harness can take.
 
         Raises:
             OracleViolationError: it still does.

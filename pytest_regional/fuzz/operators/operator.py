@@ -115,8 +115,9 @@ class Operator:
         family: the class of operators it belongs to, such as ``"pointwise"``.
         template: its source: ``{a}``, ``{b}``, ... stand for operands, other names for parameters.
         operands: what each operand has to be.
-        value_range: what holds of the result, from the operands' values and the parameters: one :class:`ValueRange`, or one for
-            each result and then each written operand; None refuses. Value ranges of called blocks come behind the operands.
+        value_range: returns what holds of the result, given the operands' values and the parameters: one
+            :class:`ValueRange`, or one for each result and then each written operand; None refuses. Value ranges of
+            called blocks come behind the operands.
         choose: parameters for given operands; None where there are none.
         results: how many values it makes; 0 for a statement that only writes.
         writes: which operands it writes to.
@@ -186,7 +187,7 @@ def _field_names(template: str) -> list[str]:
 
 
 def fits_dtype(tensor: torch.Tensor, value_range: ValueRange) -> bool:
-    """Tell whether the dtype of ``tensor`` holds all values between the bounds of ``value_range``, without wrapping round."""
+    """Tell whether the dtype of ``tensor`` holds all values of ``value_range`` without wrapping round."""
     low, high = _RANGES.get(str(tensor.dtype), (-math.inf, math.inf))
     return low <= value_range.low and value_range.high <= high
 

@@ -72,10 +72,10 @@ def check(
         regional: the harness, inside of its context; use it for nothing else meanwhile.
         program: what to check.
         mode: how much of a compile really happens; see :mod:`pytest_regional.fuzz.modes`.
-        oracles: names of the oracles to check, or one name. By default all, those that compile once more on some programs
-            only, which the program's source decides: the same program is always checked alike.
+        oracles: names of the oracles to check, or one name. By default all; those that compile once more on some
+            programs only, by the program's source: the same program is always checked alike.
         blame: whether a difference from eager is followed up to a region, which compiles several times.
-        known: says whether a violated oracle is known to the caller; such an error is returned, and the other oracles are
+        known: returns whether a violation is known to the caller; such an error is returned, and the other oracles are
             checked as well. A program that does not compile is checked against no other oracle.
 
     Raises:

@@ -158,11 +158,12 @@ class Oracle:
     Attributes:
         name: what errors, findings and tables call it.
         summary: one sentence.
-        check: raises :class:`~pytest_regional.fuzz.oracles.oracle.OracleViolationError` where an example run breaks it, and
-            :class:`NoClaim` where it says nothing about the example.
+        check: raises :class:`OracleViolationError` where an example run violates it, and :class:`NoClaim` where it says
+            nothing about the example.
         modes: in which modes it can be checked.
         requires: capabilities of a backend without which it is not demanded.
-        every: where oracles are not chosen by name, one program in so many is checked against it: oracles that compile once more.
+        every: where oracles are not chosen by name, one program in so many is checked against it; more than 1 for
+            oracles that compile once more.
     """
 
     name: str

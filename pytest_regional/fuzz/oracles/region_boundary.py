@@ -5,9 +5,9 @@ a region, and the region's own code, rely on. Here a compiled graph is run node 
 region, or that anybody else reads and a region made, is held against the fake value that stands for it.
 
 Nodes that the backend added carry no fake value; what they read is not checked, so a backend may restore strides behind
-a region. What they make of it, which stands for the region's value from there on, is checked in its place. Memory shared
-by values that share none in the graph is a fault; memory no longer shared is one only between a region's input and its
-output, which the graph says is a view of it.
+a region. What they make of it, which stands for the region's value from there on, is checked in its place. Memory
+shared by values that share none in the graph is a fault; memory no longer shared is one only between a region's input
+and its output, which the graph says is a view of it.
 """
 
 from __future__ import annotations
