@@ -5,7 +5,8 @@ eager, ``torch.testing.assert_close`` of outputs and gradients, ``torch._dynamo.
 against ``compiles`` and ``parity`` (which also run eager in float64 and call the compiled program a second time on
 other inputs), and against all oracles. Every way has its own cache directory, empty at first, and begins with one
 program that does not count. Each program takes its turn in the naive loop, in ``interpret`` and in ``native``, so that
-they share what else the machine does; an emulated GPU cannot take turns with them. A program that fails in any way counts in none.
+they share what else the machine does; an emulated GPU cannot take turns with them. A program that fails in any way
+counts in none.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import pytest
 from pytest_regional._limits import Interrupts
 from pytest_regional._stash import FUZZ, TARGET
 from pytest_regional._text import plural, printable
-from pytest_regional.fuzz.budget import Budget, note_for
+from pytest_regional.fuzz.budget import Budget, crash_marker
 from pytest_regional.fuzz.findings.provenance import too_many
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class FuzzTest:
             oracles,
             self.without,
             self.limit,
-            note_for(folder, f"{mode}-{self.shard}"),
+            crash_marker(folder, f"{mode}-{self.shard}"),
         )
         return self._campaign(programs, self.budget, folder)
 

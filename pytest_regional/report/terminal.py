@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional._text import plural, printable
-from pytest_regional.fuzz.budget import duration, notes_of_the_dead
+from pytest_regional.fuzz.budget import crash_markers, duration
 from pytest_regional.report import document
 from pytest_regional.report.document import BAD
 from pytest_regional.report.facts import EXPLAINED, Facts
@@ -149,7 +149,7 @@ def write_fuzzing(reporter: Any, facts: Sequence[Facts], findings: Path, since: 
         since: when the run began, in seconds since the epoch.
     """
     fuzzed = [fact for fact in facts if fact["fuzz"]]
-    died = notes_of_the_dead(findings, 0.0 if fuzzed else since)
+    died = crash_markers(findings, 0.0 if fuzzed else since)
     if not fuzzed and not died:
         return
     reporter.section("regional fuzzing", sep="=")

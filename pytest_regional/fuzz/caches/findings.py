@@ -69,13 +69,13 @@ class SequenceFinding(Provenance):
     @property
     def title(self) -> str:
         """One line that says what happens."""
-        told = ", ".join(sorted(feature.partition(":")[2] for feature in self.signature.features))
-        return f"{self.signature} ({told})"
+        features = ", ".join(sorted(feature.partition(":")[2] for feature in self.signature.features))
+        return f"{self.signature} ({features})"
 
     @property
     def text(self) -> str:
         """The sequence, a line for each event."""
-        return "\n".join(told(self.sequence))
+        return "\n".join(lines_of(self.sequence))
 
     @property
     def script(self) -> str:
@@ -125,12 +125,12 @@ class SequenceFinding(Provenance):
         )
 
 
-def told(sequence: Sequence[Event]) -> list[str]:
+def lines_of(sequence: Sequence[Event]) -> list[str]:
     """Return a line for each event."""
-    return list(map(_told, sequence))
+    return list(map(_line, sequence))
 
 
-def _told(event: Event) -> str:
+def _line(event: Event) -> str:
     match event:
         case Compile(key):
             return f"compile: {key}"

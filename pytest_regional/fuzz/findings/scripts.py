@@ -1,4 +1,4 @@
-"""Write a finding as a script that anyone can run: it prints what it sees and exits with 1 while the defect still fails.
+"""Write a finding as a script that anyone can run: it prints what it sees; exit status 1 says that it still fails.
 
 It exits with 0 where the defect is fixed, and with 2 where that cannot be said: torch, the backend or another package
 cannot be imported, eager refuses the program, or there is no compiler. An uncaught exception means 2 as well; Python

@@ -148,9 +148,9 @@ def apart(inputs: Sequence[torch.Tensor], tensors: Mapping[int, torch.Tensor], o
     return found
 
 
-def draws(step: Step) -> bool:
+def uses_rng(step: Step) -> bool:
     """Tell whether the step's own operator draws random numbers."""
-    return operator_named(step.operator).draws
+    return operator_named(step.operator).uses_rng
 
 
 def touched(step: Step) -> tuple[int, ...]:

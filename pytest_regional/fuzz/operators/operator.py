@@ -123,12 +123,12 @@ class Operator:
         writes: which operands it writes to.
         elementwise: whether each element of the result depends on the same element of the operands alone, so that it
             serves in blocks, which are called with any shape.
-        draws: whether it draws random numbers.
+        uses_rng: whether it draws random numbers.
         unbacked: whether sizes of its result depend on data.
         needs: names of definitions (functions, custom ops) that its source uses.
         calls: how many blocks it calls; its template names them ``{block}`` and ``{other}``.
         passes: how many operands, the last ones, it passes to a block.
-        calls_draws: whether a block that it calls may draw random numbers: ``"trained"`` where gradients flow.
+        calls_rng: whether a block that it calls may draw random numbers: ``"trained"`` where gradients flow.
         block_wrapper: a function that its blocks are wrapped with where they are defined.
         autocast: whether it does the same under autocast on every device, so that it may stand there.
         evaluate: how to compute it while building, where its source would compile; gets operands, parameters, and the
@@ -147,12 +147,12 @@ class Operator:
     results: int = 1
     writes: tuple[int, ...] = ()
     elementwise: bool = False
-    draws: bool = False
+    uses_rng: bool = False
     unbacked: bool = False
     needs: tuple[str, ...] = ()
     calls: int = 0
     passes: int = 1
-    calls_draws: Literal["never", "trained", "always"] = "never"
+    calls_rng: Literal["never", "trained", "always"] = "never"
     block_wrapper: str = ""
     autocast: bool = False
     evaluate: Callable[..., Any] | None = None

@@ -163,7 +163,7 @@ def _chosen(names: Collection[str] | str | None) -> list[Oracle]:
     return [oracle for oracle in ORACLES.values() if names is None or oracle.name in names]
 
 
-_TURN = "another program's turn: it compiles once more"
+_TURN = "checked on some programs only: it compiles once more"
 
 
 def _has_turn(oracle: Oracle, program: Program) -> bool:

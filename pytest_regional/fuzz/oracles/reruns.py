@@ -131,7 +131,7 @@ _SECONDS = 300.0
 
 def check_threads(example: ExampleRun) -> None:
     """Raise where one of several threads fails that each compile and run the program, its regions renamed."""
-    if any(operator_named(step.operator).draws for step in example.program.all_steps()):
+    if any(operator_named(step.operator).uses_rng for step in example.program.all_steps()):
         raise NoClaim("it draws random numbers, and threads share their generator")
     if not example.trains:
         raise NoClaim("no backward is compiled")
