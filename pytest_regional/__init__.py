@@ -18,9 +18,11 @@ if TYPE_CHECKING:
         declared,
         supported,
         supported_for,
+        torch_matches,
         unsupported,
     )
     from pytest_regional.backends.spec import BackendSpec
+    from pytest_regional.harness.codegen import CodeAssertionError
     from pytest_regional.harness.counters import (
         CounterExpectationError,
         Counters,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from pytest_regional.harness.process import NewProcessError
     from pytest_regional.harness.record import CompileRecord
     from pytest_regional.harness.regional import Regional
+    from pytest_regional.harness.training import TrainingParityError
     from pytest_regional.harness.vacuity import BackendLeakError, FallbackError, VacuousTestError
 
 _HOMES = {
@@ -41,6 +44,7 @@ _HOMES = {
     "BackendSpec": "backends.spec",
     "BadProgramError": "harness.parity.compare",
     "Capabilities": "backends.capabilities",
+    "CodeAssertionError": "harness.codegen",
     "CompileForbiddenError": "harness.observe.observer",
     "CompileRecord": "harness.record",
     "CounterExpectationError": "harness.counters",
@@ -55,6 +59,7 @@ _HOMES = {
     "RegionalLeakWarning": "_errors",
     "RegionalWarning": "_errors",
     "Support": "backends.capabilities",
+    "TrainingParityError": "harness.training",
     "UnknownCounterError": "harness.counters",
     "VacuousTestError": "harness.vacuity",
     "at_least": "harness.counters",
@@ -63,6 +68,7 @@ _HOMES = {
     "region": "_region",
     "supported": "backends.capabilities",
     "supported_for": "backends.capabilities",
+    "torch_matches": "backends.capabilities",
     "unsupported": "backends.capabilities",
 }
 
@@ -72,6 +78,7 @@ __all__ = [
     "BackendSpec",
     "BadProgramError",
     "Capabilities",
+    "CodeAssertionError",
     "CompileForbiddenError",
     "CompileRecord",
     "CounterExpectationError",
@@ -86,6 +93,7 @@ __all__ = [
     "RegionalLeakWarning",
     "RegionalWarning",
     "Support",
+    "TrainingParityError",
     "UnknownCounterError",
     "VacuousTestError",
     "at_least",
@@ -94,6 +102,7 @@ __all__ = [
     "region",
     "supported",
     "supported_for",
+    "torch_matches",
     "unsupported",
 ]
 

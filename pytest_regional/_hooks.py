@@ -70,7 +70,7 @@ class RunHooks:
         """Give a marked test its harness: isolated and observed until its teardown."""
         # What all tests need is on no test's clock, and never half imported where time or memory ends.
         with limits_of(item).suspended():
-            from pytest_regional._torch.state import import_compilers
+            from pytest_regional._torch.inductor import import_compilers
             from pytest_regional.harness.options import CompileOptions
             from pytest_regional.harness.regional import harness, seed_for
 
@@ -93,7 +93,7 @@ class RunHooks:
             regional.looks_again |= "results_kept" in mark.requires
             if settings.reports:
                 item.stash[DRAWER] = details.new_drawer()
-                regional.observer.spies.append(item.stash[DRAWER])
+                regional._observer.listeners.append(item.stash[DRAWER])
             yield regional
 
     def _test_dir(self, item: pytest.Item) -> Path:
@@ -124,7 +124,7 @@ class RunHooks:
         self._retirement.exit_before(item)
         if TARGET not in item.stash:
             return (yield)
-        from pytest_regional._torch.logs import structured_trace_off
+        from pytest_regional._torch.process_state import structured_trace_off
 
         with self._errors.around("keeping PyTorch's structured trace out of the log", structured_trace_off):
             result = yield
@@ -227,7 +227,7 @@ class RunHooks:
             # The JUnit file takes them from the report of the teardown, which comes next.
             item.user_properties.extend(junit.properties_of_test(known["counters"], known["worst_parity"]))
         if report.failed and regional is not None and self._session.config.get_verbosity() > 0:
-            plan = facts.plan_of(regional.observer.graph_records())
+            plan = facts.plan_of(regional.graphs)
             report.sections.append(("regional: what was compiled", plan or "no graph was compiled"))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -295,8 +295,8 @@ class RunHooks:
 
 
 def _warn_of_leaks(item: pytest.Item, regional: Regional) -> None:
-    changed = [str(leak) for leak in regional.leaks if leak.put_back]
-    running = [leak.name for leak in regional.leaks if not leak.put_back and not leak.unrestorable]
+    changed = [str(leak) for leak in regional.leaks if leak.restored]
+    running = [leak.name for leak in regional.leaks if not leak.restored and not leak.unrestorable]
     parts = [f"left {plural(len(changed), 'setting')} changed (put back): {'; '.join(changed)}"] if changed else []
     parts += [f"left running: {', '.join(running)}"] if running else []
     if parts:

@@ -43,6 +43,12 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun[:-1]}ies" if noun.endswith("ry") else f"{count} {noun}s"
 
 
+def first_line(error: BaseException) -> str:
+    """Return the kind of ``error`` and the first line of what it says, 300 characters at most."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+
+
 def printable(text: str) -> str:
     """Return ``text`` with escapes for what a terminal obeys or no encoding has; ends of lines and tabs stay."""
     return "".join(char if char in "\n\t" or char.isprintable() else repr(char)[1:-1] for char in text)

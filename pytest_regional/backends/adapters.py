@@ -67,22 +67,22 @@ def torch_regional() -> BackendSpec:
     """Return PyTorch's ``regional_inductor`` through ``aot_autograd``."""
 
     def factory() -> Any:
-        from pytest_regional._torch.backends import regional_inductor_backend
+        from pytest_regional._torch.dynamo import regional_inductor_backend
 
         return regional_inductor_backend()
 
     def graph_pass() -> Any:
-        from pytest_regional._torch.backends import regional_inductor_pass
+        from pytest_regional._torch.dynamo import regional_inductor_pass
 
         return regional_inductor_pass()
 
     def compilers() -> Any:
-        from pytest_regional._torch.backends import regional_inductor
+        from pytest_regional._torch.dynamo import regional_inductor
 
         return (regional_inductor(),)
 
     def with_partitioner(partitioner: str) -> Any:
-        from pytest_regional._torch.backends import regional_inductor_backend
+        from pytest_regional._torch.dynamo import regional_inductor_backend
 
         return regional_inductor_backend(partitioner)
 

@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import importlib.metadata
 import pkgutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pytest_regional._errors import RegionalError
@@ -114,7 +114,7 @@ def _of_torch_compile(name: str, backend: Any) -> BackendSpec:
 
 def _built_into_torch(name: str) -> tuple[str, ...]:
     """Return the names that ``torch.compile`` takes besides; those for debugging only where ``name`` is one."""
-    from pytest_regional._torch.backends import registered_names
+    from pytest_regional._torch.dynamo import registered_names
 
     return tuple(one for one in registered_names(name) if one not in (*names(), _OURS))
 
@@ -148,7 +148,18 @@ def _short_name(name: str) -> str:
 
 def full_graph_modules() -> tuple[Any, Any]:
     """Return the modules that capture, partition and compile whole graphs: the pipeline, and its passes."""
-    return (
-        importlib.import_module("pytest_regional.reference.pipeline"),
-        importlib.import_module("pytest_regional.reference.passes"),
-    )
+    from pytest_regional.reference import passes, pipeline
+
+    return pipeline, passes
+
+
+def add_control_deps(graph: Any, dependencies: Mapping[Any, Any]) -> None:
+    """Ask for an order of nodes that every backend has to keep: an operator ``control_deps`` for each (see reference).
+
+    Args:
+        graph: an FX graph of ATen operators, changed in place.
+        dependencies: the nodes that have to run before each node.
+    """
+    from pytest_regional.reference.ordering import add_control_deps as add
+
+    add(graph, dependencies)

@@ -192,7 +192,7 @@ class FuzzTest:
         """The capabilities that programs do without: what the backend disclaims, unless the run is an audit."""
         from pytest_regional.fuzz.model.claims import disclaimed
 
-        return frozenset() if self.audit else disclaimed(self.regional.spec)
+        return frozenset() if self.audit else disclaimed(self.regional._spec)
 
     def _programs(self, seed: int) -> Iterator[Program]:
         from pytest_regional.fuzz.draw.random_rows import drawn

@@ -52,11 +52,12 @@ def in_lane(regional: Regional, name: str) -> Iterator[None]:
     Raises:
         LaneError: there is no such lane, or this harness cannot take it; says why.
     """
-    from pytest_regional._torch.fuzzing import guards_not_timed, interpreting_regions
+    from pytest_regional._torch.dynamo import guards_untimed
+    from pytest_regional._torch.inductor import interpreting_regions
 
     _check(regional, name)
     interpreting = interpreting_regions() if name == "structure" else contextlib.nullcontext()
-    with guards_not_timed(), interpreting:
+    with guards_untimed(), interpreting:
         yield
 
 
@@ -69,9 +70,9 @@ def keeping_whole_results(regional: Regional, name: str) -> Iterator[None]:
     Raises:
         LaneError: as :func:`in_lane`.
     """
-    from pytest_regional._torch.fuzzing import forced_autograd_cache
+    from pytest_regional._torch.config import forced_autograd_cache
 
-    own = regional.spec.supports("outer_cache")
+    own = regional.supports("outer_cache")
     with in_lane(regional, name), contextlib.nullcontext() if own else forced_autograd_cache():
         yield
 
@@ -84,7 +85,7 @@ def _check(regional: Regional, name: str) -> None:
         raise LaneError(f"lane {name!r} does not run on device {device!r}, whose lane is {lane_of(device)!r}")
     if name == "structure" and lane_of(device) == "fast":
         raise LaneError(f"lane 'structure' generates no code, so it has no use for device {device!r}: use 'cpu'")
-    support = regional.spec.supports("regions")
+    support = regional.supports("regions")
     if name == "structure" and not support:
         raise LaneError(
             f"lane 'structure' interprets what backend {regional.backend!r} hands to Inductor region by region, and it "

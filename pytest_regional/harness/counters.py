@@ -44,7 +44,7 @@ class CounterExpectationError(RegionalError, AssertionError):
 class Event:
     """One step of one counter, its cause, and when: seconds since the log began.
 
-    ``other`` names the Dynamo backend that it was the doing of; empty for the one under test.
+    ``other`` names the Dynamo backend that caused it; empty for the one under test.
     """
 
     counter: str
@@ -95,7 +95,7 @@ class CounterLog:
     _began: float = field(default_factory=time.perf_counter, repr=False)
 
     def count(self, counter: str, cause: str, other: str = "") -> None:
-        """Move ``counter`` by one because of ``cause``, by the doing of the Dynamo backend ``other`` than ours."""
+        """Move ``counter`` by one because of ``cause``; ``other`` is the Dynamo backend, if not the one under test."""
         if counter not in COUNTERS:
             raise UnknownCounterError(counter)
         with self._lock:

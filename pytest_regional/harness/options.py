@@ -9,9 +9,8 @@ from typing import Any
 
 from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
-from pytest_regional._torch import state
-
-TIMINGS = ("early", "late", "default")
+from pytest_regional._torch import config
+from pytest_regional._torch.config import TIMINGS
 
 
 class CompileOptionError(RegionalError, ValueError):
@@ -70,13 +69,13 @@ class CompileOptions:
         Raises:
             CompileOptionError: an unknown setting, or a timing where neither torch nor the backend knows it.
         """
-        with state.patched_config("torch._inductor.config", self._settings(taken)):
+        with config.patched_config(config.INDUCTOR, self._settings(taken)):
             yield
 
     def backend_keywords(self, taken: frozenset[str]) -> dict[str, Any]:
         """Return the keywords to call the backend with: its ``options``, for what Inductor has no setting for."""
         name = "pre_grad_pass_timing"
-        if self.pre_grad_pass_timing is None or name not in taken or name in state.inductor_config_names():
+        if self.pre_grad_pass_timing is None or name not in taken or name in config.inductor_config_names():
             return {}
         return {"options": {name: self.pre_grad_pass_timing}}
 
@@ -84,18 +83,18 @@ class CompileOptions:
         """Check the Inductor settings, before anything is compiled.
 
         Raises:
-            CompileOptionError: a setting that there is not in this torch, or words for one that is on or off.
+            CompileOptionError: a setting that this torch lacks, or text for a boolean one.
         """
-        known = state.inductor_config_names()
+        known = config.inductor_config_names()
         for name, value in self.inductor_configs.items():
             if name not in known:
                 raise CompileOptionError(unknown_name("Inductor setting", name, known & _similar(name, known)))
-            if isinstance(value, str) and state.inductor_config_is_switch(name):
+            if isinstance(value, str) and config.inductor_config_is_switch(name):
                 raise CompileOptionError(f"inductor_configs: {name} is True or False, not {value!r}")
 
     def _settings(self, taken: frozenset[str]) -> dict[str, Any]:
         self.require_settings()
-        known = state.inductor_config_names()
+        known = config.inductor_config_names()
         settings = dict(self.inductor_configs)
         if self.fallback_random:
             settings["fallback_random"] = True
@@ -110,8 +109,8 @@ class CompileOptions:
 def _require_timing(known: frozenset[str]) -> None:
     if "pre_grad_pass_timing" not in known:
         raise CompileOptionError(
-            "this torch has no pre_grad_pass_timing (it came with 2.12), and the backend does not take it as an option "
-            "of its own: leave it out, use a newer torch, or name it in the BackendSpec's compile_options"
+            "this torch has no pre_grad_pass_timing (it came with 2.12), and the backend does not take it as its "
+            "own option: leave it out, use a newer torch, or name it in the BackendSpec's compile_options"
         )
 
 

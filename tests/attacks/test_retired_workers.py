@@ -144,7 +144,7 @@ def retirement(folder: Path, *, worker: bool, restarts=None):
     return Retirement(config, folder)
 
 
-LEFT = [Leak("a setting", 1, 2, put_back=False, unrestorable=True)]
+LEFT = [Leak("a setting", 1, 2, restored=False, unrestorable=True)]
 
 
 @pytest.mark.parametrize(("worker", "restarts"), [(False, None), (True, "0"), (True, "3")])

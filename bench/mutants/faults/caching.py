@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from bench.mutants.planting import Mutant, Patch
-from pytest_regional._torch.annotations import ANNOTATION
+from pytest_regional._torch.fx_graphs import ANNOTATION
 
 ANNOTATIONS = "suites/caching/test_annotations.py"
 DAMAGE = "suites/caching/test_damage.py"

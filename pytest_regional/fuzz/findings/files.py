@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional._errors import RegionalError
+from pytest_regional._files import write_whole
 from pytest_regional.fuzz.findings import strict_json
 from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
 from pytest_regional.fuzz.model.arguments import CONTENT_SOURCES, DTYPES, LAYOUTS, TensorInput
@@ -111,7 +112,7 @@ def program_in(field: Field) -> Program:
 
 def save(program: Program, path: Path) -> None:
     """Write ``program`` to ``path``."""
-    path.write_text(json.dumps(to_data(program), indent=1) + "\n", encoding="utf-8")
+    write_whole(path, (json.dumps(to_data(program), indent=1) + "\n").encode())
 
 
 def load(path: Path) -> Program:

@@ -161,7 +161,7 @@ def _why_not(law: Law, regional: Regional, lane: str) -> str:
     if lane in LANES and lane not in law.lanes:
         return f"it says nothing in lane {lane!r}"
     for capability in law.requires:
-        support = regional.spec.supports(capability)
+        support = regional.supports(capability)
         if not support:
             return f"backend {regional.backend!r} disclaims {capability}: {support.reason}"
     return ""

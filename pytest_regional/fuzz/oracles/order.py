@@ -9,13 +9,14 @@ metadata meanwhile; an operator that Inductor merged into another bears none in 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pytest_regional._torch import fuzzing, seams
-from pytest_regional._torch.generated_code import RawLaunch, recording_launches
+from pytest_regional._torch import fx_graphs, inductor
+from pytest_regional._torch.codegen import RawLaunch, recording_launches
+from pytest_regional._torch.operators import is_op_overload, schema_of
+from pytest_regional.backends import registry
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.fuzz.oracles.example_run import Trial
@@ -23,7 +24,7 @@ from pytest_regional.fuzz.oracles.oracle import Law, NoClaim
 from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure
 from pytest_regional.fuzz.oracles.watching import graphs_of
 from pytest_regional.harness.observe import annotated
-from pytest_regional.harness.observe.listeners import CompileSpy
+from pytest_regional.harness.observe.listeners import CompileListener
 
 Edge = tuple[int, int]
 Place = tuple[int, ...]
@@ -70,13 +71,13 @@ def check_order(trial: Trial) -> None:
     """Raise where an order edge is not visible in what the backend made of the graph."""
     if any(region.after for region in trial.program.regions):
         raise NoClaim("annotations ask for an order already, which random edges may contradict")
-    spy = OrderSpy(random.Random(trial.program.source), structure=trial.lane == "structure")
+    spy = OrderListener(random.Random(trial.program.source), structure=trial.lane == "structure")
     trial.regional.reset(keep_code=True)
-    trial.regional.observer.spies.insert(0, spy)
+    trial.regional._observer.listeners.insert(0, spy)
     try:
         run = trial.run(trial.program, calls=1)
     finally:
-        trial.regional.observer.spies.remove(spy)
+        trial.regional._observer.listeners.remove(spy)
     raise_failure(trial, run, "order")
     if spy.violated:
         raise trial.broken("order", "compile", spy.violated[0], origin="an edge is not visible")
@@ -87,7 +88,7 @@ def check_order(trial: Trial) -> None:
         raise NoClaim("no two operators could be ordered visibly")
 
 
-class OrderSpy(CompileSpy):
+class OrderListener(CompileListener):
     """Adds order edges to graphs, and looks for them in what they are compiled to.
 
     Attributes:
@@ -107,7 +108,7 @@ class OrderSpy(CompileSpy):
     def compiling_graph(self, kind: str, gm: Any) -> Iterator[Callable[[Any], None]]:
         """Add edges to ``gm``."""
         edges, names = self._add_edges(gm)
-        yield lambda result: self._look(kind, seams.graph_module_in(result), edges, names)
+        yield lambda result: self._look(kind, fx_graphs.graph_module_in(result), edges, names)
 
     @contextlib.contextmanager
     def compiling_region(self, gm: Any, inputs: Sequence[Any]) -> Iterator[Callable[[Any], None]]:
@@ -134,7 +135,7 @@ class OrderSpy(CompileSpy):
         for before, after in edges:
             asked.setdefault(nodes[after], []).append(nodes[before])
         if asked:
-            importlib.import_module("pytest_regional.reference.ordering").add_control_deps(gm.graph, asked)
+            registry.add_control_deps(gm.graph, asked)
             gm.recompile()
         return edges, names
 
@@ -145,7 +146,7 @@ class OrderSpy(CompileSpy):
             return
         places: dict[int, Place] = {}
         for step, node in enumerate(node for graph in graphs_of(gm) for node in graph.nodes):
-            artifact = fuzzing.artifact_behind(node.target)
+            artifact = inductor.artifact_behind(node.target)
             found = dict.fromkeys(_numbers_of(node), ()) if artifact is None else self._inside.get(id(artifact), {})
             for number, place in found.items():
                 places.setdefault(number, (step, *place))
@@ -175,9 +176,9 @@ def _can_be_ordered(node: Any) -> bool:
     """Tell operators that make one new tensor and do nothing else."""
     import torch
 
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload) or not node.all_input_nodes:
+    if node.op != "call_function" or not is_op_overload(node.target) or not node.all_input_nodes:
         return False
-    schema, value = node.target._schema, node.meta.get("val")
+    schema, value = schema_of(node.target), node.meta.get("val")
     plain = not schema.is_mutable and all(result.alias_info is None for result in schema.returns)
     draws = torch.Tag.nondeterministic_seeded in node.target.tags
     return plain and not draws and isinstance(value, torch.Tensor) and annotated.region_of(node) is not None

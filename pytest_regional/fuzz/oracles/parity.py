@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from pytest_regional._torch.state import patched_config
+from pytest_regional._torch.config import INDUCTOR, patched_config
+from pytest_regional._torch.process_state import COMPILING
 from pytest_regional.fuzz.oracles.example_run import Run, Trial
 from pytest_regional.fuzz.oracles.oracle import (
     Law,
@@ -25,12 +26,8 @@ from pytest_regional.harness.parity.check import ParityCheck
 from pytest_regional.harness.parity.compare import Mismatch
 from pytest_regional.harness.parity.execution import Execution
 
-#: Functions in which something compiles, as ``module:function``; PyTorch's own names hold for 2.11 to 2.15.
-_COMPILING = (
-    "torch._dynamo.convert_frame:",
-    "torch._dynamo.output_graph:",
-    "pytest_regional.harness.observe.observer:compile_graph",
-)
+#: Functions in which something compiles, as ``module:function``.
+_COMPILING = (*COMPILING, "pytest_regional.harness.observe.observer:compile_graph")
 
 
 def check_compiles(trial: Trial) -> None:
@@ -48,7 +45,7 @@ def raise_failure(trial: Trial, run: Run, law: str = "compiles", stage: str = ""
                 law,
                 stage or stage_of(execution),
                 f"eager runs the program, the backend raises {type(root).__name__}: {message_of(root)}",
-                origin=origin_of(error, getattr(trial.regional.spec.factory, "__module__", "")),
+                origin=origin_of(error, getattr(trial.regional._spec.factory, "__module__", "")),
             ) from error
 
 
@@ -65,7 +62,7 @@ def goes_wrong_without_backend(trial: Trial, error: LawBrokenError) -> bool:
     """Return whether AOTAutograd alone, which compiles nothing, breaks the same law with the same origin."""
     program = trial.program
     # As the backend was asked: without the setting AOTAutograd drops draws whose results nobody reads.
-    with trial.regional.observer.paused(), patched_config("torch._inductor.config", {"fallback_random": True}):
+    with trial.regional._observer.paused(), patched_config(INDUCTOR, {"fallback_random": True}):
         trial.regional.restart()
         compiled = torch.compile(program.function, backend="aot_eager", dynamic=program.dynamic, fullgraph=True)
         executions = []

@@ -15,7 +15,8 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._torch import fuzzing
+from pytest_regional._torch import fx_graphs, inductor
+from pytest_regional._torch.tracing import storage_key
 from pytest_regional.fuzz.oracles.oracle import Law, NoClaim
 from pytest_regional.harness.observe import annotated
 
@@ -40,18 +41,18 @@ class BorderChecker:
 
     def watch(self, gm: GraphModule) -> None:
         """Have calls of ``gm`` checked."""
-        boxed = fuzzing.takes_one_list(gm)
+        boxed = fx_graphs.takes_one_list(gm)
 
         def forward(original: Any, inputs: tuple[Any, ...]) -> Any:
             given = list(inputs[0]) if boxed else list(inputs)
             if boxed:
                 inputs[0].clear()
-            return fuzzing.run_checked(gm, given, self._check)
+            return fx_graphs.run_checked(gm, given, self._check)
 
-        fuzzing.replace_forward(gm, forward)
+        fx_graphs.replace_forward(gm, forward)
 
     def _check(self, node: Node, given: tuple[Any, ...], result: Any) -> None:
-        if fuzzing.artifact_behind(node.target) is not None:
+        if inductor.artifact_behind(node.target) is not None:
             self._check_call(node, given, result)
         elif "val" in node.meta or node.op == "output":
             for argument, value in zip(node.all_input_nodes, given, strict=True):
@@ -94,7 +95,7 @@ def _region_name(region: Node) -> str:
 
 
 def _comes_from_region(node: Node) -> bool:
-    return fuzzing.artifact_behind(_made_by(node).target) is not None
+    return inductor.artifact_behind(_made_by(node).target) is not None
 
 
 def _made_by(node: Node) -> Node:
@@ -106,7 +107,7 @@ def _made_by(node: Node) -> Node:
 
 def _restores(node: Node) -> bool:
     """Return whether the backend added ``node`` behind a region: without a fake value, or with that of its input."""
-    if fuzzing.artifact_behind(node.target) is not None or not node.all_input_nodes:
+    if inductor.artifact_behind(node.target) is not None or not node.all_input_nodes:
         return False
     value, source = node.meta.get("val"), node.all_input_nodes[0].meta.get("val")
     return value is None or source is None or value is source
@@ -164,7 +165,7 @@ def _share(one: Any, other: Any) -> bool | None:
         return None
     if one.layout != torch.strided or other.layout != torch.strided or not one.numel() or not other.numel():
         return None
-    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+    return storage_key(one) == storage_key(other)
 
 
 def check_borders(trial: Trial) -> None:

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from pytest_regional._torch import fuzzing, seams
-from pytest_regional._torch.pass_values import is_gradient_sum
+from pytest_regional._torch import config, fx_graphs, inductor
+from pytest_regional._torch.fx_graphs import is_gradient_sum
+from pytest_regional._torch.operators import is_op_overload, schema_of
 from pytest_regional.fuzz.oracles.region_boundary import BorderChecker
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.annotated import RegionId
-from pytest_regional.harness.observe.listeners import CompileSpy
+from pytest_regional.harness.observe.listeners import CompileListener
 from pytest_regional.harness.regional import Regional
 
 
@@ -108,7 +109,7 @@ class WatchedGraph:
         return tuple(dict.fromkeys(node.region for node in self.nodes if node.region and node.operator))
 
 
-class Watched(CompileSpy):
+class Watched(CompileListener):
     """Everything seen while :func:`watching`.
 
     Attributes:
@@ -129,7 +130,7 @@ class Watched(CompileSpy):
     @contextlib.contextmanager
     def compiling_graph(self, kind: str, gm: Any) -> Iterator[Callable[[Any], None]]:
         """Note a graph, and what its compile returns."""
-        settings = fuzzing.inductor_settings_now(self._settings)
+        settings = config.inductor_settings_now(self._settings)
         graphs = list(graphs_of(gm))
         nodes = tuple(facts_of(node) for inner in graphs for node in inner.nodes)
         graph = WatchedGraph(kind, nodes, settings, nested=len(graphs) > 1)
@@ -145,7 +146,7 @@ class Watched(CompileSpy):
         partition = WatchedPartition(
             tuple(map(facts_of, nodes)),
             tuple(asked.values()),
-            fuzzing.inductor_settings_now(self._settings),
+            config.inductor_settings_now(self._settings),
             shape_of(gm, inputs),
         )
         graph = getattr(self._current, "graph", None)
@@ -161,12 +162,12 @@ class Watched(CompileSpy):
     def _finish(self, graph: WatchedGraph, result: Any) -> None:
         from torch.fx import GraphModule
 
-        gm = seams.graph_module_in(result)
+        gm = fx_graphs.graph_module_in(result)
         if not isinstance(gm, GraphModule):
             return
         graph.shows = True
         for node in (node for inner in graphs_of(gm) for node in inner.nodes):
-            artifact = fuzzing.artifact_behind(node.target)
+            artifact = inductor.artifact_behind(node.target)
             if artifact is not None:
                 graph.calls.append(id(artifact))
                 region = annotated.region_of(node)
@@ -213,23 +214,22 @@ def facts_of(node: Any) -> NodeFacts:
 
 
 def _is_view(node: Any) -> bool:
-    import torch
 
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+    if node.op != "call_function" or not is_op_overload(node.target):
         return False
-    aliases = [value.alias_info for value in node.target._schema.returns]
+    aliases = [value.alias_info for value in schema_of(node.target).returns]
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
 
 
 def _has_effect(node: Any) -> bool:
     import torch
 
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+    if node.op != "call_function" or not is_op_overload(node.target):
         return node.op == "call_function" and annotated.operator_of(node) is not None
     tags = getattr(node.target, "tags", ())
     return (
         node.target.namespace not in ("aten", "prims")
-        or node.target._schema.is_mutable
+        or schema_of(node.target).is_mutable
         or (torch.Tag.nondeterministic_seeded in tags)
     )
 
@@ -287,8 +287,8 @@ def watching(
         interpreted: whether regions run as eager operators, in the lane ``structure``.
     """
     watched = Watched(settings, checks_borders=checks_borders, interpreted=interpreted)
-    regional.observer.spies.append(watched)
+    regional._observer.listeners.append(watched)
     try:
         yield watched
     finally:
-        regional.observer.spies.remove(watched)
+        regional._observer.listeners.remove(watched)

@@ -160,9 +160,9 @@ class KernelLaunch(CodeEvent):
 
     Attributes:
         kernel: its name in the wrapper.
-        ops_of: for each buffer written, the operators that made it, where Inductor told.
-        loop: which of the loops of one C++ function this is, from 1; each is an event of its own, on the same line.
-        loops: how many loops the function has, where Inductor told.
+        ops_of: for each buffer written, the operators that made it, where Inductor recorded them.
+        loop: which of the loops of one C++ function this is, from 1; each is a separate event, on the same line.
+        loops: how many loops the function has, where Inductor recorded them.
         comment: Inductor's comment on where the launch comes from.
     """
 
@@ -275,10 +275,6 @@ class UnreadableCodeError(RegionalError, ValueError):
 
 class NoGeneratedCodeError(RegionalError, LookupError):
     """There is no generated code to look at, or none of the graph or region that was named."""
-
-
-class NoSuchOpError(RegionalError, LookupError):
-    """A pattern that names no operator and no buffer of the generated code; the message lists what is there."""
 
 
 class UnknownOriginError(RegionalError, LookupError):

@@ -152,7 +152,7 @@ def _finish(before: _State | None) -> None:
             f"the test alone, with CUDA_LAUNCH_BLOCKING=1 to see where"
         ) from error
     if before is not None:
-        before.put_back()
+        before.restore()
     torch.cuda.empty_cache()
 
 
@@ -164,7 +164,7 @@ class _State:
     streams: tuple[Any, ...]
     generators: tuple[Any, ...]
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         import torch
 
         for stream in self.streams:

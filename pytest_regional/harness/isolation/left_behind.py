@@ -1,4 +1,4 @@
-"""Where compilers' caches are: a test's own folder, and no server."""
+"""Around a test: directories of compiler caches, no cache servers, and the threads and processes it leaks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from pytest_regional._processes import children, is_of_inductors_pool, runs
-from pytest_regional._torch import state
+from pytest_regional._torch import config
 from pytest_regional.harness.isolation.interpreter import set_environment
 from pytest_regional.harness.isolation.watched import MISSING
 
@@ -21,8 +21,8 @@ from pytest_regional.harness.isolation.watched import MISSING
 SHARED_CACHE_VARIABLES = ("TORCHINDUCTOR_REDIS_HOST", "TORCHINDUCTOR_REDIS_URL")
 
 _SHARED_CACHE_SETTINGS = {
-    "torch._inductor.config": "fx_graph_remote_cache",
-    "torch._functorch.config": "enable_remote_autograd_cache",
+    config.INDUCTOR: "fx_graph_remote_cache",
+    config.FUNCTORCH: "enable_remote_autograd_cache",
 }
 
 
@@ -69,8 +69,8 @@ def no_shared_cache() -> Iterator[None]:
     try:
         with contextlib.ExitStack() as stack:
             for module, setting in _SHARED_CACHE_SETTINGS.items():
-                if state.config_values(module)[setting]:
-                    stack.enter_context(state.patched_config(module, {setting: False}))
+                if config.config_values(module)[setting]:
+                    stack.enter_context(config.patched_config(module, {setting: False}))
             yield
     finally:
         for name, value in saved.items():
@@ -92,8 +92,8 @@ def threads() -> frozenset[int]:
     return frozenset(thread.ident for thread in threading.enumerate() if thread.ident is not None)
 
 
-def left_running(before: frozenset[int]) -> tuple[str, ...]:
-    """Return the names of threads that run now and did not ``before``, but for those of torch's own and of pools."""
+def leaked_threads(before: frozenset[int]) -> tuple[str, ...]:
+    """Return the names of threads that run now and did not ``before``, except for those of torch and of pools."""
     new = [thread for thread in threading.enumerate() if thread.ident not in before]
     deadline = time.monotonic() + _PATIENCE
     for thread in new:
@@ -121,8 +121,8 @@ def processes() -> frozenset[int]:
     return frozenset(children(os.getpid()))
 
 
-def processes_left_running(before: frozenset[int]) -> tuple[str, ...]:
-    """Return the names of processes that run now and did not ``before``, but for those of Inductor's and of pools."""
+def leaked_processes(before: frozenset[int]) -> tuple[str, ...]:
+    """Return the names of processes that run now and did not ``before``, except for those of Inductor and of pools."""
     new = processes() - before
     deadline = time.monotonic() + _PATIENCE
     while any(map(runs, new)) and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""The state of PyTorch: a row for each setting, mode and registry. What must be put back first stands first."""
+"""The state of PyTorch: a row for each setting, mode and registry. What must be restored first stands first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from pytest_regional._torch import process_state, state, thread_state
+from pytest_regional._torch import config, distributed, dynamo, process_state, thread_state
 from pytest_regional.harness.isolation.watched import (
     MISSING,
     Contents,
@@ -25,17 +25,17 @@ from pytest_regional.harness.isolation.watched import (
 )
 
 # Written by PyTorch itself while it compiles (2.11 to 2.15), not by tests.
-_UNTRACKED_CONFIG = frozenset({"torch._inductor.config.aot_inductor.output_path"})
+_UNTRACKED_CONFIG = frozenset({f"{config.INDUCTOR}.aot_inductor.output_path"})
 
 
 class _Configuration(Settings):
-    """A configuration module; what nobody has set has its default."""
+    """A configuration module; a setting without a value has its default."""
 
     def __init__(self, module: str) -> None:
         super().__init__(
             f"{module}.",
-            lambda: state.config_state(module),
-            lambda name, value: state.set_config(module, name, value),
+            lambda: config.config_state(module),
+            lambda name, value: config.set_config(module, name, value),
             lambda name: f"{module}.{name}" in _UNTRACKED_CONFIG,
         )
 
@@ -43,7 +43,7 @@ class _Configuration(Settings):
         """Yield each setting that has another value: reading one may set it, to its default."""
         module = self.prefix[:-1]
         for leak in super().differences(before):
-            default = state.config_default(module, leak.name.removeprefix(self.prefix))
+            default = config.config_default(module, leak.name.removeprefix(self.prefix))
             was, now = (default if value is MISSING else value for value in (leak.before, leak.after))
             if not same_value(was, now):
                 yield Leak(leak.name, was, now)
@@ -177,7 +177,7 @@ def _set_precision(value: Precision) -> None:
 def is_pytorchs_doing(leak: Leak) -> bool:
     """Say whether PyTorch left this itself, while it did what it was asked.
 
-    Of a precision that was put back it leaves "ieee" where "none" was, which enters cache keys; and Inductor raises the
+    Of a precision that was restored it leaves "ieee" where "none" was, which enters cache keys; and Inductor raises the
     recursion limit to 2,000 when it compiles, and ``torch.distributed`` sets ``sys.excepthook`` (2.13, 2.14).
     """
     if leak.name == "sys.excepthook":
@@ -284,10 +284,10 @@ MODES: tuple[Watched, ...] = (
     State("annotation", thread_state.graph_metadata, thread_state.set_graph_metadata),
 )
 
-CONFIGURATION: tuple[Watched, ...] = tuple(map(_Configuration, (*state.CONFIG_MODULES, *state.MORE_CONFIG_MODULES)))
+CONFIGURATION: tuple[Watched, ...] = tuple(map(_Configuration, (*config.CONFIG_MODULES, *config.MORE_CONFIG_MODULES)))
 
 SETTINGS: tuple[Watched, ...] = (
-    State("compiler stance", state.compiler_stance, state.set_compiler_stance),
+    State("compiler stance", dynamo.compiler_stance, dynamo.set_compiler_stance),
     State("default dtype", _read("get_default_dtype"), _write("set_default_dtype")),
     State("default device", _read("get_default_device"), _set_default_device),
     State("float32 matmul precision", _precision, _set_precision),
@@ -301,7 +301,7 @@ SETTINGS: tuple[Watched, ...] = (
 
 OTHERS: tuple[Watched, ...] = (
     State("profiler", thread_state.profiler_runs, _stop_profiler),
-    State("process groups", process_state.process_groups, process_state.destroy_process_groups, _same_all),
+    State("process groups", distributed.process_groups, distributed.destroy_process_groups, _same_all),
     State("logs chosen by torch._logging", process_state.log_state, process_state.set_log_state),
     State("flushing of subnormal numbers", flushes_subnormals, _write("set_flush_denormal")),
     Contents(_patched, is_a_tests, set_attribute, is_patched),

@@ -18,31 +18,29 @@ import torch.fx
 from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 from pytest_regional._torch import MissingTorchSymbolError
-from pytest_regional._torch.annotations import preserve_node_meta
-from pytest_regional._torch.autograd_cache import output_code
-from pytest_regional._torch.full_inductor import (
-    ambient_context,
+from pytest_regional._torch.aot_autograd import outputs_before_the_users, user_output_count
+from pytest_regional._torch.config import inductor_config
+from pytest_regional._torch.dynamo import restart_exceptions
+from pytest_regional._torch.fx_graphs import clone_graph, preserve_node_meta, use_boxed_codegen
+from pytest_regional._torch.inductor import (
     compile_backward,
     compile_forward,
     inductor_compile,
     inductor_decompositions,
     new_shared_state,
     nodes_are_lowered_by,
-    outputs_before_the_users,
+    output_code,
     run_joint_graph_passes,
-    user_output_count,
 )
-from pytest_regional._torch.region_compile import (
+from pytest_regional._torch.tracing import (
+    ambient_context,
     compile_lock,
     current_fake_mode,
     detect_fake_mode,
-    inductor_config,
     is_fake_tensor,
     new_fake_mode,
     propagate_fake_values,
-    restart_exceptions,
     tracing,
-    use_boxed_codegen,
 )
 from pytest_regional.reference.effects import Edge
 from pytest_regional.reference.full_inductor.collectives import use_functional_collectives
@@ -56,7 +54,6 @@ from pytest_regional.reference.full_inductor.outputs import (
     return_tuple,
     with_outputs_apart,
 )
-from pytest_regional.reference.graphs import copied
 from pytest_regional.reference.ordering.carry_over import compile_in_order
 from pytest_regional.reference.ordering.edges import remove_control_deps
 from pytest_regional.reference.regions import RegionConfigError, checked_settings, freeze, source_line
@@ -218,7 +215,7 @@ class FullInductor:
                 raise failure(error, kind) from error
 
     def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], kind: str) -> Callable[..., Any]:
-        gm = copied(gm)
+        gm = clone_graph(gm)
         fake_mode = _fake_mode(gm, example_inputs)
         inputs = _fake_inputs(gm, example_inputs)
         with _tracing_context(fake_mode):
@@ -270,7 +267,7 @@ def _outputs(gm: torch.fx.GraphModule) -> Sequence[Any]:
 
 def _without_order(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, tuple[Edge, ...]]:
     """Return a copy without order edges, and the edges; Inductor is told of them when its own passes are through."""
-    module = copied(gm)
+    module = clone_graph(gm)
     edges = remove_control_deps(module.graph, bodies=False)
     module.recompile()
     return module, edges

@@ -11,9 +11,9 @@ import torch
 
 from bench.mutants.faults.graphs import halve_unseen
 from pytest_regional import BackendSpec, GraphCapabilities, declared
-from pytest_regional._torch.backends import registered_backend
-from pytest_regional._torch.fuzzing import artifact_behind
-from pytest_regional._torch.state import patched_config
+from pytest_regional._torch.config import patched_config
+from pytest_regional._torch.dynamo import registered_backend
+from pytest_regional._torch.inductor import artifact_behind
 from pytest_regional.fuzz.findings.files import to_data
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Block, Program, Region, Step
@@ -53,10 +53,10 @@ def test_the_reference_keeps_every_law(judged, program):
 def test_eager_and_float64_run_once_for_each_inputs_whatever_the_laws(judged, monkeypatch):
     run, original = [], example_run.execute
 
-    def counting(fn, inputs, *, anchor=False, **options):
+    def counting(fn, inputs, *, fp64=False, **options):
         if fn is TWO_REGIONS.function:
-            run.append((inputs[0].sum().item(), anchor))
-        return original(fn, inputs, anchor=anchor, **options)
+            run.append((inputs[0].sum().item(), fp64))
+        return original(fn, inputs, fp64=fp64, **options)
 
     monkeypatch.setattr(example_run, "execute", counting)
     judged(TWO_REGIONS, *(name for name in LAWS if name != "threads"))

@@ -9,11 +9,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_regional._torch import private_module, symbol
+from pytest_regional._torch import symbol
+from pytest_regional._torch.inductor import virtualized
+from pytest_regional._torch.patching import Maker, PatchPoint, patched, wrapped
 
 # Both code generators import the function by name, the rest of Inductor looks it up in its module at each call.
-_HOLDERS = ("torch._inductor.debug", "torch._inductor.codegen.cpp", "torch._inductor.codegen.triton")
-_FUNCTION = "set_kernel_post_grad_provenance_tracing"
+_TOLD = {
+    holder: PatchPoint(holder, "set_kernel_post_grad_provenance_tracing")
+    for holder in ("torch._inductor.debug", "torch._inductor.codegen.cpp", "torch._inductor.codegen.triton")
+}
+_LOOPS = {"loops": PatchPoint("torch._inductor.codegen.cpp:KernelGroup", "finalize_kernel")}
+_RNG_OPS = {"replace": PatchPoint("torch._inductor.fx_passes.joint_graph", "replace_random_passes")}
 
 
 @dataclass(frozen=True)
@@ -48,15 +54,9 @@ def recording_launches() -> Iterator[list[RawLaunch]]:
     """
     launches: list[RawLaunch] = []
     loops: dict[Any, int] = {}
-    # All of them first: a module imported while another is wrapped would take the wrapper for the original.
-    originals = {holder: symbol(holder, _FUNCTION) for holder in _HOLDERS}
-    with contextlib.ExitStack() as stack:
-        for holder, original in originals.items():
-            listener = _listener(original, launches, loops)
-            stack.enter_context(_replaced(private_module(holder), _FUNCTION, listener))
-        group = symbol("torch._inductor.codegen.cpp", "KernelGroup")
-        finished = _loop_listener(group.finalize_kernel, loops)
-        stack.enter_context(_replaced(group, "finalize_kernel", finished))
+    makers: dict[str, Maker] = {name: lambda original: _listener(original, launches, loops) for name in _TOLD}
+    makers["loops"] = lambda original: _loop_listener(original, loops)
+    with patched({**_TOLD, **_LOOPS}, makers):
         yield launches
 
 
@@ -68,29 +68,16 @@ def recording_own_draws() -> Iterator[list[int]]:
     is set, calls it with each graph (2.11, 2.13, 2.15). On a GPU the state of the generator does not tell: both leave
     it where they like.
     """
-    holder, name = "torch._inductor.fx_passes.joint_graph", "replace_random_passes"
-    original = symbol(holder, name)
     counts: list[int] = []
 
-    @functools.wraps(original)
-    def listen(gm: Any) -> int:
-        count: int = original(gm)
+    def count_replaced(original: Callable[[Any], int], gm: Any) -> int:
+        count = original(gm)
         if count:
             counts.append(count)
         return count
 
-    with _replaced(private_module(holder), name, listen):
+    with wrapped(_RNG_OPS, {"replace": count_replaced}):
         yield counts
-
-
-@contextlib.contextmanager
-def _replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
-    original = getattr(holder, name)
-    setattr(holder, name, value)
-    try:
-        yield
-    finally:
-        setattr(holder, name, original)
 
 
 def _listener(original: Callable[..., Any], launches: list[RawLaunch], loops: Mapping[Any, int]) -> Callable[..., Any]:
@@ -150,7 +137,7 @@ def _outer_graphs() -> list[Any]:
     ``torch._inductor.virtualized.V.graph`` is the ``GraphLowering`` at work; a ``SubgraphLowering`` has a ``parent``
     (2.11, 2.13, 2.15).
     """
-    lowering = symbol("torch._inductor.virtualized", "V").graph
+    lowering = virtualized().graph
     graphs = []
     while lowering := getattr(lowering, "parent", None):
         graphs.append(lowering.graph)
