@@ -26,7 +26,7 @@ def first_column(page, heading):
 
 
 def test_command_line_options():
-    shown = {(row[0].partition("=")[0].partition("[")[0], row[1]) for row in table("README.md", "Command line options")}
+    shown = {(row[0].partition("=")[0].partition("[")[0], row[1]) for row in table("docs/options.md", "Command line options")}
     assert shown == {(option.flag, option.ini) for option in OPTIONS}
 
 
@@ -35,7 +35,7 @@ def test_command_line_options():
     [("The marker regional_compile", CompileMark), ("The marker regional_known_failure", KnownFailure)],
 )
 def test_marker_keywords_and_their_defaults(heading, mark):
-    shown = {row[0]: row[1] for row in table("README.md", heading)}
+    shown = {row[0]: row[1] for row in table("docs/options.md", heading)}
     assert shown == {field.name: _default(field) for field in dataclasses.fields(mark)}
 
 
@@ -48,11 +48,11 @@ def _default(field):
 def test_fixtures():
     defined = [name for name, value in vars(_fixtures).items() if type(value).__name__ == "FixtureFunctionDefinition"]
     assert defined, "pytest names fixture definitions otherwise now: mend this test"
-    assert first_column("README.md", "Fixtures") == defined
+    assert first_column("docs/options.md", "Fixtures") == defined
 
 
 def test_built_in_backends():
-    assert first_column("README.md", "Backends") == list(registry._built_in())
+    assert first_column("docs/options.md", "Backends") == list(registry._built_in())
 
 
 def test_counters_and_their_definitions():
