@@ -26,7 +26,9 @@ def first_column(page, heading):
 
 
 def test_command_line_options():
-    shown = {(row[0].partition("=")[0].partition("[")[0], row[1]) for row in table("docs/options.md", "Command line options")}
+    shown = {
+        (row[0].partition("=")[0].partition("[")[0], row[1]) for row in table("docs/options.md", "Command line options")
+    }
     assert shown == {(option.flag, option.ini) for option in OPTIONS}
 
 
@@ -109,8 +111,43 @@ def test_levels_of_parity():
     assert first_column("docs/writing-tests.md", "Parity") == list(LEVELS)
 
 
-def test_the_house_stands():
+def directories(page):
+    """Return the paths of the tree in docs/design.md: two spaces before a top-level name, four before one below it."""
+    tree = page.partition("```text\npytest_regional/\n")[2].partition("```")[0]
+    paths, parent = [], ""
+    for indent, name in re.findall(r"^(  |    )([a-z_]+(?:\.py|/)) ", tree, re.MULTILINE):
+        parent = name if len(indent) == 2 else parent
+        paths.append(name if len(indent) == 2 else parent + name)
+    return paths
+
+
+def walks(page):
+    """Return the modules of each numbered list under "A newcomer's walk"."""
+    text = page.partition("## A newcomer's walk")[2].partition("\n## ")[0]
+    lists = [re.findall(r"^\d+\. `([\w/]+\.py)`", part, re.MULTILINE) for part in re.split(r"^\*\*", text, flags=re.M)]
+    return [stops for stops in lists if stops]
+
+
+def missing(paths):
+    return [path for path in paths if not (ROOT / "pytest_regional" / path).exists()]
+
+
+def test_directories_exist():
+    paths = directories((ROOT / "docs/design.md").read_text())
+    assert len(paths) > 30
+    assert missing(paths) == []
+
+
+def test_walks_have_few_stops_that_exist_and_none_twice():
+    found = walks((ROOT / "docs/design.md").read_text())
+    assert len(found) == 3
+    for stops in found:
+        assert 5 < len(stops) < 10
+        assert len(set(stops)) == len(stops)
+        assert missing(stops) == []
+
+
+def test_a_module_that_is_gone_is_noticed():
     page = (ROOT / "docs/design.md").read_text()
-    names = re.findall(r"^  ([a-z_]+(?:\.py|/)) ", page, re.MULTILINE)
-    assert len(names) > 5
-    assert [name for name in names if not (ROOT / "pytest_regional" / name).exists()] == []
+    assert missing(directories(page.replace("    observe/ ", "    gone/ "))) == ["harness/gone/"]
+    assert missing(walks(page.replace("`fuzz/campaign.py` loops", "`fuzz/gone.py` loops"))[1]) == ["fuzz/gone.py"]
