@@ -38,8 +38,16 @@ __all__ = [
 
 _MODULES = {
     "backend": ("EmulatedKernel", "Emulation", "active", "emulated"),
-    "device": ("PROFILES", "DeviceProfile", "UnknownProfileError", "profile_named"),
-    "errors": ("EmulationError", "KernelAssertionError", "MemoryFaultError", "UnsupportedByEmulationError"),
+    "device": (
+        "PROFILES",
+        "DeviceProfile",
+        "EmulationError",
+        "KernelAssertionError",
+        "MemoryFaultError",
+        "UnknownProfileError",
+        "UnsupportedByEmulationError",
+        "profile_named",
+    ),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
