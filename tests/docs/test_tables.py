@@ -95,12 +95,12 @@ def test_fields_of_a_backend_specification():
     assert shown == [name for name in inspect.signature(BackendSpec).parameters if name != "origin"]
 
 
-def test_seams():
+def test_patch_points():
     functions = {name: f"{seam.holder.replace(':', '.')}.{seam.attribute}" for name, seam in SEAMS.items()}
-    assert {row[0]: row[1] for row in table("docs/counters.md", "Seams")} == functions
+    assert {row[0]: row[1] for row in table("docs/counters.md", "Patch points")} == functions
 
 
-def test_counters_name_seams_that_exist():
+def test_counters_name_patch_points_that_exist():
     named = {
         name for row in table("docs/counters.md", "All counters") for name in re.findall(r"\w+_\w+|codegen", row[2])
     }
