@@ -4,13 +4,15 @@ PYTHON ?= python3
 TORCH ?= 2.13.0
 BACKEND ?= reference
 PYTEST_ARGS ?=
-# One worker a core, eight at most: each takes a gigabyte. PYTEST_ARGS=-n0 runs everything in one process.
+# One worker a core, eight at most: each takes a gigabyte, and half of one for the processes that it forks. PYTEST_ARGS=-n0 runs everything in one process.
 WORKERS := -n logical --maxprocesses 8 --dist worksteal
 DETECTION_ARGS ?=
 EXAMPLES_ARGS ?=
 PINNED := $(shell sed -n 's/^torch==//p' constraints.txt)
 VENV := $(if $(filter $(PINNED),$(TORCH)),.venv,.venv-torch-$(TORCH))
 RUN := $(VENV)/bin/python -m
+# Some images set it; an interpreter that compiles torch anew starts in eleven seconds instead of four.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: conformance transformers gpu services test attacks lint types docs reference examples bench measurements coverage detection property check clean
 
@@ -50,26 +52,26 @@ examples: $(VENV)/installed  ## Build the wheel, install it alone, run some suit
 	$(VENV)/bin/python tools/examples $(EXAMPLES_ARGS)
 
 bench: $(VENV)/installed  ## Measure what is claimed about speed; print the table and write docs/benchmarks.md.
-	$(RUN) tests.benchmarks
+	$(RUN) bench
 
 measurements: $(VENV)/installed  ## Print the other measurements that the documentation quotes.
-	$(VENV)/bin/python tests/benchmarks/parity_power.py
-	$(VENV)/bin/python tests/benchmarks/partitioning.py
-	$(VENV)/bin/python tests/benchmarks/partition_counts.py
-	$(VENV)/bin/python tests/benchmarks/warm_start.py
-	$(VENV)/bin/python tests/benchmarks/faults.py
+	$(RUN) bench.parity_power
+	$(RUN) bench.partitioning
+	$(RUN) bench.partition_counts
+	$(RUN) bench.warm_start
+	$(RUN) bench.faults
 	$(RUN) tests.reference.corruption
-	$(VENV)/bin/python tests/benchmarks/code_reader.py
-	$(RUN) tests.benchmarks.random_order
-	$(RUN) tests.benchmarks.training_table
-	$(RUN) tests.benchmarks.full_graph_compiles
-	$(RUN) tests.benchmarks.emulated_speed
+	$(RUN) bench.code_reader
+	$(RUN) bench.random_order
+	$(RUN) bench.training_table
+	$(RUN) bench.full_graph_compiles
+	$(RUN) bench.emulated_speed
 
 coverage: $(VENV)/installed  ## Print which functions the emulated GPU gets right (about twenty minutes).
-	$(VENV)/bin/python -W ignore -m tests.benchmarks.emulated_coverage --jobs 2
+	$(VENV)/bin/python -W ignore -m bench.emulated_coverage --jobs 2
 
 detection: $(VENV)/installed  ## Run suites and fuzzer against faulty backends; print who notices what (about two hours).
-	$(RUN) tests.mutants.detection --write --json build/detection.json $(DETECTION_ARGS)
+	$(RUN) bench.mutants.detection --write --json build/detection.json $(DETECTION_ARGS)
 
 property: $(VENV)/installed  ## Plan 1,000,000 small graphs, and partition 10,000 larger ones two ways (about fifteen minutes).
 	$(RUN) pytest tests/reference/test_schedule.py tests/reference/test_partition_property.py --hypothesis-profile=full $(PYTEST_ARGS)

@@ -15,7 +15,7 @@ from pytest_regional._torch.guard_latency import guards_untimed
 from pytest_regional._torch.logs import structured_trace_off
 from pytest_regional.harness.kernel_store import kernels_kept
 from pytest_regional.harness.kernel_store.files import VARIABLE, chosen_folder
-from tests import warm_process
+from tests import warm_process as processes
 from tests.redis_server import RunningRedis, free_port
 
 settings.register_profile(
@@ -26,17 +26,24 @@ settings.load_profile("ci")
 
 
 def pytest_configure():
-    """Set what is read once, when torch is imported.
+    """Set what is read once, when torch is imported; ``CI`` is: keys of caches differ where one process alone has it.
 
     Inductor compiles in the process that asks: a pool costs each process seconds. Threads that wait leave the cores to
     the other processes, of which there are many here.
     """
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Where one of these is set, nested runs print their summaries in another way too.
+    for name in ("CI", "BUILD_NUMBER"):
+        os.environ.pop(name, None)
     # Nested runs have homes of their own (pytester's), and would compile each kernel anew.
     store = chosen_folder()
     if store is not None:
         os.environ[VARIABLE] = str(store)
+
+
+def pytest_sessionstart():
+    processes.ENVIRONMENT = dict(os.environ)  # all plugins have set theirs, and no test
 
 
 def pytest_collection_finish():
@@ -68,31 +75,17 @@ def redis_port(tmp_path_factory):
         yield port
 
 
-def _forked(module, arguments, environment, timeout):
-    return warm_process.run_module(module, arguments, Path.cwd(), environment, timeout, together=True)
+@pytest.fixture
+def warm_process(monkeypatch):
+    """Fork the process of ``in_new_process``, which saves it the imports of an interpreter.
 
-
-@pytest.fixture(autouse=True)
-def _new_processes_are_forked(request, monkeypatch):
-    """Save ``in_new_process`` and scripts of findings the imports of their interpreters.
-
-    Not where a test asks for the ``real_interpreter``.
+    For tests of something else: what they look at is the same in both.
     """
-    if "real_interpreter" not in request.fixturenames:
-        monkeypatch.setattr("pytest_regional.harness.process.run_interpreter", _forked)
-        monkeypatch.setattr("pytest_regional.fuzz.findings.scripts.run_script", warm_process.run_script)
 
+    def run_interpreter(module, arguments, environment, timeout):
+        return processes.run_module(module, arguments, Path.cwd(), environment, timeout, together=True)
 
-@pytest.fixture(autouse=True)
-def _nested_runs_print_as_in_a_terminal(request, monkeypatch):
-    """Where one of these is set, as CI systems do, pytest cuts no line of its summary to the terminal's width.
-
-    For nested runs alone: torch reads ``CI`` when it is imported, so the cache keys of a process that has it differ
-    from those of a process that has not.
-    """
-    if "pytester" in request.fixturenames:
-        for name in ("CI", "BUILD_NUMBER"):
-            monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pytest_regional.harness.process.run_interpreter", run_interpreter)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -107,8 +100,3 @@ def _guards_are_not_timed():
     """Nor for those that compile without the harness, which would wait for it and for other processes' caches."""
     with guards_untimed():
         yield
-
-
-@pytest.fixture
-def real_interpreter():
-    """Have ``in_new_process`` start interpreters, as it does for users."""

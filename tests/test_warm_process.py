@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -40,7 +39,6 @@ def run(tmp_path):
 
 
 def test_what_a_process_finds(run, tmp_path):
-    run("")  # so that there is a server for this environment
     one = json.loads(run(TELL, "--first", "2", PYTEST_MINE="yes", PYTHONPATH="/nowhere").stdout)
     assert one["torch"]
     assert one["arguments"] == ["--first", "2"]
@@ -84,22 +82,25 @@ def test_one_that_hangs_is_killed(run):
     assert run("print('the next')").stdout == "the next\n"
 
 
-def test_what_torch_reads_on_import_is_never_anothers(run, monkeypatch):
-    """At the first request an interpreter of its own, at the second a server with that environment."""
-    run("")  # so that there is a server for another environment
-    monkeypatch.setattr(warm_process, "_SERVERS", dict(warm_process._SERVERS))
-    monkeypatch.setattr(warm_process, "_MOST_SERVERS", 9)
-    told = [json.loads(run(TELL, TORCHINDUCTOR_COMPILE_THREADS=number).stdout) for number in ("3", "5", "5")]
-    assert [one["environment"]["TORCHINDUCTOR_COMPILE_THREADS"] for one in told] == ["3", "5", "5"]
-    assert [one["torch"] for one in told] == [False, False, True]
+def test_what_torch_reads_on_import_is_never_anothers(run):
+    there = json.loads(run(TELL, TORCHINDUCTOR_COMPILE_THREADS="3").stdout)
+    assert there["environment"]["TORCHINDUCTOR_COMPILE_THREADS"] == "3"
+    assert not there["torch"]
     source = "import torch._inductor.config as config; print(config.compile_threads)"
     assert run(source, TORCHINDUCTOR_COMPILE_THREADS="5").stdout == "5\n"
+
+
+def test_what_a_test_sets_is_not_the_servers(run, monkeypatch):
+    """Whoever asks first."""
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "7")
+    assert not json.loads(run(TELL).stdout)["torch"]
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", warm_process.ENVIRONMENT["TORCHINDUCTOR_COMPILE_THREADS"])
+    assert json.loads(run(TELL).stdout)["torch"]
 
 
 def test_a_script(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import sys\nprint(__name__, 'torch' in sys.modules)\nsys.exit(1)\n")
-    run_script(script, {**os.environ, "PYTHONPATH": ""})  # so that there is a server for this environment
     done = run_script(script, {**os.environ, "PYTHONPATH": ""})
     assert (done.returncode, done.stdout) == (1, "__main__ True\n")
 
@@ -120,78 +121,14 @@ def test_it_is_as_python_runs_a_module(run, tmp_path):
     assert forked == fresh
 
 
-ANCESTORS = """
-    import os, pathlib
+MADE = """
+    import multiprocessing, os
 
-    ancestor = os.getpid()
-    while ancestor := int(pathlib.Path(f"/proc/{ancestor}/stat").read_text().rpartition(")")[2].split()[1]):
-        print(ancestor)
+    print(multiprocessing.get_start_method(allow_none=True), multiprocessing.active_children())
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        print(pool.apply(os.getpid) != os.getpid())
 """
 
 
-@pytest.mark.skipif(
-    not Path("/proc/self/stat").exists(), reason="the ancestors of a process are read as Linux has them"
-)
-def test_it_is_no_descendant_of_the_test(run):
-    """Or a test that ends what it has started would end what another worker's test waits for."""
-    run("")  # so that there is a server for this environment
-    found = run(ANCESTORS).stdout.split()
-    assert found
-    assert str(os.getpid()) not in found
-
-
-# The last test waits for the worker that replaces the dead one: the other might do all the rest before it is there.
-WORKERS = """
-    import json, os, pathlib, sys, time, pytest
-
-    TOLD = pathlib.Path(__file__).with_name("told")
-    with TOLD.open("a") as file:
-        told = os.environ["PYTEST_XDIST_WORKER"], os.getpid(), "torch" in sys.modules, __name__
-        print(json.dumps(told), file=file)
-
-    @pytest.mark.parametrize("number", range(6))
-    def test_it(number):
-        if number == 2:
-            os.kill(os.getpid(), 11)
-        deadline = time.monotonic() + 60
-        while number == 5 and len(TOLD.read_text().splitlines()) < 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-"""
-
-
-@pytest.fixture
-def workers(tmp_path):
-    """Run tests by two workers, one of which dies; return what was printed and what each worker told."""
-
-    def run(*options, **environment):
-        (tmp_path / "test_workers.py").write_text(textwrap.dedent(WORKERS))
-        where = {**os.environ, "PYTHONPATH": "", "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        arguments = "-p", "xdist", "-n", "2", "-q", *options
-        done = run_module("pytest", arguments, tmp_path, {**where, **environment})
-        told = tmp_path / "told"
-        lines = [json.loads(line) for line in told.read_text().splitlines()]
-        told.unlink()
-        return done, lines
-
-    run()  # so that there is a server for this environment
-    return run
-
-
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux forks workers")
-def test_workers_are_forked_and_replaced(workers):
-    done, told = workers()
-    assert done.returncode == 1
-    assert "1 failed, 5 passed" in done.stdout
-    assert "crashed while running" in done.stdout
-    assert "Segmentation fault" in done.stderr
-    assert sorted(worker for worker, *_ in told) == ["gw0", "gw1", "gw2"]
-    assert len({number for _, number, *_ in told} | {os.getpid()}) == 4
-    assert {(torch, name) for *_, torch, name in told} == {(True, "test_workers")}
-
-
-def test_workers_in_another_environment_are_new_interpreters(workers, tmp_path):
-    (tmp_path / "conftest.py").write_text("import os\nos.environ['OMP_NUM_THREADS'] = '7'\n")
-    done, told = workers()
-    assert "1 failed, 5 passed" in done.stdout
-    assert [torch for *_, torch, _ in told] == [False] * 3
+def test_it_is_no_process_of_multiprocessings(run):
+    assert run(MADE).stdout == "None []\nTrue\n"

@@ -8,21 +8,24 @@ is imported cannot be theirs, so a request that sets such a variable gets a new 
 
 from __future__ import annotations
 
-import hashlib
-import json
+import atexit
+import importlib
+import multiprocessing
 import os
-import select
-import signal
-import socket
+import runpy
 import subprocess
 import sys
 import tempfile
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from unittest import mock
 
-from filelock import FileLock
+import pytest
 
-SERVER = Path(__file__).parent / "warm_server.py"
+ROOT = Path(__file__).resolve().parents[1]
+#: What the server has, whatever a test has set when it is started.
+ENVIRONMENT = dict(os.environ)
 #: Variables that may be another in the process: what begins so is read by pytest and by this project only, or at each
 #: use. Everything else may be read by the interpreter or by torch's modules when they are imported.
 READ_LATER = ("PYTEST_", "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "HOME", "USERPROFILE", "TMPDIR")
@@ -30,6 +33,9 @@ READ_LATER += ("COLUMNS", "LINES", "PY_COLORS", "NO_COLOR")
 READ_LATER += ("TORCHINDUCTOR_REDIS_", "GLOO_SOCKET_IFNAME", "CUDA_VISIBLE_DEVICES", "TRITON_CACHE_MANAGER")
 #: PyTorch's notes to code that it generated in this very process.
 READ_LATER += ("_TORCH",)
+
+_FORKSERVER = multiprocessing.get_context("forkserver")
+_FORKSERVER.set_forkserver_preload(["tests.warm_imports"])
 
 
 def run_module(
@@ -49,8 +55,7 @@ def run_module(
         subprocess.TimeoutExpired: it did not end in ``timeout`` seconds, and was killed.
     """
     command = [sys.executable, "-m", module, *arguments]
-    server = _server_for(environment)
-    if server is None:
+    if _read_on_import(environment) != _read_on_import(ENVIRONMENT):
         return subprocess.run(
             command,
             cwd=folder,
@@ -63,27 +68,22 @@ def run_module(
             timeout=timeout,
         )
     with tempfile.TemporaryDirectory(prefix="warm-") as scratch:
-        printed, complained = Path(scratch, "stdout"), Path(scratch, "stderr")
-        printed.touch()
-        complained.touch()
-        request = {
-            "module": module,
-            "arguments": list(arguments),
-            "folder": str(folder),
-            "environment": dict(environment),
-            "stdout": str(printed),
-            "stderr": str(printed if together else complained),
-        }
-        try:
-            status = server.run(request, timeout)
-        except TimeoutError:
-            raise subprocess.TimeoutExpired(command, timeout or 0, _text(printed), _text(complained)) from None
-        return subprocess.CompletedProcess(command, status, _text(printed), _text(complained))
-
-
-def _text(file: Path) -> str:
-    """Return what was printed, which may be anything."""
-    return file.read_text(errors="replace")
+        stdout, stderr = Path(scratch, "stdout"), Path(scratch, "stderr")
+        files = stdout, stdout if together else stderr
+        for file in (stdout, stderr):
+            file.touch()
+        process = _FORKSERVER.Process(
+            target=_be, args=(module, list(arguments), str(folder), dict(environment), *map(str, files))
+        )
+        _start(process)
+        process.join(timeout)
+        late = process.exitcode is None
+        process.kill()
+        process.join()
+        printed, complained = (file.read_text(errors="replace") for file in (stdout, stderr))
+        if late:
+            raise subprocess.TimeoutExpired(command, timeout or 0, printed, complained)
+        return subprocess.CompletedProcess(command, process.exitcode, printed, complained)
 
 
 def run_script(
@@ -100,77 +100,43 @@ def run_script(
         return run_module("as_a_script", [], Path(folder), environment, timeout)
 
 
-def fixed(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a process has from the interpreter that it was forked from."""
+def _read_on_import(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a process has from the server that it is forked from."""
     return {name: value for name, value in environment.items() if not name.startswith(READ_LATER)}
 
 
-class _Server:
-    """A connection to the process that forks; that process ends when the last of its clients has."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        folder = Path(tempfile.gettempdir(), f"warm-{os.getuid()}-{_RUN}")  # short: so are addresses of sockets
-        folder.mkdir(mode=0o700, exist_ok=True)
-        name = hashlib.sha256(repr(sorted(fixed(environment).items())).encode()).hexdigest()[:16]
-        address = folder / name
-        self._connection = socket.socket(socket.AF_UNIX)
-        with FileLock(folder / f"{name}.lock"):
-            try:
-                self._connection.connect(str(address))
-            except (FileNotFoundError, ConnectionRefusedError):
-                _start(address, environment)
-                self._connection.connect(str(address))
-
-    def run(self, request: Mapping[str, object], timeout: float | None) -> int:
-        self._connection.sendall(json.dumps(request).encode() + b"\n")
-        number = int(self._answer(None))
-        try:
-            return int(self._answer(timeout))
-        except TimeoutError:
-            os.kill(number, signal.SIGKILL)
-            self._answer(None)
-            raise
-
-    def _answer(self, timeout: float | None) -> str:
-        if not select.select([self._connection], [], [], timeout)[0]:
-            raise TimeoutError
-        line = b""
-        while not line.endswith(b"\n"):  # unbuffered, so that select sees what was not read yet
-            read = self._connection.recv(1)
-            if not read:
-                raise RuntimeError("the server of processes ended")
-            line += read
-        return line.decode().strip()
+def _start(process: multiprocessing.process.BaseProcess) -> None:
+    """Start ``process``, and before it the server if that does not run: in folder and environment of its own."""
+    environment = mock.patch.dict(os.environ, {**ENVIRONMENT, "PYTHONPATH": ""}, clear=True)
+    with environment, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        patch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))  # or the process would import ours
+        process.start()
 
 
-def _start(address: Path, environment: Mapping[str, str]) -> None:
-    """Start the server, and return when it listens."""
-    address.unlink(missing_ok=True)
-    process = subprocess.Popen(
-        [sys.executable, str(SERVER), str(address)],
-        env={**environment, "PYTHONPATH": ""},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    with process.stdout:
-        assert process.stdout.readline() == "ready\n", "no server of processes"
-    process.wait(10)  # it has left the server behind, which is nobody's child
+def _be(module: str, arguments: list[str], folder: str, environment: dict[str, str], stdout: str, stderr: str) -> None:
+    """Be ``python -m module arguments``, in a process that the server has forked."""
+    from tests.warm_imports import SEARCH_PATH
 
-
-#: The run of pytest whose workers have their servers together.
-_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", "")[:16] or str(os.getpid())
-#: One for each environment that was asked for twice; the first is there from the first request on.
-_SERVERS: dict[frozenset[tuple[str, str]], _Server] = {}
-_ASKED: set[frozenset[tuple[str, str]]] = set()
-_MOST_SERVERS = 3  # each holds half a gigabyte
-
-
-def _server_for(environment: Mapping[str, str]) -> _Server | None:
-    """Return the server of processes in ``environment``, ``None`` where an interpreter of their own is cheaper."""
-    key = frozenset(fixed(environment).items())
-    if key not in _SERVERS and len(_SERVERS) < _MOST_SERVERS and (key in _ASKED or not _SERVERS):
-        _SERVERS[key] = _Server(environment)
-    _ASKED.add(key)
-    return _SERVERS.get(key)
+    for number, file in ((1, stdout), (2, stderr)):
+        opened = os.open(file, os.O_WRONLY | os.O_APPEND)
+        os.dup2(opened, number)
+        os.close(opened)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    tempfile.tempdir = None
+    added = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = [os.getcwd(), *added, *SEARCH_PATH]
+    sys.argv[1:] = arguments
+    multiprocessing.set_start_method(None, force=True)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+        del sys.modules[name]  # it may have tests of its own
+    importlib.invalidate_caches()
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except Exception:  # noqa: BLE001 - told as the interpreter tells it
+        sys.excepthook(*sys.exc_info())
+        sys.exit(1)
+    finally:
+        atexit._run_exitfuncs()  # which multiprocessing leaves out

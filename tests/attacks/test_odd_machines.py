@@ -223,7 +223,6 @@ def test_a_locale_without_utf8(pytester: pytest.Pytester) -> None:
     assert run("pytest_regional", "compare", "report.json", "report.json") == (0, "no difference in 2 tests\n")
 
 
-@pytest.mark.usefixtures("real_interpreter")
 def test_what_a_new_process_prints_is_read_in_any_locale(tmp_path: Path) -> None:
     (tmp_path / "says.py").write_text("print('gedr\\xfcckt \\u2603 \\udcff')", encoding="utf-8")
     environment = {**os.environ, **ASCII, "PYTHONPATH": str(tmp_path)}

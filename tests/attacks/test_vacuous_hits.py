@@ -195,6 +195,7 @@ def there(regional, shape, annotated):
     looked_up(regional, shape, annotated)
 
 
+@pytest.mark.usefixtures("warm_process")
 @pytest.mark.parametrize("annotated", [False, True])
 def test_in_new_processes(annotated):
     with regional(expects_regions=False) as r:

@@ -81,6 +81,7 @@ def compile_elsewhere(regional):
     return dict(regional.counters)
 
 
+@pytest.mark.usefixtures("warm_process")
 @pytest.mark.usefixtures("raw")
 def test_processes_of_a_test_share_what_the_test_asks_for(environment, tmp_path):
     host, port = "127.0.0.1", os.environ["TORCHINDUCTOR_REDIS_PORT"]

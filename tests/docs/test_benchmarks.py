@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from fenced import ROOT
 
-from tests.benchmarks import rows, table
-from tests.benchmarks.__main__ import Group, all_groups, main
-from tests.benchmarks.rows.row import Claim, Row, Target
+from bench import rows, table
+from bench.__main__ import Group, all_groups, main
+from bench.rows.row import Claim, Row, Target
 
 PAGE = "# Measurements\n\nabove\n\n<!-- table begins -->\nold\n<!-- table ends -->\n\nbelow\n"
 HALF = Claim("half", "ours", "theirs", "s", Target("at most 1/2", most=1 / 2))
@@ -62,11 +62,11 @@ def test_make_bench_runs_the_table():
     makefile = (ROOT / "Makefile").read_text()
     recipe = makefile.partition("\nbench:")[2].partition("\n\n")[0]
 
-    assert recipe.splitlines()[1:] == ["\t$(RUN) tests.benchmarks"]
+    assert recipe.splitlines()[1:] == ["\t$(RUN) bench"]
 
 
 def test_what_is_claimed_can_be_read_without_torch():
-    program = "import sys, tests.benchmarks.__main__ as m; m.all_groups(); assert 'torch' not in sys.modules"
+    program = "import sys, bench.__main__ as m; m.all_groups(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
@@ -175,8 +175,8 @@ def test_the_page_is_written_only_when_all_rows_were_measured_and_it_is_wanted(a
 INTERRUPTED = """
 import functools, signal, sys
 from pathlib import Path
-from tests.benchmarks import __main__ as bench
-from tests.benchmarks import child
+from bench import __main__ as bench
+from bench import child
 
 def asleep(rounds):
     child.run([sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '600'])"], {})
@@ -248,7 +248,7 @@ def test_an_error_keeps_to_its_cell():
 
 
 def test_a_program_that_fails_in_one_way_counts_in_none():
-    from tests.benchmarks.fuzz_lanes import without_failures
+    from bench.fuzz_lanes import without_failures
 
     spent = {"naive loop": [1.0, 2.0, 3.0], "full": [4.0, math.nan, 5.0]}
 

@@ -1,4 +1,4 @@
-"""A small part of the coverage table, for every run; ``tests/benchmarks/emulated_coverage.py`` runs all of it."""
+"""A small part of the coverage table, for every run; ``bench/emulated_coverage.py`` runs all of it."""
 
 import dataclasses
 

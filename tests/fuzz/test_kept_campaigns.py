@@ -22,7 +22,7 @@ def rows(version: str) -> dict[str, str]:
 
 
 def test_known_alarms_can_be_read_and_name_no_place_of_a_machine():
-    kept = FindingsFolder(Path(__file__).parents[1] / "benchmarks" / "known_alarms")
+    kept = FindingsFolder(Path(__file__).parents[2] / "bench" / "known_alarms")
 
     assert len(list(kept)) == len(kept.paths()) > 50
     assert [path.name for path in kept.paths() if "site-packages" in path.read_text()] == []

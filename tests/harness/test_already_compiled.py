@@ -345,6 +345,7 @@ def compiles_with_the_one_under_test(regional):
     regional.compile(product)(*pair(regional))
 
 
+@pytest.mark.usefixtures("warm_process")
 def test_in_a_new_process():
     with regional("torch") as r:
         r.in_new_process(compiles_with_the_one_under_test)

@@ -54,6 +54,7 @@ def handed_there(regional):
     regional.compile(unannotated)(*pair(regional))
 
 
+@pytest.mark.usefixtures("warm_process")
 def test_a_graph_in_a_new_process_is_enough():
     with regional("tests.harness.test_graph_backends:WHOLE") as r:
         r.in_new_process(handed_there)

@@ -58,7 +58,6 @@ def quiet():
     return regional("aot_eager", expects_regions=False)
 
 
-@pytest.mark.usefixtures("real_interpreter")
 def test_an_interpreter_of_its_own():
     with regional("torch", expects_regions=False) as r:
         there = r.in_new_process(compile_product, 4)
@@ -169,7 +168,6 @@ def end_time_when_there(file):
     threading.Thread(target=wait, daemon=True).start()
 
 
-@pytest.mark.usefixtures("real_interpreter")
 @pytest.mark.skipif(not Path("/proc/uptime").exists(), reason="processes are seen on Linux alone")
 class TestAHang:
     """What is said of one when the time of the test is over."""
@@ -225,7 +223,6 @@ waits()
 """
 
 
-@pytest.mark.usefixtures("real_interpreter")
 def test_what_does_not_end_in_time_shows_its_stack_and_output(tmp_path):
     Path(tmp_path, "hangs.py").write_text(HANGS)
     paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
@@ -236,13 +233,11 @@ def test_what_does_not_end_in_time_shows_its_stack_and_output(tmp_path):
     assert "it printed:\nprinted before" in late.value.stdout
 
 
-@pytest.mark.usefixtures("real_interpreter")
 def test_a_call_that_does_not_end_in_time_is_killed():
     with quiet() as r, pytest.raises(NewProcessError, match="did not answer within 1 s and was killed"):
         r.in_new_process(wait_beside, timeout=1)
 
 
-@pytest.mark.usefixtures("real_interpreter")
 def test_a_crash_shows_its_stack():
     with quiet() as r, pytest.raises(NewProcessError, match="without an answer\nexit status -11") as caught:
         r.in_new_process(crash)

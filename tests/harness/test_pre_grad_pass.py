@@ -184,6 +184,7 @@ def compile_there(regional, counting):
     return counting.calls, counting.calls_by_compile, counting.calls_by_outcome
 
 
+@pytest.mark.usefixtures("warm_process")
 def test_each_process_counts_for_itself():
     """A pass that crosses to another process has seen nothing there, whatever it saw here."""
     counting = pre_grad_pass(uuid="v1", transform=remember)

@@ -31,7 +31,7 @@ def test_a_hang(downstream, pytester, source):
     )
 
 
-def test_a_hang_in_a_new_process_shows_where_it_is(downstream, real_interpreter):
+def test_a_hang_in_a_new_process_shows_where_it_is(downstream):
     """The test's own code first, then what it waited in; threads of pytest's and of this plugin's last."""
     result = downstream(
         """

@@ -1,7 +1,7 @@
 """``--dist loadgroup`` and its like when workers die in tests: each test runs once, and the run ends.
 
 Workers are simulated as pytest-xdist's are: one runs a test when it knows the next, or that there is none.
-``python -m tests.benchmarks.crash_run --dist loadgroup`` shows it with real ones.
+``python -m bench.crash_run --dist loadgroup`` shows it with real ones.
 """
 
 from __future__ import annotations

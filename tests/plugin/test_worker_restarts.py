@@ -1,4 +1,4 @@
-"""Workers that die in tests do not use up pytest-xdist's limit; ``python -m tests.benchmarks.crash_run`` shows it at work."""
+"""Workers that die in tests do not use up pytest-xdist's limit; ``python -m bench.crash_run`` shows it at work."""
 
 from __future__ import annotations
 

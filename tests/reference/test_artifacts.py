@@ -56,6 +56,7 @@ def dynamo_graph(fn):
     return seen[0]
 
 
+@pytest.mark.usefixtures("warm_process")
 def test_a_new_process_loads_and_gives_the_same_bits(tmp_path):
     expected = {}
     with pytest_regional.testing.regional() as harness:

@@ -8,6 +8,7 @@ import pytest
 from _pytest._io import TerminalWriter
 
 from pytest_regional.report import terminal
+from pytest_regional.report.document import OUTCOMES
 
 from .test_document import fact
 
@@ -16,7 +17,8 @@ class Reporter(TerminalWriter):
     """As much of pytest's terminal reporter as the table uses."""
 
     def __init__(self):
-        super().__init__(io.StringIO())
+        self.written = io.StringIO()
+        super().__init__(self.written)
 
     def write_line(self, line, **markup):
         self.line(line, **markup)
@@ -28,7 +30,12 @@ class Reporter(TerminalWriter):
 def written(*facts):
     reporter = Reporter()
     terminal.write(reporter, facts, 0)
-    return reporter._file.getvalue()
+    return reporter.written.getvalue()
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_every_outcome_is_counted(outcome):
+    assert f"1 {outcome}" in written(fact("a", outcome))
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ class UnknownOperatorError(ValueError):
 def operators() -> Mapping[str, Operator]:
     """Return the operators that this torch has, the simplest first."""
     from pytest_regional._torch import torch_version
-    from pytest_regional.fuzz.operators import MODULES
+    from pytest_regional.fuzz.operators import TABLES
 
-    everything = [operator for module in MODULES for operator in module.OPERATORS]
+    everything = [operator for table in TABLES for operator in table]
     names = [operator.name for operator in everything]
     twice = {name for name in names if names.count(name) > 1}
     if twice:

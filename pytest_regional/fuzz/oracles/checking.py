@@ -18,10 +18,22 @@ from pytest_regional.harness.devices.emulated import unsupported_reason
 from pytest_regional.harness.regional import Regional
 
 # Those of caches look for what the first compile stored; the later ones begin with empty caches.
-_MODULES = (parity, region_boundary, parity, plan, caching, caching, reruns, parity, order, reruns, reruns)
+_TABLES = (
+    parity.LAWS,
+    region_boundary.LAWS,
+    parity.OF_CONFIGS,
+    plan.LAWS,
+    caching.OF_COUNTERS,
+    caching.LAWS,
+    reruns.LAWS,
+    parity.OF_MODES,
+    order.LAWS,
+    reruns.OF_DETERMINISM,
+    reruns.OF_THREADS,
+)
 
 #: All laws by name, in the order in which they are judged.
-LAWS: Mapping[str, Law] = MappingProxyType({law.name: law for module in _MODULES for law in module.LAWS})
+LAWS: Mapping[str, Law] = MappingProxyType({law.name: law for table in _TABLES for law in table})
 
 
 class UnknownLawError(LookupError):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from bench.mutants.faults.graphs import halve_unseen
 from pytest_regional import BackendSpec, GraphCapabilities, declared
 from pytest_regional._torch.backends import registered_backend
 from pytest_regional._torch.fuzzing import artifact_behind
@@ -30,7 +31,6 @@ from pytest_regional.fuzz.oracles.example_run import Trial
 from pytest_regional.reference import compile_regions
 from pytest_regional.reference.caching import outer
 from pytest_regional.testing import regional
-from tests.mutants.faults.graphs import halve_unseen
 from tests.splitting_backend import THROUGH_AOT
 
 from .backends import annotate_as, around_calls, faulty, operator_nodes

@@ -54,6 +54,7 @@ def in_another_process(regional):
     return step(second, inputs)
 
 
+@pytest.mark.usefixtures("warm_process")
 def test_another_process_loads_it(harness):
     first, inputs = compiled(passes=[regions()])
     found = harness.in_new_process(in_another_process).value

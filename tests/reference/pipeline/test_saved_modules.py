@@ -39,6 +39,7 @@ def pytorchs(gm, example_inputs):
     return pytorchs_regional_inductor(gm, example_inputs)
 
 
+@pytest.mark.usefixtures("warm_process")
 @pytest.mark.parametrize("terminal", [regions, pytorchs], ids=["ours", "pytorchs"])
 def test_a_new_process_trains_with_compiled_regions(terminal, folder):
     path = folder / "block"

@@ -1,0 +1,167 @@
+"""Judge random programs and print every alarm: ``python -m bench.fuzz_false_alarms --backend aot_eager``.
+
+On a backend that is believed right each alarm is a real defect, or a fault of a law or of the generator. Those that
+were looked into, and are PyTorch's, are kept as findings in ``known_alarms``: an alarm with the signature of one of
+them is counted under its name. With ``--laws parity`` the laws are named, and each is judged on every program. With
+``--keep`` each new alarm is reduced and written as a finding, and is known from then on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import logging
+import platform
+import random
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+
+from pytest_regional.fuzz.campaign import CAPTURE
+from pytest_regional.fuzz.draw.random_rows import random_program
+from pytest_regional.fuzz.features import features_of
+from pytest_regional.fuzz.findings.folder import AnyFinding, Finding, FindingsFolder, installed_versions, signature_of
+from pytest_regional.fuzz.model.program import Program
+from pytest_regional.fuzz.oracles import LAWS, BadProgramError, Judgement, LawBrokenError, judge
+from pytest_regional.fuzz.shrink.reducer import reduce_program
+from pytest_regional.harness.regional import Regional
+from pytest_regional.testing import regional
+
+
+def drawn(examples: int, number: int) -> list[Program]:
+    """Return different programs; the same for the same seed and generator."""
+    source = random.Random(number)
+    found: dict[str, Program] = {}
+    while len(found) < examples:
+        program = random_program(source)
+        found[program.source] = program
+    return list(found.values())
+
+
+#: Findings that a campaign made and that somebody looked into; each has a script in ``docs/findings``.
+KNOWN = Path(__file__).with_name("known_alarms")
+
+
+class Tally:
+    """Counts what became of programs.
+
+    Args:
+        known: defects of PyTorch that were looked into.
+    """
+
+    def __init__(self, known: Iterable[AnyFinding] = ()) -> None:
+        self.known = [finding for finding in known if isinstance(finding, Finding)]
+        self.verdicts: collections.Counter[str] = collections.Counter()
+        self.laws: collections.Counter[str] = collections.Counter()
+        self.skips: collections.Counter[str] = collections.Counter()
+        self.seconds: collections.Counter[str] = collections.Counter()
+
+    def add(self, program: Program, judgement: Judgement) -> list[LawBrokenError]:
+        """Count one program; return the alarms that no known defect explains."""
+        names = [self._explained(error, features_of(program)) for error in judgement.known]
+        alarms = [error for error, name in zip(judgement.known, names, strict=True) if name is None]
+        self.verdicts["alarm" if alarms else "known defect of PyTorch" if names else "ok"] += 1
+        self.verdicts.update(f"  known: {name}" for name in names if name)
+        self.verdicts.update("  {} ({}): {}".format(*_signature(error)) for error in alarms)
+        self.laws.update(judgement.laws)
+        self.skips.update(f"{name}: {reason}"[:150] for name, reason in judgement.skipped.items())
+        self.seconds.update(judgement.spent)
+        return alarms
+
+    def _explained(self, error: LawBrokenError, features: frozenset[str]) -> str | None:
+        signature = signature_of(error)
+        return next((known.name for known in self.known if known.signature.covers(signature, features)), None)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the report."""
+        for title, counter in (("verdicts", self.verdicts), ("held", self.laws), ("skipped", self.skips)):
+            yield f"{title}:"
+            yield from (f"  {count:6} {name}" for name, count in counter.most_common())
+        yield "seconds by law: " + ", ".join(f"{name} {spent:.1f}" for name, spent in self.seconds.most_common())
+
+
+def reduced(harness: Regional, program: Program, alarm: LawBrokenError, options: argparse.Namespace) -> Finding:
+    """Return ``alarm`` as a finding with a smaller program."""
+    wanted = signature_of(alarm)
+
+    def still_fails(smaller: Program) -> bool:
+        try:
+            judge(harness, smaller, lane=options.lane, laws=[wanted.law], blame=False)
+        except LawBrokenError as broken:
+            return signature_of(broken) == wanted and broken.without_backend == alarm.without_backend
+        except BadProgramError:
+            pass
+        return False
+
+    small = reduce_program(program, still_fails)
+    backend = CAPTURE if alarm.without_backend else options.backend
+    return Finding(
+        signature_of(alarm, small),
+        small,
+        program,
+        alarm.detail,
+        None,
+        backend=backend,
+        device=options.device,
+        lane=options.lane,
+        versions=installed_versions(),
+    )
+
+
+def _signature(error: LawBrokenError) -> tuple[str, str, str]:
+    return error.law, error.stage, error.origin
+
+
+def main() -> None:
+    """Draw, judge, print."""
+    options = _options()
+    logging.disable(logging.CRITICAL)  # compilers log what eager refuses as well
+    warnings.simplefilter("ignore")
+    tally, shown = Tally(FindingsFolder(options.known)), set[tuple[str, str, str]]()
+    examples = drawn(options.examples, options.seed)
+    started = time.perf_counter()
+    with regional(options.backend, options.device, expects_regions=False) as harness:
+        for number, program in enumerate(examples):
+            if time.perf_counter() - started > options.seconds:
+                examples = examples[:number]
+                break
+            try:
+                judgement = judge(
+                    harness, program, lane=options.lane, laws=options.laws, blame=False, known=lambda error: True
+                )
+            except BadProgramError as error:
+                tally.verdicts[f"bad program: {str(error).splitlines()[0][:160]}"] += 1
+                continue
+            for alarm in tally.add(program, judgement):
+                if _signature(alarm) not in shown:
+                    shown.add(_signature(alarm))
+                    print(f"--- example {number}\n{alarm}\n", flush=True)
+                if options.keep is not None:
+                    finding = reduced(harness, program, alarm, options)
+                    FindingsFolder(options.keep).save(finding)
+                    tally.known.append(finding)
+    spent = time.perf_counter() - started
+    print(f"torch {torch.__version__}, Python {platform.python_version()}, {options.backend} on {options.device}")
+    print(f"lane {options.lane}, seed {options.seed}: {len(examples)} examples, {spent / len(examples):.3f} s each")
+    print("\n".join(tally.lines()))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backend", default="aot_eager")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--lane", default="full")
+    parser.add_argument("--examples", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop early, and report")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--laws", type=lambda text: list(LAWS) if text == "all" else text.split(","), default=None)
+    parser.add_argument("--known", type=Path, default=KNOWN, help="folder of findings that are looked into")
+    parser.add_argument("--keep", type=Path, help="folder that new alarms are written to, reduced")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
