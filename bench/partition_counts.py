@@ -13,8 +13,8 @@ from collections import Counter
 import torch
 import torch.fx
 
-from pytest_regional._torch.annotations import preserve_node_meta
-from pytest_regional._torch.region_compile import torch_region_count
+from pytest_regional._torch.fx_graphs import preserve_node_meta
+from pytest_regional._torch.inductor import torch_region_count
 from pytest_regional.reference.partition import plan_partitions
 
 

@@ -17,8 +17,9 @@ from collections.abc import Callable
 import torch
 import torch.fx
 
-from pytest_regional._torch.annotations import preserve_node_meta
-from pytest_regional._torch.region_compile import new_fake_mode, torch_region_count
+from pytest_regional._torch.fx_graphs import preserve_node_meta
+from pytest_regional._torch.inductor import torch_region_count
+from pytest_regional._torch.tracing import new_fake_mode
 from pytest_regional.reference.extract import extract_partitions
 from pytest_regional.reference.partition import plan_partitions
 

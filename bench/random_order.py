@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.fx
 
-from pytest_regional._torch.ordering import kernels_not_built, post_grad_pass, preserve_node_ordering
+from pytest_regional._torch.inductor import kernels_not_built, post_grad_pass
+from pytest_regional._torch.operators import preserve_node_ordering
 from pytest_regional.reference.ordering import add_control_deps
 from tests.reference.ordering.random_programs import (
     ID,

@@ -38,7 +38,7 @@ def backend():
     if sys.argv[1] == "ours":
         from pytest_regional.reference import regional
         return regional
-    from pytest_regional._torch.backends import regional_inductor_backend
+    from pytest_regional._torch.dynamo import regional_inductor_backend
     torch._functorch.config.force_autograd_cache = True
     torch._functorch.config.bundled_autograd_cache = True
     return regional_inductor_backend()

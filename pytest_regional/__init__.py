@@ -17,9 +17,11 @@ if TYPE_CHECKING:
         declared,
         supported,
         supported_for,
+        torch_matches,
         unsupported,
     )
     from pytest_regional.backends.spec import BackendSpec
+    from pytest_regional.harness.codegen import CodeAssertionError
     from pytest_regional.harness.counters import (
         CounterExpectationError,
         Counters,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from pytest_regional.harness.process import NewProcessError
     from pytest_regional.harness.record import CompileRecord
     from pytest_regional.harness.regional import Regional
+    from pytest_regional.harness.training import TrainingParityError
     from pytest_regional.harness.vacuity import BackendLeakError, FallbackError, VacuousTestError
 
 _HOMES = {
@@ -40,6 +43,7 @@ _HOMES = {
     "BackendSpec": "backends.spec",
     "BadProgramError": "harness.parity.compare",
     "Capabilities": "backends.capabilities",
+    "CodeAssertionError": "harness.codegen",
     "CompileForbiddenError": "harness.observe.observer",
     "CompileRecord": "harness.record",
     "CounterExpectationError": "harness.counters",
@@ -51,6 +55,7 @@ _HOMES = {
     "ParityReport": "harness.parity.compare",
     "Regional": "harness.regional",
     "Support": "backends.capabilities",
+    "TrainingParityError": "harness.training",
     "UnknownCounterError": "harness.counters",
     "VacuousTestError": "harness.vacuity",
     "at_least": "harness.counters",
@@ -59,6 +64,7 @@ _HOMES = {
     "region": "_region",
     "supported": "backends.capabilities",
     "supported_for": "backends.capabilities",
+    "torch_matches": "backends.capabilities",
     "unsupported": "backends.capabilities",
 }
 
@@ -68,6 +74,7 @@ __all__ = [
     "BackendSpec",
     "BadProgramError",
     "Capabilities",
+    "CodeAssertionError",
     "CompileForbiddenError",
     "CompileRecord",
     "CounterExpectationError",
@@ -79,6 +86,7 @@ __all__ = [
     "ParityReport",
     "Regional",
     "Support",
+    "TrainingParityError",
     "UnknownCounterError",
     "VacuousTestError",
     "at_least",
@@ -87,6 +95,7 @@ __all__ = [
     "region",
     "supported",
     "supported_for",
+    "torch_matches",
     "unsupported",
 ]
 

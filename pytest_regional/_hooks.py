@@ -81,7 +81,7 @@ class RunHooks:
         self._poison.leave_before(item)
         if TARGET not in item.stash:
             return (yield)
-        from pytest_regional._torch.logs import structured_trace_off
+        from pytest_regional._torch.process_state import structured_trace_off
 
         with (
             self._errors.around("keeping PyTorch's structured trace out of the log", structured_trace_off),
@@ -276,7 +276,7 @@ def _check_fuzzed(item: pytest.Item) -> None:
     """Fail a fuzz test that drew nothing: it would pass for ever."""
     __tracebackhide__ = True
     if FUZZ in item.stash and item.stash[FUZZ].result is None:
-        pytest.fail("the test asks for regional_fuzz and runs no campaign: call regional_fuzz.run(lane)", pytrace=False)
+        pytest.fail("the test asks for regional_fuzz and runs no campaign: call regional_fuzz.run(mode)", pytrace=False)
 
 
 def _check_end(regional: Regional, *, vacuity: bool) -> None:

@@ -91,7 +91,7 @@ class RegionalSession:
 
     @property
     def folder_of_notes(self) -> Path:
-        """Where fuzz tests note what they judge, so that a crash does not take it along."""
+        """Where fuzz tests note what they check, so that a crash does not take it along."""
         return self.config.stash[_environment.FOLDER].parent / "fuzzing"
 
     def spec(self, name: str) -> BackendSpec:
@@ -223,7 +223,7 @@ class RegionalSession:
         """Give a marked test its harness: isolated and observed until its teardown."""
         # What all tests need is on nobody's clock, and never half imported where time or memory ends.
         with limits_of(item).suspended():
-            from pytest_regional._torch.state import import_compilers
+            from pytest_regional._torch.inductor import import_compilers
             from pytest_regional.harness.options import CompileOptions
             from pytest_regional.harness.regional import harness, seed_for
 
@@ -246,7 +246,7 @@ class RegionalSession:
             regional.looks_again |= "results_kept" in mark.requires
             if self.settings.reports:
                 item.stash[DRAWER] = details.new_drawer()
-                regional.observer.spies.append(item.stash[DRAWER])
+                regional._observer.spies.append(item.stash[DRAWER])
             yield regional
         text = _leak_text(regional)
         if text:
@@ -283,7 +283,7 @@ class RegionalSession:
             # The JUnit file takes them from the report of the teardown, which comes next.
             item.user_properties.extend(junit.properties_of_test(known["counters"], known["worst_parity"]))
         if report.failed and regional is not None and self.config.get_verbosity() > 0:
-            plan = plan_of(regional.observer.graph_records())
+            plan = plan_of(regional.graphs)
             report.sections.append(("regional: what was compiled", plan or "no graph was compiled"))
 
 

@@ -24,10 +24,16 @@ def unknown_name(what: str, name: object, valid: Iterable[str], aliases: Mapping
 
 
 def plural(count: int, noun: str) -> str:
-    """Return ``1 region`` or ``3 regions``, ``2 histories``."""
+    """Return ``1 region`` or ``3 regions``, ``2 entries``."""
     if count == 1:
         return f"{count} {noun}"
     return f"{count} {noun[:-1]}ies" if noun.endswith("ry") else f"{count} {noun}s"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the kind of ``error`` and the first line of what it says, 300 characters at most."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
 
 
 def printable(text: str) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pytest_regional._torch.guard_latency import guards_untimed
-from pytest_regional._torch.logs import structured_trace_off
+from pytest_regional._torch.dynamo import guards_untimed
+from pytest_regional._torch.process_state import structured_trace_off
 from pytest_regional.harness.kernel_store import kernels_kept
 from pytest_regional.harness.kernel_store.files import VARIABLE, chosen_folder
 from tests import warm_process as processes

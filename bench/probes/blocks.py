@@ -38,7 +38,7 @@ def backend_of(who: str) -> Any:
         from pytest_regional.reference import regional
 
         return regional
-    from pytest_regional._torch.backends import regional_inductor_backend
+    from pytest_regional._torch.dynamo import regional_inductor_backend
 
     return regional_inductor_backend()
 

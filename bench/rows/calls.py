@@ -61,7 +61,7 @@ def measure(rounds: int) -> list[Row]:
     """Take turns of all programs, slice by slice."""
     import torch
 
-    from pytest_regional._torch.backends import regional_inductor_backend
+    from pytest_regional._torch.dynamo import regional_inductor_backend
     from pytest_regional.reference import regional
 
     backends = {"ours": regional, "PyTorch": regional_inductor_backend(), "no region": regional}

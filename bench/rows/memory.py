@@ -71,7 +71,7 @@ def measure(rounds: int) -> list[Row]:
     """Take turns of training steps, compiled beforehand."""
     import torch
 
-    from pytest_regional._torch.backends import regional_inductor_backend
+    from pytest_regional._torch.dynamo import regional_inductor_backend
     from pytest_regional.reference import regional
 
     def way(backend: Any) -> Any:

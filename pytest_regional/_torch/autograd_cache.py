@@ -16,7 +16,46 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_regional._torch import private_module, symbol
-from pytest_regional._torch.region_compile import compile_lock, functorch_config, inductor_config, size_hint
+from pytest_regional._torch.config import dynamo_config, functorch_config, inductor_config
+from pytest_regional._torch.dynamo import counters
+from pytest_regional._torch.patching import COMPILE_STAGES, patched_stages
+from pytest_regional._torch.tracing import compile_lock, size_hint
+
+
+def is_serializable(artifact: Any) -> bool:
+    """Return whether an ``AOTCompiledArtifact`` can be stored (2.11 to 2.15).
+
+    AOTAutograd makes a cache entry of what it compiled only where its own lookup had a key. Without one the function
+    ``serialize``, which ``AOTCompiledArtifact.serialize`` calls, is None.
+    """
+    return artifact.inner_fn.compiled_fn.serialize is not None
+
+
+@contextlib.contextmanager
+def refused_keys() -> Iterator[list[str]]:
+    """Collect why AOTAutograd made no key for what is compiled inside: ``autograd_cache_key`` (2.11 to 2.15)."""
+    reasons: list[str] = []
+
+    def key(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except Exception as error:
+            reasons.append(str(error))
+            raise
+
+    with compile_lock(), patched_stages({"aot_key": key}):
+        yield reasons
+
+
+def note_refused_keys(artifact: Any, reasons: Sequence[str]) -> None:
+    """Keep ``reasons`` on an artifact, for :func:`why_unserializable`."""
+    artifact.regional_refusals = tuple(reasons)
+
+
+def why_unserializable(artifact: Any) -> str:
+    """Return why PyTorch made no key for what an artifact was compiled from; empty where that is not known."""
+    return "; ".join(dict.fromkeys(getattr(artifact, "regional_refusals", ())))
+
 
 _MODULE = "torch._functorch._aot_autograd.autograd_cache"
 
@@ -48,7 +87,7 @@ class GraphLookup:
             UncacheableGraphError: PyTorch does not cache such a graph.
             KeyFailedError: something in it that PyTorch's key cannot deal with, and does not say so itself.
         """
-        compute, refusals = symbol(_MODULE, "autograd_cache_key"), _refusals()
+        compute, refusals = COMPILE_STAGES["aot_key"].current(), _refusals()
         extra: tuple[Any, ...] = self._rest
         sanitized: AbstractContextManager[Any] = contextlib.nullcontext()
         if _is_first_generation():
@@ -71,7 +110,7 @@ class GraphLookup:
         if guards is None:
             return True
         hints = [size_hint(size) for size in self._symbolic_sizes()]
-        return bool(symbol(_MODULE, "AOTAutogradCache").evaluate_guards(guards, hints))
+        return bool(cache_class().evaluate_guards(guards, hints))
 
     def revive(self, entry: Any) -> Callable[..., Any]:
         """Turn a stored ``BundledAOTAutogradResult`` into the callable that AOTAutograd made when it was compiled."""
@@ -91,7 +130,7 @@ class GraphLookup:
         return dataclasses.replace(self._aot_config, precompile_backend_id=None)
 
     def _symbolic_sizes(self) -> list[Any]:
-        sizes: list[Any] = symbol(_MODULE, "AOTAutogradCache")._filter_backed_symints(self.inputs)
+        sizes: list[Any] = cache_class()._filter_backed_symints(self.inputs)
         return sizes
 
     def _answer(self, compiled: Any, key: str | None) -> Any:
@@ -123,32 +162,33 @@ def answering(gm: Any, lookup: Callable[[GraphLookup], Answer], save: Callable[[
     ``AOTAutogradCache.try_load`` and ``save`` are static methods that AOTAutograd looks up at each call (2.11, 2.13,
     2.15). An exception from ``lookup`` is the compile's.
     """
-    cache = symbol(_MODULE, "AOTAutogradCache")
-    try_load, theirs = vars(cache)["try_load"], vars(cache)["save"]
     keys: set[str] = set()
 
-    def our_try_load(mod: Any, args: list[Any], aot_config: Any, *rest: Any, **named: Any) -> Any:
+    def try_load(
+        original: Callable[..., Any], mod: Any, args: list[Any], aot_config: Any, *rest: Any, **named: Any
+    ) -> Any:
         graph = mod.gm if isinstance(mod, symbol("torch._dynamo.utils", "GmWrapper")) else mod
         if graph is not gm:
-            return try_load.__func__(mod, args, aot_config, *rest, **named)
+            return original(mod, args, aot_config, *rest, **named)
         question = GraphLookup(graph, args, aot_config, _key_arguments(rest, named))
         answer = lookup(question)
         if answer.key is not None:
             keys.add(answer.key)
         return question._answer(answer.compiled, answer.key)
 
-    def our_save(key: str, entry: Any, remote: bool) -> None:
+    def our_save(original: Callable[..., None], key: str, entry: Any, remote: bool) -> None:
         if key in keys:
             save(key, entry)
         else:
-            theirs.__func__(key, entry, remote)
+            original(key, entry, remote)
 
-    with compile_lock(), _saving_settings():
-        cache.try_load, cache.save = staticmethod(our_try_load), staticmethod(our_save)
-        try:
-            yield
-        finally:
-            cache.try_load, cache.save = try_load, theirs
+    with compile_lock(), _saving_settings(), patched_stages({"aot_lookup": try_load, "aot_save": our_save}):
+        yield
+
+
+def cache_class() -> Any:
+    """``AOTAutogradCache``, AOTAutograd's cache of whole results (2.11 to 2.15)."""
+    return symbol(_MODULE, "AOTAutogradCache")
 
 
 def caches_are_on() -> bool:
@@ -173,26 +213,8 @@ def bypasses_are_errors() -> bool:
     ``torch._functorch.config.strict_autograd_cache`` or ``torch._dynamo.config.strict_precompile`` (2.11 to 2.15). Who
     compiles ahead of time sets the first as well, and ``bypass_autograd_cache_key`` so that nothing needs a key.
     """
-    strict = functorch_config().strict_autograd_cache or private_module("torch._dynamo.config").strict_precompile
+    strict = functorch_config().strict_autograd_cache or dynamo_config().strict_precompile
     return bool(strict) and not entries_are_wanted()
-
-
-def serializable_compiler(output_type: type, compiler: Callable[..., Any]) -> Any:
-    """``SerializableAOTDispatchCompiler``: a compiler whose results AOTAutograd offers to the cache (2.11 to 2.15)."""
-    return symbol("torch._functorch.aot_autograd", "SerializableAOTDispatchCompiler")(output_type, compiler)
-
-
-def with_serialization(compiled: Callable[..., Any], entry: Callable[[], Any]) -> Callable[..., Any]:
-    """``SerializableCompiledFunction``: a compiled function that tells the entry it came from (2.11 to 2.15)."""
-    wrapped: Callable[..., Any] = symbol(
-        "torch._functorch._aot_autograd.runtime_wrappers", "SerializableCompiledFunction"
-    )(compiled, entry)
-    return wrapped
-
-
-def output_code() -> Any:
-    """``torch._inductor.output_code.OutputCode``, the class that AOTAutograd's cache entries hold (2.11 to 2.15)."""
-    return symbol("torch._inductor.output_code", "OutputCode")
 
 
 def count_outcome(outcome: str, reason: str = "") -> None:
@@ -202,10 +224,10 @@ def count_outcome(outcome: str, reason: str = "") -> None:
     ``saved`` (2.11 to 2.15). Why something was bypassed is a counter of its own, as graph breaks are, in
     ``counters["regional_cache_bypass"]``.
     """
-    counters = symbol("torch._dynamo.utils", "counters")
-    counters["aot_autograd"][f"autograd_cache_{outcome}"] += 1
+    counts = counters()
+    counts["aot_autograd"][f"autograd_cache_{outcome}"] += 1
     if reason:
-        counters["regional_cache_bypass"][reason] += 1
+        counts["regional_cache_bypass"][reason] += 1
 
 
 def all_ranks_agree(found: bool) -> bool:

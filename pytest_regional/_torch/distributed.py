@@ -1,12 +1,52 @@
-"""The fake process group that PyTorch tests itself with."""
+"""Collectives and process groups."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-from pytest_regional._torch import symbol
+from pytest_regional._torch import private_module, symbol, torch_version
+
+NAMESPACE = "_c10d_functional"
+"""Namespace of the functional collectives that AOTAutograd leaves in a graph (2.11 to 2.15)."""
+
+
+def group_name(group: Any) -> str:
+    """Return the name of a collective's process group: it is given by name, or as a ``ProcessGroup`` (2.11 to 2.15)."""
+    return str(getattr(group, "group_name", group))
 
 
 def fake_store() -> Any:
     """Return the store of the ``fake`` backend; importing its module registers the backend (2.11 to 2.15)."""
     return symbol("torch.testing._internal.distributed.fake_pg", "FakeStore")()
+
+
+def functionalize_collectives(gm: Any) -> bool:
+    """Rewrite ``c10d.allreduce_`` to its functional form, in place; return whether this torch can.
+
+    ``torch._inductor._functionalize_collectives`` (2.13, 2.15; 2.11 has none).
+    """
+    if torch_version() < (2, 13):
+        return False
+    module = private_module("torch._inductor._functionalize_collectives")
+    module._functionalize_inplace_collectives(gm)
+    module._unbox_process_group_torchbinds(gm)
+    return True
+
+
+def process_groups() -> tuple[Any, ...]:
+    """Return the process groups of ``torch.distributed``."""
+    if "torch.distributed.distributed_c10d" not in sys.modules:
+        return ()
+    return tuple(symbol("torch.distributed.distributed_c10d", "_world").pg_map)
+
+
+def destroy_process_groups(but: tuple[Any, ...]) -> None:
+    """Destroy all process groups that are not among ``but``."""
+    destroy = symbol("torch.distributed", "destroy_process_group")
+    if not but:
+        destroy()
+        return
+    for group in process_groups():
+        if group not in but:
+            destroy(group)

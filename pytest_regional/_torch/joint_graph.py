@@ -13,12 +13,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_regional._torch import symbol
-from pytest_regional._torch.annotations import preserve_node_meta
-from pytest_regional._torch.autograd_cache import with_serialization
-from pytest_regional._torch.kernels import CodeFile, code_files_of_entry
-from pytest_regional._torch.region_compile import compile_lock, new_fake_mode, python_dispatcher, tracing
+from pytest_regional._torch.aot_autograd import bundled_callable, with_serialization
+from pytest_regional._torch.caches import CodeFile, code_files_of_entry
+from pytest_regional._torch.config import dynamo_config, functorch_config
+from pytest_regional._torch.fx_graphs import preserve_node_meta
+from pytest_regional._torch.patching import patched_stages
+from pytest_regional._torch.tracing import (
+    compile_lock,
+    entered,
+    new_fake_mode,
+    new_shape_env,
+    python_dispatcher,
+    tracing,
+    tracing_context_class,
+)
 
-_CACHE = "torch._functorch._aot_autograd.autograd_cache"
 _SIDE_EFFECTS = re.compile(
     r"certain side effects happened .* potential sources you can double check: (\[.*\])", re.DOTALL
 )
@@ -38,9 +47,7 @@ def capture_with_dynamo(
     """
     capture = symbol("torch._dynamo.functional_export", "dynamo_graph_capture_for_export")
     with (
-        symbol("torch._dynamo.config", "patch")(
-            assume_static_by_default=not dynamic, specialize_int=True, specialize_float=True
-        ),
+        dynamo_config().patch(assume_static_by_default=not dynamic, specialize_int=True, specialize_float=True),
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always")
@@ -58,7 +65,7 @@ def capture_with_dynamo(
 def tracing_context_of(gm: Any) -> Any:
     """Return the ``torch._guards.TracingContext`` that Dynamo captured ``gm`` in, or a new one (2.11 to 2.15)."""
     context = getattr(gm, "meta", {}).get("tracing_context")
-    return symbol("torch._guards", "TracingContext")(new_fake_mode()) if context is None else context
+    return tracing_context_class()(new_fake_mode()) if context is None else context
 
 
 def export_joint(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], decompositions: Any, context: Any) -> Any:
@@ -122,7 +129,7 @@ def compile_joint(
             joint, partition_fn=partition, fw_compiler=forward, bw_compiler=backward, serializable=True
         )
     call = compiled.__wrapped__
-    if isinstance(call, symbol("torch._dynamo.aot_compile_types", "BundledAOTAutogradSerializableCallable")):
+    if isinstance(call, bundled_callable()):
         call = call.compiled_fn  # a forward with a backward; what only infers is bare
     entry = entries[0]
     return CompiledJoint(call, functools.partial(_dump_entry, entry), functools.partial(code_files_of_entry, entry))
@@ -139,9 +146,9 @@ def _dump_entry(entry: Any) -> bytes:
     entry.compiled_bw = copy.copy(entry.compiled_bw)
     # For compiled autograd, which would trace it once more; a graph that takes a list does not survive pickling.
     entry.serialized_bw_module = None
-    with symbol("torch._functorch.config", "patch")(bundled_autograd_cache=True):
+    with functorch_config().patch(bundled_autograd_cache=True):
         entry.pre_save()
-    wrapper = symbol("torch._dynamo.aot_compile_types", "BundledAOTAutogradSerializableCallable")
+    wrapper = bundled_callable()
     return bytes(wrapper.serialize_compile_artifacts(wrapper(with_serialization(_nothing, lambda: entry))))
 
 
@@ -151,7 +158,7 @@ def load_compiled(data: bytes, files: tuple[CodeFile, ...] = ()) -> CompiledJoin
     ``BundledAOTAutogradSerializableCallable.deserialize_compile_artifacts`` (2.11 to 2.15), whose result takes
     separate arguments.
     """
-    wrapper = symbol("torch._dynamo.aot_compile_types", "BundledAOTAutogradSerializableCallable")
+    wrapper = bundled_callable()
     with tracing(new_fake_mode()):
         loaded = wrapper.deserialize_compile_artifacts(data)
     return CompiledJoint(loaded.compiled_fn.__wrapped__, lambda: data, lambda: files)
@@ -159,13 +166,6 @@ def load_compiled(data: bytes, files: tuple[CodeFile, ...] = ()) -> CompiledJoin
 
 def _nothing() -> None:
     """Stand for a compiled function: only its entry is stored."""
-
-
-@contextlib.contextmanager
-def entered(context: Any) -> Iterator[None]:
-    """Make ``context`` the ambient tracing context: ``torch._guards.tracing`` (2.11 to 2.15)."""
-    with symbol("torch._guards", "tracing")(context):
-        yield
 
 
 def copy_of_joint(joint: Any, graph_module: Any) -> Any:
@@ -199,7 +199,7 @@ def size_guards(joint: Any, sizes: Sequence[Any]) -> str | None:
 
 def evaluate_size_guards(expression: str, sizes: Sequence[int]) -> bool:
     """Return whether ``size_guards`` hold for numbers: ``ShapeEnv.evaluate_guards_expression`` (2.11 to 2.15)."""
-    environment = symbol("torch.fx.experimental.symbolic_shapes", "ShapeEnv")()
+    environment = new_shape_env()
     return bool(environment.evaluate_guards_expression(expression, list(sizes)))
 
 
@@ -246,24 +246,17 @@ def _stage_two_modes(joint: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def _with_custom_functions() -> Iterator[None]:
     """Let autograd functions of the user's into what is made ready to be stored (2.11 to 2.15)."""
-    with symbol("torch._functorch.config", "patch")(autograd_cache_allow_custom_autograd_functions=True):
+    with functorch_config().patch(autograd_cache_allow_custom_autograd_functions=True):
         yield
 
 
-@contextlib.contextmanager
-def _taken_from_cache(key: str, entries: list[Any]) -> Iterator[None]:
+def _taken_from_cache(key: str, entries: list[Any]) -> contextlib.AbstractContextManager[None]:
     """Take what AOTAutograd would store under ``key`` (``AOTAutogradCache.save``, 2.11 to 2.15)."""
-    cache = symbol(_CACHE, "AOTAutogradCache")
-    theirs = vars(cache)["save"]
 
-    def save(entry_key: str, entry: Any, remote: bool) -> None:
+    def save(original: Callable[..., None], entry_key: str, entry: Any, remote: bool) -> None:
         if entry_key == key:
             entries.append(entry)
         else:
-            theirs.__func__(entry_key, entry, remote)
+            original(entry_key, entry, remote)
 
-    cache.save = staticmethod(save)
-    try:
-        yield
-    finally:
-        cache.save = theirs
+    return patched_stages({"aot_save": save})

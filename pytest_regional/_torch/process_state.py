@@ -5,13 +5,42 @@ Read in torch 2.13 and 2.14.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
+import logging
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_regional._torch import symbol
+
+
+@contextlib.contextmanager
+def structured_trace_off() -> Iterator[None]:
+    """Keep pytest from switching PyTorch's structured trace on.
+
+    The logger ``torch.__trace`` (2.11 to 2.15) does not propagate and is on whenever it has a handler. pytest 9.2 adds
+    its capture handler to every logger that does not propagate, so every graph of every compile was printed into the
+    report. It has none meanwhile, unless ``TORCH_TRACE`` asks for the trace. Remove when PyTorch tells handlers apart.
+    """
+    import torch  # noqa: F401 - its import sets the logger up
+
+    logger = logging.getLogger("torch.__trace")
+    if os.environ.get("TORCH_TRACE"):
+        yield
+        return
+    propagate, handlers = logger.propagate, list(logger.handlers)
+    # pytest's session-long handlers are there already; those of each phase go to loggers that do not propagate.
+    logger.propagate, logger.handlers = True, []
+    try:
+        yield
+    finally:
+        # pytest's are left off: the phase that they were made for may be over.
+        logger.propagate = propagate
+        logger.handlers = [handler for handler in handlers if not type(handler).__module__.startswith("_pytest")]
+
 
 #: Flags of backends: the functions of ``torch._C`` that read and write each.
 BACKEND_FLAGS = {
@@ -180,14 +209,19 @@ def decomposition_tables() -> dict[str, dict[Any, Any]]:
     return {f"torch._decomp.global_decomposition_table[{name!r}]": table for name, table in tables.items()}
 
 
+def _registered_backends() -> Any:
+    """Return Dynamo's list of backends by name; what comes with a package has its entry point for a value."""
+    return symbol("torch._dynamo.backends.registry", "_BACKENDS")
+
+
 def is_an_entry_point(backend: Any) -> bool:
     """Say whether a Dynamo backend of that name comes with a package, so that it is loaded when first looked up."""
-    return symbol("torch._dynamo.backends.registry", "_BACKENDS").get(backend) is not None
+    return _registered_backends().get(backend) is not None
 
 
 def forget_backend(name: Any) -> None:
     """Take a backend that was registered by name from Dynamo's list."""
-    symbol("torch._dynamo.backends.registry", "_BACKENDS").pop(name, None)
+    _registered_backends().pop(name, None)
 
 
 #: Sets of functions by ``id``, made when first asked.
@@ -243,31 +277,17 @@ def remove_kernels(names: frozenset[str]) -> None:
             each._destroy()
 
 
-def process_groups() -> tuple[Any, ...]:
-    """Return the process groups of ``torch.distributed``."""
-    if "torch.distributed.distributed_c10d" not in sys.modules:
-        return ()
-    return tuple(symbol("torch.distributed.distributed_c10d", "_world").pg_map)
-
-
-def destroy_process_groups(but: tuple[Any, ...]) -> None:
-    """Destroy all process groups that are not among ``but``."""
-    destroy = symbol("torch.distributed", "destroy_process_group")
-    if not but:
-        destroy()
-        return
-    for group in process_groups():
-        if group not in but:
-            destroy(group)
+def _log_state() -> Any:
+    return symbol("torch._logging._internal", "log_state")
 
 
 def log_state() -> tuple[dict[str, Any], set[str]]:
     """Return which logs and artifacts ``torch._logging.set_logs`` chose."""
-    state = symbol("torch._logging._internal", "log_state")
+    state = _log_state()
     return dict(state.log_qname_to_level), set(state.artifact_names)
 
 
 def set_log_state(chosen: tuple[dict[str, Any], set[str]]) -> None:
     """Put back what :func:`log_state` returned."""
-    state = symbol("torch._logging._internal", "log_state")
+    state = _log_state()
     state.log_qname_to_level, state.artifact_names = dict(chosen[0]), set(chosen[1])

@@ -11,6 +11,12 @@ from typing import Any
 
 from pytest_regional._torch import symbol
 
+
+def autograd_profiler() -> Any:
+    """``torch.autograd.profiler``, whose ``_is_profiler_enabled`` is read at every region call (2.11 to 2.15)."""
+    return symbol("torch.autograd", "profiler")
+
+
 #: Guards of C++ that are entered to undo what a test left; leaving them would bring it back.
 _HELD: list[Any] = []
 

@@ -96,6 +96,11 @@ class TorchRegionalCapabilities(NoWholeGraphStages):
         return c.supported_for(">=2.13", "torch 2.11 ignores inductor_region: all annotated nodes are one region")
 
     @property
+    def pytorch_outer_cache(self) -> Support:
+        """PyTorch's own cache, once ``force_autograd_cache`` is on, keeps what this backend makes of a whole graph."""
+        return c.supported()
+
+    @property
     def share_identical(self) -> Support:
         """Identical partitions are compiled once."""
         return c.unsupported("every partition is compiled on its own")
@@ -115,22 +120,22 @@ def torch_regional() -> BackendSpec:
     """Return PyTorch's ``regional_inductor`` through ``aot_autograd``."""
 
     def factory() -> Any:
-        from pytest_regional._torch.backends import regional_inductor_backend
+        from pytest_regional._torch.dynamo import regional_inductor_backend
 
         return regional_inductor_backend()
 
     def graph_pass() -> Any:
-        from pytest_regional._torch.backends import regional_inductor_pass
+        from pytest_regional._torch.dynamo import regional_inductor_pass
 
         return regional_inductor_pass()
 
     def compilers() -> Any:
-        from pytest_regional._torch.backends import regional_inductor
+        from pytest_regional._torch.dynamo import regional_inductor
 
         return (regional_inductor(),)
 
     def with_partitioner(partitioner: str) -> Any:
-        from pytest_regional._torch.backends import regional_inductor_backend
+        from pytest_regional._torch.dynamo import regional_inductor_backend
 
         return regional_inductor_backend(partitioner)
 

@@ -242,6 +242,11 @@ class Capabilities:
         return supported()
 
     @property
+    def pytorch_outer_cache(self) -> Support:
+        """PyTorch's own cache, once ``force_autograd_cache`` is on, keeps what this backend makes of a whole graph."""
+        return unsupported("PyTorch's cache of whole graphs is tested with PyTorch's regional backend")
+
+    @property
     def full_graph(self) -> Support:
         """A graph captured ahead of time, forward or backward, can be compiled by it as the last pass of a pipeline."""
         return supported()

@@ -114,7 +114,7 @@ def _of_torch_compile(name: str, backend: Any) -> BackendSpec:
 
 def _built_into_torch(name: str) -> tuple[str, ...]:
     """Return the names that ``torch.compile`` takes besides; those for debugging only where ``name`` is one."""
-    from pytest_regional._torch.backends import registered_names
+    from pytest_regional._torch.dynamo import registered_names
 
     return tuple(one for one in registered_names(name) if one not in (*names(), _OURS))
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from pytest_regional._torch import MissingTorchSymbolError
-from pytest_regional._torch import emulated_device as places
+from pytest_regional._torch import MissingTorchSymbolError, caches, config, device
+from pytest_regional._torch.patching import patched
 from pytest_regional.emulation.device import (
     DEFAULT_PROFILE,
     DeviceProfile,
@@ -90,7 +90,7 @@ class Emulation:
             raise
 
     def _kernel(self, name: str, source: str) -> Any:
-        tuner = places.load_source(source, name)
+        tuner = caches.load_source(source, name)
         self._kernels.append(EmulatedKernel(name, source, tuner))
         # On the instance: what was compiled under emulation must not look for a GPU when the context is gone.
         tuner.run = functools.partial(self._launch, tuner)
@@ -189,7 +189,7 @@ def _refuse_settings(options: Mapping[str, Any]) -> None:
         UnsupportedByEmulationError: naming the setting.
     """
     for setting, reason in REFUSED_SETTINGS.items():
-        if options.get(setting.rpartition(".")[2]) or places.inductor_setting(setting):
+        if options.get(setting.rpartition(".")[2]) or config.inductor_setting(setting):
             raise UnsupportedByEmulationError(reason.format(setting))
 
 
@@ -234,28 +234,28 @@ def emulated(profile: str | DeviceProfile = DEFAULT_PROFILE, plan: LaunchPlan | 
     if current is not None:
         yield _the_same(current, described, plan)
         return
-    _check_places()
+    _check_patch_points()
     emulation = Emulation(described, plan or LaunchPlan())
-    seams = {"compile": emulation.compile, "load": emulation.load, "finish": emulation.finish}
+    makers = {"compile": emulation.compile, "load": emulation.load, "finish": emulation.finish}
     with contextlib.ExitStack() as stack:
-        places.forget_device_answers()
-        stack.callback(places.forget_device_answers)
-        stack.enter_context(places.cache_tagged(f"pytest-regional-emulated-{described.key}"))
+        device.forget_device_answers()
+        stack.callback(device.forget_device_answers)
+        stack.enter_context(config.cache_tagged(f"pytest-regional-emulated-{described.key}"))
         stack.enter_context(programs_on_gpu(emulation))
-        stack.enter_context(places.replaced(places.SEAM_PLACES, seams))
+        stack.enter_context(patched(device.OUTPUT_POINTS, makers))
         _active.append(emulation)
         stack.callback(_active.remove, emulation)
         yield emulation
 
 
 @functools.cache
-def _check_places() -> None:
+def _check_patch_points() -> None:
     """Make sure that this torch asks for its devices where emulation expects it to.
 
     Raises:
         MissingTorchSymbolError: it does not; says where.
     """
-    missing = places.missing_places()
+    missing = device.missing_points()
     if missing:
         raise MissingTorchSymbolError(
             f"a GPU cannot be emulated with torch {torch.__version__}, which has no {', '.join(missing)}; "

@@ -10,8 +10,10 @@ from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._torch import emulated_device as places
-from pytest_regional._torch import triton_runtime
+from pytest_regional._torch import config, inductor, triton
+from pytest_regional._torch import device as torch_device
+from pytest_regional._torch.dynamo import guards_untimed
+from pytest_regional._torch.patching import patched
 from pytest_regional.emulation.device import DeviceProfile, UnsupportedByEmulationError
 from pytest_regional.emulation.launch import launch_kernel
 
@@ -29,7 +31,7 @@ class DescribedDriver:
 
     def get_current_target(self) -> Any:
         """Return the target to compile for."""
-        return triton_runtime.cuda_target(self._profile.major * 10 + self._profile.minor)
+        return triton.gpu_target("cuda", self._profile.major * 10 + self._profile.minor, 32)
 
     def get_active_torch_device(self) -> Any:
         """Return the device that Triton takes tensors from."""
@@ -71,9 +73,8 @@ def user_kernels_interpreted(emulation: Emulation) -> Iterator[None]:
         return interpreted
 
     with (
-        triton_runtime.active_driver(DescribedDriver(emulation.profile)),
-        triton_runtime.replaced_method(triton_runtime.jit_function(), "run", run),
-        triton_runtime.replaced_method(triton_runtime.autotuner(), "run", lambda original: _first_configuration),
+        triton.active_driver(DescribedDriver(emulation.profile)),
+        patched(triton.LAUNCHES, {"jitted": run, "autotuned": lambda original: _first_configuration}),
     ):
         yield
 
@@ -111,7 +112,7 @@ def _first_choice(original: Callable[..., Any]) -> Callable[..., Any]:
     """Nothing can be timed, so that one kernel has to do: what generated code computes does not depend on which."""
 
     def choose(cache: Any, name: str, choices: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        return original(cache, name, places.without_timing(choices), *args, **kwargs)
+        return original(cache, name, inductor.without_timing(choices), *args, **kwargs)
 
     return choose
 
@@ -152,11 +153,13 @@ class Pretence:
 
     def _begin(self) -> None:
         with contextlib.ExitStack() as stack:
-            stack.callback(places.forget_device_answers)
-            stack.enter_context(places.cuda_device_guard())
-            stack.enter_context(places.wrapper_code_for_cpu_tensors())
-            stack.enter_context(places.replaced(places.DEVICE_PLACES, self._replacements()))
-            places.forget_device_answers()
+            stack.callback(torch_device.forget_device_answers)
+            stack.enter_context(torch_device.cuda_device_guard())
+            stack.enter_context(torch_device.wrapper_code_for_cpu_tensors())
+            replacements = self._replacements()
+            makers = {name: replacements[name] for name in torch_device.DEVICE_POINTS}
+            stack.enter_context(patched(torch_device.DEVICE_POINTS, makers))
+            torch_device.forget_device_answers()
             self._stack = stack.pop_all()
 
     def _replacements(self) -> dict[str, Callable[[Any], Any]]:
@@ -194,7 +197,7 @@ class Pretence:
     @property
     def settings(self) -> AbstractContextManager[Any]:
         """Inductor's settings to generate code with."""
-        return places.inductor_settings(places.settings_for_emulation())
+        return config.inductor_settings(config.settings_for_emulation())
 
 
 @contextlib.contextmanager
@@ -222,12 +225,10 @@ def programs_on_gpu(emulation: Emulation) -> Iterator[None]:
     """Let programs train flex attention, and call kernels of their own on CPU tensors, eager and compiled."""
     replacements = {
         "has_triton": lambda original: lambda *args, **kwargs: True,
-        # It costs 20 ms a compile or more, for a figure that is logged.
-        "guard_timing": lambda original: lambda *args, **kwargs: 0.0,
         "flex_device": lambda original: _any_device,
         "flex_options": _options_of_gpu,
     }
-    with places.replaced(places.PROGRAM_PLACES, replacements), user_kernels_interpreted(emulation):
+    with patched(torch_device.PROGRAM_POINTS, replacements), guards_untimed(), user_kernels_interpreted(emulation):
         yield
 
 

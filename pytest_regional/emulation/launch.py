@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import triton.language as tl
 
-from pytest_regional._torch.triton_language import (
+from pytest_regional._torch.triton import (
     grid_of_inductor_kernel,
     jit_parameters,
     kernel_type,

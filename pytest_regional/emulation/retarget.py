@@ -16,12 +16,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pytest_regional._torch.higher_order import is_user_kernel
-from pytest_regional._torch.region_compile import (
+from pytest_regional._torch.operators import is_higher_order_op, is_user_kernel
+from pytest_regional._torch.tracing import (
     current_fake_mode,
     detect_fake_mode,
     is_fake_tensor,
-    is_higher_order_op,
     new_fake_mode,
     storage_key,
     without_dispatch_modes,

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._torch.emulated_device import load_source
-from pytest_regional._torch.state import reset_dynamo
+from pytest_regional._torch.caches import load_source
+from pytest_regional._torch.dynamo import reset_dynamo
 from pytest_regional.emulation.backend import EmulatedKernel, Emulation, emulated
 from pytest_regional.emulation.device import (
     DEFAULT_PROFILE,

@@ -1,4 +1,4 @@
-"""Programs that nobody thought of: a program model, a table of operators, and what judges the programs."""
+"""Programs that nobody thought of: a program model, a table of operators, and what checks the programs."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pytest_regional import _limits
 from pytest_regional._text import shown
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-#: More than a machine judges in its life.
+#: More than a machine checks in its life.
 MOST_EXAMPLES = 1_000_000_000
 
 
@@ -25,7 +25,7 @@ class Budget:
     """A number of programs, or seconds; the other is None.
 
     Attributes:
-        examples: how many programs to judge.
+        examples: how many programs to check.
         seconds: how long to go on.
         fixed: whether every run is to draw the same programs.
     """
@@ -132,11 +132,11 @@ def duration(seconds: float) -> str:
 
 
 #: The folder of notes, in the folder of findings.
-NOTES = "judging"
+NOTES = "checking"
 
 
 def note_for(findings: Path, name: str) -> Path:
-    """Return the file for what this process judges as shard ``name``."""
+    """Return the file for what this process checks as shard ``name``."""
     notes = findings / NOTES
     notes.mkdir(parents=True, exist_ok=True)
     return notes / f"{name}-{os.getpid()}.json"

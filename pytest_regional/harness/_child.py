@@ -96,21 +96,25 @@ def _parent_exists(module: str) -> bool:
 def _call(job: Job) -> dict[str, Any]:
     import pytest
 
-    from pytest_regional.testing import regional
+    from pytest_regional.harness.regional import harness
+    from pytest_regional.harness.vacuity import check_backend_leaks
 
     function: Any = _module(job)
     for part in job.qualname.split("."):
         function = getattr(function, part)
     arguments = pickle.loads(job.arguments)
-    with regional(**job.harness) as harness:
+    with harness(**job.harness) as regional:
         # What was imported lives as long as the process: never looked at again, it costs no collection any time.
         gc.freeze()
         gc.enable()
         wants_harness = next(iter(inspect.signature(function).parameters), None) == "regional"
-        with skipping_unsupported(harness, pytest.skip):
-            value = function(harness, *arguments) if wants_harness else function(*arguments)
-        compiled = harness.compiled_something()
-        return {"kind": "value", "value": value, "counters": dict(harness.counters), "compiled": compiled}
+        with skipping_unsupported(regional, pytest.skip):
+            value = function(regional, *arguments) if wants_harness else function(*arguments)
+        compiled = regional.compiled_something()
+        answer = {"kind": "value", "value": value, "counters": dict(regional.counters), "compiled": compiled}
+        regional.check_fallbacks()
+        check_backend_leaks(regional)
+    return answer
 
 
 def _answer(request: Path) -> dict[str, Any]:
@@ -139,10 +143,7 @@ def main() -> None:
 
 
 def finish() -> None:
-    """Do what the interpreter does at its end, but for taking apart what was imported, for which nobody has to wait.
-
-    With torch and its compilers that takes 1.7 of ten seconds.
-    """
+    """Exit without interpreter teardown, which takes 1.7 of ten seconds once torch and its compilers are loaded."""
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.current_thread():
             thread.join()

@@ -13,9 +13,7 @@ from typing import Any
 import torch
 
 from pytest_regional._region import AnnotationError
-from pytest_regional._torch.backends import invalid_backend_error, registered_backend
-from pytest_regional._torch.compiled_callables import to_compile
-from pytest_regional._torch.dynamo_errors import annotation_mistake_in
+from pytest_regional._torch.dynamo import annotation_mistake_in, invalid_backend_error, registered_backend, to_compile
 from pytest_regional._torch.pytree import flatten_with_path
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
@@ -29,21 +27,21 @@ from pytest_regional.harness.parity.execution import cotangents_for
 class CompilesWithBackend:
     """The part of :class:`Regional` that makes Dynamo backends of the specification, and watches them."""
 
-    spec: BackendSpec
-    options: CompileOptions
-    observer: Observer
+    _spec: BackendSpec
+    _options: CompileOptions
+    _observer: Observer
 
     def _start_observing(self) -> None:
-        self._whose = Ownership(self.spec)
+        self._whose = Ownership(self._spec)
         self._backends: dict[Any, Callable[..., Any]] = {}
         self._current = threading.local()
-        self.observer = Observer(self._capture_scope, self._whose, self._named)
+        self._observer = Observer(self._capture_scope, self._whose, self._named)
 
-    def compile_with(self, fn: Any, options: CompileOptions, eager_regions: frozenset[str] = frozenset()) -> Any:
+    def _compile_with(self, fn: Any, options: CompileOptions, eager_regions: frozenset[str] = frozenset()) -> Any:
         """Compile with explicit options; regions named in ``eager_regions`` lose their annotation first."""
         import torch
 
-        with options.scope(self.spec.compile_options):
+        with options.scope(self._spec.compile_options):
             # A wrong setting is an error here, at the user's call, not deep inside the first compile.
             backend = self._backend(options, eager_regions)
         return torch.compile(to_compile(fn), backend=backend, dynamic=options.dynamic, fullgraph=options.fullgraph)
@@ -54,11 +52,11 @@ class CompilesWithBackend:
 
         While the harness is active :attr:`backend`, its name, does as well, unless PyTorch has a backend of that name.
         """
-        return self._backend(self.options, frozenset())
+        return self._backend(self._options, frozenset())
 
     def _named(self, look_up: Callable[[Any], Any], backend: Any) -> Any:
         """Find the Dynamo backend that ``torch.compile`` was given; a name that PyTorch has not may be ours."""
-        if backend != self.spec.name or getattr(self._current, "looking_up", False):
+        if backend != self._spec.name or getattr(self._current, "looking_up", False):
             return look_up(backend)
         try:
             return look_up(backend)
@@ -73,21 +71,21 @@ class CompilesWithBackend:
         return self._backends[identity]
 
     def _make_backend(self, options: CompileOptions, eager_regions: frozenset[str]) -> Callable[..., Any]:
-        inner, taken = self._inner_backend(), self.spec.compile_options
+        inner, taken = self._inner_backend(), self._spec.compile_options
         keywords = options.backend_keywords(taken)
 
         def backend_under_test(gm: Any, example_inputs: Any) -> Any:
             for region in eager_regions:
                 annotated.strip_region(gm, region)
             with options.scope(taken), self._compiling_with(options):
-                self.observer.note_passes()
+                self._observer.note_passes()
                 return inner(gm, example_inputs, **keywords)
 
-        self._whose.add(backend_under_test, self.spec.name)
+        self._whose.add(backend_under_test, self._spec.name)
         return backend_under_test
 
     def _inner_backend(self) -> Callable[..., Any]:
-        made = self.spec.factory()
+        made = self._spec.factory()
         if not isinstance(made, str):
             return made
         self._current.looking_up = True  # by its own name, it must not find what is made of it here
@@ -107,7 +105,7 @@ class CompilesWithBackend:
 
     def _capture_scope(self) -> Callable[[], contextlib.AbstractContextManager[None]]:
         options: CompileOptions | None = getattr(self._current, "options", None)
-        return functools.partial(options.scope, self.spec.compile_options) if options else contextlib.nullcontext
+        return functools.partial(options.scope, self._spec.compile_options) if options else contextlib.nullcontext
 
 
 class NoGraphPassError(LookupError):
@@ -137,6 +135,14 @@ class FullGraph:
         if getattr(made, "terminal", False):
             return made
         return self._pipeline.graph_pass(name=self._spec.name, terminal=True)(made)
+
+    def ending_with(self, backend: str) -> FullGraph:
+        """Return the pipeline of another backend: ``aot_eager`` compiles nothing, ``inductor`` the whole graph.
+
+        Raises:
+            NoGraphPassError: that backend compiles for Dynamo alone.
+        """
+        return full_graph_of(registry.resolve(backend))
 
     def compile(
         self,
@@ -172,17 +178,18 @@ def _missing(spec: BackendSpec) -> str:
     )
 
 
-def refuse_keywords(function: str, unknown: Mapping[str, Any]) -> None:
+def refuse_keywords(function: Callable[..., Any], unknown: Mapping[str, Any]) -> None:
     """Raise a TypeError that says how to give the keyword arguments ``unknown`` to the program, if there are any."""
     if not unknown:
         return
+    keywords = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
     names = ", ".join(f"{name}=" for name in unknown)
-    near = difflib.get_close_matches(next(iter(unknown)), _keywords_of(function), n=1)
+    near = difflib.get_close_matches(next(iter(unknown)), keywords, n=1)
     meant = f" Did you mean {near[0]}=?" if near else ""
     shown = ", ".join(f'"{name}": ...' for name in unknown)
     raise TypeError(
-        f"{function} has no keyword {names}.{meant} Keyword arguments of the program are given as a mapping: pass "
-        f"kwargs={{{shown}}}"
+        f"{function.__name__} has no keyword {names}.{meant} Keyword arguments of the program are given as a "
+        f"mapping: pass kwargs={{{shown}}}"
     )
 
 
@@ -195,14 +202,6 @@ def refuse_no_program(function: str, program: object) -> None:
         f"regional.{function} needs a function or module, and this is {given}. Give the program and its arguments, "
         f"not what it returns: {function}(program, x), not {function}(program(x))"
     )
-
-
-def _keywords_of(function: str) -> list[str]:
-    from pytest_regional.harness.graph_passes.compiled import run_pass
-    from pytest_regional.harness.regional import Regional
-
-    called = run_pass if function == "run_pass" else getattr(Regional, function)
-    return [p.name for p in inspect.signature(called).parameters.values() if p.kind is p.KEYWORD_ONLY]
 
 
 def raise_annotation_error(error: BaseException | None) -> None:

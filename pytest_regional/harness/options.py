@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from pytest_regional._text import unknown_name
-from pytest_regional._torch import state
+from pytest_regional._torch import config
 
 TIMINGS = ("early", "late", "default")
 
@@ -69,13 +69,13 @@ class CompileOptions:
         Raises:
             CompileOptionError: an unknown setting, or a timing where neither torch nor the backend knows it.
         """
-        with state.patched_config("torch._inductor.config", self._settings(taken)):
+        with config.patched_config("torch._inductor.config", self._settings(taken)):
             yield
 
     def backend_keywords(self, taken: frozenset[str]) -> dict[str, Any]:
         """Return the keywords to call the backend with: its ``options``, for what Inductor has no setting for."""
         name = "pre_grad_pass_timing"
-        if self.pre_grad_pass_timing is None or name not in taken or name in state.inductor_config_names():
+        if self.pre_grad_pass_timing is None or name not in taken or name in config.inductor_config_names():
             return {}
         return {"options": {name: self.pre_grad_pass_timing}}
 
@@ -85,16 +85,16 @@ class CompileOptions:
         Raises:
             CompileOptionError: a setting that there is not in this torch, or words for one that is on or off.
         """
-        known = state.inductor_config_names()
+        known = config.inductor_config_names()
         for name, value in self.inductor_configs.items():
             if name not in known:
                 raise CompileOptionError(unknown_name("Inductor setting", name, known & _similar(name, known)))
-            if isinstance(value, str) and state.inductor_config_is_switch(name):
+            if isinstance(value, str) and config.inductor_config_is_switch(name):
                 raise CompileOptionError(f"inductor_configs: {name} is True or False, not {value!r}")
 
     def _settings(self, taken: frozenset[str]) -> dict[str, Any]:
         self.require_settings()
-        known = state.inductor_config_names()
+        known = config.inductor_config_names()
         settings = dict(self.inductor_configs)
         if self.fallback_random:
             settings["fallback_random"] = True

@@ -1,12 +1,13 @@
-"""A counting pre-grad pass: what ``pre_grad_pass(uuid=...)`` makes, and what the observer tells it."""
+"""A counting pre-grad pass: what ``pre_grad_pass(uuid=...)`` makes, and how its runs reach the observer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_regional._torch.passes import custom_graph_pass_base
+from pytest_regional._torch.inductor import custom_graph_pass_base
 
 #: Marks passes that tell the observer of each run themselves, whoever runs them.
 COUNTS_ITSELF = "counts_itself"
@@ -98,7 +99,8 @@ def counting_pass(uuid: object = None, transform: Callable[[Any], None] | None =
 
         def __call__(self, graph: Any) -> None:
             self.calls += 1
-            _tell_observer(self, graph)
+            if _LISTENERS:
+                _LISTENERS[-1](type(self).__name__, self, graph)
             if transform is not None:
                 transform(graph)
 
@@ -117,12 +119,18 @@ def counting_pass(uuid: object = None, transform: Callable[[Any], None] | None =
     return CountingPass()
 
 
-def _tell_observer(custom: Any, graph: Any) -> None:
-    from pytest_regional.harness.regional import running
+#: Called with the name, the pass and the graph of each run; the last one is called, that of the innermost harness.
+_LISTENERS: list[Callable[[str, Any, Any], None]] = []
 
-    harness = running()
-    if harness is not None:
-        harness.observer.pass_ran(type(custom).__name__, custom, graph)
+
+@contextlib.contextmanager
+def runs_reported_to(listener: Callable[[str, Any, Any], None]) -> Iterator[None]:
+    """Call ``listener(name, custom, graph)`` at each run of a counting pass while the context lasts."""
+    _LISTENERS.append(listener)
+    try:
+        yield
+    finally:
+        _LISTENERS.remove(listener)
 
 
 def replacing(before: Any, after: Any) -> Callable[[Any], None]:

@@ -19,16 +19,10 @@ import torch
 import torch.fx
 
 from pytest_regional._torch import MissingTorchSymbolError
-from pytest_regional._torch.aot_compile import (
-    aot_compile,
-    call_unguarded,
-    dump_function,
-    guard_failure,
-    load_function,
-    training_artifacts,
-)
-from pytest_regional._torch.donation import without_donation
-from pytest_regional._torch.region_compile import donation_arguments, region_compile_settings, standalone_compile
+from pytest_regional._torch.aot_autograd import without_donation
+from pytest_regional._torch.config import region_compile_settings, training_artifacts
+from pytest_regional._torch.dynamo import aot_compile, call_unguarded, dump_function, guard_failure, load_function
+from pytest_regional._torch.inductor import donation_arguments, standalone_compile
 from pytest_regional.reference.caching.envelope import (
     ArtifactError,
     ArtifactNotFoundError,

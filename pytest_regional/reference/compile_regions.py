@@ -12,24 +12,19 @@ import torch
 import torch.fx
 
 from pytest_regional._torch import MissingTorchSymbolError
-from pytest_regional._torch.region_compile import (
+from pytest_regional._torch.autograd_cache import note_refused_keys, refused_keys
+from pytest_regional._torch.config import random_numbers_are_functional, region_compile_settings
+from pytest_regional._torch.dynamo import count_fallback, restart_exceptions
+from pytest_regional._torch.fx_graphs import is_graph_module
+from pytest_regional._torch.inductor import (
     aot_compiled_artifact,
-    autograd_profiler,
     compiled_output_strides,
-    count_fallback,
     donation_arguments,
     inductor_callable,
-    is_fake_tensor,
-    is_graph_module,
-    is_integer,
-    note_refused_keys,
-    random_numbers_are_functional,
-    refused_keys,
-    region_compile_settings,
-    restart_exceptions,
     standalone_compile,
-    storage_key,
 )
+from pytest_regional._torch.thread_state import autograd_profiler
+from pytest_regional._torch.tracing import is_fake_tensor, is_integer, storage_key
 from pytest_regional.reference.effects import RANDOM, Edge, effect_classes, written_arguments
 from pytest_regional.reference.extract import ExtractedRegion
 from pytest_regional.reference.ordering.carry_over import compile_in_order

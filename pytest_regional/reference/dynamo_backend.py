@@ -10,14 +10,12 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._torch.annotations import preserve_node_meta
 from pytest_regional._torch.autograd_cache import UncacheableGraphError, caches_are_on
-from pytest_regional._torch.region_compile import (
-    aot_autograd,
-    force_autograd_cache,
-    python_dispatcher,
-    regional_output_code,
-)
+from pytest_regional._torch.config import force_autograd_cache
+from pytest_regional._torch.dynamo import aot_autograd
+from pytest_regional._torch.fx_graphs import preserve_node_meta
+from pytest_regional._torch.inductor import regional_output_code
+from pytest_regional._torch.tracing import python_dispatcher
 from pytest_regional.reference import fingerprint, pre_grad
 from pytest_regional.reference.caching import envelope, remote
 from pytest_regional.reference.caching.outer import KeyFound, OuterCache, annotations_in_pytorchs_key

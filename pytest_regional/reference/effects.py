@@ -15,7 +15,9 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._torch.region_compile import is_graph_module, is_higher_order_op, is_op_overload, storage_key
+from pytest_regional._torch.fx_graphs import is_graph_module
+from pytest_regional._torch.operators import is_higher_order_op, is_op_overload
+from pytest_regional._torch.tracing import storage_key
 
 Edge = tuple[torch.fx.Node, torch.fx.Node]
 

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import torch
 import torch.fx
 
-from pytest_regional._torch.lowering import backward_lowered_at_once
-from pytest_regional._torch.region_compile import use_boxed_codegen
+from pytest_regional._torch.config import backward_lowered_at_once
+from pytest_regional._torch.fx_graphs import use_boxed_codegen
 from pytest_regional.reference.compile_regions import request_for
 from pytest_regional.reference.dynamo_backend import through_aot_autograd
 from pytest_regional.reference.effects import Barrier, order_edges

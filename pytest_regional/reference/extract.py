@@ -18,15 +18,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.fx
 
-from pytest_regional._torch.annotations import region_mark
-from pytest_regional._torch.region_compile import (
-    free_symbols,
-    is_graph_module,
-    is_symbolic,
-    lazy_graph_module,
-    plain_symbol,
-    replace_graph,
-)
+from pytest_regional._torch.fx_graphs import is_graph_module, lazy_graph_module, region_mark, replace_graph
+from pytest_regional._torch.tracing import free_symbols, is_symbolic, plain_symbol
 from pytest_regional.reference.effects import Edge
 from pytest_regional.reference.ordering.edges import add_control_deps, as_dependencies
 from pytest_regional.reference.partition import Partition, PartitionPlan, without_collections

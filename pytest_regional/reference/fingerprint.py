@@ -15,15 +15,11 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._torch.annotations import ANNOTATION
-from pytest_regional._torch.region_compile import (
-    at_dynamo_reset,
-    compile_state,
-    is_graph_module,
-    is_symbolic,
-    standalone_compile,
-    storage_key,
-)
+from pytest_regional._torch.config import compile_state
+from pytest_regional._torch.dynamo import at_dynamo_reset
+from pytest_regional._torch.fx_graphs import ANNOTATION, is_graph_module
+from pytest_regional._torch.inductor import standalone_compile
+from pytest_regional._torch.tracing import is_symbolic, storage_key
 from pytest_regional.reference.compile_regions import Compiled, RegionCompiler, RegionRequest
 from pytest_regional.reference.extract import attribute
 from pytest_regional.reference.regions import freeze

@@ -16,8 +16,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 
 import torch.fx
 
-from pytest_regional._torch.annotations import region_mark
-from pytest_regional._torch.gradient_metadata import (
+from pytest_regional._torch.aot_autograd import (
     annotate_like,
     autograd_number,
     has_lost_its_forward_op,
@@ -25,8 +24,9 @@ from pytest_regional._torch.gradient_metadata import (
     mark_gradient_of_outer_value,
     stack_of,
 )
-from pytest_regional._torch.pass_values import is_backward_node, is_gradient_sum
-from pytest_regional._torch.region_compile import current_fake_mode, detect_fake_mode, is_op_overload
+from pytest_regional._torch.fx_graphs import is_backward_node, is_gradient_sum, region_mark
+from pytest_regional._torch.operators import is_op_overload
+from pytest_regional._torch.tracing import current_fake_mode, detect_fake_mode
 from pytest_regional.reference.effects import element_of
 from pytest_regional.reference.regions import RegionKey
 

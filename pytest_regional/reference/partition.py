@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch.fx
 
-from pytest_regional._torch.pass_values import is_backward_node
+from pytest_regional._torch.fx_graphs import is_backward_node
 from pytest_regional.reference.effects import Barrier, Edge, computes, element_of, order_edges
 from pytest_regional.reference.gradients import with_sums_of_gradients
 from pytest_regional.reference.regions import RegionKey, read_region_keys

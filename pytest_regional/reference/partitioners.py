@@ -8,13 +8,10 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional._torch.region_compile import (
-    is_higher_order_op,
-    is_op_overload,
-    partition_function,
-    storage_key,
-    without_cse,
-)
+from pytest_regional._torch.aot_autograd import partition_function
+from pytest_regional._torch.config import without_cse
+from pytest_regional._torch.operators import is_higher_order_op, is_op_overload
+from pytest_regional._torch.tracing import storage_key
 from pytest_regional.reference.effects import effect_classes, written_arguments
 from pytest_regional.reference.gradients import annotate_lost_gradients, mark_sums_of_outer_values
 from pytest_regional.reference.regions import freeze, read_region_keys

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest_regional
-from pytest_regional._torch.passes import custom_graph_pass_base
+from pytest_regional._torch.inductor import custom_graph_pass_base
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 _ADVICE = "return a non-empty str or bytes, an int, or a tuple of these"

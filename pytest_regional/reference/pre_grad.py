@@ -15,13 +15,10 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._text import unknown_name
-from pytest_regional._torch.passes import (
-    configured_pre_grad_passes,
-    configured_pre_grad_timing,
-    other_custom_pass_bases,
-    sort_topologically,
-)
-from pytest_regional._torch.region_compile import at_dynamo_reset, inductor_config
+from pytest_regional._torch.config import configured_pre_grad_passes, configured_pre_grad_timing, inductor_config
+from pytest_regional._torch.dynamo import at_dynamo_reset
+from pytest_regional._torch.fx_graphs import sort_topologically
+from pytest_regional._torch.inductor import other_custom_pass_bases
 from pytest_regional.reference.pass_uuids import PreGradPassError, PreGradPassWarning, pass_name, uuid_of
 
 __all__ = [

@@ -11,18 +11,17 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._torch.annotations import preserve_node_meta
-from pytest_regional._torch.donation import donate_nothing
-from pytest_regional._torch.region_compile import (
+from pytest_regional._torch.aot_autograd import donate_nothing
+from pytest_regional._torch.config import force_autograd_cache
+from pytest_regional._torch.fx_graphs import preserve_node_meta, use_boxed_codegen
+from pytest_regional._torch.inductor import regional_output_code
+from pytest_regional._torch.tracing import (
     compile_lock,
     current_fake_mode,
     detect_fake_mode,
-    force_autograd_cache,
     new_fake_mode,
     propagate_fake_values,
-    regional_output_code,
     tracing,
-    use_boxed_codegen,
 )
 from pytest_regional.reference.compile_regions import (
     GuardedCompiler,

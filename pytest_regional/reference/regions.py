@@ -21,8 +21,8 @@ import torch
 import torch.fx
 
 from pytest_regional._region import AnnotationError, AnnotationWarning, misspelt_text
-from pytest_regional._torch.annotations import REGION_AFTER, REGION_CONFIGS, REGION_ID, misspelt_marks, region_mark
-from pytest_regional._torch.region_compile import inductor_config_names, inductor_config_type
+from pytest_regional._torch.config import inductor_config_names, inductor_config_type
+from pytest_regional._torch.fx_graphs import REGION_AFTER, REGION_CONFIGS, REGION_ID, misspelt_marks, region_mark
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in .*\n?[ \t]*(.*)')
 _TORCH = os.path.dirname(torch.__file__) + os.sep

@@ -23,8 +23,9 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._torch.region_compile import free_symbols, is_symbolic, size_hint, storage_key
-from pytest_regional._torch.strides import copy_to_strides, equal_for_sure, node_for_number
+from pytest_regional._torch.fx_graphs import node_for_number
+from pytest_regional._torch.operators import copy_to_strides
+from pytest_regional._torch.tracing import free_symbols, is_symbolic, known_equal, size_hint, storage_key
 from pytest_regional.reference.extract import nodes_of_symbols
 
 Strides = Sequence[Any]
@@ -108,7 +109,7 @@ def _is_dense(shape: Sequence[Any], strides: Strides, order: Sequence[int]) -> b
     for dim in reversed(order):
         if not is_symbolic(shape[dim]) and shape[dim] == 1:
             continue
-        if not equal_for_sure(strides[dim], step):
+        if not known_equal(strides[dim], step):
             return False
         step = step * shape[dim]
     return True

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Seconds between two lines on the terminal: often enough to be believed, rare enough for the log of a night.
 EVERY = 30.0
 
-#: Seconds between two notes of one campaign, which may judge hundreds of programs in them.
+#: Seconds between two notes of one campaign, which may check hundreds of programs in them.
 NOTED_EVERY = 1.0
 
 
@@ -37,7 +37,7 @@ class ProgressNote:
     Args:
         path: its file.
         name: the test, as the line names it.
-        unit: what it judges: programs or histories.
+        unit: what it checks: programs or sequences.
     """
 
     def __init__(self, path: Path, name: str, unit: str = "program") -> None:

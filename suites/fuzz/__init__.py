@@ -1,1 +1,1 @@
-"""Programs that nobody thought of, judged by the laws of regional compilation; how many, ``--regional-fuzz`` says."""
+"""Programs that nobody thought of, checked against the oracles of regional compilation; how many, ``--regional-fuzz`` says."""

@@ -261,8 +261,7 @@ def test_checks_of_the_processor_and_headers(common, tmp_path, monkeypatch, how,
     from torch._inductor import codecache, cpu_vec_isa
     from torch._inductor.utils import fresh_cache
 
-    from pytest_regional._torch.precompiled_headers import headers_kept_in
-    from pytest_regional._torch.processor import processor_checked_in
+    from pytest_regional._torch.cpp import headers_kept_in, processor_checked_in
 
     isa = cpu_vec_isa.VecAVX2()
     code, header = 'extern "C" int one() { return 1; }', ("climits", "g++ -O1")
@@ -288,12 +287,12 @@ def test_checks_of_the_processor_and_headers(common, tmp_path, monkeypatch, how,
 
 
 def test_the_twin_of_pytorchs_folder_which_is_ours(common, tmp_path, monkeypatch):
-    from pytest_regional._torch import precompiled_headers
+    from pytest_regional._torch import cpp
 
     folder = folders_of_pytorch(common, monkeypatch)
     with warnings.catch_warnings(), kernels_kept(prepared(tmp_path / "store")):
         warnings.simplefilter("error")
-        assert precompiled_headers.default_folder() == folder
+        assert cpp.default_headers_folder() == folder
     assert sorted(path.name for path in folder.iterdir()) == ["precompiled_headers", "processor"]
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o700}
 
@@ -322,7 +321,7 @@ def test_the_twin_of_the_other_users_library_which_would_run(common, tmp_path):
     from torch._inductor import cpu_vec_isa
     from torch._inductor.utils import fresh_cache
 
-    from pytest_regional._torch.processor import processor_checked_in
+    from pytest_regional._torch.cpp import processor_checked_in
 
     isa, mark = cpu_vec_isa.VecAVX2(), common / "ran"
     for folder in (tmp_path / "clean", common / "his"):

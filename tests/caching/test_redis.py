@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional._torch import remote_cache as private
+from pytest_regional._torch import symbol
 from pytest_regional.reference.caching import envelope, remote
 from pytest_regional.reference.caching.envelope import CacheWarning
 from pytest_regional.reference.caching.local import LocalStore
@@ -140,7 +140,7 @@ def test_an_address_that_is_none_is_one_warning(environment: pytest.MonkeyPatch,
 
 @pytest.mark.usefixtures("quiet", "raw")
 def test_pytorch_counts_what_is_asked_of_the_server(tmp_path: Path) -> None:
-    stats = private.symbol("torch._inductor.remote_cache", "cache_stats")._stats["RemoteRegionalCache"]
+    stats = symbol("torch._inductor.remote_cache", "cache_stats")._stats["RemoteRegionalCache"]
     before = (stats.miss, stats.put, stats.hit)
     store = _machine("here", tmp_path)
     store.save("ab", b"payload")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_regional._redis import Patience
-from pytest_regional._torch import remote_cache as private
+from pytest_regional._torch import caches
 from pytest_regional.reference.caching import envelope, remote
 from pytest_regional.reference.caching.envelope import KIND, CacheWarning
 from pytest_regional.reference.caching.local import LocalStore
@@ -270,7 +270,7 @@ def test_without_a_secret_nothing_is_shared(environment: pytest.MonkeyPatch, sai
 
 
 def test_without_the_package_nothing_is_shared(environment: pytest.MonkeyPatch) -> None:
-    environment.setattr(private, "redis_is_installed", lambda: False)
+    environment.setattr(caches, "redis_is_installed", lambda: False)
     with pytest.warns(CacheWarning, match=r"pip install 'pytest-regional\[redis\]'") as warned:
         assert [open_remote_store() for _ in range(2)] == [None, None]
     assert len(warned) == 1

@@ -26,7 +26,7 @@ SCRIPT_OPTIONS = "--regional-backend=aot_eager"
 CONFTEST = """\
 import pytest
 
-from pytest_regional._torch.guard_latency import guards_untimed
+from pytest_regional._torch.dynamo import guards_untimed
 from pytest_regional.harness.kernel_store import kernels_kept
 
 

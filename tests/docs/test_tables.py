@@ -12,7 +12,7 @@ from fenced import ROOT, table
 from pytest_regional import _fixtures
 from pytest_regional._config import OPTIONS
 from pytest_regional._marks import CompileMark, KnownFailure
-from pytest_regional._torch.seams import SEAMS
+from pytest_regional._torch.patching import COMPILE_STAGES
 from pytest_regional.backends import registry
 from pytest_regional.backends.capabilities import Capabilities, torch_matches
 from pytest_regional.backends.spec import BackendSpec
@@ -98,7 +98,7 @@ def test_fields_of_a_backend_specification():
 
 
 def test_patch_points():
-    functions = {name: f"{seam.holder.replace(':', '.')}.{seam.attribute}" for name, seam in SEAMS.items()}
+    functions = {name: f"{point.holder.replace(':', '.')}.{point.attribute}" for name, point in COMPILE_STAGES.items()}
     assert {row[0]: row[1] for row in table("docs/counters.md", "Patch points")} == functions
 
 
@@ -106,7 +106,7 @@ def test_counters_name_patch_points_that_exist():
     named = {
         name for row in table("docs/counters.md", "All counters") for name in re.findall(r"\w+_\w+|codegen", row[2])
     }
-    assert named <= set(SEAMS)
+    assert named <= set(COMPILE_STAGES)
 
 
 def test_levels_of_parity():

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch.fx.traceback import annotate
 
-from pytest_regional._torch import MissingTorchSymbolError, triton_runtime
-from pytest_regional._torch import emulated_device as places
+from pytest_regional._torch import MissingTorchSymbolError, symbol, triton
+from pytest_regional._torch import device as places
+from pytest_regional._torch.patching import PatchPoint
 from pytest_regional.emulation import (
     EmulationError,
     MemoryFaultError,
@@ -62,16 +63,16 @@ def test_generated_code_is_for_the_gpu(folder: Path) -> None:
 
 def test_afterwards_the_cpu_compiles_as_before(folder: Path) -> None:
     x, w = torch.randn(8, 12), torch.randn(12, 12)
-    driver, available = triton_runtime.symbol("triton.runtime.driver", "driver")._active, torch.cuda.is_available()
-    run = triton_runtime.jit_function().run
+    driver, available = symbol("triton.runtime.driver", "driver")._active, torch.cuda.is_available()
+    run = triton.jit_function_class().run
     with emulated() as emulation:
         torch.compile(program, fullgraph=True)(x, w)
         assert emulation.kernels
         assert torch.cuda.is_available() is available
     assert active() is None
     assert torch.cuda.is_available() is available
-    assert triton_runtime.symbol("triton.runtime.driver", "driver")._active is driver
-    assert triton_runtime.jit_function().run is run
+    assert symbol("triton.runtime.driver", "driver")._active is driver
+    assert triton.jit_function_class().run is run
     torch._dynamo.reset()
     with regional("inductor", "cpu", expects_regions=False) as r:
         code = str(r.run(lambda a, b: (a @ b) * 2, x, w).code)
@@ -126,16 +127,16 @@ def test_code_from_a_cache_is_run_with_interpreted_kernels(folder: Path) -> None
 
 
 def test_a_torch_that_cannot_be_emulated_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = places.Place("torch.cuda", "was_renamed", "for this test")
-    monkeypatch.setitem(places.DEVICE_PLACES, "gone", gone)
-    emulation_backend._check_places.cache_clear()
+    gone = PatchPoint("torch.cuda", "was_renamed", "for this test")
+    monkeypatch.setitem(places.DEVICE_POINTS, "gone", gone)
+    emulation_backend._check_patch_points.cache_clear()
     with (
         pytest.raises(MissingTorchSymbolError, match=r"cannot be emulated with torch .*torch\.cuda\.was_renamed"),
         emulated(),
     ):
         pass
     assert active() is None
-    emulation_backend._check_places.cache_clear()
+    emulation_backend._check_patch_points.cache_clear()
 
 
 def test_an_emulation_inside_another_is_the_same_one() -> None:

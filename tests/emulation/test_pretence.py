@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from pytest_regional._torch import MissingTorchSymbolError
-from pytest_regional._torch import emulated_device as places
+from pytest_regional._torch import device as places
+from pytest_regional._torch.patching import PatchPoint
 from pytest_regional.emulation import PROFILES
 from pytest_regional.emulation.device_mock import Pretence
 
-ALL_PLACES = {**places.DEVICE_PLACES, **places.PROGRAM_PLACES, **places.SEAM_PLACES}
+ALL_POINTS = {**places.DEVICE_POINTS, **places.PROGRAM_POINTS, **places.OUTPUT_POINTS}
 
 
 def pretence() -> Pretence:
@@ -18,32 +19,34 @@ def pretence() -> Pretence:
 
 
 def what_stands_there() -> dict[str, object]:
-    return {name: getattr(place.container(), place.attribute) for name, place in ALL_PLACES.items()}
+    return {name: getattr(place.container(), place.attribute) for name, place in ALL_POINTS.items()}
 
 
 def test_this_torch_has_every_place() -> None:
-    assert places.missing_places() == []
+    assert places.missing_points() == []
 
 
 def test_a_place_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = places.Place("torch.cuda", "was_renamed", "for this test")
-    monkeypatch.setitem(places.DEVICE_PLACES, "gone", gone)
-    assert places.missing_places() == ["torch.cuda.was_renamed"]
+    gone = PatchPoint("torch.cuda", "was_renamed", "for this test")
+    monkeypatch.setitem(places.DEVICE_POINTS, "gone", gone)
+    assert places.missing_points() == ["torch.cuda.was_renamed"]
 
 
 def test_pretending_without_a_place_fails_loudly_and_undoes_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
     before = what_stands_there()
-    gone = places.Place("torch.cuda", "was_renamed", "for this test")
-    monkeypatch.setitem(places.DEVICE_PLACES, "gone", gone)
+    gone = PatchPoint("torch.cuda", "was_renamed", "for this test")
+    monkeypatch.setitem(places.DEVICE_POINTS, "gone", gone)
     held = pretence()
-    monkeypatch.setattr(held, "_replacements", lambda: dict.fromkeys(places.DEVICE_PLACES, lambda original: None))
+    monkeypatch.setattr(held, "_replacements", lambda: dict.fromkeys(places.DEVICE_POINTS, lambda original: None))
     with pytest.raises(MissingTorchSymbolError, match=r"torch\.cuda\.was_renamed"), held.held():
         pass
     assert what_stands_there() == before
 
 
-def test_a_place_without_a_replacement_is_an_error() -> None:
-    with pytest.raises(KeyError, match="is_available"), places.replaced(places.DEVICE_PLACES, {}):
+def test_a_point_without_a_replacement_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = pretence()
+    monkeypatch.setattr(held, "_replacements", dict)
+    with pytest.raises(KeyError, match="is_available"), held.held():
         pass
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pytest_regional._torch.region_compile import storage_key
+from pytest_regional._torch.tracing import storage_key
 from pytest_regional.emulation import PROFILES
 from pytest_regional.emulation.device_mock import Pretence
 from pytest_regional.emulation.retarget import CUDA, retarget

@@ -6,7 +6,7 @@ from torch._dynamo.exc import InternalTorchDynamoError, Unsupported
 from torch.fx.traceback import annotate
 
 from pytest_regional import AnnotationError, region
-from pytest_regional._torch.dynamo_errors import annotation_mistake_in
+from pytest_regional._torch.dynamo import annotation_mistake_in
 from pytest_regional.testing import regional
 
 SYMBOLIC = """AsPythonConstantNotImplementedError: SymNodeVariable() is not a constant

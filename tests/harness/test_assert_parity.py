@@ -23,7 +23,7 @@ class Corrupted:
         self.names, self.error = names, error
 
     def __call__(self, gm, example_inputs):
-        from pytest_regional._torch.backends import regional_inductor_backend
+        from pytest_regional._torch.dynamo import regional_inductor_backend
 
         original = torch._inductor.standalone_compile
         with pytest.MonkeyPatch.context() as patch:
@@ -79,7 +79,7 @@ def test_two_corrupted_regions_are_both_to_blame():
 
 def test_a_fault_outside_all_regions_is_not_blamed_on_one():
     def negated(gm, example_inputs):
-        from pytest_regional._torch.backends import regional_inductor_backend
+        from pytest_regional._torch.dynamo import regional_inductor_backend
 
         compiled = regional_inductor_backend()(gm, example_inputs)
         return lambda *inputs: [-output for output in compiled(*inputs)]
@@ -105,7 +105,7 @@ def test_blame_leaves_counters_and_records_alone():
         with r.expect(region_compiles=2, graphs=1, regions=2), pytest.raises(ParityError):
             r.assert_parity(two_products, *pair(r))
         # The two regions of the program, and none of those that were compiled again to find the blame.
-        assert len(r.observer.compile_times) == 2
+        assert len(r._observer.compile_times) == 2
 
 
 def test_blame_is_not_recorded_by_spies():
@@ -118,10 +118,10 @@ def test_blame_is_not_recorded_by_spies():
 
     listener = Listener()
     with regional(Corrupted("second").spec()) as r:
-        r.observer.spies.append(listener)
+        r._observer.spies.append(listener)
         with pytest.raises(ParityError):
             r.assert_parity(two_products, *pair(r))
-        assert r.observer.spies == [listener]
+        assert r._observer.spies == [listener]
     assert listener.graphs == 1
 
 
@@ -277,6 +277,6 @@ def test_a_report_that_is_raised_is_kept_as_well():
 
     with pytest.raises(ParityError), regional("aot_eager", expects_regions=False) as r:
         r.assert_parity(wrong, r.randn(4))
-    (report,) = r.parity_reports
+    (report,) = r._parity_reports
     assert report.worst_ratio > 1
     assert report.errors["output"].candidate == pytest.approx(1)

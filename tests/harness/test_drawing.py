@@ -6,7 +6,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._ordered_set import OrderedSet
 
 from pytest_regional import region
-from pytest_regional._torch.ordering import preserve_node_ordering
+from pytest_regional._torch.operators import preserve_node_ordering
 from pytest_regional.harness.observe.graph_drawing import GraphDrawer
 from pytest_regional.testing import regional
 
@@ -26,7 +26,7 @@ def drawer():
 
 def drawn(drawer, backend, program=two_parts, **options):
     with regional(backend, **options) as r:
-        r.observer.spies.append(drawer)
+        r._observer.spies.append(drawer)
         r.run(program, r.randn(4, 4, requires_grad=True), r.randn(4, 4))
     return list(drawer.graphs)
 
@@ -53,7 +53,7 @@ def test_nodes_regions_and_partitions(drawer, backend):
 
 def test_only_the_last_are_kept_and_all_are_counted(drawer):
     with regional("aot_eager", expects_regions=False) as r:
-        r.observer.spies.append(drawer)
+        r._observer.spies.append(drawer)
         for size in range(2, 7):
             r.compile(torch.sin, dynamic=False)(r.randn(size))
             r.restart()

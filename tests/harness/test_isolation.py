@@ -20,7 +20,7 @@ from torch._inductor.cpp_builder import CppBuilder
 from torch.overrides import TorchFunctionMode
 
 from pytest_regional import BackendLeakError, BackendSpec
-from pytest_regional._torch import state
+from pytest_regional._torch import config, dynamo
 from pytest_regional.harness.isolation import Snapshot, cache_folder, clear_folder
 from pytest_regional.testing import regional
 
@@ -224,7 +224,7 @@ def test_what_a_failing_block_changed_is_put_back_too():
 
 def test_without_isolation_the_callers_caches_are_used(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    state.reset_dynamo()
+    dynamo.reset_dynamo()
     with regional("torch", isolate=False) as r:
         r.compile(product)(*pair(r))
     assert any(path.is_file() for path in tmp_path.rglob("*"))
@@ -354,7 +354,7 @@ def test_what_a_test_leaves_is_no_leak_of_the_backends():
 
 
 def test_generated_code_that_is_loaded_anew_is_no_leak():
-    name = f"{state.GENERATED_MODULES}some_kernel"
+    name = f"{config.GENERATED_MODULES}some_kernel"
     sys.modules[name] = ModuleType(name)
     with regional("aot_eager", expects_regions=False) as r:
         sys.modules[name] = ModuleType(name)

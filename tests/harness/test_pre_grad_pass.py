@@ -142,7 +142,7 @@ def test_runs_on_regions_are_counted_apart(direct):
     with regional("torch") as r:
         x = pair(r, requires_grad=True)
         if direct:
-            from pytest_regional._torch.backends import regional_inductor_backend
+            from pytest_regional._torch.dynamo import regional_inductor_backend
 
             with torch._inductor.config.patch(pre_grad_custom_pass=counting):
                 torch.compile(two_products, backend=regional_inductor_backend())(*x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional._torch import state
+from pytest_regional._torch import config
 from pytest_regional.backends.capabilities import torch_matches
 from pytest_regional.harness.options import CompileOptionError
 from pytest_regional.testing import pre_grad_pass, regional
@@ -78,7 +78,7 @@ def seen_while_compiling(name):
 
     def backend(gm, example_inputs):
         def compiler(graph, inputs):
-            seen.append(getattr(state.config_module("torch._inductor.config"), name))
+            seen.append(getattr(config.config_module("torch._inductor.config"), name))
             return _boxed(graph)
 
         from torch._dynamo.backends.common import aot_autograd
@@ -100,7 +100,7 @@ def test_inductor_configs_hold_for_the_backward_too_and_nowhere_else():
     backend, seen = seen_while_compiling("epilogue_fusion")
     with regional(BackendSpec("noting", lambda: backend), expects_regions=False) as r:
         output = r.compile(product, inductor_configs={"epilogue_fusion": False})(*pair(r, requires_grad=True))
-        assert state.config_values("torch._inductor.config")["epilogue_fusion"] is True
+        assert config.config_values("torch._inductor.config")["epilogue_fusion"] is True
         output.sum().backward()
     assert seen == [False, False]
 

@@ -73,7 +73,7 @@ def test_inner_compile_of_whole_aten_graphs():
 
 def test_a_backend_given_by_name_to_torch_compile_directly():
     with regional("torch") as r:
-        from pytest_regional._torch.backends import regional_inductor_backend
+        from pytest_regional._torch.dynamo import regional_inductor_backend
 
         with r.expect(graphs=1, regions=1, region_compiles=1):
             torch.compile(product, backend=regional_inductor_backend())(*pair(r))

@@ -24,7 +24,7 @@ def test_what_is_gone_is_named(fetch, name):
 
 def test_configurations_are_found_in_a_process_that_imported_nothing_else():
     program = (
-        "from pytest_regional._torch.region_compile import compile_state, force_autograd_cache;"
+        "from pytest_regional._torch.config import compile_state, force_autograd_cache;"
         "print(force_autograd_cache(), sorted(compile_state()))"
     )
     output = subprocess.check_output([sys.executable, "-c", program], text=True)

@@ -54,7 +54,7 @@ OWN = """
 
 SPEC = """
 from pytest_regional import BackendSpec
-from pytest_regional._torch.backends import regional_inductor_backend
+from pytest_regional._torch.dynamo import regional_inductor_backend
 
 spec = BackendSpec("mine", regional_inductor_backend)
 """

@@ -6,7 +6,7 @@ import functools
 
 import torch
 
-from pytest_regional._torch.region_compile import aot_autograd
+from pytest_regional._torch.dynamo import aot_autograd
 from pytest_regional.reference.partitioners import partitioner_for
 from pytest_regional.reference.regional_inductor import regional_inductor
 from tests.reference.graphs import InterpretedCompiler

@@ -5,7 +5,7 @@ import torch
 import torch._inductor
 
 from pytest_regional._region import region
-from pytest_regional._torch.region_compile import compiled_output_strides
+from pytest_regional._torch.inductor import compiled_output_strides
 from pytest_regional.reference import regional
 
 

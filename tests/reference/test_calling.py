@@ -8,7 +8,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
 from pytest_regional._region import region
-from pytest_regional._torch.region_compile import inductor_callable
+from pytest_regional._torch.inductor import inductor_callable
 from pytest_regional.reference import regional, regional_inductor
 from pytest_regional.reference.compile_regions import makes_plain_values
 from pytest_regional.reference.extract import RegionInput, extract_partitions

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import pytest_regional.reference
 from pytest_regional._torch import torch_version
-from pytest_regional._torch.ordering import preserve_node_ordering
+from pytest_regional._torch.operators import preserve_node_ordering
 from pytest_regional.reference.compile_regions import RegionFallbackWarning
 from pytest_regional.reference.regional_inductor import MissingExampleInputsError, regional_inductor
 from pytest_regional.reference.regions import RegionConfigError

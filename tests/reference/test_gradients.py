@@ -8,9 +8,8 @@ from torch.compiler import nested_compile_region
 from torch.utils.checkpoint import checkpoint
 
 from pytest_regional import region
-from pytest_regional._torch.lowering import backward_lowered_at_once
-from pytest_regional._torch.pass_values import is_backward_node, is_gradient_sum
-from pytest_regional._torch.region_compile import use_boxed_codegen
+from pytest_regional._torch.config import backward_lowered_at_once
+from pytest_regional._torch.fx_graphs import is_backward_node, is_gradient_sum, use_boxed_codegen
 from pytest_regional.reference import explain_program, partitioners, split_regions
 from pytest_regional.reference.dynamo_backend import through_aot_autograd
 from pytest_regional.reference.effects import computes

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_regional._torch import torch_version
-from pytest_regional._torch.region_compile import torch_region_count
+from pytest_regional._torch.inductor import torch_region_count
 from pytest_regional.reference.extract import extract_partitions, install_submodules
 from pytest_regional.reference.partition import Partition, plan_partitions
 from tests.reference.graphs import ATEN, annotate_node

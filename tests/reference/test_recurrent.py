@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_regional._torch.state import patched_config
+from pytest_regional._torch.config import patched_config
 from suites.regions.test_recurrent import BATCH, SIZE, STEPS, InRegion
 from tests.reference.backends import Structure
 

@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from torch.fx.traceback import preserve_node_meta
 
 from pytest_regional import region
-from pytest_regional._torch import higher_order
-from pytest_regional._torch.region_compile import aot_autograd, storage_key
+from pytest_regional._torch import operators
+from pytest_regional._torch.dynamo import aot_autograd
+from pytest_regional._torch.tracing import storage_key
 from pytest_regional.reference import regional_inductor
 from tests.reference.strided_views import LAYOUTS, laid_out, padded, row_major, same_strides, views
 
-associative_scan, scan = higher_order.associative_scan(), higher_order.scan()
-map_over = higher_order.map_over()
+associative_scan, scan = operators.associative_scan(), operators.scan()
+map_over = operators.map_over()
 
 
 class OtherStrides:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.mutants.planting import Mutant, Patch
 from bench.mutants.rewriting import is_backward
-from pytest_regional._torch.region_compile import inductor_config
+from pytest_regional._torch.config import inductor_config
 
 CONFIGS = "suites/regions/test_configs.py"
 

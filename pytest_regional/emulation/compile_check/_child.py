@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from pytest_regional._torch import triton_compile
+from pytest_regional._torch import triton
 
 
 def main() -> None:
     """Answer one line for each configuration, and one at the end of each request."""
     answers = _own_output()
-    triton_compile.stand_alone()
+    triton.stand_alone()
     folder = Path(os.environ["PYTEST_REGIONAL_KERNELS"])
     _answer(answers, {"ready": True})
     for number, line in enumerate(sys.stdin):
@@ -47,17 +47,17 @@ def _answer(answers: IO[str], answer: dict[str, Any]) -> None:
 def _compiled(request: dict[str, Any], path: Path) -> Iterator[dict[str, Any]]:
     what = {"kernel": request["name"], "arch": request["arch"]}
     try:
-        tuner = triton_compile.kernel_in(path, request["attribute"])
+        tuner = triton.kernel_in(path, request["attribute"])
     except Exception as error:  # noqa: BLE001 - whatever a kernel's module raises is what is wrong with the kernel
         yield {**what, "config": "", "message": _first_lines(f"{type(error).__name__}: {error}")}
         return
-    configs = triton_compile.configs_of(tuner)
+    configs = triton.configs_of(tuner)
     for config in configs if request["all_configs"] else configs[:1]:
-        told = {**what, "config": triton_compile.config_text(config)}
+        told = {**what, "config": triton.config_text(config)}
         try:
             yield {**told, **_measures(tuner, config, request["target"])}
         except Exception as error:  # noqa: BLE001 - whatever the compiler raises is what is wrong with the kernel
-            message, source_line = triton_compile.told_by(error, tuner)
+            message, source_line = triton.told_by(error, tuner)
             yield {**told, "message": _first_lines(message), "source_line": source_line}
 
 
@@ -70,7 +70,7 @@ def _measures(tuner: Any, config: Any, target: list[Any]) -> dict[str, Any]:
     printed = io.StringIO()
     begin = time.perf_counter()
     with contextlib.redirect_stdout(printed):
-        compiled = triton_compile.compile_config(tuner, config, *target)
+        compiled = triton.compile_config(tuner, config, *target)
     seconds = round(time.perf_counter() - begin, 3)
     is_amd = target[0] == "hip"
     assembly, binary = (

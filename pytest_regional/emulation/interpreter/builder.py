@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-from pytest_regional._torch.triton_language import interpreter_builder_class, interpreter_options
+from pytest_regional._torch.triton import interpreter_builder_class, interpreter_options
 from pytest_regional.emulation.device import KernelAssertionError, UnsupportedByEmulationError
 from pytest_regional.emulation.interpreter import arithmetic
 from pytest_regional.emulation.interpreter.accesses import Atomics

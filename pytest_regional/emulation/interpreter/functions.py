@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import triton.language as tl
 
-from pytest_regional._torch.triton_language import inductor_helpers, jit_first_line, jit_function_class, jit_source
+from pytest_regional._torch.triton import inductor_helpers, jit_first_line, jit_function_class, jit_source
 from pytest_regional.emulation.device import EmulationError
 from pytest_regional.emulation.interpreter.builder import semantic
 from pytest_regional.emulation.interpreter.values import Array, block, held_as_bits, scalar_value

@@ -6,13 +6,14 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 import triton.language as tl
 
-from pytest_regional._torch.triton_language import (
+from pytest_regional._torch.patching import Patch, applied
+from pytest_regional._torch.triton import (
     builtin_owners,
     builtins_of,
     cuda_library,
@@ -36,17 +37,7 @@ from pytest_regional.emulation.interpreter.functions import (
 )
 from pytest_regional.emulation.interpreter.values import block_type_init, quick_unwrapping, tensor_init
 
-_ABSENT: Any = object()
 _LOCK = threading.RLock()
-
-
-class Patch(NamedTuple):
-    """One replaced attribute of a module or class, or one that only some versions have and others are given."""
-
-    owner: Any
-    name: str
-    value: Any
-    added: bool = False
 
 
 def _bound(builtin: Any) -> Callable[..., Any]:
@@ -186,22 +177,5 @@ def patch_table() -> tuple[Patch, ...]:
 @contextlib.contextmanager
 def interpreting() -> Iterator[None]:
     """Have Triton's language compute instead of build, in this thread alone, until the block ends."""
-    with _LOCK:
-        table = patch_table()
-        before = [vars(patch.owner).get(patch.name, _ABSENT) for patch in table]
-        try:
-            for patch in table:
-                setattr(patch.owner, patch.name, patch.value)
-            with np.errstate(all="ignore"), torch.no_grad():
-                yield
-        finally:
-            _restore(table, before)
-
-
-def _restore(table: tuple[Patch, ...], before: list[Any]) -> None:
-    for patch, value in zip(reversed(table), reversed(before), strict=True):
-        if value is _ABSENT:
-            if patch.name in vars(patch.owner):
-                delattr(patch.owner, patch.name)
-        else:
-            setattr(patch.owner, patch.name, value)
+    with _LOCK, applied(patch_table()), np.errstate(all="ignore"), torch.no_grad():
+        yield

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from pytest_regional._torch.triton_language import jit_source
+from pytest_regional._torch.triton import jit_source
 from pytest_regional.emulation.device import EmulationError, UnsupportedByEmulationError
 from pytest_regional.emulation.interpreter.builder import builder
 from pytest_regional.emulation.interpreter.functions import is_jitted

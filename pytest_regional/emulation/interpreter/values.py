@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 import triton.language as tl
 
-from pytest_regional._torch.triton_language import semantic_class
+from pytest_regional._torch.triton import semantic_class
 from pytest_regional.emulation.device import UnsupportedByEmulationError
 
 Array: TypeAlias = npt.NDArray[Any]

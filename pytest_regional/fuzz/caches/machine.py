@@ -1,6 +1,6 @@
-"""A state machine for caches: any history of compiles, restarts, new processes, changes and damaged files.
+"""A state machine for caches: any sequence of compiles, restarts, new processes, changes and damaged files.
 
-It draws what :mod:`~pytest_regional.fuzz.caches.histories` plays. Needs the ``hypothesis`` package.
+It draws what :mod:`~pytest_regional.fuzz.caches.sequences` executes. Needs the ``hypothesis`` package.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.caches.histories import (
+from pytest_regional.fuzz.caches.model import ASKS_FOR_SIZE, FEW, MANY, PROGRAMS, STATES, Key, canonical
+from pytest_regional.fuzz.caches.sequences import (
     DAMAGES,
     Clear,
     Compile,
@@ -23,18 +24,17 @@ from pytest_regional.fuzz.caches.histories import (
     Event,
     NewProcess,
     Restart,
-    run_history,
+    run_sequence,
 )
-from pytest_regional.fuzz.caches.model import ASKS_FOR_SIZE, FEW, MANY, PROGRAMS, STATES, Key, canonical
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
-#: Histories that are drawn at a time; Hypothesis begins each time with the simplest.
+#: Sequences that are drawn at a time; Hypothesis begins each time with the simplest.
 _BATCH = 20
 
-#: Histories longer than this find nothing that shorter ones do not, and take as long as two of them.
-LONGEST_HISTORY = 10
+#: Sequences longer than this find nothing that shorter ones do not, and take as long as two of them.
+LONGEST_SEQUENCE = 10
 
 
 def fields_of_keys(*, passes: bool, without: Collection[str] = ()) -> dict[str, tuple[Any, ...]]:
@@ -42,7 +42,7 @@ def fields_of_keys(*, passes: bool, without: Collection[str] = ()) -> dict[str, 
 
     Args:
         passes: whether there are pre-grad passes.
-        without: capabilities that no history needs: ``backward``, ``dynamic_shapes``, ``region_ids``,
+        without: capabilities that no sequence needs: ``backward``, ``dynamic_shapes``, ``region_ids``,
             ``region_configs``, ``pre_grad_pass_lists``.
     """
     lists = "pre_grad_pass_lists" not in without
@@ -87,14 +87,14 @@ def _has_compiled(machine: _Machine) -> bool:
     return bool(machine.events)
 
 
-#: Programs that differ in where the border of their region stands.
-BORDERS = {"plain": "shorter region", "shorter region": "plain"}
+#: Programs that differ in where the boundary of their region stands.
+BOUNDARIES = {"plain": "shorter region", "shorter region": "plain"}
 
 
 class _Machine(RuleBasedStateMachine):
-    """The rules: they say what happens next; what happened is played when the history is complete.
+    """The rules: they say what happens next; what happened is executed when the sequence is complete.
 
-    Hypothesis wants to be told the same twice for the same draws. Histories are therefore drawn without looking at the
+    Hypothesis wants to be told the same twice for the same draws. Sequences are therefore drawn without looking at the
     backend, whose answers may depend on more than them.
     """
 
@@ -104,7 +104,7 @@ class _Machine(RuleBasedStateMachine):
 
     @initialize(data=st.data())
     def begin(self, data: st.DataObject) -> None:
-        """Start with empty caches; few things change in one history, so that they meet again."""
+        """Start with empty caches; few things change in one sequence, so that they meet again."""
         self.events: list[Event] = []
         self.before: Key = data.draw(keys(self.values), label="what there is")
         free = [name for name, values in self.values.items() if len(values) > 1]
@@ -139,11 +139,11 @@ class _Machine(RuleBasedStateMachine):
         """Compile the same with its passes in the opposite order."""
         self._compile(replace(self.before, passes=self.before.passes[::-1]))
 
-    @precondition(lambda self: self.before.region is not None and self.before.program in BORDERS)
+    @precondition(lambda self: self.before.region is not None and self.before.program in BOUNDARIES)
     @rule()
-    def move_the_border(self) -> None:
-        """Compile the same with the border of its region elsewhere."""
-        self._compile(replace(self.before, program=BORDERS[self.before.program]))
+    def move_the_boundary(self) -> None:
+        """Compile the same with the boundary of its region elsewhere."""
+        self._compile(replace(self.before, program=BOUNDARIES[self.before.program]))
 
     @precondition(lambda self: self.before.dynamic)
     @rule(data=st.data())
@@ -181,12 +181,12 @@ class _Machine(RuleBasedStateMachine):
         self.events.append(Compile(key))
 
     def teardown(self) -> None:
-        """Hand the history over."""
+        """Hand the sequence over."""
         self.drawn.append(tuple(self.events))
 
 
-def histories(values: Mapping[str, Sequence[Any]], seed: int, *, processes: bool = True) -> Iterator[tuple[Event, ...]]:
-    """Yield histories without end, the same for the same seed.
+def sequences(values: Mapping[str, Sequence[Any]], seed: int, *, processes: bool = True) -> Iterator[tuple[Event, ...]]:
+    """Yield sequences without end, the same for the same seed.
 
     Args:
         values: what the fields of keys may be: see :func:`fields_of_keys`.
@@ -197,21 +197,21 @@ def histories(values: Mapping[str, Sequence[Any]], seed: int, *, processes: bool
         drawn: list[tuple[Event, ...]] = []
         machine = type("CacheMachine", (_Machine,), {"values": values, "processes": processes, "drawn": drawn})
         run_state_machine_as_test(hypothesis.seed((seed * 1_000_003 + number) % 2**64)(machine), settings=_settings())
-        yield from dict.fromkeys(history for history in drawn if history)
+        yield from dict.fromkeys(sequence for sequence in drawn if sequence)
 
 
-#: What a history may need, beside passes.
+#: What a sequence may need, beside passes.
 _NEEDED = ("backward", "dynamic_shapes", "region_ids", "region_configs", "pre_grad_pass_lists")
 
 
-def histories_for(
+def sequences_for(
     regional: Regional, seed: int, *, processes: bool = True, everything: bool = False
 ) -> Iterator[tuple[Event, ...]]:
-    """Yield histories of what the backend under test has; with ``everything``, of what it disclaims as well."""
-    without = [name for name in _NEEDED if not everything and not regional.spec.supports(name)]
-    passes = everything or bool(regional.spec.supports("pre_grad_timing"))
+    """Yield sequences of what the backend under test has; with ``everything``, of what it disclaims as well."""
+    without = [name for name in _NEEDED if not everything and not regional.supports(name)]
+    passes = everything or bool(regional.supports("pre_grad_timing"))
     values = fields_of_keys(passes=passes, without=without)
-    return histories(values, seed, processes=processes)
+    return sequences(values, seed, processes=processes)
 
 
 def run_cache_machine(
@@ -219,25 +219,25 @@ def run_cache_machine(
     budget: Budget,
     seed: int,
     *,
-    lane: str = "structure",
+    mode: str = "interpret",
     processes: bool = True,
 ) -> int:
-    """Play histories until the budget is spent; return how many.
+    """Execute sequences until the budget is spent; return how many.
 
     Args:
         regional: the harness.
-        budget: how many histories, or how long.
+        budget: how many sequences, or how long.
         seed: what they are drawn from.
-        lane: the lane that they are played in.
+        mode: the mode that they run in.
         processes: whether some compiles happen in new processes.
 
     Raises:
-        LawBrokenError: the first history that breaks the model.
+        OracleViolationError: the first sequence that breaks the model.
     """
-    drawn = histories_for(regional, seed, processes=processes)
+    drawn = sequences_for(regional, seed, processes=processes)
     clock = budget.start()
     while not clock.over:
-        run_history(regional, next(drawn), lane=lane)
+        run_sequence(regional, next(drawn), mode=mode)
         clock.spent += 1
     return clock.spent
 
@@ -246,7 +246,7 @@ def _settings() -> hypothesis.settings:
     return hypothesis.settings(
         max_examples=_BATCH,
         phases=(hypothesis.Phase.generate,),
-        stateful_step_count=LONGEST_HISTORY,
+        stateful_step_count=LONGEST_SEQUENCE,
         deadline=None,
         database=None,
         print_blob=False,
@@ -254,4 +254,4 @@ def _settings() -> hypothesis.settings:
     )
 
 
-__all__ = ["fields_of_keys", "histories", "histories_for", "keys", "run_cache_machine"]
+__all__ = ["fields_of_keys", "keys", "run_cache_machine", "sequences", "sequences_for"]

@@ -123,7 +123,7 @@ class Memory:
                 for step in program.steps:
                     self._step(step, tensors, functions, set(map(memory_of, inputs)))
             except REFUSALS:
-                return  # what eager refuses is told where the program is judged
+                return  # what eager refuses is told where the program is checked
         self.outputs_shared = len(apart(inputs, tensors, program.outputs)) < len(program.outputs)
 
     def _step(

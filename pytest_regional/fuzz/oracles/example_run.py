@@ -1,4 +1,4 @@
-"""One program on one backend: everything that is computed once for all laws."""
+"""One program on one backend: everything that is computed once for all oracles."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from pytest_regional._torch import fuzzing
-from pytest_regional._torch.compiled_callables import never_compiled
-from pytest_regional._torch.state import config_values
+from pytest_regional._torch import tracing
+from pytest_regional._torch.config import config_values
+from pytest_regional._torch.dynamo import never_compiled
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.oracles.oracle import LawBrokenError
+from pytest_regional.fuzz.oracles.oracle import OracleViolationError
 from pytest_regional.fuzz.oracles.watching import Watched, watching
 from pytest_regional.harness.counters import Event
 from pytest_regional.harness.parity.check import KeptResults
@@ -64,22 +64,22 @@ class Run:
         return self.executions[0].exception
 
 
-class Trial:
+class ExampleRun:
     """One program on one backend.
 
     Args:
         regional: the harness.
-        program: what is judged.
-        lane: in which lane it is judged.
+        program: what is checked.
+        mode: in which mode it is checked.
         blame: whether parity looks for the region to blame, which compiles several times.
-        checks_borders: whether the first call compares the values at borders with what the graph says.
+        checks_boundary: whether the first call compares the values at boundaries with what the graph says.
     """
 
     def __init__(
-        self, regional: Regional, program: Program, lane: str, *, blame: bool = True, checks_borders: bool = False
+        self, regional: Regional, program: Program, mode: str, *, blame: bool = True, checks_boundary: bool = False
     ) -> None:
-        self.regional, self.program, self.lane = regional, program, lane
-        self.blame, self.checks_borders = blame, checks_borders
+        self.regional, self.program, self.mode = regional, program, mode
+        self.blame, self.checks_boundary = blame, checks_boundary
 
     # Eager
 
@@ -101,10 +101,10 @@ class Trial:
         Raises:
             BadProgramError: it fails in eager.
         """
-        with self.regional.observer.paused():
+        with self.regional._observer.paused():
             eager = self.execute(fn, inputs)
             check_program(eager)
-            precision = precision_of(self.regional.spec)
+            precision = precision_of(self.regional._spec)
             if precision is not None:
                 with never_compiled(tracing=False):  # Dynamo would trace past the rounding, and keep what it traced
                     eager.coarse = self.execute(fn, inputs, precision=precision)
@@ -136,11 +136,11 @@ class Trial:
         writes (``uniform_`` becomes ``uniform``), so the program is asked a second time so.
         """
         plain, inputs = self.program.function, self.cases[0].inputs
-        with self.regional.observer.paused(), fuzzing.fakes_checked():
+        with self.regional._observer.paused(), tracing.fakes_checked():
             error = self.execute(plain, inputs).exception
             if error is None:
-                error = execute(fuzzing.without_writes(plain), inputs, backward=False, state_of=plain).exception
-        return " ".join(str(error).split())[:200] if fuzzing.is_fake_disagreement(error) else ""
+                error = execute(tracing.without_writes(plain), inputs, backward=False, state_of=plain).exception
+        return " ".join(str(error).split())[:200] if tracing.is_fake_disagreement(error) else ""
 
     # Compiled
 
@@ -149,25 +149,27 @@ class Trial:
         """The program compiled with nothing in any cache, called twice."""
         _ = self.cases
         self.regional.reset(keep_code=True)
-        return self.run(self.program, checks_borders=self.checks_borders)
+        return self.run(self.program, checks_boundary=self.checks_boundary)
 
     def run(
         self,
         program: Program,
         *,
         calls: int = 2,
-        checks_borders: bool = False,
+        checks_boundary: bool = False,
         pass_uuid: str | None = None,
         around: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda compiled: compiled,
     ) -> Run:
         """Compile ``program`` as things are and call it, with ``around`` it, on the inputs of the cases."""
-        observer = self.regional.observer
+        observer = self.regional._observer
         compiled = around(self.compile(program, pass_uuid or self.pass_uuid))
         mark, sources = observer.log.mark(), len(observer.sources)
         names = sorted({name for region in program.regions for name, _ in region.configs})
         before = config_values("torch._inductor.config") if names else {}
-        interpreted = self.lane == "structure"
-        with watching(self.regional, checks_borders=checks_borders, settings=names, interpreted=interpreted) as watched:
+        interpreted = self.mode == "interpret"
+        with watching(
+            self.regional, checks_boundary=checks_boundary, settings=names, interpreted=interpreted
+        ) as watched:
             executions = [self.execute(compiled, self.cases[0].inputs, keep=calls > 1)]
         later, code = observer.log.mark(), observer.code(sources)
         after = config_values("torch._inductor.config") if names else {}
@@ -181,15 +183,15 @@ class Trial:
 
     def compile(self, program: Program, pass_uuid: str | None = None) -> Any:
         """Return ``program`` compiled with the backend, drawing random numbers as eager does."""
-        options = replace(self.regional.options, fallback_random=True, dynamic=program.dynamic)
+        options = replace(self.regional._options, fallback_random=True, dynamic=program.dynamic)
         if pass_uuid is not None:
             options = replace(options, pre_grad_pass=counting_pass(pass_uuid), pre_grad_pass_timing="late")
-        return self.regional.compile_with(program.function, options)
+        return self.regional._compile_with(program.function, options)
 
     @cached_property
     def pass_uuid(self) -> str | None:
         """The uuid of the pre-grad pass, which changes nothing, that all compiles have; None where none can be."""
-        spec = self.regional.spec
+        spec = self.regional._spec
         wanted = ("regions", "outer_cache", "pre_grad_passes", "pre_grad_timing")
         return "first" if all(map(spec.supports, wanted)) else None
 
@@ -198,9 +200,11 @@ class Trial:
         case, execution = self.cases[call], (run or self.cold).executions[call]
         return compare(case.eager, execution, case.anchor)
 
-    def broken(self, law: str, stage: str, detail: str, *, origin: str, region: str | None = None) -> LawBrokenError:
-        """Return the error that says that this program breaks a law."""
-        return LawBrokenError(law, stage, detail, origin=origin, region=region, program=self.program.source)
+    def violation(
+        self, oracle: str, stage: str, detail: str, *, origin: str, region: str | None = None
+    ) -> OracleViolationError:
+        """Return the error that says that this program violates an oracle."""
+        return OracleViolationError(oracle, stage, detail, origin=origin, region=region, program=self.program.source)
 
     def events(self, *counters: str) -> Iterator[Event]:
         """Yield what moved one of ``counters`` in the first call."""

@@ -1,11 +1,11 @@
-"""Borders: what enters and leaves a compiled region is what the graph was traced with.
+"""Region boundaries: what enters and leaves a compiled region is what the graph was traced with.
 
 The outer graph was traced with fake values: their dtypes, shapes, strides and storages are what eager operators around
 a region, and the region's own code, rely on. Here a compiled graph is run node by node, and every value that enters a
 region, or that anybody else reads and a region made, is held against the fake value that stands for it.
 
-Nodes that the backend added carry no fake value; what they read is not judged, so a backend may restore strides behind
-a region. What they make of it, which stands for the region's value from there on, is judged in its place. Memory shared
+Nodes that the backend added carry no fake value; what they read is not checked, so a backend may restore strides behind
+a region. What they make of it, which stands for the region's value from there on, is checked in its place. Memory shared
 by values that share none in the graph is a fault; memory no longer shared is one only between a region's input and its
 output, which the graph says is a view of it.
 """
@@ -15,18 +15,18 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._torch import fuzzing
-from pytest_regional.fuzz.oracles.oracle import Law, NoClaim
+from pytest_regional._torch import fx_graphs, inductor
+from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle
 from pytest_regional.harness.observe import annotated
 
 if TYPE_CHECKING:
     import torch
     from torch.fx import GraphModule, Node
 
-    from pytest_regional.fuzz.oracles.example_run import Trial
+    from pytest_regional.fuzz.oracles.example_run import ExampleRun
 
 
-class BorderChecker:
+class BoundaryChecker:
     """Checks the values of one compiled graph, whenever it runs.
 
     Args:
@@ -40,18 +40,18 @@ class BorderChecker:
 
     def watch(self, gm: GraphModule) -> None:
         """Have calls of ``gm`` checked."""
-        boxed = fuzzing.takes_one_list(gm)
+        boxed = fx_graphs.takes_one_list(gm)
 
         def forward(original: Any, inputs: tuple[Any, ...]) -> Any:
             given = list(inputs[0]) if boxed else list(inputs)
             if boxed:
                 inputs[0].clear()
-            return fuzzing.run_checked(gm, given, self._check)
+            return fx_graphs.run_checked(gm, given, self._check)
 
-        fuzzing.replace_forward(gm, forward)
+        fx_graphs.replace_forward(gm, forward)
 
     def _check(self, node: Node, given: tuple[Any, ...], result: Any) -> None:
-        if fuzzing.artifact_behind(node.target) is not None:
+        if inductor.artifact_behind(node.target) is not None:
             self._check_call(node, given, result)
         elif "val" in node.meta or node.op == "output":
             for argument, value in zip(node.all_input_nodes, given, strict=True):
@@ -94,7 +94,7 @@ def _region_name(region: Node) -> str:
 
 
 def _comes_from_region(node: Node) -> bool:
-    return fuzzing.artifact_behind(_made_by(node).target) is not None
+    return inductor.artifact_behind(_made_by(node).target) is not None
 
 
 def _made_by(node: Node) -> Node:
@@ -106,7 +106,7 @@ def _made_by(node: Node) -> Node:
 
 def _restores(node: Node) -> bool:
     """Return whether the backend added ``node`` behind a region: without a fake value, or with that of its input."""
-    if fuzzing.artifact_behind(node.target) is not None or not node.all_input_nodes:
+    if inductor.artifact_behind(node.target) is not None or not node.all_input_nodes:
         return False
     value, source = node.meta.get("val"), node.all_input_nodes[0].meta.get("val")
     return value is None or source is None or value is source
@@ -119,7 +119,7 @@ def difference(expected: Any, value: Any, *, offset: bool = True) -> str:
         expected: the fake value.
         value: the real one.
         offset: whether a storage offset counts that is aligned in the one only. Some eager operators, such as
-            ``select_scatter``, keep their input's offset and their fake twins do not.
+            ``select_scatter``, keep their input's offset and their fake near-duplicate regions do not.
     """
     import torch
 
@@ -167,28 +167,30 @@ def _share(one: Any, other: Any) -> bool | None:
     return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
-def check_borders(trial: Trial) -> None:
-    """Raise where a value crossed a border with another dtype, shape, layout or memory than the graph says."""
-    graphs = trial.cold.watched.graphs
-    found = trial.cold.watched.borders
-    if all(" with strides" in message for message in found) and found and trial.fake_disagreement:
-        raise NoClaim(f"PyTorch's fake operators have other strides than eager: {trial.fake_disagreement}")
+def check_region_boundary(example: ExampleRun) -> None:
+    """Raise where a value crossed a boundary with another dtype, shape, layout or memory than the graph says."""
+    graphs = example.cold.watched.graphs
+    found = example.cold.watched.boundary_errors
+    if all(" with strides" in message for message in found) and found and example.fake_disagreement:
+        raise NoClaim(f"PyTorch's fake operators have other strides than eager: {example.fake_disagreement}")
     if found:
         kind = next(
             word for word in ("dtype", "shape", "strides", "storage offset", "memory", "view") if word in found[0]
         )
         stage = "backward" if "backward graph" in found[0] else "run"
         way = " that enters" if "enters" in found[0] else ""
-        raise trial.broken("borders", stage, "; ".join(found[:4]), origin=f"{kind} of a value{way} a region")
+        raise example.violation(
+            "region_boundary", stage, "; ".join(found[:4]), origin=f"{kind} of a value{way} a region"
+        )
     if not any(graph.shows and graph.calls for graph in graphs):
         raise NoClaim("no compiled graph shows the calls of its regions")
 
 
-LAWS = (
-    Law(
-        "borders",
-        "What crosses a region's border has the dtype, shape, strides and memory that the graph was traced with.",
-        check_borders,
+ORACLES = (
+    Oracle(
+        "region_boundary",
+        "What crosses a region's boundary has the dtype, shape, strides and memory that the graph was traced with.",
+        check_region_boundary,
         requires=("regions",),
     ),
 )

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pytest_regional._text import plural
-from pytest_regional.harness.codegen import patterns
 from pytest_regional.harness.codegen.events import (
     AmbiguousCodeError,
     CodeAssertionError,
@@ -15,13 +14,13 @@ from pytest_regional.harness.codegen.events import (
     Copy,
     Events,
     KernelLaunch,
-    NoSuchOpError,
     is_ordered,
 )
 from pytest_regional.harness.codegen.memory import freed_at, peak_of
-from pytest_regional.harness.codegen.patterns import OpLike, OpPattern, require_known
+from pytest_regional.harness.codegen.operators import matches, only_moves, require_known
 from pytest_regional.harness.codegen.view import Place, View, missing, views_holding, views_of
 from pytest_regional.harness.counters import Bound, bounds_of
+from pytest_regional.harness.ops import NoSuchOpError, OpLike, OpPattern
 
 
 class CodeAssertions:
@@ -96,7 +95,7 @@ class CodeAssertions:
         views = self._views(graph, region)
         _require_known(views)
         found = [(view, place) for view in views for place in view.places(pattern)]
-        if not found and not (bound.admits(0) and patterns.exists(pattern.name)):
+        if not found and not (bound.admits(0) and pattern.is_operator):
             raise missing(views, pattern)
         launches = {(id(view), place[0], view[place].line, view[place].path) for view, place in found}
         if not bound.admits(len(launches)):
@@ -267,7 +266,7 @@ def _buffers(view: View, written: Place, pattern: OpPattern | None, buffer: str 
         return (str(buffer),)
     event = view[written]
     told = event.ops_of if isinstance(event, KernelLaunch) else ()
-    mine = tuple(name for name, ops in told if any(map(pattern.matches, ops)) and name in event.writes)
+    mine = tuple(name for name, ops in told if any(matches(pattern, op) for op in ops) and name in event.writes)
     if not (mine or event.writes):
         raise NoSuchOpError(f"what {pattern} writes is not known: {event.text} (line {event.line})")
     return mine or event.writes
@@ -290,4 +289,4 @@ def _only_copies(event: CodeEvent) -> bool:
     if isinstance(event, Copy) or not isinstance(event, KernelLaunch):
         return isinstance(event, Copy)
     made = [ops for name, ops in event.ops_of if name in event.writes] or [event.ops or ()]
-    return any(all(patterns.only_moves(op.name) for op in ops) for ops in made)
+    return any(all(only_moves(op.name) for op in ops) for ops in made)

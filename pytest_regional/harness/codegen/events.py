@@ -275,10 +275,6 @@ class NoGeneratedCodeError(LookupError):
     """There is no generated code to look at, or none of the graph or region that was named."""
 
 
-class NoSuchOpError(LookupError):
-    """A pattern that names no operator and no buffer of the generated code; the message lists what is there."""
-
-
 class UnknownOriginError(LookupError):
     """Code whose operators are not known, so that nothing can be said about them."""
 

@@ -15,7 +15,8 @@ from pytest_regional.harness.codegen.events import (
     NoGeneratedCodeError,
     rows,
 )
-from pytest_regional.harness.codegen.patterns import OpPattern, launches_of, no_such_op, require_known
+from pytest_regional.harness.codegen.operators import launches_of, matches, no_such_op, require_known
+from pytest_regional.harness.ops import OpPattern
 
 GRAPHS = ("forward", "backward", "inference", "unknown")
 Place = tuple[int, int]
@@ -61,9 +62,9 @@ class View:
             (n, position)
             for n, events in enumerate(self.pieces)
             for position, event in enumerate(events)
-            if any(map(pattern.matches, event.ops or ()))
+            if any(matches(pattern, op) for op in event.ops or ())
         ]
-        return found if pattern.ordinal is None else found[pattern.ordinal - 1 : pattern.ordinal]
+        return pattern.chosen(found)
 
     def failure(self, message: str, marked: Collection[Place]) -> CodeAssertionError:
         """Return the error that says ``message`` and lists the events, ``marked`` ones with a ``>``."""

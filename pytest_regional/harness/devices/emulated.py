@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest_regional
-from pytest_regional._torch.triton_compile import code_keys
+from pytest_regional._torch.triton import code_keys
 from pytest_regional.harness.isolation import isolated
 from pytest_regional.harness.kernel_store.files import KernelFiles, chosen_folder
 

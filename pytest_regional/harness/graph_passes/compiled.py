@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
-from pytest_regional._torch.annotations import preserve_node_meta
-from pytest_regional._torch.compiled_callables import original_of
-from pytest_regional._torch.graph_passes import trace_to_aten
-from pytest_regional._torch.state import config_values
+from pytest_regional._torch.config import config_values
+from pytest_regional._torch.dynamo import original_of
+from pytest_regional._torch.fx_graphs import preserve_node_meta, trace_to_aten
 from pytest_regional.harness.compiling import refuse_keywords
 from pytest_regional.harness.graph_passes.forms import (
     GRAPH,
@@ -80,7 +79,7 @@ class Trial:
 
     def compile(self, options: CompileOptions, eager_regions: frozenset[str] = frozenset()) -> Any:
         """Compile as if the program had never been compiled."""
-        return self.regional.compile_with(never_compiled(self.program), options, eager_regions)
+        return self.regional._compile_with(never_compiled(self.program), options, eager_regions)
 
     def options_with(self, recorder: Recorder, options: CompileOptions | None = None) -> CompileOptions:
         """Return options that hold ``recorder`` in its setting.
@@ -139,7 +138,7 @@ class Trial:
         )
 
     def _place(self) -> Place:
-        frame = self.regional.observer.innermost()
+        frame = self.regional._observer.innermost()
         region = ", ".join(dict.fromkeys(name for name, _ in frame.regions)) if frame.kind == "region" else None
         if frame.graph is not None:
             return Place(frame.graph.kind, region)
@@ -148,7 +147,7 @@ class Trial:
     def _ran(self, one: GraphPass, graph: torch.fx.Graph) -> None:
         # A counting pass tells the observer itself.
         if self.stage.name == "pre_grad" and not getattr(one.given, "counts_itself", False):
-            self.regional.observer.pass_ran(one.name)
+            self.regional._observer.pass_ran(one.name)
 
 
 @dataclass(frozen=True)
@@ -174,7 +173,7 @@ class Recompile:
         check = PassParity(*how, trial, recorder, kwargs=trial.kwargs)
         report = check.run()
         trial.require_ran(recorder)
-        trial.regional.parity_reports.append(report)
+        trial.regional._parity_reports.append(report)
         return report
 
 
@@ -326,14 +325,14 @@ def run_pass(
     **unknown: Any,
 ) -> PassRun:
     """As :meth:`Regional.run_pass`."""
-    refuse_keywords("run_pass", unknown)
+    refuse_keywords(run_pass, unknown)
     is_graph = isinstance(program, torch.fx.Graph | torch.fx.GraphModule)
     where = stage_named(("graph" if is_graph else "post_grad") if stage is None else stage)
     ready = graph_passes(passes, where)
-    options = regional.options.override(dynamic=dynamic, fullgraph=fullgraph, inductor_configs=inductor_configs)
+    options = regional._options.override(dynamic=dynamic, fullgraph=fullgraph, inductor_configs=inductor_configs)
     if where is GRAPH:
         # A test of passes on bare graphs compiles nothing by design, and each result knows whether it is vacuous.
-        regional.passes_on_graphs += 1
+        regional._passes_on_graphs += 1
         how: dict[str, Any] = {"kwargs": kwargs, "dynamic": bool(options.dynamic), "seed": regional.seed}
         return run_on_graph(passes, ready, program, inputs, **how)
     if isinstance(program, torch.fx.Graph) or not callable(program):

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import torch.fx
 
-from pytest_regional._torch.graph_passes import inference_aware_pass_base
-from pytest_regional._torch.passes import custom_graph_pass_base, sort_topologically
+from pytest_regional._torch.fx_graphs import sort_topologically
+from pytest_regional._torch.inductor import custom_graph_pass_base, inference_aware_pass_base
 from pytest_regional.harness.graph_passes.forms import GRAPH, GraphPass, InvalidGraphError, Stage, Target, run_one
 from pytest_regional.harness.graph_passes.snapshot import GraphSnapshot, snapshot
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional._torch.graph_passes import codegen_of, rename_node
+from pytest_regional._torch.fx_graphs import codegen_of, rename_node
 
 
 class GraphSnapshot(torch.fx.GraphModule):  # type: ignore[misc]

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional.harness.graph_passes.patterns import bodies_of, function_names
+from pytest_regional.harness.graph_passes.occurrences import bodies_of
+from pytest_regional.harness.ops import function_names
 
 CONTEXT = 8
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_regional._torch import state
-from pytest_regional._torch.portable_artifacts import forget_recorded
+from pytest_regional._torch import caches, dynamo
+from pytest_regional._torch.caches import clear_portable
 from pytest_regional.harness.devices.device import gpu_isolated
 from pytest_regional.harness.isolation.interpreter import CACHE_VARIABLES, random_state_kept, streams_kept_open
 from pytest_regional.harness.isolation.left_behind import (
@@ -47,11 +47,11 @@ def seed_everything(seed: int) -> None:
 
 def forget(*, counters: bool = True) -> None:
     """Drop everything compiled in this process, as if it had just started; files on disk stay."""
-    state.reset_dynamo()
-    state.clear_inductor_caches()
-    forget_recorded()
+    dynamo.reset_dynamo()
+    caches.clear_inductor_caches()
+    clear_portable()
     if counters:
-        state.clear_compile_counters()
+        dynamo.clear_compile_counters()
 
 
 @dataclass

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy
 
-from pytest_regional._torch.state import GENERATED_MODULES
+from pytest_regional._torch.config import GENERATED_MODULES
 from pytest_regional.harness.isolation.messages import MESSAGES
 from pytest_regional.harness.isolation.watched import (
     MISSING,

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from pytest_regional._processes import children, is_of_inductors_pool, runs
-from pytest_regional._torch import state
+from pytest_regional._torch import config
 from pytest_regional.harness.isolation.interpreter import set_environment
 from pytest_regional.harness.isolation.watched import MISSING
 
@@ -69,8 +69,8 @@ def no_shared_cache() -> Iterator[None]:
     try:
         with contextlib.ExitStack() as stack:
             for module, setting in _SHARED_CACHE_SETTINGS.items():
-                if state.config_values(module)[setting]:
-                    stack.enter_context(state.patched_config(module, {setting: False}))
+                if config.config_values(module)[setting]:
+                    stack.enter_context(config.patched_config(module, {setting: False}))
             yield
     finally:
         for name, value in saved.items():

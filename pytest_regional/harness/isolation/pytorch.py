@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from pytest_regional._torch import process_state, state, thread_state
+from pytest_regional._torch import config, distributed, dynamo, process_state, thread_state
 from pytest_regional.harness.isolation.watched import (
     MISSING,
     Contents,
@@ -34,8 +34,8 @@ class _Configuration(Settings):
     def __init__(self, module: str) -> None:
         super().__init__(
             f"{module}.",
-            lambda: state.config_state(module),
-            lambda name, value: state.set_config(module, name, value),
+            lambda: config.config_state(module),
+            lambda name, value: config.set_config(module, name, value),
             lambda name: f"{module}.{name}" in _UNTRACKED_CONFIG,
         )
 
@@ -43,7 +43,7 @@ class _Configuration(Settings):
         """Yield each setting that has another value: reading one may set it, to its default."""
         module = self.prefix[:-1]
         for leak in super().differences(before):
-            default = state.config_default(module, leak.name.removeprefix(self.prefix))
+            default = config.config_default(module, leak.name.removeprefix(self.prefix))
             was, now = (default if value is MISSING else value for value in (leak.before, leak.after))
             if not same_value(was, now):
                 yield Leak(leak.name, was, now)
@@ -284,10 +284,10 @@ MODES: tuple[Watched, ...] = (
     State("annotation", thread_state.graph_metadata, thread_state.set_graph_metadata),
 )
 
-CONFIGURATION: tuple[Watched, ...] = tuple(map(_Configuration, (*state.CONFIG_MODULES, *state.MORE_CONFIG_MODULES)))
+CONFIGURATION: tuple[Watched, ...] = tuple(map(_Configuration, (*config.CONFIG_MODULES, *config.MORE_CONFIG_MODULES)))
 
 SETTINGS: tuple[Watched, ...] = (
-    State("compiler stance", state.compiler_stance, state.set_compiler_stance),
+    State("compiler stance", dynamo.compiler_stance, dynamo.set_compiler_stance),
     State("default dtype", _read("get_default_dtype"), _write("set_default_dtype")),
     State("default device", _read("get_default_device"), _set_default_device),
     State("float32 matmul precision", _precision, _set_precision),
@@ -301,7 +301,7 @@ SETTINGS: tuple[Watched, ...] = (
 
 OTHERS: tuple[Watched, ...] = (
     State("profiler", thread_state.profiler_runs, _stop_profiler),
-    State("process groups", process_state.process_groups, process_state.destroy_process_groups, _same_all),
+    State("process groups", distributed.process_groups, distributed.destroy_process_groups, _same_all),
     State("logs chosen by torch._logging", process_state.log_state, process_state.set_log_state),
     State("flushing of subnormal numbers", flushes_subnormals, _write("set_flush_denormal")),
     Contents(_patched, is_a_tests, set_attribute, is_patched),

@@ -20,8 +20,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_regional._torch import cpp_compile, precompiled_headers
-from pytest_regional._torch.processor import processor_checked_in
+from pytest_regional._torch import cpp
+from pytest_regional._torch.cpp import processor_checked_in
 from pytest_regional.harness.kernel_store.commands import Command, run_whole
 from pytest_regional.harness.kernel_store.files import (
     HEADERS,
@@ -59,12 +59,10 @@ def kernels_kept(folder: Path | None = None) -> Iterator[KernelFiles | None]:
 @contextlib.contextmanager
 def _shared_by_tests(store: Path | None) -> Iterator[None]:
     """Have all tests share what Inductor looks for in a folder: PyTorch's own, if it is private, else the store."""
-    bases = [precompiled_headers.default_folder(), *([store] if store else [])]
+    bases = [cpp.default_headers_folder(), *([store] if store else [])]
     headers, processor = folder_for_compilers(HEADERS, *bases), folder_for_compilers(PROCESSOR, *bases)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(
-            precompiled_headers.headers_kept_in(headers) if headers else precompiled_headers.no_headers()
-        )
+        stack.enter_context(cpp.headers_kept_in(headers) if headers else cpp.no_headers())
         if processor:
             stack.enter_context(processor_checked_in(processor))
         yield
@@ -72,13 +70,13 @@ def _shared_by_tests(store: Path | None) -> Iterator[None]:
 
 def environment_of_scripts() -> dict[str, str]:
     """Return variables for a process without this harness, in which torch reads no header that others translated."""
-    folder = folder_for_compilers(HEADERS, precompiled_headers.default_folder_of_others())
-    return {} if folder else precompiled_headers.NO_HEADERS
+    folder = folder_for_compilers(HEADERS, cpp.default_headers_folder_of_others())
+    return {} if folder else cpp.NO_HEADERS
 
 
 @contextlib.contextmanager
 def _kept_in(files: KernelFiles) -> Iterator[KernelFiles]:
-    def run(original: cpp_compile.Run, line: str, working_folder: str) -> None:
+    def run(original: cpp.Run, line: str, working_folder: str) -> None:
         command = Command.of(line)
         if command is None:
             run_whole(original, line, working_folder)
@@ -89,7 +87,7 @@ def _kept_in(files: KernelFiles) -> Iterator[KernelFiles]:
         original(line, working_folder)
         files.put(key, command.target)
 
-    with cpp_compile.compiling_with(run), _triton_manager():
+    with cpp.compiling_with(run), _triton_manager():
         yield files
 
 

@@ -20,7 +20,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_regional._torch import cpp_compile
+from pytest_regional._torch import cpp
 
 #: Executables by path, size and time of change.
 Identity = tuple[tuple[str, int, int], ...]
@@ -150,7 +150,7 @@ class Command:
             return None
         words[place] = f"<target>{''.join(target.suffixes[-1:])}"
         digests = []
-        torch = str(cpp_compile.headers().parent)
+        torch = str(cpp.torch_headers().parent)
         for index, word in enumerate(words):
             words[index] = word.replace(torch, "<torch>")
             if word.startswith("-") or not os.path.isfile(word):
@@ -176,7 +176,7 @@ class Command:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def run_whole(run: cpp_compile.Run, line: str, folder: str) -> None:
+def run_whole(run: cpp.Run, line: str, folder: str) -> None:
     """Run a command whose result is not kept here; a precompiled header has its name when it is whole.
 
     A compiler that is killed leaves half of it otherwise, and every compile that reads it fails.
@@ -210,7 +210,7 @@ def _headers() -> str:
     """
     record, installed = _record()
     digest = hashlib.sha256(record)
-    root = cpp_compile.headers()
+    root = cpp.torch_headers()
     for folder, folders, names in os.walk(root):
         folders.sort()
         for name in sorted(names):
@@ -224,7 +224,7 @@ def _headers() -> str:
 
 def _record() -> tuple[bytes, float]:
     """Return what RECORD says of PyTorch's headers and when it was written; nothing, long ago, without one."""
-    root = cpp_compile.headers()
+    root = cpp.torch_headers()
     for path in root.parent.parent.glob("torch-*.dist-info/RECORD"):
         place = os.path.relpath(root, path.parent.parent)
         lines = [line for line in path.read_bytes().splitlines() if line.startswith(f"{place}/".encode())]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._torch import seams
-from pytest_regional._torch.annotations import REGION_AFTER, misspelt_marks
+from pytest_regional._torch import fx_graphs, inductor
+from pytest_regional._torch.fx_graphs import REGION_AFTER, misspelt_marks
 from pytest_regional.harness.record import DEFAULT_REGION
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def compiled_calls_in(result: Any) -> list[RegionId]:
     """
     from torch.fx import GraphModule
 
-    gm = seams.graph_module_in(result)
+    gm = fx_graphs.graph_module_in(result)
     if not isinstance(gm, GraphModule):
         return []
     calls = (node for node in nodes_of(gm) if node.op == "call_function" and isinstance(node.target, FunctionType))
@@ -124,8 +124,8 @@ def holds_compiled_region(result: Any) -> bool:
     """Return whether what a backend's compiler returned calls a region that Inductor compiled, now or earlier."""
     from torch.fx import GraphModule
 
-    gm = seams.graph_module_in(result)
-    return isinstance(gm, GraphModule) and any(seams.is_region_artifact(node.target) for node in nodes_of(gm))
+    gm = fx_graphs.graph_module_in(result)
+    return isinstance(gm, GraphModule) and any(inductor.is_region_artifact(node.target) for node in nodes_of(gm))
 
 
 def strip_region(gm: GraphModule, region_name: str) -> int:

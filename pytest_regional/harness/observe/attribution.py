@@ -17,8 +17,7 @@ from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-from pytest_regional._torch.backends import compilers_of, registered_backend
-from pytest_regional._torch.compiled_callables import backend_behind
+from pytest_regional._torch.dynamo import backend_behind, compilers_of, registered_backend
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.isolation.snapshot import Snapshot
 from pytest_regional.harness.isolation.watched import Leak

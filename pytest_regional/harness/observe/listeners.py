@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_regional._torch import seams
+from pytest_regional._torch import dynamo
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.annotated import RegionId
 from pytest_regional.harness.pre_grad_passes import DynamoGraph
@@ -137,7 +137,7 @@ OUTCOMES = {
 
 def moved(before: Mapping[str, int]) -> Counter[str]:
     """Return by how much PyTorch's counters of outcomes moved since ``before``, a copy of ``seams.aot_counters()``."""
-    now = seams.aot_counters()
+    now = dynamo.aot_counters()
     names = {outcome: f"autograd_cache_{outcome}" for outcome in OUTCOMES}
     return Counter({outcome: now.get(name, 0) - before.get(name, 0) for outcome, name in names.items()})
 
@@ -158,7 +158,7 @@ class OwnCache:
     def mark(self) -> tuple[dict[str, int], Counter[str], Counter[str]]:
         """Return a position to pass to :meth:`since`."""
         with self._lock:
-            return dict(seams.aot_counters()), self._seen.copy(), Counter(seams.cache_bypass_reasons())
+            return dict(dynamo.aot_counters()), self._seen.copy(), Counter(dynamo.cache_bypass_reasons())
 
     def since(self, mark: tuple[dict[str, int], Counter[str], Counter[str]]) -> Iterator[tuple[str, str]]:
         """Yield outcome and cause of what no seam saw, and nobody was told of, since ``mark``."""
@@ -166,7 +166,7 @@ class OwnCache:
         with self._lock:
             own = moved(counters) - (self._seen - seen)
             self._seen.update(own)
-        told = iter((Counter(seams.cache_bypass_reasons()) - reasons).elements())
+        told = iter((Counter(dynamo.cache_bypass_reasons()) - reasons).elements())
         for outcome in OUTCOMES:
             for _ in range(own[outcome]):
                 reason = next(told, "no reason given") if outcome == "bypass" else "the whole graph"

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pytest_regional._torch import seams
-from pytest_regional._torch.backends import dynamo_backend_of
-from pytest_regional._torch.generated_code import RawLaunch, recording_launches
+from pytest_regional._torch import aot_autograd, config, dynamo, patching
+from pytest_regional._torch.codegen import RawLaunch, recording_launches
+from pytest_regional._torch.dynamo import dynamo_backend_of
 from pytest_regional.harness.codegen import origins_of
 from pytest_regional.harness.counters import CounterLog
 from pytest_regional.harness.observe import annotated
@@ -32,7 +32,7 @@ from pytest_regional.harness.observe.listeners import (
     spying_graph,
     spying_region,
 )
-from pytest_regional.harness.pre_grad_passes import COUNTS_ITSELF, is_body
+from pytest_regional.harness.pre_grad_passes import COUNTS_ITSELF, is_body, runs_reported_to
 from pytest_regional.harness.record import CompileTime, GeneratedCode, GeneratedSource, GraphRecord
 
 
@@ -102,9 +102,9 @@ class Observer:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Listen at every seam while the context lasts."""
-        advices = {name: getattr(self, f"_on_{name}") for name in seams.SEAMS}
+        advices = {name: getattr(self, f"_on_{name}") for name in patching.COMPILE_STAGES}
         self._own_cache.look_away()
-        with seams.listening(advices):
+        with patching.patched_stages(advices), runs_reported_to(self.pass_ran):
             yield
 
     @contextlib.contextmanager
@@ -242,7 +242,7 @@ class Observer:
         first = "forward" if getattr(state, "needs_autograd", True) else "inference"
         kinds = (first, "backward", first)
         watched = [
-            seams.compiler_like(compiler, self._watched(kind, compiler, scope, other)) if compiler else compiler
+            aot_autograd.compiler_like(compiler, self._watched(kind, compiler, scope, other)) if compiler else compiler
             for kind, compiler in zip(kinds, compilers, strict=False)
         ]
         return original(state, capture, partition, *watched, **kwargs)
@@ -264,20 +264,20 @@ class Observer:
             graph = ObservedGraph.of(kind, gm)
             graph.other = other
             self._add_graph(graph)
-            fallbacks = seams.regional_fallbacks()
+            fallbacks = dynamo.regional_fallbacks()
             frame = Frame("graph", graph, tuple(graph.regions), other=other)
             with self.left_by_backend.around(other), scope(), self._frame(frame):
                 result = spying_graph(self.spies, kind, gm, lambda: compiler(gm, example_inputs))
             graph.add_calls(annotated.compiled_calls_in(result))
             self.called_compiled_region |= not other and annotated.holds_compiled_region(result)
-            for _ in range(seams.regional_fallbacks() - fallbacks):
+            for _ in range(dynamo.regional_fallbacks() - fallbacks):
                 self._log.count("fallbacks", f"a region of the {kind} graph did not compile and runs eager")
             return result
 
         return compile_graph
 
     def _on_aot_lookup(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        before = dict(seams.aot_counters())
+        before = dict(dynamo.aot_counters())
         self._local.bypass = "no reason given"
         with self._frame(Frame("lookup")):
             result = original(*args, **kwargs)
@@ -318,7 +318,7 @@ class Observer:
             raise
 
     def _on_aot_save(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        before = dict(seams.aot_counters())
+        before = dict(dynamo.aot_counters())
         result = original(*args, **kwargs)
         outcomes = moved(before)
         self._own_cache.saw(outcomes)
@@ -386,7 +386,7 @@ class Observer:
             self._log.count("fallbacks", f"the backend handed {frame} to Inductor")
 
     def _on_pre_grad(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        for custom in seams.pre_grad_custom_passes():
+        for custom in config.pre_grad_custom_passes():
             if not getattr(custom, COUNTS_ITSELF, False):
                 self.pass_ran(type(custom).__name__)
         return original(*args, **kwargs)
@@ -394,7 +394,7 @@ class Observer:
     def note_passes(self) -> None:
         """Note the counting passes that are configured for the Dynamo graph being compiled, whether they run or not."""
         backend = self._inside("backend")
-        for custom in seams.pre_grad_custom_passes():
+        for custom in config.pre_grad_custom_passes():
             if backend and getattr(custom, COUNTS_ITSELF, False):
                 backend.dynamo_graph.runs_of(custom)
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pytest_regional._torch.compiled_callables import never_compiled, original_of
+from pytest_regional._text import first_line
+from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness import isolation
 from pytest_regional.harness.compiling import raise_annotation_error
 from pytest_regional.harness.parity.captured import Captured, dense_value
@@ -52,7 +53,7 @@ def _difference(live: torch.Tensor, copy: Captured) -> str:
     try:
         now = dense_value(live)
     except RuntimeError as error:  # PyTorch's own CUDA graphs refuse to read what a later run has overwritten.
-        return f"cannot be read any more: {str(error).strip().splitlines()[0][:300]}. {_ADVICE}"
+        return f"cannot be read any more: {first_line(error)}. {_ADVICE}"
     if same_bytes(now, copy.value):
         return ""
     if now.shape != copy.value.shape or now.dtype != copy.value.dtype:
@@ -137,7 +138,7 @@ class ParityCheck:
 
     def _case(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], label: str) -> _Case:
         # Eager code may compile as well (flex_attention does, with Dynamo's eager backend): not the backend's doing.
-        with self.regional.observer.paused():
+        with self.regional._observer.paused():
             eager = self._execute(self.fn, inputs, kwargs)
             raise_annotation_error(eager.exception)
             check_program(eager)
@@ -145,14 +146,14 @@ class ParityCheck:
             anchor = self._execute(self.fn, inputs, kwargs, anchor=True) if self.level == "close" else None
 
         def rounded_otherwise(seed: int) -> Execution:
-            with self.regional.observer.paused():
+            with self.regional._observer.paused():
                 return self._execute(self.fn, inputs, kwargs, rounding=seed)
 
         return _Case(inputs, kwargs, eager, anchor, label, Noise.source_of_executions(eager, rounded_otherwise))
 
     def _coarse(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Execution | None:
         """Return eager's run in the coarser precision that the backend computes in, if it says that it does."""
-        precision = None if self.level == "bitwise" else precision_of(self.regional.spec)
+        precision = None if self.level == "bitwise" else precision_of(self.regional._spec)
         return None if precision is None else self._execute(self.fn, inputs, kwargs, precision=precision)
 
     def _call(self, fn: Any, case: _Case, *, keep: bool = False) -> Execution:
@@ -170,8 +171,8 @@ class ParityCheck:
             return execute(fn, inputs, kwargs=kwargs, **how, **options)
 
     def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:
-        options = replace(self.regional.options, fallback_random=True)
-        return self.regional.compile_with(self.fn, options, eager_regions)
+        options = replace(self.regional._options, fallback_random=True)
+        return self.regional._compile_with(self.fn, options, eager_regions)
 
     def _judge(self, case: _Case, candidate: Execution) -> ParityReport:
         how: dict[str, Any] = {"level": self.level, "rtol": self.rtol, "atol": self.atol}
@@ -188,7 +189,7 @@ class ParityCheck:
             return ()
         found = kept.overwritten()
         if found:
-            with self.regional.observer.paused():
+            with self.regional._observer.paused():
                 eager = KeptResults.of(self._call(self.fn, first, keep=True))
                 self._call(self.fn, second)
             for name in eager.overwritten():
@@ -203,13 +204,13 @@ class ParityCheck:
 
     def _blame(self, first: _Case, second: _Case) -> str:
         """Say which region makes the difference, found by leaving regions eager in turn."""
-        names = list(dict.fromkeys(r.name for g in self.regional.observer.graph_records() for r in g.regions))
-        if not self.regional.spec.capabilities.get("regions"):
+        names = list(dict.fromkeys(r.name for g in self.regional.graphs for r in g.regions))
+        if not self.regional.supports("regions"):
             return "no region can be singled out: the backend compiles whole graphs, or parts of its own choice"
         if not names:
             return "the program has no region, so none can be singled out"
         # The recompiles below are ours, not the test's: they must not show in its counters.
-        with self.regional.observer.paused():
+        with self.regional._observer.paused():
             return self._blame_among(names, first, second)
 
     def _blame_among(self, names: list[str], first: _Case, second: _Case) -> str:
@@ -246,8 +247,8 @@ class GivenParity(ParityCheck):
     compiled: Callable[[Any], Any]
 
     def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:
-        options = replace(self.regional.options, fallback_random=True)
-        with options.scope(self.regional.spec.compile_options):
+        options = replace(self.regional._options, fallback_random=True)
+        with options.scope(self.regional._spec.compile_options):
             return self.compiled(self.fn)
 
     def _blame(self, first: _Case, second: _Case) -> str:

@@ -21,14 +21,14 @@ from pytest_regional.harness.parity.execution import Execution
 from pytest_regional.harness.parity.noise import Noise, NoiseSource, judged
 from pytest_regional.harness.parity.report import (
     BadProgramError,
+    Comparison,
     Mismatch,
     ParityError,
     ParityReport,
     SelfComparisonError,
-    describe_values,
 )
 from pytest_regional.harness.parity.state import LOW_PRECISION_TO_ANCHOR
-from pytest_regional.harness.parity.tolerance import Coarse, Errors, Judgement, Tolerance, judge
+from pytest_regional.harness.parity.tolerance import Coarse, Tolerance, judge
 
 __all__ = [
     "BadProgramError",
@@ -130,8 +130,8 @@ def _has_own_memory(execution: Execution, path: str, leaf: Any) -> bool:
     return alias is None or all(name.startswith("output") for name in alias.shares)
 
 
-class _Comparison:
-    """Collects mismatches; one object a call of :func:`compare`."""
+class _Comparison(Comparison):
+    """The comparison of two executions."""
 
     def __init__(
         self,
@@ -140,15 +140,9 @@ class _Comparison:
         coarse: Execution | None = None,
         noise: Noise | None = None,
     ) -> None:
-        self.tolerance, self.anchor, self.coarse, self.noise = tolerance, anchor, coarse, noise
+        super().__init__(tolerance, noise)
+        self.anchor, self.coarse = anchor, coarse
         self.coarse_values = _values_of(coarse)
-        self.rounding_only: list[str] = []
-        self.may_be_rounding = False
-        self.mismatches: list[Mismatch] = []
-        self.compared = 0
-        self.anchored = False
-        self.worst_ratio, self.worst_where = 0.0, ""
-        self.errors: dict[str, Errors] = {}
 
     def run(self, eager: Execution, candidate: Execution) -> None:
         if eager.exception is not None or candidate.exception is not None:
@@ -187,21 +181,18 @@ class _Comparison:
         coarse = self.coarse.precision.name if self.coarse is not None and self.coarse.precision is not None else ""
         return f"level {self.tolerance.level!r}" + (f" in the backend's {coarse}" if coarse else "")
 
-    def _add(self, where: str, kind: str, detail: str) -> None:
-        self.mismatches.append(Mismatch(where, kind, detail))
-
     def _exceptions(self, eager: Execution, candidate: Execution) -> None:
         expected, found = eager.exception, candidate.exception
         if expected is not None and isinstance(found, type(expected)) and eager.stage == candidate.stage:
             return
         failed = candidate if found is not None else eager
-        self._add(failed.stage, "exception", f"compiled {_raised(candidate)}, eager {_raised(eager)}")
+        self.add(failed.stage, "exception", f"compiled {_raised(candidate)}, eager {_raised(eager)}")
 
     def _outputs(self, eager: Execution, candidate: Execution) -> None:
         found = dict(candidate.outputs)
         expected = dict(eager.outputs)
         if eager.structure != candidate.structure or expected.keys() != found.keys():
-            self._add("output", "structure", _structures(eager, candidate))
+            self.add("output", "structure", _structures(eager, candidate))
         anchors = dict(self.anchor.outputs) if self.anchor else {}
         for path in (path for path in expected if path in found):
             alias = eager.aliases.get(path)
@@ -212,11 +203,11 @@ class _Comparison:
         if isinstance(found, Captured) and isinstance(expected, Captured):
             self._tensor(where, found, expected, anchor, strict_stride=strict_stride)
         elif type(found) is not type(expected):
-            self._add(where, "structure", f"compiled {_brief(found)}, eager {_brief(expected)}")
+            self.add(where, "structure", f"compiled {_brief(found)}, eager {_brief(expected)}")
         elif _is_real_number(expected):
             self._number(where, found, expected)
         elif _has_value_equality(expected) and not bool(found == expected):
-            self._add(where, "value", f"compiled {_brief(found)}, eager {_brief(expected)}")
+            self.add(where, "value", f"compiled {_brief(found)}, eager {_brief(expected)}")
 
     def _number(self, where: str, found: Any, expected: Any) -> None:
         # A Python number mostly left a float32 tensor through .item(), so it is judged as one unless bits count.
@@ -224,7 +215,7 @@ class _Comparison:
         if self.tolerance.level == "bitwise":
             dtype = torch.complex128 if isinstance(expected, complex) else torch.float64
         verdict = judge(self.tolerance, torch.tensor(found, dtype=dtype), torch.tensor(expected, dtype=dtype), None)
-        self._judged(where, verdict)
+        self.judged(where, verdict)
 
     def _tensor(
         self,
@@ -241,17 +232,17 @@ class _Comparison:
             ours, theirs = getattr(found, kind), getattr(expected, kind)
             if ours != theirs:
                 shown = kind if kind in ("dtype", "device", "requires_grad") else "structure"
-                self._add(where, shown, f"compiled {ours}, eager {theirs}")
+                self.add(where, shown, f"compiled {ours}, eager {theirs}")
         if found.shape != expected.shape:
-            self._add(where, "shape", f"compiled {list(found.shape)}, eager {list(expected.shape)}")
+            self.add(where, "shape", f"compiled {list(found.shape)}, eager {list(expected.shape)}")
             return
         guaranteed = strict_stride or expected.dense
         if guaranteed and found.described_stride() != expected.described_stride():
-            self._add(where, "stride", f"compiled {found.stride}, eager {expected.stride} (shape {list(found.shape)})")
+            self.add(where, "stride", f"compiled {found.stride}, eager {expected.stride} (shape {list(found.shape)})")
         value = anchor.value if isinstance(anchor, Captured) else None
         noise = None if self.noise is None else self.noise.of(name or where, expected.value, value)
         verdict = judge(self.tolerance, found.value, expected.value, value, self._coarse(where), noise)
-        self._judged(where, verdict, count)
+        self.judged(where, verdict, count)
 
     def _coarse(self, where: str) -> Coarse | None:
         if self.coarse is None or self.coarse.precision is None:
@@ -259,24 +250,10 @@ class _Comparison:
         captured = self.coarse_values.get(where.partition(" (mutated")[0])
         return Coarse(self.coarse.precision, captured.value if isinstance(captured, Captured) else None)
 
-    def _judged(self, where: str, verdict: Judgement, count: bool = True) -> None:
-        self.compared += count
-        self.anchored |= verdict.anchored
-        if verdict.errors is not None:
-            self.errors[where] = verdict.errors
-        if verdict.ratio > self.worst_ratio:
-            self.worst_ratio, self.worst_where = verdict.ratio, where
-        if verdict.rounding_only:
-            self.rounding_only.append(where)
-        for found in verdict.evidence:
-            detail = describe_values(found) + ("; rounding only: no digit of it is known" * verdict.rounding_only)
-            self.mismatches.append(Mismatch(where, found.kind, detail, found))
-            self.may_be_rounding |= found.kind == "value" and self.tolerance.uses_anchor
-
     def _aliases(self, expected: dict[str, Alias], found: dict[str, Alias]) -> None:
         for path in expected:
             if path in found and found[path] != expected[path]:
-                self._add(path, "alias", f"compiled {found[path]}, eager {expected[path]}")
+                self.add(path, "alias", f"compiled {found[path]}, eager {expected[path]}")
 
     def _grads(self, eager: Execution, candidate: Execution) -> None:
         anchors = self.anchor.grads if self.anchor else {}
@@ -286,7 +263,7 @@ class _Comparison:
                 continue
             if expected is None or found is None:
                 detail = "compiled None, eager has one" if found is None else "compiled has one, eager None"
-                self._add(where, "missing-grad", f"gradient: {detail}")
+                self.add(where, "missing-grad", f"gradient: {detail}")
                 continue
             self._tensor(where, found, expected, anchors.get(where), strict_stride=True)
 
@@ -299,7 +276,7 @@ class _Comparison:
                 self._after(name, found[name], after[name], anchors.get(name), eager, candidate)
             elif name not in candidate.state_before:  # else what ran before added it, such as to a list of notes
                 who, other = ("eager", "compiled") if name in after else ("compiled", "eager")
-                self._add(name, "structure", f"holds a tensor after the {who} run, and none after the {other} one")
+                self.add(name, "structure", f"holds a tensor after the {who} run, and none after the {other} one")
         self._values(eager.values_after, candidate.values_after)
 
     def _values(self, expected: dict[str, Any], found: dict[str, Any]) -> None:
@@ -309,7 +286,7 @@ class _Comparison:
                 self._leaf(f"{name} (after the call)", found[name], expected[name], None, strict_stride=False)
             else:
                 missing = "the compiled program left it out" if name in expected else "eager has no such value"
-                self._add(f"{name} (after the call)", "structure", missing)
+                self.add(f"{name} (after the call)", "structure", missing)
 
     def _after(
         self, name: str, found: Captured, expected: Captured, anchor: Any, eager: Execution, candidate: Execution

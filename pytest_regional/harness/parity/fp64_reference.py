@@ -22,8 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pytest_regional._torch import pytree
-from pytest_regional._torch.backward_engine import backwards_inside
-from pytest_regional._torch.pass_values import written_arguments
+from pytest_regional._torch.aot_autograd import backwards_inside
+from pytest_regional._torch.operators import written_arguments
 from pytest_regional.harness.parity.state import LOW_PRECISION_TO_ANCHOR
 
 _CASTS = {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_regional.harness.parity.execution import Execution
-from pytest_regional.harness.parity.tolerance import Errors, ValueEvidence
+from pytest_regional.harness.parity.noise import Noise
+from pytest_regional.harness.parity.tolerance import Errors, Judgement, Tolerance, ValueEvidence
 
 KINDS = (
     "value",
@@ -38,6 +39,44 @@ class Mismatch:
         return f"{self.where}: {self.kind}: {self.detail}"
 
 
+class Comparison:
+    """What is found when many tensors are compared; subclasses say which, and :meth:`judged` adds each verdict."""
+
+    def __init__(self, tolerance: Tolerance, noise: Noise | None) -> None:
+        self.tolerance, self.noise = tolerance, noise
+        self.mismatches: list[Mismatch] = []
+        self.may_be_rounding = False
+        self.rounding_only: list[str] = []
+        self.compared = 0
+        self.anchored = False
+        self.worst_ratio, self.worst_where = 0.0, ""
+        self.errors: dict[str, Errors] = {}
+
+    def add(self, where: str, kind: str, detail: str, evidence: ValueEvidence | None = None) -> None:
+        """Add a difference."""
+        self.mismatches.append(Mismatch(where, kind, detail, evidence))
+
+    def judged(self, where: str, verdict: Judgement, count: bool = True) -> None:
+        """Add what the values of one tensor are worth."""
+        self.compared += count
+        self.anchored |= verdict.anchored
+        if verdict.errors is not None:
+            self.errors[where] = verdict.errors
+        if verdict.ratio > self.worst_ratio:
+            self.worst_ratio, self.worst_where = verdict.ratio, where
+        if verdict.rounding_only:
+            self.rounding_only.append(where)
+        for found in verdict.evidence:
+            detail = describe_values(found) + ("; rounding only: no digit of it is known" * verdict.rounding_only)
+            self.add(where, found.kind, detail, found)
+            self.may_be_rounding |= found.kind == "value" and self.tolerance.uses_anchor
+
+
+def verdict(holds: str, mismatches: Sequence[Mismatch]) -> str:
+    """Return ``holds``, or how many mismatches there are."""
+    return f"{len(mismatches)} mismatch{'es' * (len(mismatches) > 1)}" if mismatches else holds
+
+
 @dataclass(frozen=True)
 class ParityReport:
     """The result of one comparison; ``ok`` means no mismatch, and ``compared == 0`` that it showed nothing.
@@ -66,11 +105,11 @@ class ParityReport:
 
     def summary(self) -> str:
         """Return one line: verdict, number of tensors, rule, and how near the limit the worst one came."""
-        verdict = "parity holds" if self.ok else f"{len(self.mismatches)} mismatch{'es' * (len(self.mismatches) > 1)}"
+        found = verdict("parity holds", self.mismatches)
         worst = f", worst error {self.worst_ratio:.3g} of the allowed at {self.worst_where}" if self.worst_where else ""
         about = f"{self.label}: " if self.label else ""
         noise = f"; rounding only: {_few(self.rounding_only)}" if self.rounding_only else ""
-        return f"{about}{verdict} over {self.compared} compared value(s) at {self.rule}{worst}{noise}"
+        return f"{about}{found} over {self.compared} compared value(s) at {self.rule}{worst}{noise}"
 
     def describe(self, blame: str | None = None) -> str:
         """Return the whole report for a person: the summary, a paragraph for each mismatch, and who is to blame."""
@@ -96,7 +135,7 @@ class BadProgramError(Exception):
         error = execution.exception
         super().__init__(
             f"the test's program fails in eager ({execution.stage}): {type(error).__name__}: {error}\n"
-            f"This is not a backend failure: nothing was compiled for it. Mend the program or its inputs first."
+            f"This is not a backend failure: nothing was compiled for it. Fix the program or its inputs first."
         )
         self.execution = execution
 

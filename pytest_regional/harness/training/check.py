@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from pytest_regional._text import plural, unknown_name
-from pytest_regional._torch.compiled_callables import never_compiled, original_of
-from pytest_regional._torch.state import patched_config
+from pytest_regional._text import first_line, plural, unknown_name
+from pytest_regional._torch.config import patched_config
+from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness.parity.fp64_reference import Precision, precision_of
 from pytest_regional.harness.parity.tolerance import Tolerance
-from pytest_regional.harness.training.copying import REMEDY, References, copy_model, first_line
+from pytest_regional.harness.training.copying import REMEDY, References, copy_model
 from pytest_regional.harness.training.judging import NOTHING_TO_REFINE
 from pytest_regional.harness.training.report import (
     BadTrainingError,
@@ -192,7 +192,7 @@ def assert_training_parity(
     how = compiled, loss, optimizer, tolerance, compiling_steps, allowed, dict(kwargs or {})
     check = TrainingCheck(regional, model, tuple(batches), *how)
     report = check.run()
-    regional.parity_reports.append(report)
+    regional._parity_reports.append(report)
     if tolerance.uses_anchor:
         warn_of_lost_anchors(report.steps)
     if not report.ok:
@@ -221,7 +221,7 @@ class TrainingCheck:
         """Train and return the report; only a test that proves nothing raises here."""
         if not self.batches:
             raise BadTrainingError("no batches: nothing was trained")
-        precision = None if self.tolerance.level == "bitwise" else precision_of(self.regional.spec)
+        precision = None if self.tolerance.level == "bitwise" else precision_of(self.regional._spec)
         coarse = None if precision is None else functools.partial(self._eager_trainer, precision=precision)
         references = References(self._eager_trainer, self.tolerance, coarse)
         with OriginalUntouched(self.model) as original:
@@ -247,16 +247,16 @@ class TrainingCheck:
             except Exception as error:  # noqa: BLE001 - whatever the compiled program raises is a result.
                 return steps, self._failure(references, batch, number, error)
             # Eager code may compile as well (flex_attention does): not the backend's doing.
-            with self.regional.observer.paused(), never_compiled():
+            with self.regional._observer.paused(), never_compiled():
                 steps.append(references.judge(start, step, batch))
             original.check()
         return steps, None
 
     def _failure(self, references: References, batch: Batch, number: int, error: Exception) -> TrainingMismatch:
-        with self.regional.observer.paused(), never_compiled():
+        with self.regional._observer.paused(), never_compiled():
             references.confirm(batch, number)
         self.error = error
-        return TrainingMismatch(number, "the compiled step", "exception", first_line(error))
+        return TrainingMismatch("the compiled step", "exception", first_line(error), step=number)
 
     def _compiling(self, number: int) -> contextlib.AbstractContextManager[None]:
         if number > self.compiling_steps:
@@ -270,7 +270,7 @@ class TrainingCheck:
         return self._trainer(call, owner_of(call, model))
 
     def _compile(self, model: torch.nn.Module) -> Any:
-        return self.regional.compile_with(model, replace(self.regional.options, fallback_random=True))
+        return self.regional._compile_with(model, replace(self.regional._options, fallback_random=True))
 
     def _eager_trainer(self, wide: bool = False, precision: Precision | None = None) -> Trainer:
         model = copy_model(self.model)

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from pytest_regional._text import first_line
 from pytest_regional.harness.parity.tolerance import Tolerance
 from pytest_regional.harness.training.judging import CoarseStep, judge_step, largest_error, noise_of
 from pytest_regional.harness.training.report import BadTrainingError, Drift, StepReport
@@ -144,12 +145,6 @@ class References:
             parameters=largest_error(candidate.parameters, anchor.parameters),
             parameters_eager=largest_error(eager.parameters, anchor.parameters),
         )
-
-
-def first_line(error: Exception) -> str:
-    """Return the kind of ``error`` and the first line of what it says."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
 
 
 REMEDY = "Patch the class instead of the instance, or annotate inside the module's own forward"

@@ -16,9 +16,9 @@ import torch
 
 from pytest_regional.harness.parity.fp64_reference import Precision
 from pytest_regional.harness.parity.noise import Noise, NoiseSource, is_float, judged
-from pytest_regional.harness.parity.report import describe_values
+from pytest_regional.harness.parity.report import Comparison
 from pytest_regional.harness.parity.state import LOW_PRECISION_TO_ANCHOR
-from pytest_regional.harness.parity.tolerance import EAGER_ERROR_FACTOR, Coarse, Errors, Tolerance, judge
+from pytest_regional.harness.parity.tolerance import EAGER_ERROR_FACTOR, Coarse, Tolerance, judge
 from pytest_regional.harness.training.report import Drift, StepReport, TrainingMismatch
 from pytest_regional.harness.training.trainer import TrainingStep
 
@@ -67,7 +67,7 @@ def judge_step(
         loss_float64=None if float64 is None else float(float64.loss),
         gradient_error=None if usable is None else largest_error(candidate.gradients, usable.gradients),
         gradient_error_eager=None if usable is None else largest_error(eager.gradients, usable.gradients),
-        mismatches=tuple(found.mismatches),
+        mismatches=tuple(TrainingMismatch(**vars(one), step=candidate.number) for one in found.mismatches),
         compared=found.compared,
         worst_ratio=found.worst_ratio,
         worst_where=found.worst_where,
@@ -78,8 +78,8 @@ def judge_step(
     )
 
 
-class _StepComparison:
-    """Collects the differences of one step."""
+class _StepComparison(Comparison):
+    """The comparison of one step."""
 
     def __init__(
         self,
@@ -90,16 +90,9 @@ class _StepComparison:
         coarse: CoarseStep | None,
         noise: Noise | None,
     ) -> None:
-        self.tolerance, self.candidate, self.eager = tolerance, candidate, eager
-        self.anchor, self.coarse, self.noise = anchor, coarse, noise
-        self.mismatches: list[TrainingMismatch] = []
-        self.compared = 0
-        self.worst_ratio, self.worst_where = 0.0, ""
-        self.errors: dict[str, Errors] = {}
-
-    @property
-    def may_be_rounding(self) -> bool:
-        return self.tolerance.uses_anchor and any(mismatch.kind == "value" for mismatch in self.mismatches)
+        super().__init__(tolerance, noise)
+        self.candidate, self.eager = candidate, eager
+        self.anchor, self.coarse = anchor, coarse
 
     def run(self) -> None:
         for where, values in self._pairs():
@@ -124,12 +117,12 @@ class _StepComparison:
             return
         if candidate is None or eager is None:
             has = "there is none" if candidate is None else "there is one"
-            self._add(where, "missing", f"{has} in the compiled training, but in eager it is the other way round")
+            self.add(where, "missing", f"{has} in the compiled training, but in eager it is the other way round")
             return
         for kind in ("shape", "dtype", "device"):
             ours, theirs = getattr(candidate, kind), getattr(eager, kind)
             if ours != theirs:
-                self._add(where, kind, f"compiled {ours}, eager {theirs}")
+                self.add(where, kind, f"compiled {ours}, eager {theirs}")
                 return
         rounded = Coarse(self.coarse.precision, coarse) if self.coarse else None
         self._judge(where, candidate, eager, anchor, rounded)
@@ -143,18 +136,7 @@ class _StepComparison:
         coarse: Coarse | None,
     ) -> None:
         noise = None if self.noise is None else self.noise.of(where, eager, anchor)
-        verdict = judge(self.tolerance, candidate, eager, anchor, coarse, noise)
-        self.compared += 1
-        if verdict.errors is not None:
-            self.errors[where] = verdict.errors
-        if verdict.ratio > self.worst_ratio:
-            self.worst_ratio, self.worst_where = verdict.ratio, where
-        for found in verdict.evidence:
-            detail = describe_values(found)
-            self.mismatches.append(TrainingMismatch(self.candidate.number, where, found.kind, detail, found))
-
-    def _add(self, where: str, kind: str, detail: str) -> None:
-        self.mismatches.append(TrainingMismatch(self.candidate.number, where, kind, detail))
+        self.judged(where, judge(self.tolerance, candidate, eager, anchor, coarse, noise))
 
 
 def named_values(step: TrainingStep) -> dict[str, torch.Tensor | None]:

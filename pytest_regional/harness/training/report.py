@@ -5,31 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_regional._text import plural
-from pytest_regional.harness.parity.tolerance import Errors, ValueEvidence
-
-if TYPE_CHECKING:
-    pass
-
+from pytest_regional.harness.parity.report import Mismatch, verdict
+from pytest_regional.harness.parity.tolerance import Errors
 
 #: Differences that a message shows, of the first bad step; a wrong gradient makes all later steps wrong.
 SHOWN_MISMATCHES = 5
 
 
 @dataclass(frozen=True)
-class TrainingMismatch:
-    """One difference: in which step, of what ("loss", "gradient of up.weight"), of which kind, and a sentence.
+class TrainingMismatch(Mismatch):
+    """A difference in one step, of "loss" or of "gradient of up.weight", for example.
 
     Kinds are "value", "nan", "shape", "dtype", "device", "missing" and "exception".
     """
 
-    step: int
-    where: str
-    kind: str
-    detail: str
-    evidence: ValueEvidence | None = None
+    step: int = field(kw_only=True)
 
     def __str__(self) -> str:
         return f"step {self.step}: {self.where}: {self.kind}: {self.detail}"
@@ -157,9 +150,8 @@ class TrainingReport:
 
     def summary(self) -> str:
         """Return one line: verdict, number of steps and tensors, rule."""
-        found = len(self.mismatches)
-        verdict = "training parity holds" if not found else f"{found} mismatch{'es' * (found > 1)}"
-        return f"{verdict} over {plural(len(self.steps), 'step')}, {self.compared} compared tensor(s) at {self.rule}"
+        found = verdict("training parity holds", self.mismatches)
+        return f"{found} over {plural(len(self.steps), 'step')}, {self.compared} compared tensor(s) at {self.rule}"
 
     def table(self) -> str:
         """Return an aligned table with a line for each step.

@@ -19,9 +19,10 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._torch import machine as private
+from pytest_regional._torch import cpp as private
 from pytest_regional._torch.autograd_cache import GraphLookup
-from pytest_regional._torch.region_compile import compile_state, is_graph_module
+from pytest_regional._torch.config import compile_state
+from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional.reference.options import BackendOptions
 
 

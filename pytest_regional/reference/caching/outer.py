@@ -11,6 +11,7 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._torch import MissingTorchSymbolError
+from pytest_regional._torch.aot_autograd import serializable_compiler, with_serialization
 from pytest_regional._torch.autograd_cache import (
     Answer,
     GraphLookup,
@@ -21,11 +22,9 @@ from pytest_regional._torch.autograd_cache import (
     bypasses_are_errors,
     count_outcome,
     entries_are_wanted,
-    serializable_compiler,
-    with_serialization,
 )
-from pytest_regional._torch.ordering import appended_passes, custom_graph_pass
-from pytest_regional._torch.region_compile import is_graph_module
+from pytest_regional._torch.fx_graphs import is_graph_module
+from pytest_regional._torch.inductor import appended_passes, custom_graph_pass_base
 from pytest_regional.reference.caching.envelope import UnsavableGraphError, dumped, warn_of_unusable_entry, warn_once
 from pytest_regional.reference.caching.key import UnstableValueError, annotations_of, details_of, digest
 from pytest_regional.reference.caching.program import CompiledGraph
@@ -207,7 +206,7 @@ def _identity(gm: torch.fx.GraphModule) -> str | None:
 
 
 def _carrier(identity: str | None) -> Any:
-    base: Any = custom_graph_pass()
+    base: Any = custom_graph_pass_base()
 
     class Annotations(base):  # type: ignore[misc]
         def __call__(self, graph: torch.fx.Graph) -> None:

@@ -22,7 +22,7 @@ from typing import Protocol
 from pytest_regional._redis import PAUSE_SECONDS, Patience, Server, ServerLink
 from pytest_regional._secrets import address_of, unescaped_in, without_secrets_of
 from pytest_regional._text import shown
-from pytest_regional._torch import remote_cache as private
+from pytest_regional._torch import caches, config
 from pytest_regional.reference.caching.envelope import (
     KIND,
     MAGIC,
@@ -178,7 +178,7 @@ def open_remote_store(environment: Mapping[str, str] = os.environ) -> RemoteStor
             f"who can reach the server may run code here."
         )
         return None
-    if not private.redis_is_installed():
+    if not caches.redis_is_installed():
         warn_once(
             "The shared cache is not used: the package redis is missing. Run: pip install 'pytest-regional[redis]'"
         )
@@ -188,7 +188,7 @@ def open_remote_store(environment: Mapping[str, str] = os.environ) -> RemoteStor
 
 def is_wanted(environment: Mapping[str, str]) -> bool:
     """Say whether configuration or environment ask for a shared cache."""
-    autograd, graphs = private.remote_cache_settings()
+    autograd, graphs = config.remote_cache_settings()
     if autograd is not None:
         return autograd
     return bool(graphs or environment.get("TORCHINDUCTOR_REDIS_HOST") or environment.get(URL))
@@ -212,7 +212,7 @@ def _link(address: str) -> Link:
     """Return this process's one link to ``address``: connections are reused, failures remembered."""
     if address not in _links:
         _links[address] = Link(
-            address, lambda: private.RemoteBytes(TIMEOUT_SECONDS), (*private.remote_errors(), TypeError)
+            address, lambda: caches.RemoteBytes(TIMEOUT_SECONDS), (*caches.remote_errors(), TypeError)
         )
     return _links[address]
 

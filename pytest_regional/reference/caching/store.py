@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_regional._torch import portable_artifacts as private
-from pytest_regional._torch.machine import inductor_cache_dir
+from pytest_regional._torch import caches as private
+from pytest_regional._torch.caches import inductor_cache_dir
 from pytest_regional.reference.caching.envelope import KIND, CacheWarning, EntryStore, require_key, seal
 from pytest_regional.reference.caching.local import EntryFiles, LocalStore
 from pytest_regional.reference.caching.remote import open_remote_store
@@ -18,14 +18,14 @@ _PREFIX = "regional-"
 def record(key: str, payload: bytes) -> None:
     """Have ``torch.compiler.save_cache_artifacts()`` return ``payload``, an entry that was saved or used, as well."""
     require_key(key)
-    private.record(_PREFIX + key, seal(payload, kind=KIND, key=key))
+    private.record_portable(_PREFIX + key, seal(payload, kind=KIND, key=key))
 
 
 class LoadedEntries(EntryFiles):
     """Entries that ``torch.compiler.load_cache_artifacts`` has put on disk; they are checked as any others are."""
 
     def _folder_of(self, key: str) -> Path:
-        return private.folder_of_loaded(_PREFIX + key)
+        return private.portable_folder(_PREFIX + key)
 
     def _is_entry(self, path: Path) -> bool:
         # Files that PyTorch is still writing start with a dot; those that are being removed end with a suffix.

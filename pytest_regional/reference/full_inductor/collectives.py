@@ -7,9 +7,10 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._torch.collectives import NAMESPACE, group_name
-from pytest_regional._torch.full_inductor import fake_execution, functionalize_collectives, snapshot
-from pytest_regional._torch.region_compile import detect_fake_mode, is_op_overload, storage_key
+from pytest_regional._torch.distributed import NAMESPACE, functionalize_collectives, group_name
+from pytest_regional._torch.fx_graphs import snapshot
+from pytest_regional._torch.operators import is_op_overload
+from pytest_regional._torch.tracing import detect_fake_mode, fake_execution, storage_key
 from pytest_regional.reference.extract import attribute
 from pytest_regional.reference.full_inductor.decompose import replace_node
 from pytest_regional.reference.full_inductor.errors import CollectiveFormError

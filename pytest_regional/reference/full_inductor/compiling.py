@@ -17,31 +17,29 @@ import torch.fx
 
 from pytest_regional._text import unknown_name
 from pytest_regional._torch import MissingTorchSymbolError
-from pytest_regional._torch.annotations import preserve_node_meta
-from pytest_regional._torch.autograd_cache import output_code
-from pytest_regional._torch.full_inductor import (
-    ambient_context,
+from pytest_regional._torch.aot_autograd import outputs_before_the_users, user_output_count
+from pytest_regional._torch.config import inductor_config
+from pytest_regional._torch.dynamo import restart_exceptions
+from pytest_regional._torch.fx_graphs import preserve_node_meta, use_boxed_codegen
+from pytest_regional._torch.inductor import (
     compile_backward,
     compile_forward,
     inductor_compile,
     inductor_decompositions,
     new_shared_state,
     nodes_are_lowered_by,
-    outputs_before_the_users,
+    output_code,
     run_joint_graph_passes,
-    user_output_count,
 )
-from pytest_regional._torch.region_compile import (
+from pytest_regional._torch.tracing import (
+    ambient_context,
     compile_lock,
     current_fake_mode,
     detect_fake_mode,
-    inductor_config,
     is_fake_tensor,
     new_fake_mode,
     propagate_fake_values,
-    restart_exceptions,
     tracing,
-    use_boxed_codegen,
 )
 from pytest_regional.reference.effects import Edge
 from pytest_regional.reference.full_inductor.collectives import use_functional_collectives

@@ -16,15 +16,9 @@ import torch
 import torch.fx
 from torch.fx.node import map_arg
 
-from pytest_regional._torch.annotations import preserve_node_meta
-from pytest_regional._torch.full_inductor import (
-    fake_execution,
-    inductor_decompositions,
-    snapshot,
-    tensor_metadata,
-    trace_op,
-)
-from pytest_regional._torch.region_compile import compile_lock, detect_fake_mode, is_symbolic
+from pytest_regional._torch.fx_graphs import preserve_node_meta, snapshot, tensor_metadata, trace_op
+from pytest_regional._torch.inductor import inductor_decompositions
+from pytest_regional._torch.tracing import compile_lock, detect_fake_mode, fake_execution, is_symbolic
 from pytest_regional.reference.extract import called_attributes
 from pytest_regional.reference.full_inductor.errors import MissingValueError
 

@@ -11,9 +11,11 @@ from typing import Any, ClassVar
 import torch
 import torch.fx
 
-from pytest_regional._torch.donation import backward_keeps_graph, compiled_fx_graph, donate_nothing, donating
-from pytest_regional._torch.full_inductor import fake_execution, snapshot
-from pytest_regional._torch.region_compile import detect_fake_mode, is_op_overload, storage_key
+from pytest_regional._torch.aot_autograd import backward_keeps_graph, donate_nothing, donating
+from pytest_regional._torch.fx_graphs import snapshot
+from pytest_regional._torch.inductor import compiled_fx_graph
+from pytest_regional._torch.operators import is_op_overload
+from pytest_regional._torch.tracing import detect_fake_mode, fake_execution, storage_key
 from pytest_regional.reference.effects import written_arguments
 from pytest_regional.reference.extract import called_attributes
 from pytest_regional.reference.full_inductor.errors import FullInductorError, NotFunctionalError

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pytest_regional._text import unknown_name
-from pytest_regional._torch.generated_code import recording_launches, recording_own_draws
+from pytest_regional._torch.codegen import recording_launches, recording_own_draws
+from pytest_regional._torch.config import inductor_config
+from pytest_regional._torch.patching import patched_stages
 from pytest_regional._torch.pytree import flatten_with_path, key_string, map_leaves
-from pytest_regional._torch.region_compile import inductor_config
-from pytest_regional._torch.seams import listening
 
 if TYPE_CHECKING:
     from pytest_regional.reference.pipeline import JointGraph
@@ -218,7 +218,7 @@ def _compiled(name: str, joint: JointGraph, passes: Sequence[Any]) -> _Contender
         generated.append(name)
         return original(*args, **kwargs)
 
-    with inductor_config().patch(force_disable_caches=True), listening({"codegen": count}):
+    with inductor_config().patch(force_disable_caches=True), patched_stages({"codegen": count}):
         with recording_launches() as launches, recording_own_draws() as draws:
             start = time.perf_counter()
             call = compile(joint, passes=passes)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import torch.fx
 
-from pytest_regional._torch.ordering import appended_passes, custom_graph_pass
+from pytest_regional._torch.inductor import appended_passes, custom_graph_pass_base
 from pytest_regional.reference.effects import Edge, launches
 from pytest_regional.reference.ordering.edges import add_control_deps, remove_control_deps
 from pytest_regional.reference.ordering.operator import MergedOpsError, OrderingError, is_control_deps
@@ -304,7 +304,7 @@ class _Carrier:
             raise
 
     def _pass(self, action: Callable[[torch.fx.Graph], None]) -> Any:
-        base: Any = custom_graph_pass()
+        base: Any = custom_graph_pass_base()
         identity = self._order.identity
 
         class CarriedOrder(base):  # type: ignore[misc]

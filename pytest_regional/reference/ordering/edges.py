@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._torch.region_compile import is_op_overload
+from pytest_regional._torch.operators import is_op_overload
 from pytest_regional.reference.effects import RANDOM, Edge, effect_classes, element_of, written_arguments
 from pytest_regional.reference.ordering.operator import (
     OrderingCycleError,

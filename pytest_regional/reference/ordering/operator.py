@@ -14,8 +14,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._torch.ordering import control_deps
-from pytest_regional._torch.region_compile import is_graph_module, lazy_graph_module
+from pytest_regional._torch.fx_graphs import is_graph_module, lazy_graph_module
+from pytest_regional._torch.operators import control_deps
 
 
 class OrderingError(ValueError):

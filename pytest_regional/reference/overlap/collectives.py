@@ -9,8 +9,9 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional._torch.collectives import NAMESPACE, group_name
-from pytest_regional._torch.region_compile import is_graph_module, is_op_overload
+from pytest_regional._torch.distributed import NAMESPACE, group_name
+from pytest_regional._torch.fx_graphs import is_graph_module
+from pytest_regional._torch.operators import is_op_overload
 from pytest_regional.reference.effects import COLLECTIVE, effect_classes
 from pytest_regional.reference.ordering.operator import body_of, is_control_deps, operands_of
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._torch.region_compile import is_op_overload, size_hint
+from pytest_regional._torch.operators import is_op_overload
+from pytest_regional._torch.tracing import size_hint
 from pytest_regional.reference.effects import effect_classes, order_edges, written_arguments
 from pytest_regional.reference.ordering.operator import is_control_deps, operands_of
 from pytest_regional.reference.overlap.collectives import (

@@ -14,10 +14,15 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._text import plural
-from pytest_regional._torch.annotations import ANNOTATION, REGION_CONFIGS, REGION_ID, region_mark
-from pytest_regional._torch.graph_passes import operator_types
-from pytest_regional._torch.pass_values import is_backward_node, is_gradient_sum
-from pytest_regional._torch.region_compile import is_higher_order_op, is_op_overload
+from pytest_regional._torch.fx_graphs import (
+    ANNOTATION,
+    REGION_CONFIGS,
+    REGION_ID,
+    is_backward_node,
+    is_gradient_sum,
+    region_mark,
+)
+from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, operator_types
 from pytest_regional.reference.effects import bodies_of
 from pytest_regional.reference.ordering.operator import is_control_deps
 from pytest_regional.reference.pass_uuids import OWN_CODE

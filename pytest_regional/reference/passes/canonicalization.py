@@ -15,8 +15,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._torch.pass_values import known_equal
-from pytest_regional._torch.region_compile import is_higher_order_op, is_op_overload, storage_key
+from pytest_regional._torch.operators import is_higher_order_op, is_op_overload
+from pytest_regional._torch.tracing import known_equal, storage_key
 from pytest_regional.reference.effects import bodies_of, written_arguments
 from pytest_regional.reference.ordering.operator import dependencies_of, is_control_deps
 from pytest_regional.reference.partitioners import storages_kept_apart

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional._torch.region_compile import is_graph_module, is_higher_order_op, is_op_overload
+from pytest_regional._torch.fx_graphs import is_graph_module
+from pytest_regional._torch.operators import is_higher_order_op, is_op_overload
 from pytest_regional.reference.effects import bodies_of, effect_classes, written_arguments
 from pytest_regional.reference.pass_uuids import OWN_CODE
 from pytest_regional.reference.pipeline.graph_pass import DEFAULT_GRAPHS, Pass

@@ -10,7 +10,7 @@ import torch
 
 from pytest_regional._torch.joint_graph import evaluate_size_guards
 from pytest_regional._torch.pytree import flatten, unflatten
-from pytest_regional._torch.region_compile import is_symbolic, plain_symbol, storage_key
+from pytest_regional._torch.tracing import is_symbolic, plain_symbol, storage_key
 from pytest_regional.reference.artifacts import InputMismatchError
 
 _REMEDY = "Capture and compile the model for such calls"

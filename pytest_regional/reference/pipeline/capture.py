@@ -14,7 +14,8 @@ import torch
 import torch.fx
 
 from pytest_regional._torch import MissingTorchSymbolError
-from pytest_regional._torch.compiled_callables import original_of
+from pytest_regional._torch.dynamo import original_of
+from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional._torch.joint_graph import (
     capture_with_dynamo,
     copy_of_joint,
@@ -25,7 +26,6 @@ from pytest_regional._torch.joint_graph import (
     tracing_context_of,
 )
 from pytest_regional._torch.pytree import flatten
-from pytest_regional._torch.region_compile import is_graph_module
 from pytest_regional.reference.extract import attribute
 from pytest_regional.reference.graphs import copied
 from pytest_regional.reference.pipeline.call import Aliases, CallChecks, InputCheck, ambient_modes

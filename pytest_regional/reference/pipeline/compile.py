@@ -13,10 +13,13 @@ import torch
 import torch.fx
 
 from pytest_regional._torch import MissingTorchSymbolError
-from pytest_regional._torch.autograd_cache import caches_are_on, count_outcome, output_code
-from pytest_regional._torch.donation import donate_nothing
-from pytest_regional._torch.joint_graph import CompiledJoint, compile_joint, entered
-from pytest_regional._torch.region_compile import compile_state, is_graph_module, portable_settings, use_boxed_codegen
+from pytest_regional._torch.aot_autograd import donate_nothing
+from pytest_regional._torch.autograd_cache import caches_are_on, count_outcome
+from pytest_regional._torch.config import compile_state, portable_settings
+from pytest_regional._torch.fx_graphs import is_graph_module, use_boxed_codegen
+from pytest_regional._torch.inductor import output_code
+from pytest_regional._torch.joint_graph import CompiledJoint, compile_joint
+from pytest_regional._torch.tracing import entered
 from pytest_regional.reference.artifacts import UnsavableArtifactError, savable
 from pytest_regional.reference.caching.envelope import warn_of_unusable_entry
 from pytest_regional.reference.caching.key import Machine, UnstableValueError, annotations_of, digest, this_machine

@@ -69,6 +69,8 @@ class Pass:
     graphs: tuple[str, ...] | str = DEFAULT_GRAPHS
     changes_interface: bool = False
     version: Hashable | None = None
+    #: What the function of a :class:`FunctionPass` takes that does not say so.
+    default_pass_form = "module"
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Name the class, unless it, or a base of its own, has a name."""

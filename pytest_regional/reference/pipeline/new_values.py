@@ -9,9 +9,9 @@ from typing import Any
 import torch.fx
 from torch.fx.node import map_arg
 
-from pytest_regional._torch.full_inductor import fake_execution
-from pytest_regional._torch.pass_values import as_fake, fake_mode_of, returns_nothing, unbacked_bindings
+from pytest_regional._torch.operators import returns_nothing
 from pytest_regional._torch.pytree import flatten, map_leaves
+from pytest_regional._torch.tracing import as_fake, fake_execution, fake_mode_of, unbacked_bindings
 
 
 class NodeWithoutValueError(RuntimeError):

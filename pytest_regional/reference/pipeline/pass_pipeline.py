@@ -14,7 +14,7 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional._torch.region_compile import restart_exceptions
+from pytest_regional._torch.dynamo import restart_exceptions
 from pytest_regional.reference.pass_uuids import stable_form
 from pytest_regional.reference.pipeline.graph_pass import (
     GRAPH_KINDS,

@@ -9,9 +9,9 @@ import torch
 import torch.fx
 
 from pytest_regional import BackendSpec
-from pytest_regional._torch.annotations import preserve_node_meta
-from pytest_regional._torch.fuzzing import artifact_behind
-from pytest_regional._torch.region_compile import aot_autograd
+from pytest_regional._torch.dynamo import aot_autograd
+from pytest_regional._torch.fx_graphs import preserve_node_meta
+from pytest_regional._torch.inductor import artifact_behind
 from pytest_regional.backends.adapters import NoWholeGraphStages
 from pytest_regional.reference.regional_inductor import regional_inductor
 

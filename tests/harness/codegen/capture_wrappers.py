@@ -19,7 +19,7 @@ import triton.language as tl
 from torch.fx.traceback import annotate
 
 import pytest_regional.emulation.backend
-from pytest_regional._torch import emulated_device
+from pytest_regional._torch import device
 from pytest_regional.testing import regional
 
 WRAPPERS = Path(__file__).parent / "wrappers"
@@ -126,7 +126,7 @@ def generated(name: str) -> list[tuple[str, str]]:
         # The code need not run: what fails after it was generated is no concern here.
         with contextlib.suppress(Exception):
             made.run(function, *moved)
-        return [(source.graph, source.text) for source in made.observer.code(0)]
+        return [(source.graph, source.text) for source in made._observer.code(0)]
 
 
 @contextlib.contextmanager
@@ -135,7 +135,7 @@ def only_generating(*, as_on_a_gpu: bool):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pytest_regional.emulation.backend, "launch_inductor_kernel", lambda *args, **kwargs: None)
         if as_on_a_gpu:
-            patch.setattr(emulated_device, "_overrides", lambda base: base)
+            patch.setattr(device, "_overrides", lambda base: base)
         yield
 
 

@@ -9,8 +9,7 @@ import torch
 from torch.fx.traceback import annotate
 
 from pytest_regional._torch import symbol
-from pytest_regional._torch.graph_passes import load_control_deps
-from pytest_regional._torch.passes import custom_graph_pass_base
+from pytest_regional._torch.inductor import custom_graph_pass_base
 
 aten = torch.ops.aten
 
@@ -80,7 +79,3 @@ def order_after(later: Any, earlier: Any) -> Any:
         preserve(graph, {second: ordered_set([first])})
 
     return ordering
-
-
-def control_deps() -> Any:
-    return load_control_deps()

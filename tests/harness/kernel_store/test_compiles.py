@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pytest_regional import region
-from pytest_regional._torch import cpp_compile
+from pytest_regional._torch import cpp
 from pytest_regional.harness.counters import COUNTERS
 from pytest_regional.harness.kernel_store import kernels_kept
 from pytest_regional.harness.kernel_store.files import VARIABLE
@@ -37,7 +37,7 @@ def compiles():
         lines.append(line)
         original(line, folder)
 
-    with cpp_compile.compiling_with(noting):
+    with cpp.compiling_with(noting):
         yield lines
 
 

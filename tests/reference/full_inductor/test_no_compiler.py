@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_regional._torch.kernels import CodeFile, libraries_at_hand
+from pytest_regional._torch.caches import CodeFile, libraries_at_hand
 from pytest_regional.reference import pipeline
 from pytest_regional.reference.caching.store import default_folder
 from pytest_regional.reference.full_inductor import FullInductor

@@ -9,7 +9,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch._inductor.graph import GraphLowering
 from torch._inductor.output_code import CompiledFxGraph
 
-from pytest_regional._torch.ordering import kernels_not_built
+from pytest_regional._torch.inductor import kernels_not_built
 from pytest_regional.reference.full_inductor import (
     FullInductor,
     FullInductorConfigError,

@@ -79,7 +79,7 @@ def test_a_failure_names_pass_graph_and_node():
 
 
 def test_order_of_an_earlier_pass_holds():
-    from pytest_regional._torch.ordering import kernels_not_built
+    from pytest_regional._torch.inductor import kernels_not_built
     from tests.reference.full_inductor.test_pass import code_of
 
     @graph_pass(graphs="inference")

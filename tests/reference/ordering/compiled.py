@@ -8,8 +8,8 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional._torch.annotations import preserve_node_meta
-from pytest_regional._torch.region_compile import aot_autograd
+from pytest_regional._torch.dynamo import aot_autograd
+from pytest_regional._torch.fx_graphs import preserve_node_meta
 from pytest_regional.backends.capabilities import Capabilities
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.reference.ordering import add_control_deps

@@ -365,7 +365,7 @@ def test_a_condition_itself_waits():
 
 
 def test_pytorchs_own_edges_are_understood_and_removed():
-    from pytest_regional._torch.ordering import preserve_node_ordering
+    from pytest_regional._torch.operators import preserve_node_ordering
 
     gm = traced(independent, X)
     preserve_node_ordering(gm.graph, {node(gm, "mul"): [node(gm, "mm")]})

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from pytest_regional._torch.ordering import kernels_not_built
+from pytest_regional._torch.inductor import kernels_not_built
 from pytest_regional.reference.ordering import OrderingCycleError, add_control_deps, remove_control_deps
 from pytest_regional.reference.ordering.operator import is_control_deps
 from tests.reference.ordering.graphs import described

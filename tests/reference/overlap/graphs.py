@@ -8,7 +8,7 @@ import torch
 import torch.distributed  # registers the functional collectives
 import torch.fx
 
-from pytest_regional._torch.region_compile import new_fake_mode, propagate_fake_values
+from pytest_regional._torch.tracing import new_fake_mode, propagate_fake_values
 
 ATEN = torch.ops.aten
 C10D = torch.ops._c10d_functional

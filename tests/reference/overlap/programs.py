@@ -6,7 +6,7 @@ import contextlib
 
 import torch.distributed as dist
 
-from pytest_regional._torch.ordering import appended_passes, custom_graph_pass
+from pytest_regional._torch.inductor import appended_passes, custom_graph_pass_base
 from pytest_regional.reference.overlap import overlap_collectives
 from tests.reference.overlap.graphs import C10D
 
@@ -50,7 +50,7 @@ def overlapping(**bounds):
     """Let Inductor run the pass last of its custom passes over the graphs; yields the list of plans."""
     plans = []
 
-    class Overlap(custom_graph_pass()):
+    class Overlap(custom_graph_pass_base()):
         def __call__(self, graph):
             plans.append(overlap_collectives(graph, **bounds))
 

@@ -11,8 +11,7 @@ from torch.fx.traceback import annotate
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from pytest_regional import region
-from pytest_regional._torch.annotations import region_mark
-from pytest_regional._torch.pass_values import is_backward_node
+from pytest_regional._torch.fx_graphs import is_backward_node, region_mark
 from pytest_regional.reference import pipeline
 from pytest_regional.reference.ordering import add_control_deps
 from pytest_regional.reference.passes import (

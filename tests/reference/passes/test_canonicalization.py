@@ -7,9 +7,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import annotate
 
-from pytest_regional._torch.annotations import region_mark
-from pytest_regional._torch.graph_passes import load_control_deps
-from pytest_regional._torch.region_compile import new_fake_mode
+from pytest_regional._torch.fx_graphs import region_mark
+from pytest_regional._torch.operators import control_deps
+from pytest_regional._torch.tracing import new_fake_mode
 from pytest_regional.reference.ordering import add_control_deps
 from pytest_regional.reference.passes import Canonicalization, canonicalize
 from pytest_regional.reference.pipeline import PassPipeline
@@ -280,7 +280,7 @@ def test_a_view_that_something_waits_for_stays():
     (view,) = gm.graph.find_nodes(op="call_function", target=aten.view.default)
     (tan,) = gm.graph.find_nodes(op="call_function", target=aten.tan.default)
     add_control_deps(gm.graph, {tan: [view]})
-    (edge,) = gm.graph.find_nodes(op="call_function", target=load_control_deps())
+    (edge,) = gm.graph.find_nodes(op="call_function", target=control_deps())
     before = edge.args[0]
     canonicalize(gm.graph)
     gm.graph.lint()

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pytest_regional._torch.annotations import region_mark
+from pytest_regional._torch.fx_graphs import region_mark
 from pytest_regional.reference.passes import canonicalization, canonicalize
 from pytest_regional.reference.pipeline.report import count_ops
 

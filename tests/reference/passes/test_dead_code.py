@@ -10,7 +10,7 @@ import torch
 import torch._guards
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pytest_regional._torch.graph_passes import load_control_deps
+from pytest_regional._torch.operators import control_deps
 from pytest_regional.reference.ordering import add_control_deps
 from pytest_regional.reference.passes import DeadCodeElimination, eliminate_dead_code
 from pytest_regional.reference.pipeline import PassPipeline
@@ -221,7 +221,7 @@ def test_order_edges_stay():
     ]
     add_control_deps(gm.graph, {cos: [sin]})
     assert eliminate_dead_code(gm.graph) == 0
-    assert len(gm.graph.find_nodes(op="call_function", target=load_control_deps())) == 1
+    assert len(gm.graph.find_nodes(op="call_function", target=control_deps())) == 1
 
 
 # Bodies.

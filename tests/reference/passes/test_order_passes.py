@@ -7,7 +7,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import annotate
 
-from pytest_regional._torch.graph_passes import load_control_deps
+from pytest_regional._torch.operators import control_deps
 from pytest_regional.reference.compile_regions import RegionCompileError, RegionFallbackWarning
 from pytest_regional.reference.passes import AddControlDeps, OverlapCollectives, RegionalInductor
 from pytest_regional.reference.pipeline import PassPipeline
@@ -37,7 +37,7 @@ def test_edges_are_added_and_told():
     gm = trace(sums)
     passes = PassPipeline([AddControlDeps(product_after_sine)])
     passes.run(gm, [])
-    assert len(gm.graph.find_nodes(op="call_function", target=load_control_deps())) == 1
+    assert len(gm.graph.find_nodes(op="call_function", target=control_deps())) == 1
     assert passes.report[0].summary == "1 edge added, 0 held already"
     assert passes.report[0].added == {"control_deps": 1}
     passes.run(gm, [])

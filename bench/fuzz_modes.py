@@ -1,0 +1,147 @@
+"""Programs per second in each mode: ``python -m bench.fuzz_modes [--backend reference] [--examples 12]``.
+
+The same programs, in the same run: first by the naive loop that one would write (``torch.compile`` with the backend,
+eager, ``torch.testing.assert_close`` of outputs and gradients, ``torch._dynamo.reset()``), then checked in each mode against
+``compiles`` and ``parity`` (which also run eager in float64 and call the compiled program a second time on other
+inputs), and by all oracles. Every way has its own cache folder, empty at first, and begins with one program that does not
+count. Each program takes its turn in the naive loop, in ``interpret`` and in ``native``, so that they share what else the
+machine does; an emulated GPU cannot take turns with them. A program that fails in any way counts in none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import math
+import os
+import platform
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pytest_regional.backends import registry
+from pytest_regional.fuzz.model.program import Program
+from pytest_regional.fuzz.oracles import check
+from pytest_regional.harness.isolation import cache_folder, seed_everything
+from pytest_regional.harness.regional import Regional
+from pytest_regional.testing import regional
+
+from .fuzz_false_alarms import drawn
+
+PARITY = ("compiles", "parity")
+Way = Callable[[Program], Any]
+
+
+def naive(backend: str) -> Way:
+    """Return the loop that one would write."""
+    factory = registry.resolve(backend).factory
+
+    def run(program: Program) -> None:
+        torch._dynamo.reset()
+        compiled = torch.compile(program.function, backend=factory(), fullgraph=True)
+        results = []
+        for function in (program.function, compiled):
+            inputs = program.inputs()
+            seed_everything(0)
+            with torch._inductor.config.patch(fallback_random=True):
+                outputs = function(*inputs)
+                roots = [output for output in outputs if output.requires_grad] if program.training else []
+                if roots:
+                    torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
+            leaves = [tensor.grad for tensor in inputs if tensor.is_leaf]
+            results.append([*outputs, *(grad for grad in leaves if grad is not None)])
+        torch.testing.assert_close(*results, equal_nan=True)
+
+    return run
+
+
+def checked(harness: Regional, mode: str, oracles: Sequence[str] | None) -> Way:
+    """Return checking in a mode."""
+    return lambda program: check(harness, program, mode=mode, oracles=oracles, blame=False)
+
+
+#: Seconds of each program, by way; not a number where the way failed, which may be early or after a search.
+Spent = dict[str, list[float]]
+
+
+def timed(way: Way, program: Program, spent: Spent, name: str) -> None:
+    """Note the seconds that ``way`` takes for ``program``."""
+    started = time.perf_counter()
+    try:
+        way(program)
+    except Exception as error:  # noqa: BLE001 - a defect of the backend is a finding, not a time
+        print(f"  {name}: {type(error).__name__}: {' '.join(str(error).split())[:100]}", file=sys.stderr)
+        started = math.nan
+    spent.setdefault(name, []).append(time.perf_counter() - started)
+
+
+def without_failures(spent: Spent) -> Spent:
+    """Leave out the programs that failed in any way, in all ways.
+
+    Raises:
+        ValueError: no program is left.
+    """
+    turns = [turn for turn in zip(*spent.values(), strict=True) if not any(map(math.isnan, turn))]
+    if not turns:
+        raise ValueError("every program failed somewhere; what failed is on standard error")
+    return dict(zip(spent, map(list, zip(*turns, strict=True)), strict=True))
+
+
+def measure(backend: str, examples: Sequence[Program], modes: Sequence[str]) -> Spent:
+    """Return the seconds of each way for ``examples``, without the first, which warms up, and those that fail."""
+    spent: Spent = {}
+    with contextlib.ExitStack() as stack:
+        folders = {name: Path(stack.enter_context(tempfile.TemporaryDirectory())) for name in ("naive", *modes)}
+        for number, program in enumerate(examples):
+            counted = spent if number else Spent()
+            if "naive" in modes:
+                with cache_folder(folders["naive"]):
+                    timed(naive(backend), program, counted, "naive loop")
+            for mode in ("interpret", "native"):
+                if mode in modes:
+                    with regional(backend, "cpu", cache_dir=folders[mode], expects_regions=False) as harness:
+                        timed(checked(harness, mode, PARITY), program, counted, mode)
+                        if mode == "interpret":
+                            timed(checked(harness, mode, None), program, counted, "interpret, all oracles")
+    if "emulated" in modes:
+        with regional(backend, "cuda-emulated", expects_regions=False) as harness:
+            for number, program in enumerate(examples):
+                timed(checked(harness, "emulated", PARITY), program, spent if number else Spent(), "emulated")
+    return without_failures(spent)
+
+
+def with_regions(count: int, seed: int = 0) -> list[Program]:
+    """Draw ``count`` programs that have regions."""
+    return [program for program in drawn(count * 2, seed) if program.regions][-count:]
+
+
+def main() -> None:
+    """Measure and print."""
+    os.environ["PYTEST_REGIONAL_KERNEL_STORE"] = "off"  # what is compiled is what is timed
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backend", default="reference")
+    parser.add_argument("--examples", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--modes", default="naive,interpret,emulated,native", type=lambda text: text.split(","))
+    options = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    examples = with_regions(options.examples, options.seed)
+    spent = measure(options.backend, examples, options.modes)
+    totals = {name: sum(seconds) for name, seconds in spent.items()}
+    count = min(map(len, spent.values()))
+    print(f"torch {torch.__version__}, Python {platform.python_version()}, {options.backend}, {count} programs")
+    for name, seconds in totals.items():
+        ratio = f"{totals['naive loop'] / seconds:8.1f} x naive" if "naive loop" in totals else ""
+        print(f"{name:24}{count / seconds:10.3f} programs/s{ratio}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""Caches: their directory, files of generated code, portable artifacts, the remote cache."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytest_regional._redis import UntrustedRedis
+from pytest_regional._torch import symbol
+from pytest_regional._torch.autograd_cache import cache_class
+from pytest_regional._torch.inductor import compiled_fx_graph
+from pytest_regional._torch.patching import PatchPoint, wrapped
+from pytest_regional._torch.tracing import compile_lock
+
+
+def clear_inductor_caches() -> None:
+    """Forget loaded code and every in-memory cache that Inductor registers for a fresh cache (2.11 to 2.15)."""
+    symbol("torch._inductor.utils", "clear_caches")()
+
+
+_AUTOGRAD_CACHE = "torch._functorch._aot_autograd.autograd_cache"
+
+
+def _portable_artifacts() -> Any:
+    return symbol("torch.compiler._cache", "CacheArtifactManager")
+
+
+def record_portable(key: str, content: bytes) -> None:
+    """Add ``content`` to the portable artifacts of this process, as an entry of AOTAutograd's cache.
+
+    ``torch.compiler._cache.CacheArtifactManager.record_artifact`` with the type of ``AOTAutogradCacheArtifact`` (2.11
+    to 2.15). Equal entries are recorded once. A type of our own would have to be registered wherever artifacts are
+    loaded: PyTorch refuses all of them, everybody's, where it does not know one type.
+    """
+    artifact_type = symbol(_AUTOGRAD_CACHE, "AOTAutogradCacheArtifact").type()
+    _portable_artifacts().record_artifact(artifact_type, key, content)
+
+
+def portable_folder(key: str) -> Path:
+    """Return the folder into which loading writes entries under ``key``.
+
+    ``AOTAutogradCache._get_tmp_dir_for_key`` (2.11 to 2.15): below Inductor's cache folder.
+    """
+    return Path(cache_class()._get_tmp_dir_for_key(key))
+
+
+def clear_portable() -> None:
+    """Drop what was recorded, as a new process has it: ``CacheArtifactManager.clear`` (2.11 to 2.15)."""
+    _portable_artifacts().clear()
+
+
+class RemoteBytes:
+    """Bytes by name in the remote cache that PyTorch's environment variables describe.
+
+    A ``torch._inductor.remote_cache.RemoteCache`` over ``RedisRemoteCacheBackend`` (2.11 to 2.15), which reads
+    ``TORCHINDUCTOR_REDIS_URL``, or ``TORCHINDUCTOR_REDIS_HOST`` and ``TORCHINDUCTOR_REDIS_PORT``. PyTorch's own caches
+    over it wait for ever and try again, and hold JSON; this one has a time limit, tries once, checks what the server
+    answers, and holds bytes. Like theirs it counts in ``cache_stats`` and takes another backend from
+    ``RemoteCache.backend_override_cls``.
+
+    Args:
+        timeout: seconds for a connect, and for one read.
+
+    Raises:
+        ValueError: an address that is none.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        module = "torch._inductor.remote_cache"
+        backend = symbol(module, "RedisRemoteCacheBackend")("pytest-regional")
+        self._redis = UntrustedRedis(backend._redis, timeout)
+        # The backend calls `get` and `set` of its client and nothing else; it hides only redis-py's own errors.
+        backend._redis = self._redis
+        self._cache = _cache_class()(backend, symbol(module, "RemoteCachePassthroughSerde")())
+
+    def get(self, name: str) -> bytes | None:
+        """Return what is stored as ``name``; raises :func:`remote_errors`."""
+        value: bytes | None = self._cache.get(name)
+        return value
+
+    def put(self, name: str, data: bytes) -> None:
+        """Store ``data`` as ``name``; raises :func:`remote_errors`."""
+        self._cache.put(name, data)
+
+    def give_up(self) -> None:
+        """End all connections, from whatever thread."""
+        self._redis.give_up()
+
+
+def redis_is_installed() -> bool:
+    """Say whether the Python package that PyTorch's Redis backend needs is there."""
+    return importlib.util.find_spec("redis") is not None
+
+
+def remote_errors() -> tuple[type[Exception], ...]:
+    """Return what an address that is none, and a server that is absent, slow, full, locked or evil, raise."""
+    return (importlib.import_module("redis.exceptions").RedisError, OSError, ValueError)
+
+
+@functools.cache
+def _cache_class() -> Any:
+    # PyTorch counts and logs by the name of the class. Its own ``_get`` takes an empty value for none.
+    members = {"_get": lambda self, name, sample: self._backend_get(name)}
+    return type("RemoteRegionalCache", (symbol("torch._inductor.remote_cache", "RemoteCache"),), members)
+
+
+def inductor_cache_dir() -> Path:
+    """Return the folder of Inductor's caches as it is now, made if need be.
+
+    ``torch._inductor.runtime.cache_dir_utils.cache_dir`` (2.11 to 2.15); it follows ``TORCHINDUCTOR_CACHE_DIR``.
+    """
+    return Path(symbol("torch._inductor.runtime.cache_dir_utils", "cache_dir")())
+
+
+_CODECACHE = "torch._inductor.codecache"
+
+
+class CodeFile(NamedTuple):
+    """A file of generated code, its path relative to Inductor's cache folder.
+
+    ``library`` is the key under which a compiled C++ library is known to Inductor, ``source`` the SHA-256 of what it
+    was compiled from; both are empty for Python sources.
+    """
+
+    path: str
+    content: bytes
+    library: str = ""
+    source: str = ""
+
+
+def code_files(artifact: Any) -> tuple[CodeFile, ...]:
+    """Return the Python source of a compiled region and the C++ libraries that it has loaded."""
+    return code_files_of_entry(artifact.inner_fn.compiled_fn.serialize())
+
+
+def code_files_of_entry(entry: Any) -> tuple[CodeFile, ...]:
+    """Return those of an entry of AOTAutograd's cache.
+
+    ``CompiledFxGraph.source_code`` and ``cache_key`` (2.11 to 2.15) name the source; the libraries are those whose
+    functions stand in the module made of it, each with Inductor's ``key``. Other output code brings its own files.
+    """
+    results = [part.result for part in (entry.compiled_fw, entry.compiled_bw) if part is not None]
+    graphs = [result for result in results if isinstance(result, compiled_fx_graph())]
+    sources = [
+        CodeFile(_below_cache_dir(_source_path(graph.cache_key)), graph.source_code.encode()) for graph in graphs
+    ]
+    return *sources, *(library for graph in graphs for library in _libraries(graph.cache_key))
+
+
+_LIBRARIES = {"load": PatchPoint("torch._inductor.codecache:CppPythonBindingsCodeCache", "load_async", static=True)}
+
+
+@contextlib.contextmanager
+def libraries_at_hand(files: Mapping[str, CodeFile]) -> Iterator[None]:
+    """Have code that is loaded inside find its libraries in ``files``, by path, without a compiler.
+
+    Inductor itself would ask the compiler what it can do, with a test program for vector instructions and a precompiled
+    header, before it finds that nothing is to be built; and look for another library if the answers differ
+    (``CppPythonBindingsCodeCache.load_async``, 2.11 to 2.15, whose first argument is the source). It nests: regions of
+    a graph are loaded while the graph is.
+    """
+    paths = {file.source: (path, file.library) for path, file in files.items() if file.source}
+
+    def load_async(original: Callable[..., Any], main_code: str, *args: Any, **kwargs: Any) -> Any:
+        found = paths.get(_digest(main_code.encode()))
+        if found is None:
+            return original(main_code, *args, **kwargs)
+        cache = _LIBRARIES["load"].container()
+        return lambda: cache._load_library(*found)
+
+    with compile_lock(), wrapped(_LIBRARIES, {"load": load_async}):
+        yield
+
+
+def _source_path(key: str) -> str:
+    """``torch._inductor.codecache.get_path`` (2.11 to 2.15)."""
+    return str(symbol(_CODECACHE, "get_path")(key, "py")[2])
+
+
+def _below_cache_dir(path: str) -> str:
+    """Return the last two parts of ``path``: Inductor puts every file into a folder named after its key."""
+    return os.path.join(os.path.basename(os.path.dirname(path)), os.path.basename(path))
+
+
+def _libraries(key: str) -> Iterator[CodeFile]:
+    """``PyCodeCache.modules`` holds every generated module that this process loaded (2.11 to 2.15)."""
+    seen = set()
+    for module in _python_code_cache().modules:
+        functions = vars(module).values() if getattr(module, "key", None) == key else ()
+        for library in (getattr(function, "__self__", None) for function in functions):
+            path, name = getattr(library, "__file__", None), getattr(library, "key", "")
+            file = _existing(path) if path and name not in seen else None
+            if name and file:
+                seen.add(name)
+                yield CodeFile(_below_cache_dir(str(file)), file.read_bytes(), name, _source_digest(file))
+
+
+def _existing(path: str) -> Path | None:
+    """Return the file of a library; where it was loaded from may be gone, and another of that name in use now."""
+    candidates = inductor_cache_dir() / _below_cache_dir(path), Path(path)
+    return next((file for file in candidates if file.is_file()), None)
+
+
+def _source_digest(library: Path) -> str:
+    """Return the digest of what a library was compiled from, which Inductor keeps beside it; empty without."""
+    source = library.with_suffix(".cpp")
+    return _digest(source.read_bytes()) if source.is_file() else ""
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _python_code_cache() -> Any:
+    """``torch._inductor.codecache.PyCodeCache``: generated modules (2.11 to 2.15)."""
+    return symbol(_CODECACHE, "PyCodeCache")
+
+
+def load_source(source: str, name: str) -> Any:
+    """Return ``name`` of the module that ``source`` is, kept as Inductor keeps modules.
+
+    ``torch._inductor.codecache.PyCodeCache.load`` (2.11 to 2.15).
+    """
+    return getattr(_python_code_cache().load(source), name)

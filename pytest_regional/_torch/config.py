@@ -1,0 +1,305 @@
+"""Configuration modules of PyTorch's compilers, and the settings that are read or held."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from typing import Any
+
+from pytest_regional._torch import private_module, symbol
+
+
+def pre_grad_custom_passes() -> tuple[Any, ...]:
+    """Return the passes in ``torch._inductor.config.pre_grad_custom_pass`` as a tuple (one, a list, or none)."""
+    passes = inductor_config().pre_grad_custom_pass
+    if passes is None:
+        return ()
+    return tuple(passes) if isinstance(passes, (list, tuple)) else (passes,)
+
+
+CONFIG_MODULES = ("torch._inductor.config", "torch._dynamo.config", "torch._functorch.config")
+
+#: Configuration modules that not every process imports.
+MORE_CONFIG_MODULES = (
+    "torch._export.config",
+    "torch.compiler.config",
+    "torch.distributed.config",
+    "torch.fx.experimental._config",
+    "torch.utils.serialization.config",
+)
+
+#: What the names of modules with generated code begin with, which Inductor loads anew at will (2.13, 2.14).
+GENERATED_MODULES = "torch._inductor.runtime.compile_tasks."
+
+
+def config_module(name: str) -> Any:
+    """Return one of :data:`CONFIG_MODULES`; each is a ``torch.utils._config_module.ConfigModule`` (2.11 to 2.15)."""
+    return importlib.import_module(name)
+
+
+def config_values(name: str) -> dict[str, Any]:
+    """Return a snapshot of every setting of configuration module ``name``, containers copied."""
+    values: dict[str, Any] = config_module(name).get_config_copy()
+    return values
+
+
+def _unset() -> Any:
+    """Return what stands for a setting that was not set: ``torch.utils._config_module`` (2.11 to 2.15)."""
+    return symbol("torch.utils._config_module", "_UNSET_SENTINEL")
+
+
+def config_state(name: str) -> dict[str, Any]:
+    """Return what is set in configuration module ``name``, containers copied; empty where nobody has imported it.
+
+    As :func:`config_values`, at a tenth of its time: a setting that nobody has set is not there. The entry's
+    ``user_override`` is a ``ContextVar`` in 2.13 and 2.14, the value itself before.
+    """
+    module = sys.modules.get(name)
+    if module is None:
+        return {}
+    unset = _unset()
+    values = {}
+    for key, entry in module._config.items():
+        override = entry.user_override
+        value = override.get() if isinstance(override, ContextVar) else override
+        if value is not unset and entry.alias is None:
+            values[key] = copy.deepcopy(value) if isinstance(value, (list, set, dict)) else value
+    return values
+
+
+def config_default(name: str, key: str) -> Any:
+    """Return what a setting is where nobody has set it."""
+    entry = sys.modules[name]._config[key]
+    unset = _unset()
+    return copy.deepcopy(entry.default if entry.env_value_default is unset else entry.env_value_default)
+
+
+def set_config(name: str, key: str, value: Any) -> None:
+    """Write one setting back; used by isolation to restore what a test left changed."""
+    module = config_module(name)
+    if key not in module._config:
+        raise KeyError(f"{name}.{key}")
+    setattr(module, key, value)
+
+
+@contextlib.contextmanager
+def patched_config(name: str, values: Mapping[str, Any]) -> Iterator[None]:
+    """Hold ``values`` in configuration module ``name`` while the context lasts.
+
+    Raises:
+        KeyError: a name that is no setting of that module.
+    """
+    module = config_module(name)
+    for key in values:
+        if key not in module._config:
+            raise KeyError(key)
+    with module.patch(dict(values)):
+        yield
+
+
+def inductor_config_names() -> frozenset[str]:
+    """Return the names of Inductor's settings, dotted where nested (``triton.cudagraphs``)."""
+    return frozenset(inductor_config()._config)
+
+
+def inductor_config_is_switch(name: str) -> bool:
+    """Return whether Inductor's setting ``name`` is declared as ``bool`` and nothing else (2.11 to 2.15)."""
+    return inductor_config()._config[name].value_type is bool
+
+
+def inductor_config() -> Any:
+    """``torch._inductor.config``, the configuration module (2.11 to 2.15)."""
+    return private_module("torch._inductor.config")
+
+
+def functorch_config() -> Any:
+    """``torch._functorch.config``, AOTAutograd's configuration module (2.11 to 2.15)."""
+    return private_module("torch._functorch.config")
+
+
+def dynamo_config() -> Any:
+    """``torch._dynamo.config``, Dynamo's configuration module (2.11 to 2.15)."""
+    return private_module("torch._dynamo.config")
+
+
+def inductor_config_type(name: str) -> Any:
+    """Return the declared type of a setting, ``config.get_type`` (2.11 to 2.15)."""
+    return inductor_config().get_type(name)
+
+
+@contextlib.contextmanager
+def region_compile_settings(configs: Mapping[str, Any], name: str) -> Iterator[None]:
+    """Patch Inductor's and functorch's configuration around the compilation of one region.
+
+    ``remat_using_tags_for_fwd_loss_bwd_graph`` is absent in 2.11, and so is
+    ``torch.fx.traceback._set_regional_inductor_subgraph_name``, which names the region in structured logs; the outer
+    graph was partitioned already, so rematerialisation must not run once more.
+    """
+    functorch = functorch_config()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(inductor_config().patch(dict(configs)))
+        if hasattr(functorch, "remat_using_tags_for_fwd_loss_bwd_graph"):
+            stack.enter_context(functorch.patch(remat_using_tags_for_fwd_loss_bwd_graph=False))
+        stack.enter_context(_named_in_logs(name))
+        yield
+
+
+def _named_in_logs(name: str) -> AbstractContextManager[Any]:
+    import torch.fx.traceback
+
+    setter = getattr(torch.fx.traceback, "_set_regional_inductor_subgraph_name", None)
+    return contextlib.nullcontext() if setter is None else setter(name)
+
+
+def compile_state() -> dict[str, Any]:
+    """Return every setting that a compile may depend on, by name.
+
+    All of ``torch._inductor.config`` and ``torch._functorch.config``, and what Dynamo guards of the global state
+    (grad mode, autocast, default dtype, threads, determinism, precision: ``GlobalStateGuard``, 2.11 to 2.15).
+    """
+    guard = symbol("torch._C._dynamo.guards", "GlobalStateGuard")()
+    functorch = functorch_config()
+    return {
+        "inductor": inductor_config().get_config_copy(),
+        "functorch": functorch.get_config_copy(),
+        "global": guard.__getstate__(),
+    }
+
+
+def force_autograd_cache() -> bool:
+    """``torch._functorch.config.force_autograd_cache`` (2.11 to 2.15)."""
+    return bool(functorch_config().force_autograd_cache)
+
+
+def without_cse() -> AbstractContextManager[Any]:
+    """Switch ``torch._functorch.config.cse`` off, which the min-cut partitioner reads (2.11 to 2.15)."""
+    manager: AbstractContextManager[Any] = functorch_config().patch(cse=False)
+    return manager
+
+
+def random_numbers_are_functional() -> bool:
+    """``torch._functorch.config.functionalize_rng_ops``: seeds are then passed as arguments (2.11 to 2.15)."""
+    return bool(functorch_config().functionalize_rng_ops)
+
+
+def portable_settings() -> dict[str, Any]:
+    """Return the settings of Inductor and AOTAutograd that decide a result, as PyTorch's caches choose them.
+
+    ``save_config_portable`` of both configuration modules leaves out paths, traces and numbers of workers (2.11 to
+    2.15).
+    """
+    modules = {"inductor": inductor_config(), "functorch": functorch_config()}
+    return {name: module.save_config_portable(ignore_private_configs=False) for name, module in modules.items()}
+
+
+def configured_pre_grad_passes() -> Any:
+    """Return Inductor's ``pre_grad_custom_pass``, or ``None`` where ``use_pre_grad_passes`` is off (2.11 to 2.15)."""
+    config = inductor_config()
+    return config.pre_grad_custom_pass if config.use_pre_grad_passes else None
+
+
+def configured_pre_grad_timing() -> object:
+    """Return Inductor's ``pre_grad_pass_timing`` (2.12 and later), ``"default"`` where torch has none (2.11)."""
+    return getattr(inductor_config(), "pre_grad_pass_timing", "default")
+
+
+def with_nested_region_options() -> AbstractContextManager[Any]:
+    """Allow these options: ``torch._dynamo.config.enable_invoke_subgraph_regional_compile`` (2.11 to 2.15)."""
+    patch: AbstractContextManager[Any] = dynamo_config().patch(enable_invoke_subgraph_regional_compile=True)
+    return patch
+
+
+@contextlib.contextmanager
+def training_artifacts() -> Iterator[None]:
+    """Let ``standalone_compile`` make artifacts that train, with autograd functions of the user's in them.
+
+    ``force_non_lazy_backward_lowering`` has the backward compiled before anything is saved; without it 2.11 fails to
+    save before a backward ran. ``autograd_cache_allow_custom_autograd_functions`` lets ``autograd_function_apply`` in,
+    which PyTorch refuses to cache by default: such a function may close over Python state. Dynamo lifts that into
+    inputs of the graph, so within one of its graphs there is none (``torch._functorch.config``, 2.11 to 2.15).
+    """
+    with functorch_config().patch(
+        force_non_lazy_backward_lowering=True, autograd_cache_allow_custom_autograd_functions=True
+    ):
+        yield
+
+
+def remote_cache_settings() -> tuple[bool | None, bool | None]:
+    """Return what was asked for: ``enable_remote_autograd_cache``, ``fx_graph_remote_cache``; ``None`` is no opinion.
+
+    ``torch._functorch.config`` and ``torch._inductor.config`` (2.11 to 2.15); outside Meta PyTorch takes ``None`` for
+    no, whether or not a Redis host is named.
+    """
+    return (
+        functorch_config().enable_remote_autograd_cache,
+        inductor_config().fx_graph_remote_cache,
+    )
+
+
+def backward_lowered_at_once() -> AbstractContextManager[Any]:
+    """Lower the backward together with the forward, not at the first ``backward()``.
+
+    ``torch._functorch.config.force_non_lazy_backward_lowering`` (2.11 to 2.15).
+    """
+    manager: AbstractContextManager[Any] = functorch_config().patch(force_non_lazy_backward_lowering=True)
+    return manager
+
+
+def inductor_settings_now(names: Sequence[str]) -> dict[str, Any]:
+    """Return Inductor's settings ``names``, dotted where nested, of those that exist (2.11 to 2.15)."""
+    config = inductor_config()
+    return {name: getattr(config, name) for name in names if name in config._config}
+
+
+def forced_autograd_cache() -> contextlib.AbstractContextManager[Any]:
+    """Have AOTAutograd's cache store whole results of any backend that makes storable ones (2.11 to 2.15)."""
+    manager: contextlib.AbstractContextManager[Any] = functorch_config().patch(
+        force_autograd_cache=True, bundled_autograd_cache=True
+    )
+    return manager
+
+
+def recompiles_allowed(number: int) -> contextlib.AbstractContextManager[Any]:
+    """Have Dynamo compile one function ``number`` times before it gives up (``recompile_limit``, 2.11 to 2.15)."""
+    manager: contextlib.AbstractContextManager[Any] = dynamo_config().patch(recompile_limit=number)
+    return manager
+
+
+def settings_for_emulation() -> dict[str, Any]:
+    """Return Inductor's settings without which code cannot be generated for a device that is not there.
+
+    Kernels are compiled in this process and tried nowhere; names as in 2.11 to 2.15.
+    """
+    return {"compile_threads": 1, "triton.autotune_at_compile_time": False}
+
+
+def inductor_setting(name: str) -> Any:
+    """Return Inductor's setting ``name``, dotted where nested (2.11 to 2.15)."""
+    return getattr(inductor_config(), name)
+
+
+def _compiler_config() -> Any:
+    return private_module("torch.compiler.config")
+
+
+def cache_tag() -> str:
+    """Return ``torch.compiler.config.cache_key_tag``, which every cache of PyTorch's puts into its keys."""
+    return str(_compiler_config().cache_key_tag)
+
+
+@contextlib.contextmanager
+def cache_tagged(tag: str) -> Iterator[None]:
+    """Add ``tag`` to ``torch.compiler.config.cache_key_tag`` (2.11 to 2.15)."""
+    with _compiler_config().patch(cache_key_tag=f"{cache_tag()}{tag}"):
+        yield
+
+
+def inductor_settings(values: Mapping[str, Any]) -> AbstractContextManager[Any]:
+    """Hold settings of Inductor (``config.patch``, 2.11 to 2.15)."""
+    manager: AbstractContextManager[Any] = inductor_config().patch(dict(values))
+    return manager

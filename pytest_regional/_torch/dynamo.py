@@ -1,0 +1,389 @@
+"""Dynamo: backends, compiled callables, compiles ahead of time, errors, counters, resets."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_regional._torch import symbol
+from pytest_regional._torch.aot_autograd import bundled_callable, partition_function, serializable_compiler_class
+from pytest_regional._torch.config import dynamo_config
+from pytest_regional._torch.patching import COMPILE_STAGES, PatchPoint, patched, wrapped
+from pytest_regional._torch.tracing import new_fake_mode, tracing
+
+
+def counters() -> Any:
+    """``torch._dynamo.utils.counters``: Dynamo's live counters, a dictionary of dictionaries (2.11 to 2.15)."""
+    return symbol("torch._dynamo.utils", "counters")
+
+
+def aot_counters() -> Mapping[str, int]:
+    """Return Dynamo's live ``aot_autograd`` counters (2.11 to 2.15)."""
+    found: Mapping[str, int] = counters()["aot_autograd"]
+    return found
+
+
+def cache_bypass_reasons() -> Mapping[str, int]:
+    """Return why backends with a cache of their own could not use it, as they say in Dynamo's counters."""
+    reasons: Mapping[str, int] = counters()["regional_cache_bypass"]
+    return reasons
+
+
+def regional_fallbacks() -> int:
+    """Return how many regions backends gave up to eager, as Dynamo's counter ``regional/fallbacks`` says.
+
+    Backends of regional compilation tell it there; PyTorch's own never gives one up (2.11 to 2.15).
+    """
+    return int(counters()["regional"]["fallbacks"])
+
+
+def reset_dynamo() -> None:
+    """Forget everything Dynamo compiled (``torch._dynamo.reset``: 0.4 ms, 2.11 to 2.15)."""
+    symbol("torch._dynamo", "reset")()
+
+
+_STANCE = {
+    "callback": PatchPoint("torch._dynamo.eval_frame", "_callback_from_stance"),
+    "stance": PatchPoint("torch._dynamo.eval_frame", "_stance"),
+}
+
+
+def compiler_stance() -> Any:
+    """Return what ``torch.compiler.set_stance`` set (``torch._dynamo.eval_frame``, 2.11 to 2.15)."""
+    return _STANCE["stance"].current()
+
+
+def set_compiler_stance(stance: Any) -> None:
+    """Put back a stance that :func:`compiler_stance` returned."""
+    symbol("torch._dynamo.eval_frame", "_set_stance")(stance)
+
+
+def clear_compile_counters() -> None:
+    """Clear ``torch._dynamo.utils.counters`` and Inductor's metrics, which other tests' helpers read (2.11 to 2.15)."""
+    counters().clear()
+    symbol("torch._inductor.metrics", "reset")()
+
+
+def mark_unbacked(tensor: Any, dimension: int) -> None:
+    """``torch._dynamo.decorators.mark_unbacked``: compile for any size of ``dimension`` (2.11 to 2.15)."""
+    symbol("torch._dynamo.decorators", "mark_unbacked")(tensor, dimension)
+
+
+def at_dynamo_reset(action: Callable[[], None]) -> None:
+    """Call ``action`` at the next ``torch._dynamo.reset()``.
+
+    ``torch._dynamo.eval_frame.cached_backends`` (2.11 to 2.15) holds the backends seen since the last reset, by
+    identity; those with a ``reset`` attribute are told of the next one, and then all are forgotten.
+    """
+    symbol("torch._dynamo.eval_frame", "cached_backends").setdefault(id(action), _ToldAtReset(action))
+
+
+class _ToldAtReset:
+    """Stands among Dynamo's backends."""
+
+    def __init__(self, reset: Callable[[], None]) -> None:
+        self.reset = reset
+
+
+def restart_exceptions() -> tuple[type[Exception], ...]:
+    """Return what Dynamo raises to trace a frame anew or not at all, which nobody may catch (2.11 to 2.15)."""
+    return (symbol("torch._dynamo.exc", "RestartAnalysis"), symbol("torch._dynamo.exc", "SkipFrame"))
+
+
+def count_fallback() -> None:
+    """Count a region that runs eagerly, in ``torch._dynamo.utils.counters["regional"]["fallbacks"]`` (2.11 to 2.15)."""
+    counters()["regional"]["fallbacks"] += 1
+
+
+def aot_autograd(**options: Any) -> Callable[..., Any]:
+    """``torch._dynamo.backends.common.aot_autograd`` (2.11 to 2.15)."""
+    backend: Callable[..., Any] = symbol("torch._dynamo.backends.common", "aot_autograd")(**options)
+    return backend
+
+
+_GUARD_TIMING = {
+    # Called once for each compiled frame, behind the check of its guards; the answer, in microseconds, goes into
+    # Dynamo's log and metrics and nowhere else (2.11 to 2.15). It writes over the processor's whole cache beforehand.
+    "stopwatch": PatchPoint("torch._dynamo.guards", "profile_guard_manager"),
+}
+
+
+def guards_untimed() -> contextlib.AbstractContextManager[None]:
+    """Leave out what Dynamo does to time the guards of a new frame; its metric ``guard_latency_us`` says 0 then.
+
+    The stopwatch empties the processor's cache first, which takes 30 ms and slows down what runs next, also in other
+    processes: a seventh of the time of the conformance suites. It can go when Dynamo has a setting for it.
+    """
+    return wrapped(_GUARD_TIMING, {"stopwatch": lambda _original, *_args, **_kwargs: 0.0})
+
+
+def regional_inductor_backend(partitioner: str = "default") -> Callable[..., Any]:
+    """Return ``regional_inductor`` as forward, backward and inference compiler of ``aot_autograd`` (2.11 to 2.15).
+
+    Node metadata is preserved around it because annotations travel in it. ``partitioner`` is ``default`` or
+    ``min_cut``, as AOTAutograd's partitioners are called.
+    """
+    import torch.fx.traceback
+
+    compiler = regional_inductor()
+    partition = partition_function(partitioner)
+    backend = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=partition)
+
+    def torch_regional_inductor(gm: Any, example_inputs: Any) -> Any:
+        with torch.fx.traceback.preserve_node_meta(enable=True):
+            return backend(gm, example_inputs)
+
+    return torch_regional_inductor
+
+
+def registered_backend(name: str) -> Callable[..., Any]:
+    """Return the Dynamo backend registered as ``name`` (``torch._dynamo.backends.registry``, 2.11 to 2.15)."""
+    backend: Callable[..., Any] = COMPILE_STAGES["backend_name"].current()(name)
+    return backend
+
+
+def registered_names(wanted: str = "") -> tuple[str, ...]:
+    """Return the names that ``torch.compile`` takes (``torch._dynamo.list_backends``, 2.11 to 2.15).
+
+    Backends for debugging and experiments are no choice to offer: of those only ``wanted`` is named.
+    """
+    list_backends = symbol("torch._dynamo.backends.registry", "list_backends")
+    every = list_backends(exclude_tags=())
+    return (*list_backends(), *(name for name in every if name == wanted and name not in list_backends()))
+
+
+def invalid_backend_error() -> type[Exception]:
+    """Return what ``lookup_backend`` raises where no backend has the name (``torch._dynamo.exc``, 2.11 to 2.15)."""
+    error: type[Exception] = symbol("torch._dynamo.exc", "InvalidBackend")
+    return error
+
+
+def regional_inductor_pass() -> Callable[..., Any]:
+    """Return PyTorch's ``regional_inductor`` as a pass of one graph and its inputs (2.11 to 2.15)."""
+    compiler = regional_inductor()
+
+    def torch_regional_inductor(gm: Any, example_inputs: Any) -> Any:
+        return compiler(gm, *example_inputs)
+
+    return torch_regional_inductor
+
+
+def compilers_of(backend: Any) -> tuple[Any, ...]:
+    """Return the compilers that ``aot_autograd(...)`` was given, or the one that AOTAutograd's wrapper holds.
+
+    They are in the ``kwargs`` of an ``AotAutograd``, and ``compiler_fn`` of a ``SerializableAOTDispatchCompiler`` (2.11
+    to 2.15); of anything else there are none.
+    """
+    if isinstance(backend, symbol("torch._dynamo.backends.common", "AotAutograd")):
+        names = ("fw_compiler", "bw_compiler", "inference_compiler")
+        return tuple(backend.kwargs[name] for name in names if backend.kwargs.get(name) is not None)
+    if isinstance(backend, serializable_compiler_class()):
+        return (backend.compiler_fn,)
+    return ()
+
+
+def dynamo_backend_of(output_graph: Any) -> Any:
+    """Return the backend that Dynamo is about to hand a graph to, in Dynamo's wrappers (2.11 to 2.15)."""
+    return output_graph.compiler_fn
+
+
+def regional_inductor() -> Callable[..., Any]:
+    """Return PyTorch's compiler of regions itself, ``regional_inductor(gm, *inputs)`` (2.11 to 2.15)."""
+    compiler: Callable[..., Any] = symbol("torch.fx.passes.regional_inductor", "regional_inductor")
+    return compiler
+
+
+#: Dynamo traces and runs the graph as it is: eager code asks for it (flex_attention does), and it changes nothing.
+_RUNS_EAGER = "eager"
+
+_thread = threading.local()
+
+_lock = threading.Lock()
+
+_entered = 0
+
+_eager = contextlib.ExitStack()
+
+
+def original_of(program: Any) -> Any:
+    """Return the function or module inside what ``torch.compile`` made of it; anything else as it is.
+
+    A module is in the ``_orig_mod`` of an ``OptimizedModule``, a function in ``_torchdynamo_orig_callable`` (2.11 to
+    2.15). A module that was compiled in place (``module.compile()``) is itself; see :func:`to_compile`.
+    """
+    compiled_module = symbol("torch._dynamo.eval_frame", "OptimizedModule")
+    while True:
+        if isinstance(program, compiled_module):
+            program = program._orig_mod
+        elif not isinstance(program, type) and "_torchdynamo_orig_callable" in getattr(program, "__dict__", {}):
+            program = program._torchdynamo_orig_callable
+        else:
+            return program
+
+
+def to_compile(program: Any) -> Any:
+    """Return what to hand to ``torch.compile`` so that ``program`` itself is compiled, whatever compiled it before.
+
+    A module that was compiled in place calls ``_compiled_call_impl`` before Dynamo sees any of its code (2.11 to 2.15):
+    of such a one it is the method that was compiled there.
+    """
+    program = original_of(program)
+    return program if getattr(program, "_compiled_call_impl", None) is None else program._call_impl
+
+
+@contextlib.contextmanager
+def never_compiled(*, tracing: bool = True) -> Iterator[None]:
+    """Run on this thread, while the context lasts, whatever ``torch.compile`` made as the Python code that it is.
+
+    ``torch.compiler.set_stance("force_eager")`` does so for every thread, and takes the ``eager`` backend from those
+    who need Dynamo to trace; without ``tracing`` from them, too. Each call asks ``_callback_from_stance`` with which
+    backend it is compiled, and the stance whether nothing compiled is an error with ``fullgraph`` (2.13 and 2.15).
+    """
+    with _forcing_eager():
+        before = getattr(_thread, "eager", None)
+        _thread.eager = _Eager(tracing)
+        try:
+            yield
+        finally:
+            _thread.eager = before
+
+
+@dataclass(frozen=True)
+class _Eager:
+    """What a thread asked for: all eager, but for what needs tracing where it is allowed."""
+
+    tracing: bool
+
+
+@contextlib.contextmanager
+def _forcing_eager() -> Iterator[None]:
+    global _entered
+    with _lock:
+        _entered += 1
+        if _entered == 1:
+            stance = compiler_stance()
+            makers = {
+                "callback": lambda original: functools.partial(_callback, original, stance),
+                "stance": lambda _: symbol("torch._dynamo.eval_frame", "DynamoStance")("force_eager"),
+            }
+            _eager.enter_context(patched(_STANCE, makers))
+    try:
+        yield
+    finally:
+        with _lock:
+            _entered -= 1
+            if _entered == 0:
+                _eager.close()
+
+
+def _callback(original: Callable[[Any], Any], stance: Any, callback: Any) -> Any:
+    asked: _Eager | None = getattr(_thread, "eager", None)
+    if callback in (None, False):
+        return callback
+    if asked is None:
+        # Another thread's: as it was. Of the other stances, which tests do not use, it has none of for this time.
+        return callback if stance.stance == "default" else original(callback)
+    return (
+        callback if asked.tracing and getattr(backend_behind(callback), "compiler_name", None) == _RUNS_EAGER else None
+    )
+
+
+def backend_behind(wrapped: Any) -> Any:
+    """Return the backend that ``torch.compile`` was given, without Dynamo's own wrappers (2.11 to 2.15).
+
+    Of a string it is an object with the name as ``compiler_name``, and the function as ``compiler_fn`` except for
+    ``inductor``.
+    """
+    while hasattr(wrapped, "_torchdynamo_orig_backend"):
+        wrapped = wrapped._torchdynamo_orig_backend
+    return wrapped
+
+
+def aot_compile(
+    fn: Callable[..., Any], inputs: Sequence[Any], backend: Callable[..., Any], dynamic: bool | None
+) -> Any:
+    """Compile ``fn`` for ``inputs`` as one graph, without running it, to a callable with Dynamo's guards.
+
+    ``torch.compile(...).aot_compile``, which ``torch._dynamo.config.enable_aot_compile`` switches on (2.11 to 2.15).
+    The result is a ``torch._dynamo.aot_compile.AOTCompiledFunction``.
+    """
+    import torch
+
+    def serializable(gm: Any, example_inputs: Any) -> Any:
+        # 2.11 takes nothing else from a backend that is not Inductor.
+        return bundled_callable()(backend(gm, example_inputs))
+
+    with dynamo_config().patch(enable_aot_compile=True):
+        compiled = torch.compile(fn, backend=serializable, fullgraph=True, dynamic=dynamic)
+        return compiled.aot_compile((tuple(inputs), {}))
+
+
+def dump_function(compiled: Any) -> bytes:
+    """``AOTCompiledFunction.serialize``, which returns bytes, or (2.13, 2.15) an object that holds them."""
+    result = type(compiled).serialize(compiled)
+    return bytes(getattr(result, "serialized_data", result))
+
+
+def load_function(data: bytes) -> Any:
+    """``AOTCompiledFunction.deserialize`` (2.11 to 2.15).
+
+    Up to 2.13 some stored guards (of a ``torch.cond``) are only read where a trace is going on.
+    """
+    with tracing(new_fake_mode()):
+        return symbol("torch._dynamo.aot_compile", "AOTCompiledFunction").deserialize(data)
+
+
+def guard_failure(compiled: Any, arguments: Sequence[Any]) -> str:
+    """Return why the guards of a compiled function do not hold for ``arguments``; empty where they do.
+
+    ``AOTCompiledFunction.guard_check``; ``check_verbose`` of its guard manager says which guard failed, in
+    ``verbose_code_parts`` (2.11 to 2.15).
+    """
+    if compiled.guard_check(*arguments):
+        return ""
+    info = compiled._artifacts.guard_manager.check_verbose(compiled.prepare_f_locals(*arguments))
+    return "; ".join(str(part).strip() for part in info.verbose_code_parts) or "a guard does not hold"
+
+
+def call_unguarded(compiled: Any, arguments: Sequence[Any]) -> Any:
+    """Call a compiled function whose guards hold (``AOTCompiledFunction.fn``, 2.11 to 2.15)."""
+    return compiled.fn(*arguments)
+
+
+_USER_CODE = re.compile(r"from user code:\s+(.*?)(?:\n\n|\Z)", re.DOTALL)
+
+_REFUSED = re.compile(r"raised exception AnnotationError\((['\"])(.*)\1\)")
+
+_SYMBOLIC = ("SymNodeVariable() is not a constant", "BUILD_STRING type error")
+
+_MARKS = ("annotate(", "region(")
+
+
+def annotation_mistake_in(error: BaseException) -> str | None:
+    """Say what is wrong with an annotation that Dynamo failed on, and at which of the user's lines; None if nothing is.
+
+    ``InternalTorchDynamoError``, or ``Unsupported``, where an annotation holds a number that Dynamo made symbolic: an
+    argument of the compiled function at its second value, a size, an item of a tensor. ``Unsupported`` around an
+    exception that the traced code raised. Both tell by their text alone (2.11, 2.13, 2.15).
+    """
+    if not str(type(error).__module__).startswith("torch._dynamo"):
+        return None
+    text = str(error)
+    user_code = _USER_CODE.search(text)
+    where = user_code.group(1).rstrip() if user_code else ""
+    refused = _REFUSED.search(text)
+    if refused:
+        return f"{refused.group(2)}; from {where}"
+    if any(sign in text for sign in _SYMBOLIC) and any(mark in where for mark in _MARKS):
+        return (
+            "an annotation holds a number that Dynamo made symbolic, as it makes every integer argument at its second "
+            "value, while regions and configs have to be known when the program compiles. Give the integer to "
+            'pytest_regional.region(i), or fix it: operator.index(i), f"layer{operator.index(i)}". Numbers that only '
+            f"data tell (tensor.item()) and floats cannot be fixed so: pass strings. From {where}"
+        )
+    return None

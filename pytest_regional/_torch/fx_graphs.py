@@ -1,0 +1,254 @@
+"""FX graphs: node metadata, annotations, generated code, tracing to ATen."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from pytest_regional._torch import symbol
+from pytest_regional._torch.tracing import fake_execution, is_symbolic
+
+
+def graph_module_in(result: Any) -> Any:
+    """Return what a compiler returned without the wrappers around it.
+
+    ``torch._dynamo.disable`` puts a module into ``_orig_mod``, ``RegionalOutputCode`` into ``_graph_module`` (2.11 to
+    2.15).
+    """
+    for attribute in ("_orig_mod", "_graph_module"):
+        result = getattr(result, attribute, result)
+    return result
+
+
+ANNOTATION = "compile_with_inductor"
+
+REGION_ID = "inductor_region"
+
+REGION_CONFIGS = "inductor_configs"
+
+REGION_AFTER = "inductor_after"
+
+
+def region_mark(node: Any) -> tuple[bool, Any]:
+    """Return whether ``node.meta["custom"]`` asks for Inductor, and the value it asks with.
+
+    The layout is written by ``torch.fx.traceback.annotate`` and read by PyTorch's regional_inductor. Checked on torch
+    2.11, 2.13 and 2.15. Placeholders may carry the annotation of their first user, so they never count.
+    """
+    if node.op in ("placeholder", "output"):
+        return False, None
+    custom = node.meta.get("custom")
+    if not isinstance(custom, dict) or ANNOTATION not in custom:
+        return False, None
+    return True, custom[ANNOTATION]
+
+
+def misspelt_marks(node: Any) -> list[str]:
+    """Return the annotation's keys that are most likely meant to be :data:`ANNOTATION`; the layout is as above."""
+    custom = node.meta.get("custom")
+    if node.op in ("placeholder", "output") or not isinstance(custom, dict):
+        return []
+    return [key for key in custom if isinstance(key, str) and is_misspelt(key)]
+
+
+@functools.cache
+def is_misspelt(key: str) -> bool:
+    """Say whether ``key`` is :data:`ANNOTATION` in another case or with other separators, or two letters from it.
+
+    Keys of others are theirs: one that holds the whole word and more (``no_compile_with_inductor``) is none of ours.
+    """
+    if key == ANNOTATION:
+        return False
+    letters, meant = (re.sub(r"[^a-z0-9]", "", name.lower()) for name in (key, ANNOTATION))
+    if meant in letters:
+        return len(letters) - len(meant) <= 1
+    return abs(len(letters) - len(meant)) <= 2 and _edits(letters, meant) <= 2
+
+
+def _edits(one: str, other: str) -> int:
+    """Return the Levenshtein distance of two words."""
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        above, row = row, [i]
+        for j, another in enumerate(other, 1):
+            row.append(min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (letter != another)))
+    return row[-1]
+
+
+def preserve_node_meta(enable: bool = True) -> AbstractContextManager[None]:
+    """``torch.fx.traceback.preserve_node_meta``: whether new nodes inherit the current metadata (2.11 to 2.15)."""
+    manager: AbstractContextManager[None] = symbol("torch.fx.traceback", "preserve_node_meta")(enable)
+    return manager
+
+
+def _boxed_codegen() -> Any:
+    """``torch.fx.graph._BoxedCodeGen``: code that takes one list of inputs and empties it (2.11 to 2.15)."""
+    return symbol("torch.fx.graph", "_BoxedCodeGen")
+
+
+def use_boxed_codegen(gm: Any) -> None:
+    """Make ``gm`` take one list of inputs and empty it, through ``torch.fx.graph._BoxedCodeGen`` (2.11 to 2.15)."""
+    gm.graph.set_codegen(_boxed_codegen()())
+    gm.recompile()
+
+
+def lazy_graph_module(attributes: Mapping[str, Any], graph: Any, class_name: str) -> Any:
+    """Build a GraphModule whose Python code is made when first needed.
+
+    ``torch.fx._lazy_graph_module._LazyGraphModule`` (2.11 to 2.15); most partitions are handed to Inductor and never
+    called as Python, and ten thousand of them would otherwise cost ten seconds.
+    """
+    return symbol("torch.fx._lazy_graph_module", "_LazyGraphModule")(dict(attributes), graph, class_name)
+
+
+def replace_graph(gm: Any, graph: Any) -> None:
+    """Give ``gm`` another graph, and leave its Python code for a later ``recompile()`` (``_graph``, 2.11 to 2.15).
+
+    The public setter writes the code at once, which costs as much as all else where the graph is changed again.
+    """
+    gm._graph = graph
+    graph.owning_module = gm
+
+
+@functools.cache
+def _graph_module() -> type:
+    from torch.fx import GraphModule
+
+    return GraphModule  # type: ignore[no-any-return]
+
+
+def is_graph_module(value: Any) -> bool:
+    """Return whether ``value`` is a ``torch.fx.GraphModule``."""
+    return isinstance(value, _graph_module())
+
+
+def is_backward_node(node: Any) -> bool:
+    """Return whether AOTAutograd marked a node of a joint graph as made while gradients were computed.
+
+    ``meta["partitioner_tag"]`` and, for sums of gradients, ``meta["is_gradient_acc"]`` (2.11 to 2.15).
+    """
+    return bool(node.meta.get("partitioner_tag") == "is_backward")
+
+
+def is_gradient_sum(node: Any) -> bool:
+    """Return whether ``node`` adds up gradients of several users, and so belongs to no single forward op."""
+    return bool(node.meta.get("is_gradient_acc", False))
+
+
+def node_for_number(graph: Any, value: Any, symbols: Mapping[str, Any]) -> Any:
+    """Write the computation of ``value`` into ``graph``, at its insertion point; a plain number is returned as it is.
+
+    ``torch.utils._sympy.interp.sympy_interp`` with ``PythonReferenceAnalysis`` (2.11 to 2.15), as PyTorch writes its
+    own run-time assertions.
+
+    Args:
+        graph: An FX graph.
+        value: A number, maybe symbolic.
+        symbols: The nodes that bear symbols, by name.
+
+    Raises:
+        KeyError: ``value`` holds a symbol that is not among ``symbols``.
+    """
+    if not is_symbolic(value):
+        return value
+    tracer = symbol("torch.fx.proxy", "GraphAppendingTracer")(graph)
+    proxies = {
+        one: symbol("torch.fx", "Proxy")(symbols[str(one)], tracer=tracer) for one in value.node.expr.free_symbols
+    }
+    analysis = symbol("torch.utils._sympy.reference", "PythonReferenceAnalysis")
+    result = symbol("torch.utils._sympy.interp", "sympy_interp")(analysis, proxies, value.node.expr)
+    return getattr(result, "node", result)
+
+
+def _make_fx() -> Any:
+    return symbol("torch.fx.experimental.proxy_tensor", "make_fx")
+
+
+def trace_to_aten(function: Callable[..., Any], inputs: tuple[Any, ...], *, dynamic: bool) -> Any:
+    """Trace with ``torch.fx.experimental.proxy_tensor.make_fx`` on fake tensors (2.11 to 2.15).
+
+    Nothing is functionalized or decomposed. Parameters and other captured tensors become attributes of the result.
+    """
+    mode = "symbolic" if dynamic else "fake"
+    return _make_fx()(function, tracing_mode=mode, _allow_non_fake_inputs=True)(*inputs)
+
+
+def codegen_of(graph: Any) -> Any:
+    """Return what a ``torch.fx.Graph`` generates its code with: ``Graph._codegen`` (2.11 to 2.15)."""
+    return graph._codegen
+
+
+def rename_node(node: Any, name: str) -> None:
+    """Give ``node`` a name whatever its graph's namespace says: ``Node._rename`` (2.11 to 2.15)."""
+    if node.name != name:
+        node._rename(name)
+
+
+def sort_topologically(graph: Any) -> None:
+    """Move nodes behind their inputs, as Inductor does after its pre-grad passes.
+
+    ``torch._inductor.pattern_matcher.stable_topological_sort`` (2.11 to 2.15); a cycle is an ``AssertionError``.
+    """
+    symbol("torch._inductor.pattern_matcher", "stable_topological_sort")(graph)
+
+
+def trace_op(call: Callable[..., Any], values: Sequence[Any], table: Mapping[Any, Any], fake_mode: Any) -> Any:
+    """Trace ``call(*values)`` on fake values to a graph of what ``table`` makes of it, as AOTAutograd does.
+
+    ``make_fx`` in the mode ``real``, within the fake mode that the values belong to (2.11 to 2.15).
+    """
+    tracer = _make_fx()(call, decomposition_table=dict(table))
+    with fake_execution(fake_mode):
+        return tracer(*values)
+
+
+def tensor_metadata(value: Any) -> Any:
+    """``torch.fx.passes.shape_prop._extract_tensor_metadata``: what tracers keep as ``tensor_meta`` (2.11 to 2.15)."""
+    return symbol("torch.fx.passes.shape_prop", "_extract_tensor_metadata")(value)
+
+
+def snapshot(value: Any) -> Any:
+    """Return a copy of a fake value that later size changes do not reach, as tracers keep it in ``val``.
+
+    ``torch.fx.experimental.proxy_tensor.extract_val`` (2.11 to 2.15).
+    """
+    return symbol("torch.fx.experimental.proxy_tensor", "extract_val")(value)
+
+
+def run_checked(gm: Any, inputs: Sequence[Any], check: Callable[[Any, tuple[Any, ...], Any], None]) -> Any:
+    """Run ``gm`` node by node; ``check(node, arguments, result)`` sees every call (``torch.fx.Interpreter``)."""
+    from torch.fx import Interpreter
+
+    class Checking(Interpreter):  # type: ignore[misc]  # a class of torch's
+        """Shows ``check`` what every node gets and makes."""
+
+        def run_node(self, node: Any) -> Any:
+            # Before the node runs: a region may be given the only reference to what it consumes.
+            given = tuple(self.env[argument] for argument in node.all_input_nodes)
+            result = super().run_node(node)
+            check(node, given, result)
+            return result
+
+    return Checking(gm).run(*inputs)
+
+
+def replace_forward(gm: Any, forward: Callable[[Callable[..., Any], Any], Any]) -> None:
+    """Have calls of ``gm`` go through ``forward(original, inputs)``.
+
+    The class that FX makes for each graph module is changed, not the module: what pickles the module does not see it.
+    """
+    cls = type(gm)
+    original = cls.forward
+
+    def replaced(self: Any, *inputs: Any) -> Any:
+        return forward(lambda *given: original(self, *given), inputs)
+
+    cls.forward = replaced
+
+
+def takes_one_list(gm: Any) -> bool:
+    """Return whether ``gm`` takes one list of inputs (``torch.fx.graph._BoxedCodeGen``, 2.11 to 2.15)."""
+    return isinstance(codegen_of(gm.graph), _boxed_codegen())

@@ -1,0 +1,397 @@
+"""Inductor: its imports, passes, compilers, artifacts and output code."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pytest_regional._torch import private_module, symbol, torch_version
+from pytest_regional._torch.config import inductor_config
+from pytest_regional._torch.patching import COMPILE_STAGES, PatchPoint, patched, patched_stages, wrapped
+from pytest_regional._torch.tracing import python_dispatcher, without_autocast
+
+
+def is_region_artifact(target: Any) -> bool:
+    """Return whether ``target`` is a function around what ``standalone_compile`` returned.
+
+    PyTorch's regional backend and ours put such functions into the graph, with the
+    ``torch._inductor.standalone_compile.AOTCompiledArtifact`` as their ``__wrapped__`` (2.11 to 2.15).
+    """
+    artifact = aot_compiled_artifact()
+    return isinstance(getattr(target, "__wrapped__", None), artifact)
+
+
+class LocaleEncodingError(ImportError):
+    """PyTorch does not work with the locale of this process."""
+
+
+@functools.cache
+def import_compilers() -> None:
+    """Import Dynamo, AOTAutograd and Inductor without their warnings about torch's own code.
+
+    Under ``-W error`` these would fail the test that is the first to compile (``torch.jit.script_method``, 2.13 and
+    2.15).
+
+    Raises:
+        LocaleEncodingError: Python takes ASCII for the encoding of text files, with which PyTorch cannot read its own
+            (``torch._inductor.utils.load_template``, 2.13).
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            private_module("torch._inductor.compile_fx")
+        except UnicodeDecodeError as error:
+            raise LocaleEncodingError(
+                f"PyTorch's Inductor cannot be imported: it reads its own files, which are UTF-8, as "
+                f"{error.encoding}, this locale's encoding. Set PYTHONUTF8=1, or a UTF-8 locale (LC_ALL=C.UTF-8)"
+            ) from error
+
+
+def standalone_compile() -> Callable[..., Any]:
+    """``torch._inductor.standalone_compile``, looked up now so that a test's patch is seen (2.11 to 2.15)."""
+    function: Callable[..., Any] = symbol("torch._inductor", "standalone_compile")
+    return function
+
+
+def donation_arguments(compile_function: Callable[..., Any]) -> dict[str, bool]:
+    """Return ``donate_graph_module=True`` where PyTorch's function takes it.
+
+    2.11 has no such parameter; 2.13 and 2.15 have it. A patched function that takes ``**kwargs`` is judged by the
+    original it stands in for.
+    """
+    original = COMPILE_STAGES["standalone_compile"].current()
+    parameters = [inspect.signature(function).parameters for function in (compile_function, original)]
+    accepts_anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters[0].values())
+    accepts = "donate_graph_module" in parameters[0] or accepts_anything
+    return {"donate_graph_module": True} if accepts and "donate_graph_module" in parameters[1] else {}
+
+
+def aot_compiled_artifact() -> type:
+    """``torch._inductor.standalone_compile.AOTCompiledArtifact``: what ``aot=True`` returns (2.11 to 2.15)."""
+    cls: type = symbol("torch._inductor.standalone_compile", "AOTCompiledArtifact")
+    return cls
+
+
+def regional_output_code(gm: Any) -> Any:
+    """Wrap ``gm`` into ``torch._inductor.output_code.RegionalOutputCode``, which caches can save (2.11 to 2.15)."""
+    return symbol("torch._inductor.output_code", "RegionalOutputCode")(gm)
+
+
+def compiled_output_strides(compiled: Any, outputs: int) -> list[tuple[str, ...] | None]:
+    """Strides that Inductor gave the ``outputs`` of a compiled region, as text; empty where that is not told.
+
+    ``CompiledFxGraph.output_strides``, which AOTAutograd's wrappers pass on as an attribute (2.11, 2.13, 2.15). A graph
+    that returns more, such as inputs it wrote to, has them in another order.
+    """
+    function = getattr(getattr(compiled, "inner_fn", None), "compiled_fn", None)
+    strides = getattr(function, "output_strides", None) or []
+    return list(strides) if len(strides) == outputs else []
+
+
+def inductor_callable(compiled: Any) -> Callable[[list[Any]], Sequence[Any]] | None:
+    """Return what Inductor generated for a region, which takes a list and empties it; None where that is not told.
+
+    ``CompiledFxGraph.current_callable``, which AOTAutograd's wrappers pass on as an attribute (2.11, 2.13, 2.15).
+    """
+    return getattr(getattr(getattr(compiled, "inner_fn", None), "compiled_fn", None), "current_callable", None)
+
+
+def torch_region_count(gm: Any) -> int:
+    """Count the partitions PyTorch's own regional_inductor makes of ``gm``, which it rewrites (2.13, 2.15).
+
+    2.11 has the same function, but knows no region ids.
+    """
+    extracted = symbol("torch.fx.passes.regional_inductor", "_create_inductor_marked_regions")(gm)
+    extracted.graph.lint()
+    return sum(node.op == "call_module" for node in extracted.graph.nodes)
+
+
+def inference_aware_pass_base() -> Any:
+    """Return ``CustomInferenceAwareGraphPass``, whose calls get ``is_inference`` (2.12 to 2.15), ``None`` on 2.11."""
+    return getattr(_custom_passes(), "CustomInferenceAwareGraphPass", None)
+
+
+def _custom_passes() -> Any:
+    return private_module("torch._inductor.custom_graph_pass")
+
+
+def graph_module_pass_base() -> Any:
+    """Return Inductor's ``CustomGraphModulePass``, which takes a ``GraphModule`` (2.11 to 2.15)."""
+    return symbol("torch._inductor.custom_graph_pass", "CustomGraphModulePass")
+
+
+def pattern_matcher_pass() -> Any:
+    """Return ``torch._inductor.pattern_matcher.PatternMatcherPass``, which applies to a graph (2.11 to 2.15)."""
+    return symbol("torch._inductor.pattern_matcher", "PatternMatcherPass")
+
+
+def custom_graph_pass_base() -> Any:
+    """Return Inductor's ``CustomGraphPass``, the class whose ``uuid()`` enters cache keys (2.11 to 2.15)."""
+    return symbol("torch._inductor.custom_graph_pass", "CustomGraphPass")
+
+
+def other_custom_pass_bases() -> tuple[type, ...]:
+    """Return the bases of passes that take something else than a graph, as pre-grad passes do.
+
+    ``CustomGraphModulePass`` takes a ``GraphModule`` (2.11 to 2.15), ``CustomInferenceAwareGraphPass`` a second
+    argument (2.12 and later); the latter is a ``CustomGraphPass`` all the same.
+    """
+    return tuple(base for base in (graph_module_pass_base(), inference_aware_pass_base()) if base is not None)
+
+
+def takes_is_inference(custom: Any) -> bool:
+    """Return whether a pass is a ``CustomInferenceAwareGraphPass`` (2.13, 2.15; 2.11 has no such passes)."""
+    base = inference_aware_pass_base()
+    return base is not None and isinstance(custom, base)
+
+
+@contextmanager
+def appended_passes(**passes: Any) -> Iterator[None]:
+    """Run a pass after those that are configured: ``joint_custom_pre_pass=...``, ``post_grad_custom_post_pass=...``.
+
+    2.11 takes one pass or none; 2.13 and 2.15 take a list as well.
+    """
+    config = inductor_config()
+    patches = {name: _appended(getattr(config, name), custom) for name, custom in passes.items()}
+    with config.patch(patches):
+        yield
+
+
+def _appended(configured: Any, custom: Any) -> Any:
+    if configured is None:
+        return custom
+    if torch_version() >= (2, 13):
+        return [*(configured if isinstance(configured, (list, tuple)) else [configured]), custom]
+    return _both(configured, custom)
+
+
+def _both(first: Any, second: Any) -> Any:
+    """Make one pass of two; without a uuid of the first it has none, which keeps results out of caches."""
+
+    class Both(custom_graph_pass_base()):  # type: ignore[misc]
+        def __call__(self, graph: Any) -> None:
+            first(graph)
+            second(graph)
+
+        def uuid(self) -> Any:
+            known = getattr(first, "uuid", lambda: None)()
+            return None if known is None else (known, second.uuid())
+
+    return Both()
+
+
+_KERNEL_BUILDS = {"cpp": PatchPoint("torch._inductor.async_compile:AsyncCompile", "cpp_pybinding")}
+
+
+@contextlib.contextmanager
+def kernels_not_built() -> Iterator[None]:
+    """Generate code without running a C++ compiler on its kernels, to read it only.
+
+    ``torch._inductor.async_compile.AsyncCompile.cpp_pybinding`` (2.11 to 2.15) builds each kernel when the wrapper is
+    loaded. What is generated meanwhile must not be called, so caches are off too.
+    """
+    not_built = patched(_KERNEL_BUILDS, {"cpp": lambda original: lambda *_, **__: None})
+    with not_built, inductor_config().patch(force_disable_caches=True):
+        yield
+
+
+def post_grad_pass(custom: Any) -> Any:
+    """Set ``torch._inductor.config.post_grad_custom_post_pass`` for a while (2.11 to 2.15)."""
+    return inductor_config().patch(post_grad_custom_post_pass=custom)
+
+
+def compiled_fx_graph() -> Any:
+    """``torch._inductor.output_code.CompiledFxGraph``: what Inductor makes of a whole graph (2.11 to 2.15)."""
+    return symbol("torch._inductor.output_code", "CompiledFxGraph")
+
+
+def output_code() -> Any:
+    """``torch._inductor.output_code.OutputCode``, the class that AOTAutograd's cache entries hold (2.11 to 2.15)."""
+    return symbol("torch._inductor.output_code", "OutputCode")
+
+
+_COMPILE_FX = "torch._inductor.compile_fx"
+
+
+def inductor_decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """``torch._inductor.decomposition.select_decomp_table``, which depends on settings (2.11 to 2.15)."""
+    table: Mapping[Any, Callable[..., Any]] = symbol("torch._inductor.decomposition", "select_decomp_table")()
+    return table
+
+
+def new_shared_state(gm: Any) -> Any:
+    """``create_compiler_config_extra``: CUDA graphs' state that forward and backward share (2.11 to 2.15).
+
+    2.11 takes the configuration, later versions the graph that Dynamo made, of which they read one annotation.
+    """
+    create = symbol(_COMPILE_FX, "create_compiler_config_extra")
+    return create(inductor_config() if torch_version() < (2, 13) else gm)
+
+
+def run_joint_graph_passes(gm: Any, example_inputs: Sequence[Any]) -> Any:
+    """``_recursive_joint_graph_passes``: Inductor's patterns, constant folding and its random numbers (2.11 to 2.15).
+
+    The strides of the outputs are noted before (``_recursive_record_original_output_strides``): padding changes them.
+    """
+    devices = symbol("torch._dynamo.utils", "get_inputs_devices")(example_inputs, gm)
+    symbol(_COMPILE_FX, "_recursive_record_original_output_strides")(gm)
+    return symbol(_COMPILE_FX, "_recursive_joint_graph_passes")(gm, input_device=next(iter(devices), None))
+
+
+def compile_forward(gm: Any, example_inputs: Sequence[Any], state: Any, *, outputs: int, is_inference: bool) -> Any:
+    """``compile_fx_forward``: the layouts that users see, fixed inputs, CUDA graphs, then the compiler (2.11 to 2.15).
+
+    For inference it runs the joint graph passes first.
+    """
+    return symbol(_COMPILE_FX, "compile_fx_forward")(
+        gm,
+        example_inputs,
+        num_orig_model_outputs=outputs,
+        num_example_inputs=len(example_inputs),
+        compiler_config_extra=state,
+        inner_compile=_inner_compile(),
+        is_inference=is_inference,
+    )
+
+
+def compile_backward(gm: Any, example_inputs: Sequence[Any], state: Any) -> Any:
+    """``compile_fx_backward``, the same for a backward graph (2.11 to 2.15)."""
+    return symbol(_COMPILE_FX, "compile_fx_backward")(
+        gm, example_inputs, compiler_config_extra=state, inner_compile=_inner_compile()
+    )
+
+
+def _inner_compile() -> Callable[..., Any]:
+    """``compile_fx_inner``, looked up now so that a test's patch is seen (2.11 to 2.15)."""
+    function: Callable[..., Any] = symbol(_COMPILE_FX, "compile_fx_inner")
+    return function
+
+
+def virtualized() -> Any:
+    """``torch._inductor.virtualized.V``: what Inductor works on at the moment (2.11 to 2.15)."""
+    return symbol("torch._inductor.virtualized", "V")
+
+
+@contextlib.contextmanager
+def inductor_compile(fake_mode: Any) -> Iterator[None]:
+    """Enter what ``compile_fx`` has around its compilers.
+
+    ``torch._inductor.virtualized.V.set_fake_mode``, which Inductor's patterns are traced with, lazily written modules
+    (``_use_lazy_graph_module``), no gradients, no autocast (2.11 to 2.15).
+    """
+    import torch
+
+    lazily = symbol("torch.fx._lazy_graph_module", "_use_lazy_graph_module")(True)
+    handlers = virtualized()
+    with lazily, handlers.set_fake_mode(fake_mode), python_dispatcher(), torch.no_grad(), without_autocast():
+        yield
+
+
+@functools.cache
+def nodes_are_lowered_by() -> str:
+    """Name of the method of ``GraphLowering`` that lowers one node, its argument ``n`` (2.11 to 2.15)."""
+    return str(symbol("torch._inductor.graph", "GraphLowering").run_node.__name__)
+
+
+def artifact_behind(target: Any) -> Any:
+    """Return the ``AOTCompiledArtifact`` that ``target``, of a node, calls; None for others (2.11 to 2.15)."""
+    artifact = aot_compiled_artifact()
+    while target is not None and not isinstance(target, artifact):
+        target = getattr(target, "__wrapped__", None)
+    return target
+
+
+# Regions that are interpreted
+class InterpretedRegion:
+    """Stands for what ``compile_fx`` makes of a region: runs its graph, and can be stored as the real one can.
+
+    ``serialize`` and the class below are all that ``AOTCompiledArtifact`` and its loader ask for (2.11 to 2.15).
+    """
+
+    def __init__(self, gm: Any) -> None:
+        self._gm = gm
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Return the region's outputs, as a tuple."""
+        import torch
+
+        with torch.no_grad():
+            return self._gm(*inputs)
+
+    def serialize(self) -> Any:
+        """Return what AOTAutograd's cache would keep."""
+        return StoredRegion(self._gm)
+
+
+_stored: dict[int, Any] = {}
+"""Graphs that caches keep, by number, while :func:`interpreting_regions` lasts."""
+
+
+class StoredRegion:
+    """A number that stands for a graph of this process, with what the loader of bundled results reads (2.11 to 2.15).
+
+    FX pickles a graph by its Python code and traces that again, which runs what has no inputs, random draws for one.
+    """
+
+    compiled_fw = compiled_bw = sanitized_aot_config = guards_expr = None
+
+    def __init__(self, gm: Any) -> None:
+        self._number = id(gm)
+        _stored[self._number] = gm
+
+    def wrap_post_compile(self, inputs: Any, aot_config: Any, settings: Any) -> Callable[[list[Any]], Any]:
+        """Return the region as a function of one list.
+
+        Raises:
+            LookupError: it was stored by another process, or in another mode.
+        """
+        region = InterpretedRegion(_stored[self._number])
+        return lambda given: region(*given)
+
+
+_WHOLE_COMPILE = {"compile": PatchPoint("torch._inductor.compile_fx", "compile_fx")}
+
+
+@contextlib.contextmanager
+def interpreting_regions() -> Iterator[None]:
+    """Have Inductor interpret what is handed to it through ``standalone_compile``; whole graphs are compiled.
+
+    ``torch._inductor.standalone_compile.standalone_compile`` looks ``compile_fx`` up at each call (2.11 to 2.15). All
+    around it is real: settings, contexts, the artifact that the backend gets.
+    """
+    inside = threading.local()
+
+    def compile_region(
+        original: Callable[..., Any], gm: Any, inputs: Any, *args: Any, ignore_shape_env: bool = False, **kwargs: Any
+    ) -> Any:
+        if not getattr(inside, "standalone", False):
+            return original(gm, inputs, *args, ignore_shape_env=ignore_shape_env, **kwargs)
+        return InterpretedRegion(gm)
+
+    def standalone(compile_standalone: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        inside.standalone = True
+        try:
+            return compile_standalone(*args, **kwargs)
+        finally:
+            inside.standalone = False
+
+    with patched_stages({"standalone_compile": standalone}), wrapped(_WHOLE_COMPILE, {"compile": compile_region}):
+        try:
+            yield
+        finally:
+            _stored.clear()
+
+
+def without_timing(choices: Sequence[Any]) -> list[Any]:
+    """Return the one of several kernels for an operator to take where none can be timed: the first generated one.
+
+    Callers of generated kernels are ``TritonTemplateCaller`` in ``torch._inductor.select_algorithm`` (2.11 to 2.15).
+    """
+    template = symbol("torch._inductor.select_algorithm", "TritonTemplateCaller")
+    return ([choice for choice in choices if isinstance(choice, template)] or list(choices))[:1]

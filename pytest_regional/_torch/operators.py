@@ -1,0 +1,128 @@
+"""Operators: their types and schemas, higher-order ones, control dependencies."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pytest_regional._torch import symbol, torch_version
+
+
+@functools.cache
+def op_overload() -> type:
+    """``torch._ops.OpOverload``, the type of ``torch.ops.aten.mm.default`` (2.11 to 2.15)."""
+    cls: type = symbol("torch._ops", "OpOverload")
+    return cls
+
+
+@functools.cache
+def higher_order_operator() -> Any:
+    """``torch._ops.HigherOrderOperator``, the type of ``cond``, ``control_deps`` and their kind (2.11 to 2.15)."""
+    return symbol("torch._ops", "HigherOrderOperator")
+
+
+def operator_types() -> tuple[Any, Any]:
+    """``torch._ops.OpOverload`` and ``torch._ops.OpOverloadPacket`` (2.11 to 2.15)."""
+    return op_overload(), symbol("torch._ops", "OpOverloadPacket")
+
+
+def is_op_overload(target: Any) -> bool:
+    """Return whether ``target`` is one overload of an operator."""
+    return isinstance(target, op_overload())
+
+
+def is_higher_order_op(target: Any) -> bool:
+    """Return whether ``target`` is a higher-order operator."""
+    return isinstance(target, higher_order_operator())
+
+
+def returns_nothing(target: Any) -> bool:
+    """Return whether an op has no result, by its schema: ``OpOverload._schema`` (2.11 to 2.15)."""
+    return is_op_overload(target) and not target._schema.returns
+
+
+def written_arguments(target: Any, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+    """Return the arguments that an op writes to, by its schema: ``OpOverload._schema`` (2.11 to 2.15).
+
+    Those of batch normalization do not say that they write to the running statistics.
+    """
+    if not is_op_overload(target):
+        return []
+    untold = {"running_mean", "running_var"} if "batch_norm" in target._schema.name else set()
+    return [
+        args[number] if number < len(args) else named.get(argument.name)
+        for number, argument in enumerate(target._schema.arguments)
+        if argument.name in untold or (argument.alias_info is not None and argument.alias_info.is_write)
+    ]
+
+
+def copy_to_strides() -> Any:
+    """``torch.ops.prims.copy_strided``: copies a tensor into new memory of given strides (2.11, 2.13, 2.15)."""
+    return symbol("torch.ops", "prims").copy_strided.default
+
+
+def while_loop() -> Callable[..., Any]:
+    """``torch._higher_order_ops.while_loop(condition, body, carried)`` (2.11 to 2.15)."""
+    function: Callable[..., Any] = symbol("torch._higher_order_ops", "while_loop")
+    return function
+
+
+def scan() -> Callable[..., Any]:
+    """``torch._higher_order_ops.scan(combine, initial, elements)``, along the first dimension (2.11 to 2.15)."""
+    function: Callable[..., Any] = symbol("torch._higher_order_ops", "scan")
+    return function
+
+
+def associative_scan() -> Callable[..., Any]:
+    """``torch._higher_order_ops.associative_scan(combine, elements, dim, combine_mode=...)`` (2.11 to 2.15)."""
+    function: Callable[..., Any] = symbol("torch._higher_order_ops", "associative_scan")
+    return function
+
+
+def map_over() -> Callable[..., Any]:
+    """``torch._higher_order_ops.map(function, elements, *arguments)``, along the first dimension (2.11 to 2.15)."""
+    function: Callable[..., Any] = symbol("torch._higher_order_ops", "map")
+    return function
+
+
+def nested_region_options(**compilers: Callable[..., Any]) -> Any:
+    """``torch._higher_order_ops.invoke_subgraph.NestedCompileRegionOptions`` (2.11 to 2.15).
+
+    ``fw_compiler`` and ``bw_compiler`` take the body and its (fake) inputs.
+    """
+    return symbol("torch._higher_order_ops.invoke_subgraph", "NestedCompileRegionOptions")(**compilers)
+
+
+def is_user_kernel(node: Any) -> bool:
+    """Say whether a node starts a Triton kernel that the user wrote.
+
+    ``triton_kernel_wrapper_functional`` and ``triton_kernel_wrapper_mutation`` of
+    ``torch._higher_order_ops.triton_kernel_wrap`` (2.11 to 2.15).
+    """
+    names = "triton_kernel_wrapper_functional", "triton_kernel_wrapper_mutation"
+    return any(node.target is symbol("torch._higher_order_ops.triton_kernel_wrap", name) for name in names)
+
+
+@functools.cache
+def control_deps() -> Any:
+    """Return ``torch._inductor.fx_passes.control_dependencies.control_deps``, which can be run (2.11 to 2.15).
+
+    2.11 registers neither an eager nor an autograd kernel for it; they are registered here, once, with the meaning
+    that they have from 2.13 on. Remove that when torch 2.11 is no longer supported.
+    """
+    operator = symbol("torch._inductor.fx_passes.control_dependencies", "control_deps")
+    if torch_version() < (2, 13):
+        keys = symbol("torch._C", "DispatchKey")
+        for key in (keys.CompositeExplicitAutograd, keys.Autograd):
+            operator.py_impl(key)(_run_body)
+    return operator
+
+
+def _run_body(_: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
+    return body(*args, **kwargs)
+
+
+def preserve_node_ordering(graph: Any, dependencies: Mapping[Any, Any]) -> None:
+    """Wrap nodes into ``control_deps`` (``torch._inductor.fx_passes.control_dependencies``, 2.11 to 2.15)."""
+    symbol("torch._inductor.fx_passes.control_dependencies", "preserve_node_ordering")(graph, dependencies)

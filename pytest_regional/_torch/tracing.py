@@ -1,0 +1,231 @@
+"""Tracing: fake modes and values, symbolic sizes, the ambient context and the lock."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from pytest_regional._torch import symbol
+from pytest_regional._torch.operators import is_higher_order_op
+
+
+def compile_lock() -> AbstractContextManager[Any]:
+    """``torch._dynamo.convert_frame.compile_lock``, reentrant, under which forwards are compiled (2.11 to 2.15).
+
+    A backward compiles when it first runs, outside of Dynamo: without the lock its tracing and that of a forward in
+    another thread undo each other's patches of global state (``torch.fx._symbolic_trace.CURRENT_PATCHER``).
+    """
+    lock: AbstractContextManager[Any] = symbol("torch._dynamo.convert_frame", "compile_lock")
+    return lock
+
+
+def tracing_context_class() -> Any:
+    """``torch._guards.TracingContext``: what Dynamo and AOTAutograd know of a graph that they trace (2.11 to 2.15)."""
+    return symbol("torch._guards", "TracingContext")
+
+
+def ambient_context() -> Any:
+    """``torch._guards.TracingContext.try_get()``: one for forward and backward of a graph (2.11 to 2.15)."""
+    return tracing_context_class().try_get()
+
+
+@contextlib.contextmanager
+def entered(context: Any) -> Iterator[None]:
+    """Make ``context`` the ambient tracing context: ``torch._guards.tracing`` (2.11 to 2.15)."""
+    with symbol("torch._guards", "tracing")(context):
+        yield
+
+
+def current_fake_mode() -> Any:
+    """Fake mode of the ambient ``torch._guards.TracingContext``, or None without one (2.11 to 2.15)."""
+    context = ambient_context()
+    return None if context is None else context.fake_mode
+
+
+def detect_fake_mode(values: Any) -> Any:
+    """``torch._guards.detect_fake_mode``: the fake mode that ``values`` belong to, or None (2.11 to 2.15)."""
+    return symbol("torch._guards", "detect_fake_mode")(values)
+
+
+def new_shape_env() -> Any:
+    """Return a fresh ``torch.fx.experimental.symbolic_shapes.ShapeEnv``, which holds symbols (2.11 to 2.15)."""
+    return symbol("torch.fx.experimental.symbolic_shapes", "ShapeEnv")()
+
+
+def new_fake_mode() -> Any:
+    """Return a fresh ``FakeTensorMode`` with a ``ShapeEnv`` (2.11 to 2.15)."""
+    return symbol("torch._subclasses", "FakeTensorMode")(shape_env=new_shape_env(), allow_non_fake_inputs=True)
+
+
+def without_dispatch_modes() -> AbstractContextManager[Any]:
+    """``torch.utils._python_dispatch._disable_current_modes()`` (2.11 to 2.15)."""
+    manager: AbstractContextManager[Any] = symbol("torch.utils._python_dispatch", "_disable_current_modes")()
+    return manager
+
+
+def tracing(fake_mode: Any) -> AbstractContextManager[Any]:
+    """Enter a new tracing context for ``fake_mode``."""
+    return entered(tracing_context_class()(fake_mode))
+
+
+def propagate_fake_values(gm: Any, fake_inputs: Sequence[Any], fake_mode: Any) -> None:
+    """Give every node ``meta["val"]``, through ``FakeTensorProp`` (2.11 to 2.15)."""
+    interpreter = symbol("torch.fx.passes.fake_tensor_prop", "FakeTensorProp")(gm, mode=fake_mode)
+    interpreter.propagate_dont_convert_inputs(*fake_inputs)
+
+
+def python_dispatcher() -> AbstractContextManager[Any]:
+    """``torch._dispatch.python.enable_python_dispatcher``: decompositions on symbolic sizes (2.11 to 2.15)."""
+    context: AbstractContextManager[Any] = symbol("torch._dispatch.python", "enable_python_dispatcher")()
+    return context
+
+
+@functools.cache
+def _symbolic_numbers() -> tuple[Any, Any, Any]:
+    """Return the classes of symbolic numbers, integers first; looked up once, for they are needed once a node."""
+    import torch
+
+    return torch.SymInt, torch.SymFloat, torch.SymBool
+
+
+def is_symbolic(value: Any) -> bool:
+    """Return whether ``value`` is a number of symbolic size (``torch.SymInt`` and its kin)."""
+    return isinstance(value, _symbolic_numbers())
+
+
+def is_integer(value: Any) -> bool:
+    """Return whether ``value`` is an integer, plain or symbolic, and no truth value."""
+    return type(value) in (int, _symbolic_numbers()[0])
+
+
+def free_symbols(value: Any) -> set[Any]:
+    """Return symbols in a number, or in sizes, strides and offset of a tensor (``free_symbols``, 2.11 to 2.15)."""
+    found: set[Any] = symbol("torch.fx.experimental.symbolic_shapes", "free_symbols")(value)
+    return found
+
+
+def plain_symbol(value: Any) -> str | None:
+    """Name of the symbol that a ``torch.SymInt`` is, or None where it is a number or a longer expression."""
+    if not isinstance(value, _symbolic_numbers()[0]):
+        return None
+    expression = value.node.expr
+    return str(expression) if expression.is_Symbol else None
+
+
+def size_hint(value: Any) -> int:
+    """Return a number, or the example value of a symbolic one (``SymNode.hint``; unbacked symbols count as 2)."""
+    if not is_symbolic(value):
+        return int(value)
+    hint = value.node.hint if value.node.has_hint() else None
+    return 2 if hint is None else int(hint)
+
+
+@functools.cache
+def _fake_tensor() -> type:
+    cls: type = symbol("torch._subclasses", "FakeTensor")
+    return cls
+
+
+def is_fake_tensor(value: Any) -> bool:
+    """Return whether ``value`` is a ``FakeTensor`` and no subclass around one (2.11 to 2.15)."""
+    return type(value) is _fake_tensor()
+
+
+def storage_key(value: Any) -> int | None:
+    """Identity of the storage behind a (fake) tensor, or None where it has none (``untyped_storage()._cdata``)."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return None
+    try:
+        return int(value.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):  # sparse and other subclasses have no storage to speak of
+        return None
+
+
+def known_equal(first: Any, second: Any) -> bool:
+    """Return whether two sizes are equal whatever their symbols are; False where that is not known.
+
+    ``torch.fx.experimental.symbolic_shapes.statically_known_true`` adds no guard (2.11 to 2.15).
+    """
+    if isinstance(first, int) and isinstance(second, int):
+        return first == second
+    return bool(symbol("torch.fx.experimental.symbolic_shapes", "statically_known_true")(first == second))
+
+
+def fake_mode_of(values: Iterable[Any]) -> Any:
+    """Return ``fake_mode`` (2.11 to 2.15) of the first fake tensor of ``values``, or None."""
+    return next((value.fake_mode for value in values if is_fake_tensor(value)), None)
+
+
+def as_fake(value: Any, fake_mode: Any) -> Any:
+    """Return a tensor that is no fake one as one: ``FakeTensorMode.from_tensor`` (2.11 to 2.15)."""
+    return value if is_fake_tensor(value) else fake_mode.from_tensor(value, static_shapes=True)
+
+
+def unbacked_bindings(fake_mode: Any, value: Any) -> Any:
+    """Return where in ``value`` sizes stand that only data tell, as Inductor wants to read it; None where none does.
+
+    ``torch.fx.experimental.symbolic_shapes.compute_unbacked_bindings`` (2.11 to 2.15).
+    """
+    compute = symbol("torch.fx.experimental.symbolic_shapes", "compute_unbacked_bindings")
+    return compute(fake_mode.shape_env, value) if fake_mode.shape_env is not None else None
+
+
+@contextlib.contextmanager
+def fake_execution(fake_mode: Any) -> Iterator[None]:
+    """Run ops on fake values, symbolic sizes included, as AOTAutograd does while it traces.
+
+    The mode itself, and ``torch._C._DisableAutocast`` (2.11 to 2.15).
+    """
+    import torch
+
+    with fake_mode, python_dispatcher(), torch.no_grad(), without_autocast():
+        yield
+
+
+def without_autocast() -> contextlib.AbstractContextManager[Any]:
+    """``torch._C._DisableAutocast``, under which AOTAutograd compiles: casts are in the graph (2.11 to 2.15)."""
+    manager: contextlib.AbstractContextManager[Any] = symbol("torch._C", "_DisableAutocast")()
+    return manager
+
+
+def fakes_checked() -> contextlib.AbstractContextManager[Any]:
+    """Have every operator that runs raise where its fake twin makes other sizes or strides.
+
+    ``torch._subclasses.fake_utils.CrossRefFakeMode`` (2.11 to 2.15); it raises ``AssertionError``, and for strides
+    ``MetadataMismatchError``, a ``RuntimeError``, and says which operator.
+    """
+
+    class Checking(symbol("torch._subclasses.fake_utils", "CrossRefFakeMode")):  # type: ignore[misc]  # torch's class
+        """Lets Dynamo trace eager loops and conditions, whose frames it would refuse for ever under other modes."""
+
+        supports_higher_order_operators = True
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            return True
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if is_higher_order_op(func):
+                return func(*args, **(kwargs or {}))
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+    mode: contextlib.AbstractContextManager[Any] = Checking(check_aliasing=False, only_check_ops_with_meta=False)
+    return mode
+
+
+def is_fake_disagreement(error: BaseException | None) -> bool:
+    """Return whether :func:`fakes_checked` raised ``error`` (``MetadataMismatchError``, 2.11 to 2.15)."""
+    return isinstance(error, symbol("torch._subclasses.fake_tensor", "MetadataMismatchError"))
+
+
+def without_writes(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``fn`` with operators that make new values in place of those that write, as AOTAutograd traces it."""
+    import torch
+
+    functional: Callable[..., Any] = torch.func.functionalize(fn)
+    return functional

@@ -1,0 +1,277 @@
+"""Private symbols of Triton: its language, its interpreter's pieces, its runtime and its compiler.
+
+Checked with triton 3.6 (torch 2.11) and 3.9 (torch 2.13 and 2.15). None of it needs a GPU.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pytest_regional._torch import MissingTorchSymbolError, private_module, symbol
+from pytest_regional._torch.patching import PatchPoint
+
+_INTERPRETER = "triton.runtime.interpreter"
+
+_LANGUAGE = "triton.language"
+
+DRIVER_CHOICE = PatchPoint("torch._inductor.runtime.triton_helpers", "set_driver_to_gpu", "kernels choose a driver")
+"""Called by each module of kernels when it is imported (torch 2.11 to 2.15)."""
+
+
+def interpreter_builder_class() -> type:
+    """Return ``InterpreterBuilder``, whose ``create_*`` methods compute with numpy (3.6 to 3.9)."""
+    found: type = symbol(_INTERPRETER, "InterpreterBuilder")
+    return found
+
+
+def interpreter_options(**changes: Any) -> Any:
+    """Return ``InterpreterOptions``, a frozen dataclass, with ``changes`` (3.6 to 3.9)."""
+    return symbol(_INTERPRETER, "InterpreterOptions")(**changes)
+
+
+def semantic_class() -> type:
+    """Return ``TritonSemantic``, which checks and promotes types before it calls its builder (3.6 to 3.9)."""
+    found: type = symbol("triton.language.semantic", "TritonSemantic")
+    return found
+
+
+def is_builtin(member: Any) -> bool:
+    """Say whether ``member`` is a builtin of the language: a function that needs a ``_semantic`` (3.6 to 3.9)."""
+    return bool(symbol(_LANGUAGE, "core.is_builtin")(member))
+
+
+def language_core() -> Any:
+    """``triton.language.core``, which holds the language's builtins and types (3.6 to 3.9)."""
+    return private_module("triton.language.core")
+
+
+def builtin_owners() -> tuple[Any, ...]:
+    """Return the modules and classes whose builtins kernels call (3.6 to 3.9).
+
+    ``triton.language.core`` and ``triton.language`` hold the same functions, and both are looked into: kernels use
+    one, Triton's own library of kernels' functions the other.
+    """
+    core = language_core()
+    descriptor = symbol(_LANGUAGE, "core.tensor_descriptor_base")
+    return private_module(_LANGUAGE), core, private_module("triton.language.math"), core.tensor, descriptor
+
+
+def builtins_of(owner: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and function of the builtins of a module or class."""
+    for name, member in inspect.getmembers(owner):
+        if is_builtin(member):
+            yield name, member
+
+
+def unwrapping() -> tuple[Any, str, Any]:
+    """Return where Triton takes the value out of a ``constexpr``, for every argument: ``core._unwrap_if_constexpr``.
+
+    Owner, name and function; lists and tuples are unwrapped item by item (3.6 to 3.9).
+    """
+    core = language_core()
+    return core, "_unwrap_if_constexpr", symbol(_LANGUAGE, "core._unwrap_if_constexpr")
+
+
+def loop_condition_class() -> type:
+    """Return ``tl.condition``, what may stand in a kernel's ``while`` (3.6 to 3.9)."""
+    found: type = symbol(_LANGUAGE, "condition")
+    return found
+
+
+def require_attribute(owner: Any, name: str) -> None:
+    """Check that something of Triton's that is to be replaced is there.
+
+    Raises:
+        MissingTorchSymbolError: naming it, when it is not: Triton has moved, and replacing it would do nothing.
+    """
+    bases = owner.__mro__ if isinstance(owner, type) else (owner,)
+    if not any(name in vars(base) for base in bases):
+        place = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
+        raise MissingTorchSymbolError(
+            f"{place}.{name} does not exist in triton {private_module('triton').__version__}; kernels are interpreted "
+            f"with triton 3.6 to 3.9. Install one of them, or a pytest-regional that knows this one."
+        )
+
+
+def jit_function_class() -> type:
+    """Return ``JITFunction``, what ``@triton.jit`` makes; calling one outside a kernel raises (3.6 to 3.9)."""
+    found: type = symbol("triton.runtime.jit", "JITFunction")
+    return found
+
+
+def jit_source(function: Any) -> str:
+    """Return a jitted function's text from ``def`` on: ``JITFunction.src`` (3.6 to 3.9)."""
+    return str(function.src)
+
+
+def jit_first_line(function: Any) -> int:
+    """Return the line of its file on which a jitted function's ``def`` stands (3.6 to 3.9).
+
+    ``raw_src`` holds the lines from ``starting_line_number`` on, decorators first.
+    """
+    before = next((i for i, line in enumerate(function.raw_src) if line.strip().startswith("def ")), 0)
+    return int(function.starting_line_number) + before
+
+
+def jit_parameters(function: Any) -> list[Any]:
+    """Return a jitted function's parameters: ``JITFunction.params``, with name, is_constexpr, default (3.6 to 3.9)."""
+    return list(function.params)
+
+
+def library_stub() -> Any:
+    """Return ``triton.language.extra.libdevice``: names only, which a compiler exchanges for a backend's functions."""
+    return private_module("triton.language.extra.libdevice")
+
+
+def cuda_library() -> Any:
+    """Return ``triton.language.extra.cuda.libdevice``: overloads by type, each naming a ``__nv_*`` function."""
+    return private_module("triton.language.extra.cuda.libdevice")
+
+
+def inductor_helpers() -> Any:
+    """Return ``torch._inductor.runtime.triton_helpers``: functions that Inductor's kernels call (torch 2.11 to 2.15).
+
+    It is looked up, not imported: a kernel that uses it has imported it.
+    """
+    return sys.modules.get("torch._inductor.runtime.triton_helpers")
+
+
+def kernel_type(mangled: str) -> Any:
+    """Return the ``tl.dtype`` or pointer type that a signature names, such as ``*fp32`` or ``i64`` (3.6 to 3.9)."""
+    return symbol(_LANGUAGE, "str_to_ty")(mangled, None)
+
+
+def type_of_argument(value: Any) -> str:
+    """Return the signature's name of a launch argument's type: ``triton.runtime.jit.mangle_type`` (3.6 to 3.9)."""
+    return str(symbol("triton.runtime.jit", "mangle_type")(value))
+
+
+def tensor_descriptor_class() -> type:
+    """Return ``TensorDescriptor``, a host's description of a tensor for block loads (3.6 to 3.9)."""
+    found: type = symbol("triton.tools.tensor_descriptor", "TensorDescriptor")
+    return found
+
+
+def grid_of_inductor_kernel(inductor_meta: Any, config: Any, values: dict[str, Any]) -> tuple[int, int, int]:
+    """Return the grid Inductor's launcher would compute: ``GridExpr.from_meta(...).eval_slow`` (torch 2.11 to 2.15)."""
+    expression = symbol("torch._inductor.runtime.triton_heuristics", "GridExpr").from_meta(inductor_meta, config)
+    x, y, z = expression.eval_slow(values)
+    return int(x), int(y), int(z)
+
+
+LAUNCHES = {
+    "jitted": PatchPoint("triton.runtime.jit:JITFunction", "run", "starts a kernel"),
+    "autotuned": PatchPoint("triton.runtime.autotuner:Autotuner", "run", "times configurations, starts a kernel"),
+}
+"""Where kernels that users wrote are started (triton 3.6 to 3.9)."""
+
+
+@contextlib.contextmanager
+def active_driver(driver: Any) -> Iterator[None]:
+    """Make ``driver`` the one that Triton asks for its target.
+
+    ``triton.runtime.driver.driver``, whose ``_active`` is the driver in use and None before the first (3.6 to 3.9).
+    """
+    holder = symbol("triton.runtime.driver", "driver")
+    before = holder._active
+    holder.set_active(driver)
+    try:
+        yield
+    finally:
+        holder._active = before
+
+
+def gpu_target(backend: str, arch: int | str, warp_size: int) -> Any:
+    """``triton.backends.compiler.GPUTarget``: ``cuda`` and 90 for an NVIDIA GPU of 9.0 (triton 3.6 to 3.9)."""
+    return symbol("triton.backends.compiler", "GPUTarget")(backend, arch, warp_size)
+
+
+def stand_alone() -> None:
+    """Let modules of kernels be imported in a process that never launches one.
+
+    Each calls :data:`DRIVER_CHOICE`, which fails where there is no GPU. For a
+    process that does nothing else: it is not put back.
+    """
+    DRIVER_CHOICE.current()
+    DRIVER_CHOICE.container().set_driver_to_gpu = lambda: None
+    symbol("torch._inductor.runtime.triton_heuristics", "CachingAutotuner")
+
+
+def code_keys() -> tuple[str, ...]:
+    """Return PyTorch's digests of the code that generates kernels and compiles them: a second, once in a process.
+
+    ``torch._inductor.codecache.torch_key`` (versions and the sources of ``torch._inductor``) and Triton's own, as
+    ``torch._inductor.runtime.triton_compat`` has it (2.11 to 2.15). Both are in the key of every cache of Inductor's.
+    """
+    digest: bytes = symbol("torch._inductor.codecache", "torch_key")()
+    return digest.hex(), symbol("torch._inductor.runtime.triton_compat", "triton_key")()
+
+
+def kernel_in(path: Path, name: str) -> Any:
+    """Import the module at ``path`` and return its kernel ``name``: a ``CachingAutotuner``."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"cannot load {path}")
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+def configs_of(tuner: Any) -> list[Any]:
+    """Return the configurations that ``tuner`` would try: ``CachingAutotuner.configs``."""
+    return list(tuner.configs)
+
+
+def config_text(config: Any) -> str:
+    """Return a ``triton.Config`` in words: block sizes, warps, stages."""
+    sizes = ", ".join(f"{name}={value}" for name, value in config.kwargs.items())
+    return f"{sizes + ', ' if sizes else ''}num_warps={config.num_warps}, num_stages={config.num_stages}"
+
+
+def compile_config(tuner: Any, config: Any, backend: str, arch: int | str, warp_size: int) -> Any:
+    """Compile ``tuner``'s function as it would itself, but for a target of our choice; returns a ``CompiledKernel``.
+
+    Uses ``CachingAutotuner._create_compile_meta`` and ``_create_compile_options``, ``triton.compiler.ASTSource``,
+    ``triton.backends.compiler.GPUTarget`` and ``triton.compile``.
+    """
+    meta = tuner._create_compile_meta(config)
+    options = tuner._create_compile_options(config, meta)
+    if backend == "hip":
+        options = {name: value for name, value in options.items() if name not in _NVIDIA_OPTIONS}
+    source = symbol("triton.compiler", "ASTSource")(tuner.fn, meta["signature"], meta["constants"], meta["configs"][0])
+    target = gpu_target(backend, arch, warp_size)
+    return symbol("triton", "compile")(source, target=target, options=options)
+
+
+_NVIDIA_OPTIONS = frozenset({"launch_cooperative_grid", "launch_pdl", "enable_reflect_ftz"})
+
+
+def told_by(error: BaseException, tuner: Any) -> tuple[str, str]:
+    """Return what a compiler's error says, and the line of the kernel that it is about where it says that.
+
+    ``triton.compiler.errors.CompilationError`` repeats the source in front of its message, once for every function
+    around the place where the error arose, which the innermost cause names.
+    """
+    line = ""
+    kind = symbol("triton.compiler.errors", "CompilationError")
+    while isinstance(error, kind):
+        line = _line_at(error, tuner) or line
+        if error.__cause__ is None:
+            return f"{type(error).__name__}: {error.error_message or error}", line
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}", line
+
+
+def _line_at(error: Any, tuner: Any) -> str:
+    if isinstance(error.node, ast.FunctionDef):
+        return ""  # inside a loop Triton names the whole function, whose first line says nothing
+    lines = (error.src or tuner.fn.src).splitlines()
+    number = getattr(error.node, "lineno", 0)
+    return lines[number - 1].strip() if 0 < number <= len(lines) else ""
