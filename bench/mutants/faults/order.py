@@ -94,7 +94,7 @@ FAULTS = (
         ("order",),
         (TWINS, RANDOM, "suites/control_deps/test_order.py"),
         (
-            Patch("ordering.add:waitable", lambda original: lambda node: node, counted=False),
+            Patch("ordering.edges:waitable", lambda original: lambda node: node, counted=False),
             modules(_buffers_forgotten),
         ),
         needs=("inside:independent",),
@@ -106,6 +106,6 @@ FAULTS = (
         ("region_order",),
         (WHOLE,),
         needs=("region:after",),
-        patches=(Patch("ordering.planning:order_of_regions", lambda original: lambda graph: []),),
+        patches=(Patch("ordering.whole_regions:order_of_regions", lambda original: lambda graph: []),),
     ),
 )

@@ -131,14 +131,14 @@ FAULTS = (
     _fault(
         "ignores_configs",
         "equal partitions under other configs are shared",
-        "share:fingerprint",
+        "fingerprint:fingerprint",
         _without_configs,
         ("configs", "plan"),
     ),
     _fault(
         "ignores_results",
         "partitions that return other values of theirs are shared",
-        "share:fingerprint",
+        "fingerprint:fingerprint",
         _without_results,
     ),
     _fault(
@@ -158,7 +158,7 @@ FAULTS = (
     _fault(
         "ignores_order",
         "partitions with other order edges are shared",
-        "share:fingerprint",
+        "fingerprint:fingerprint",
         _without_order,
         ("order",),
         "emulated",
@@ -166,7 +166,7 @@ FAULTS = (
     _fault(
         "dropped",
         "identical partitions are compiled one by one",
-        "share:fingerprint",
+        "fingerprint:fingerprint",
         _never_alike,
         ("plan", "counters"),
     ),
