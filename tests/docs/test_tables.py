@@ -26,7 +26,9 @@ def first_column(page, heading):
 
 
 def test_command_line_options():
-    shown = {(row[0].partition("=")[0].partition("[")[0], row[1]) for row in table("docs/options.md", "Command line options")}
+    shown = {
+        (row[0].partition("=")[0].partition("[")[0], row[1]) for row in table("docs/options.md", "Command line options")
+    }
     assert shown == {(option.flag, option.ini) for option in OPTIONS if option.on_command_line}
     assert len(shown) <= 9
 
