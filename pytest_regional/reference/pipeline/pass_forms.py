@@ -16,7 +16,7 @@ from pytest_regional._torch.inductor import (
     inference_aware_pass_base,
     pattern_matcher_pass,
 )
-from pytest_regional.reference.graph_pass import (
+from pytest_regional.reference.pass_protocol import (
     DEFAULT_GRAPHS,
     GRAPH_KINDS,
     InvalidPassError,
