@@ -16,11 +16,11 @@ import warnings
 from typing import Any
 
 import torch
+from suites.full_graph.pipelines import ending_with
 
 from pytest_regional.harness.training import TrainingParityError, TrainingReport
 from pytest_regional.testing import regional
 from suites.full_graph.llama import DEBUG, Llama, Sizes, token_batches
-from suites.full_graph.pipelines import ending_with
 
 PIPELINES = {"no compiler": "aot_eager", "regional_inductor": "reference", "full_inductor": "inductor"}
 

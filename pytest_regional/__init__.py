@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_regional._errors import RegionalError, RegionalLeakWarning, RegionalWarning
     from pytest_regional._region import AnnotationError, region
     from pytest_regional.backends.adapters import GraphCapabilities
     from pytest_regional.backends.capabilities import (
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
         declared,
         supported,
         supported_for,
+        torch_matches,
         unsupported,
     )
     from pytest_regional.backends.spec import BackendSpec
+    from pytest_regional.harness.codegen import CodeAssertionError
     from pytest_regional.harness.counters import (
         CounterExpectationError,
         Counters,
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from pytest_regional.harness.process import NewProcessError
     from pytest_regional.harness.record import CompileRecord
     from pytest_regional.harness.regional import Regional
+    from pytest_regional.harness.training import TrainingParityError
     from pytest_regional.harness.vacuity import BackendLeakError, FallbackError, VacuousTestError
 
 _HOMES = {
@@ -40,6 +44,7 @@ _HOMES = {
     "BackendSpec": "backends.spec",
     "BadProgramError": "harness.parity.compare",
     "Capabilities": "backends.capabilities",
+    "CodeAssertionError": "harness.codegen",
     "CompileForbiddenError": "harness.observe.observer",
     "CompileRecord": "harness.record",
     "CounterExpectationError": "harness.counters",
@@ -50,7 +55,11 @@ _HOMES = {
     "ParityError": "harness.parity.compare",
     "ParityReport": "harness.parity.compare",
     "Regional": "harness.regional",
+    "RegionalError": "_errors",
+    "RegionalLeakWarning": "_errors",
+    "RegionalWarning": "_errors",
     "Support": "backends.capabilities",
+    "TrainingParityError": "harness.training",
     "UnknownCounterError": "harness.counters",
     "VacuousTestError": "harness.vacuity",
     "at_least": "harness.counters",
@@ -59,6 +68,7 @@ _HOMES = {
     "region": "_region",
     "supported": "backends.capabilities",
     "supported_for": "backends.capabilities",
+    "torch_matches": "backends.capabilities",
     "unsupported": "backends.capabilities",
 }
 
@@ -68,6 +78,7 @@ __all__ = [
     "BackendSpec",
     "BadProgramError",
     "Capabilities",
+    "CodeAssertionError",
     "CompileForbiddenError",
     "CompileRecord",
     "CounterExpectationError",
@@ -78,7 +89,11 @@ __all__ = [
     "ParityError",
     "ParityReport",
     "Regional",
+    "RegionalError",
+    "RegionalLeakWarning",
+    "RegionalWarning",
     "Support",
+    "TrainingParityError",
     "UnknownCounterError",
     "VacuousTestError",
     "at_least",
@@ -87,6 +102,7 @@ __all__ = [
     "region",
     "supported",
     "supported_for",
+    "torch_matches",
     "unsupported",
 ]
 

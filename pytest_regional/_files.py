@@ -1,18 +1,19 @@
-"""Files that people name on command lines, and write by hand in whatever editor: they may be anything."""
+"""Reading files that people name or edit by hand, and may be anything; writing whole files, and JSON."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import secrets
 import stat
 from pathlib import Path
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 
-class NotAFileError(OSError):
-    """What is to be read is a folder, a pipe, a device."""
+
+class NotAFileError(RegionalError, OSError):
+    """What is to be read is a directory, a pipe or a device."""
 
 
 def bytes_of(path: Path, most: int = -1) -> bytes:
@@ -33,22 +34,7 @@ def bytes_of(path: Path, most: int = -1) -> bytes:
         os.close(descriptor)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` in one step: a reader, and who comes after a crash, sees the old file or all of it.
-
-    Raises:
-        OSError: no space, no permission; the old file, if any, is still there.
-    """
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
-    try:
-        aside.write_bytes(data)
-        aside.replace(path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-
-
-class TextFileError(ValueError):
+class TextFileError(RegionalError, ValueError):
     """A file that holds no text; the message names it, the line where there is one, and what is wrong."""
 
 
@@ -80,7 +66,21 @@ def _at(path: Path, data: bytes, place: int) -> str:
     return f"{path}:{lines}"
 
 
-__all__ = ["NotAFileError", "TextFileError", "bytes_of", "text_of"]
+def write_whole(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` in one step: whoever reads it sees the old file or the whole new one.
+
+    Raises:
+        OSError: no space, no permission; nothing has changed.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.unlink(missing_ok=True)
+    try:
+        # A link that was put there meanwhile is not written through.
+        with open(partial, "xb") as file:
+            file.write(data)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 #: What stands for infinity.

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 from pytest_regional._torch.config import TIMINGS
 
@@ -25,7 +26,7 @@ MARKER_LINES = (
 )
 
 
-class MarkError(ValueError):
+class MarkError(RegionalError, ValueError):
     """A mark that cannot be understood; becomes a usage error that names the test."""
 
 

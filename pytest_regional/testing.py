@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_regional._pass_forms import pass_form
+from pytest_regional._torch.inductor import kernels_not_built
 from pytest_regional.emulation.compile_check.results import DEFAULT_ARCHITECTURES
 from pytest_regional.harness.counters import Bound, Counters, at_least, at_most
 from pytest_regional.harness.devices.on_device import device_limit
@@ -47,7 +49,9 @@ __all__ = [
     "expect",
     "fake_pg",
     "in_new_process",
+    "kernels_not_built",
     "no_compile",
+    "pass_form",
     "pre_grad_pass",
     "regional",
     "replacing",
@@ -107,7 +111,7 @@ def _skip_without(made: Regional, requires: Sequence[str]) -> None:
     import unittest
 
     for name in requires:
-        support = made.spec.supports(name)
+        support = made.supports(name)
         if not support:
             raise unittest.SkipTest(f"backend {made.backend!r} disclaims {name}: {support.reason}")
         limit = device_limit(made.device_under_test, name)

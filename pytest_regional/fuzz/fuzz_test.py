@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_regional._errors import RegionalError, RegionalWarning
 from pytest_regional._limits import Interrupts, RegionalTimeoutError, time_limit
 from pytest_regional._stash import FUZZ, TARGET
 from pytest_regional._text import plural, printable
@@ -28,28 +29,28 @@ if TYPE_CHECKING:
     from pytest_regional.fuzz.model.program import Program
     from pytest_regional.fuzz.oracles import LawBrokenError
     from pytest_regional.harness.regional import Regional
-    from pytest_regional.report.progress import ProgressNote
+    from pytest_regional.report.progress import ProgressFile
 
 #: Seconds that judging one program may take, unless ``--regional-timeout`` says otherwise.
 EXAMPLE_SECONDS = 120.0
 
 #: The fixture that makes each fuzz test as many items as processes share it.
-SHARD_ARGUMENT = "regional_fuzz_shard"
+SHARD_ARGUMENT = "_regional_fuzz_shard"
 
 
 #: As many programs as one history takes the time of.
 HISTORY = 5
 
 
-class FindingsWarning(pytest.PytestWarning):
+class FindingsWarning(RegionalWarning):
     """A file in the folder of findings that holds none; what it told is not known to a campaign."""
 
 
-class NewFindingsError(AssertionError):
+class NewFindingsError(RegionalError, AssertionError):
     """A campaign met defects that no finding in the folder of findings explains."""
 
 
-class RefusedProgramsError(AssertionError):
+class RefusedProgramsError(RegionalError, AssertionError):
     """Eager refuses so many of a campaign's programs that their generator is at fault."""
 
 
@@ -116,7 +117,7 @@ class FuzzTest:
         """
         from pytest_regional.fuzz.campaign import CAPTURE, Campaign
         from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder
-        from pytest_regional.report.progress import ProgressNote
+        from pytest_regional.report.progress import ProgressFile
 
         __tracebackhide__ = True
         self.lane = lane
@@ -138,7 +139,7 @@ class FuzzTest:
             ],
             running=note_for(self.folder, f"{lane}-{self.shard}"),
             found=lambda finding: self._found(folder, finding),
-            progress=(progress := ProgressNote(self._note("progress"), self.name, self.unit)),
+            progress=(progress := ProgressFile(self._note("progress"), self.name, self.unit)),
         )
         return self._through(campaign, progress)
 
@@ -155,7 +156,7 @@ class FuzzTest:
         from pytest_regional.fuzz.caches.campaign import CacheCampaign
         from pytest_regional.fuzz.caches.findings import HistoryFinding
         from pytest_regional.fuzz.findings.folder import FindingsFolder
-        from pytest_regional.report.progress import ProgressNote
+        from pytest_regional.report.progress import ProgressFile
 
         __tracebackhide__ = True
         self.lane, self.unit = lane, "history"
@@ -174,11 +175,11 @@ class FuzzTest:
                 if isinstance(finding, HistoryFinding) and finding.backend == self.backend
             ],
             found=lambda finding: self._found(folder, finding),
-            progress=(progress := ProgressNote(self._note("progress"), self.name, self.unit)),
+            progress=(progress := ProgressFile(self._note("progress"), self.name, self.unit)),
         )
         return self._through(campaign, progress)
 
-    def _through(self, campaign: Campaign | CacheCampaign, progress: ProgressNote) -> CampaignResult:
+    def _through(self, campaign: Campaign | CacheCampaign, progress: ProgressFile) -> CampaignResult:
         __tracebackhide__ = True
         with _quiet_logs(), contextlib.closing(progress), Interrupts() as interrupts:
             campaign.stopped = lambda: interrupts.came
@@ -191,7 +192,7 @@ class FuzzTest:
         """The capabilities that programs do without: what the backend disclaims, unless the run is an audit."""
         from pytest_regional.fuzz.model.claims import disclaimed
 
-        return frozenset() if self.audit else disclaimed(self.regional.spec)
+        return frozenset() if self.audit else disclaimed(self.regional._spec)
 
     def _programs(self, seed: int) -> Iterator[Program]:
         from pytest_regional.fuzz.draw.random_rows import drawn
@@ -326,7 +327,7 @@ def fuzz_test(item: pytest.Item, session: RegionalSession, regional: Regional, s
         shard,
         item.stash[TARGET].backend,
         settings.findings,
-        session.folder_of_notes,
+        session.scratch_dir,
         item.name,
         settings.timeout or EXAMPLE_SECONDS,
         settings.audit,

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ LANES = ("structure", "fast", "full")
 PYTORCHS_OWN = "torch"
 
 
-class LaneError(ValueError):
+class LaneError(RegionalError, ValueError):
     """A lane that does not exist, or that the device or the backend at hand cannot take."""
 
 
@@ -71,7 +72,7 @@ def keeping_whole_results(regional: Regional, name: str) -> Iterator[None]:
     """
     from pytest_regional._torch.config import forced_autograd_cache
 
-    own = regional.spec.supports("outer_cache")
+    own = regional.supports("outer_cache")
     with in_lane(regional, name), contextlib.nullcontext() if own else forced_autograd_cache():
         yield
 
@@ -84,7 +85,7 @@ def _check(regional: Regional, name: str) -> None:
         raise LaneError(f"lane {name!r} does not run on device {device!r}, whose lane is {lane_of(device)!r}")
     if name == "structure" and lane_of(device) == "fast":
         raise LaneError(f"lane 'structure' generates no code, so it has no use for device {device!r}: use 'cpu'")
-    support = regional.spec.supports("regions")
+    support = regional.supports("regions")
     if name == "structure" and not support:
         raise LaneError(
             f"lane 'structure' interprets what backend {regional.backend!r} hands to Inductor region by region, and it "

@@ -56,7 +56,7 @@ def _end(guard: int) -> None:
 
 
 def _guard(guarded: int, asker: int) -> None:
-    faulthandler.disable()  # who asks all processes for their stacks gets none of this one
+    faulthandler.disable()  # a request for the stacks of all processes leaves this one out
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _processes.call_this_a_guard()
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -66,7 +66,7 @@ def _guard(guarded: int, asker: int) -> None:
     try:
         ended, _, _ = select.select([own, os.pidfd_open(asker)], [], [])
     except ProcessLookupError:
-        ended = []  # who asked died before this line
+        ended = []  # the asking process died before this line
     if own not in ended:
         _processes.end([number for number in _processes.with_all_below(guarded) if number != os.getpid()])
 
@@ -97,21 +97,25 @@ def _parent_exists(module: str) -> bool:
 def _call(job: Job) -> dict[str, Any]:
     import pytest
 
-    from pytest_regional.testing import regional
+    from pytest_regional.harness.regional import harness
+    from pytest_regional.harness.vacuity import check_backend_leaks
 
     function: Any = _module(job)
     for part in job.qualname.split("."):
         function = getattr(function, part)
     arguments = pickle.loads(job.arguments)
-    with regional(**job.harness) as harness:
+    with harness(**job.harness) as regional:
         # What was imported lives as long as the process: never looked at again, it costs no collection any time.
         gc.freeze()
         gc.enable()
         wants_harness = next(iter(inspect.signature(function).parameters), None) == "regional"
-        with skipping_unsupported(harness, pytest.skip):
-            value = function(harness, *arguments) if wants_harness else function(*arguments)
-        compiled = harness.compiled_something()
-        return {"kind": "value", "value": value, "counters": dict(harness.counters), "compiled": compiled}
+        with skipping_unsupported(regional, pytest.skip):
+            value = function(regional, *arguments) if wants_harness else function(*arguments)
+        compiled = regional.compiled_something()
+        answer = {"kind": "value", "value": value, "counters": dict(regional.counters), "compiled": compiled}
+        regional.check_fallbacks()
+        check_backend_leaks(regional)
+    return answer
 
 
 def _answer(request: Path) -> dict[str, Any]:
@@ -121,7 +125,7 @@ def _answer(request: Path) -> dict[str, Any]:
         return _call(pickle.loads(request.read_bytes()))
     except pytest.skip.Exception as skipped:
         return {"kind": "skip", "text": str(skipped)}
-    except BaseException:  # noqa: BLE001 - whatever happened here is told to the parent, SystemExit too
+    except BaseException:  # noqa: BLE001 - whatever happened here is reported to the parent, SystemExit too
         return {"kind": "error", "text": traceback.format_exc()}
 
 
@@ -138,10 +142,7 @@ def main() -> None:
 
 
 def finish() -> None:
-    """Do what the interpreter does at its end, but for taking apart what was imported, for which nobody has to wait.
-
-    With torch and its compilers that takes 1.7 of ten seconds.
-    """
+    """Exit without interpreter teardown, which takes 1.7 of ten seconds once torch and its compilers are loaded."""
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.current_thread():
             thread.join()

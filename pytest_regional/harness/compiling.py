@@ -1,4 +1,4 @@
-"""What ``torch.compile`` is given for the backend under test: one Dynamo backend for each set of options."""
+"""The Dynamo backends that ``torch.compile`` gets for the backend under test: one for each set of options."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._region import AnnotationError
 from pytest_regional._torch.dynamo import annotation_mistake_in, invalid_backend_error, registered_backend, to_compile
 from pytest_regional._torch.pytree import flatten_with_path
@@ -25,23 +26,23 @@ from pytest_regional.harness.parity.execution import cotangents_for
 
 
 class CompilesWithBackend:
-    """The part of :class:`Regional` that makes Dynamo backends of the specification, and watches them."""
+    """The part of :class:`Regional` that makes Dynamo backends from the specification and observes them."""
 
-    spec: BackendSpec
-    options: CompileOptions
-    observer: Observer
+    _spec: BackendSpec
+    _options: CompileOptions
+    _observer: Observer
 
     def _start_observing(self) -> None:
-        self._whose = Ownership(self.spec)
+        self._whose = Ownership(self._spec)
         self._backends: dict[Any, Callable[..., Any]] = {}
         self._current = threading.local()
-        self.observer = Observer(self._capture_scope, self._whose, self._named)
+        self._observer = Observer(self._capture_scope, self._whose, self._named)
 
-    def compile_with(self, fn: Any, options: CompileOptions, eager_regions: frozenset[str] = frozenset()) -> Any:
+    def _compile_with(self, fn: Any, options: CompileOptions, eager_regions: frozenset[str] = frozenset()) -> Any:
         """Compile with explicit options; regions named in ``eager_regions`` lose their annotation first."""
         import torch
 
-        with options.scope(self.spec.compile_options):
+        with options.scope(self._spec.compile_options):
             # A wrong setting is an error here, at the user's call, not deep inside the first compile.
             backend = self._backend(options, eager_regions)
         return torch.compile(to_compile(fn), backend=backend, dynamic=options.dynamic, fullgraph=options.fullgraph)
@@ -50,13 +51,13 @@ class CompilesWithBackend:
     def dynamo_backend(self) -> Callable[..., Any]:
         """The backend under test for ``torch.compile(fn, backend=...)``, with the settings of the marker.
 
-        While the harness is active :attr:`backend`, its name, does as well, unless PyTorch has a backend of that name.
+        While the harness is active, the name :attr:`backend` works too, unless PyTorch has a backend of that name.
         """
-        return self._backend(self.options, frozenset())
+        return self._backend(self._options, frozenset())
 
     def _named(self, look_up: Callable[[Any], Any], backend: Any) -> Any:
-        """Find the Dynamo backend that ``torch.compile`` was given; a name that PyTorch has not may be ours."""
-        if backend != self.spec.name or getattr(self._current, "looking_up", False):
+        """Find the Dynamo backend for what ``torch.compile`` was given; a name that PyTorch lacks may be ours."""
+        if backend != self._spec.name or getattr(self._current, "looking_up", False):
             return look_up(backend)
         try:
             return look_up(backend)
@@ -71,21 +72,21 @@ class CompilesWithBackend:
         return self._backends[identity]
 
     def _make_backend(self, options: CompileOptions, eager_regions: frozenset[str]) -> Callable[..., Any]:
-        inner, taken = self._inner_backend(), self.spec.compile_options
+        inner, taken = self._inner_backend(), self._spec.compile_options
         keywords = options.backend_keywords(taken)
 
         def backend_under_test(gm: Any, example_inputs: Any) -> Any:
             for region in eager_regions:
                 annotated.strip_region(gm, region)
             with options.scope(taken), self._compiling_with(options):
-                self.observer.note_passes()
+                self._observer.note_passes()
                 return inner(gm, example_inputs, **keywords)
 
-        self._whose.add(backend_under_test, self.spec.name)
+        self._whose.add(backend_under_test, self._spec.name)
         return backend_under_test
 
     def _inner_backend(self) -> Callable[..., Any]:
-        made = self.spec.factory()
+        made = self._spec.factory()
         if not isinstance(made, str):
             return made
         self._current.looking_up = True  # by its own name, it must not find what is made of it here
@@ -105,10 +106,10 @@ class CompilesWithBackend:
 
     def _capture_scope(self) -> Callable[[], contextlib.AbstractContextManager[None]]:
         options: CompileOptions | None = getattr(self._current, "options", None)
-        return functools.partial(options.scope, self.spec.compile_options) if options else contextlib.nullcontext
+        return functools.partial(options.scope, self._spec.compile_options) if options else contextlib.nullcontext
 
 
-class NoGraphPassError(LookupError):
+class NoGraphPassError(RegionalError, LookupError):
     """The backend under test does not say how it compiles a graph that was captured ahead of time."""
 
 
@@ -119,7 +120,7 @@ class FullGraph:
     ``load`` and so on; ``passes`` is ``pytest_regional.reference.passes``.
 
     Attributes:
-        terminal: the pass that compiles a graph, made anew at each look.
+        terminal: the pass that compiles a graph, a new one at each access.
     """
 
     def __init__(self, spec: BackendSpec) -> None:
@@ -128,13 +129,21 @@ class FullGraph:
 
     @property
     def terminal(self) -> Any:
-        """The backend's pass, named after the backend unless it has a name."""
+        """The backend's pass, named after the backend if it has no name."""
         if self._spec.graph_pass is None:
             raise NoGraphPassError(_missing(self._spec))
         made = self._spec.graph_pass()
         if getattr(made, "terminal", False):
             return made
         return self._pipeline.graph_pass(name=self._spec.name, terminal=True)(made)
+
+    def ending_with(self, backend: str) -> FullGraph:
+        """Return the pipeline of another backend: ``aot_eager`` compiles nothing, ``inductor`` the whole graph.
+
+        Raises:
+            NoGraphPassError: that backend compiles for Dynamo alone.
+        """
+        return full_graph_of(registry.resolve(backend))
 
     def compile(
         self,
@@ -165,27 +174,28 @@ def full_graph_of(spec: BackendSpec) -> FullGraph:
 
 def _missing(spec: BackendSpec) -> str:
     return (
-        f"backend {spec.name!r} compiles what Dynamo hands it and nothing else: its BackendSpec gives no graph_pass. "
-        f"Give one, or mark the test regional_compile(requires=('full_graph',)), which skips it there."
+        f"backend {spec.name!r} compiles only graphs from Dynamo: its BackendSpec has no graph_pass. Add one, or mark "
+        f"the test regional_compile(requires=('full_graph',)) to skip it for this backend."
     )
 
 
-def refuse_keywords(function: str, unknown: Mapping[str, Any]) -> None:
+def refuse_keywords(function: Callable[..., Any], unknown: Mapping[str, Any]) -> None:
     """Raise a TypeError that says how to give the keyword arguments ``unknown`` to the program, if there are any."""
     if not unknown:
         return
+    keywords = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
     names = ", ".join(f"{name}=" for name in unknown)
-    near = difflib.get_close_matches(next(iter(unknown)), _keywords_of(function), n=1)
+    near = difflib.get_close_matches(next(iter(unknown)), keywords, n=1)
     meant = f" Did you mean {near[0]}=?" if near else ""
     shown = ", ".join(f'"{name}": ...' for name in unknown)
     raise TypeError(
-        f"{function} has no keyword {names}.{meant} Keyword arguments of the program are given as a mapping: pass "
-        f"kwargs={{{shown}}}"
+        f"{function.__name__} has no keyword {names}.{meant} Keyword arguments of the program are given as a "
+        f"mapping: pass kwargs={{{shown}}}"
     )
 
 
 def refuse_no_program(function: str, program: object) -> None:
-    """Raise a TypeError where ``program`` is what a program returned, or nothing that can be called."""
+    """Raise a TypeError where ``program`` is not callable, for example the result of a program."""
     if callable(program):
         return
     given = "a tensor" if isinstance(program, torch.Tensor) else f"of type {type(program).__name__}"
@@ -195,18 +205,10 @@ def refuse_no_program(function: str, program: object) -> None:
     )
 
 
-def _keywords_of(function: str) -> list[str]:
-    from pytest_regional.harness.graph_passes.compiled import run_pass
-    from pytest_regional.harness.regional import Regional
-
-    called = run_pass if function == "run_pass" else getattr(Regional, function)
-    return [p.name for p in inspect.signature(called).parameters.values() if p.kind is p.KEYWORD_ONLY]
-
-
 def raise_annotation_error(error: BaseException | None) -> None:
     """Raise the :class:`AnnotationError` that ``error`` is, or that compilers wrapped into it, without their frames.
 
-    So is one that Dynamo met while it traced the program, and what it says of a number in an annotation.
+    The same for an annotation error that Dynamo raised while it traced the program.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -221,7 +223,7 @@ def raise_annotation_error(error: BaseException | None) -> None:
 
 @contextlib.contextmanager
 def annotation_errors_alone() -> Iterator[None]:
-    """Let an :class:`AnnotationError` leave the body as itself, however deep in a compile it arose."""
+    """Raise an :class:`AnnotationError` unwrapped, however deep in a compile it arose."""
     try:
         yield
     except Exception as error:

@@ -1,8 +1,9 @@
-"""A counting pre-grad pass: what ``pre_grad_pass(uuid=...)`` makes, and what the observer tells it."""
+"""A counting pre-grad pass: what ``pre_grad_pass(uuid=...)`` makes, and how its runs reach the observer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from pytest_regional._torch.inductor import custom_graph_pass_base
 #: Marks passes that tell the observer of each run themselves, whoever runs them.
 COUNTS_ITSELF = "counts_itself"
 
-#: How the lookup of a whole Dynamo graph's result ended; ``none``: nobody looked.
+#: How the lookup of a whole Dynamo graph's result ended; ``none``: there was no lookup.
 OUTCOMES = ("hit", "miss", "bypass", "none")
 
 
@@ -49,7 +50,7 @@ def is_body(graph: Any, module: Any) -> bool:
 
 
 class PassCounts:
-    """What a counting pass has seen. Everything here is plain data of this process.
+    """The counts of a counting pass: plain data of this process.
 
     Attributes:
         calls: all runs, on whole Dynamo graphs, bodies of operators in them, on regions, and by hand.
@@ -82,7 +83,7 @@ class PassCounts:
 
 
 def counting_pass(uuid: object = None, transform: Callable[[Any], None] | None = None) -> Any:
-    """Return a ``CustomGraphPass`` that counts its runs; see :class:`PassCounts` for what it knows.
+    """Return a ``CustomGraphPass`` that counts its runs; see :class:`PassCounts` for what it counts.
 
     Args:
         uuid: what ``uuid()`` returns, whatever it is; ``None`` means that the pass has none.
@@ -98,7 +99,8 @@ def counting_pass(uuid: object = None, transform: Callable[[Any], None] | None =
 
         def __call__(self, graph: Any) -> None:
             self.calls += 1
-            _tell_observer(self, graph)
+            if _LISTENERS:
+                _LISTENERS[-1](type(self).__name__, self, graph)
             if transform is not None:
                 transform(graph)
 
@@ -117,12 +119,18 @@ def counting_pass(uuid: object = None, transform: Callable[[Any], None] | None =
     return CountingPass()
 
 
-def _tell_observer(custom: Any, graph: Any) -> None:
-    from pytest_regional.harness.regional import running
+#: Called with the name, the pass and the graph of each run; the last one is called, that of the innermost harness.
+_LISTENERS: list[Callable[[str, Any, Any], None]] = []
 
-    harness = running()
-    if harness is not None:
-        harness.observer.pass_ran(type(custom).__name__, custom, graph)
+
+@contextlib.contextmanager
+def runs_reported_to(listener: Callable[[str, Any, Any], None]) -> Iterator[None]:
+    """Call ``listener(name, custom, graph)`` at each run of a counting pass while the context lasts."""
+    _LISTENERS.append(listener)
+    try:
+        yield
+    finally:
+        _LISTENERS.remove(listener)
 
 
 def replacing(before: Any, after: Any) -> Callable[[Any], None]:

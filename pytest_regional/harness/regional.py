@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,14 @@ from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness import isolation
 from pytest_regional.harness.compiling import (
     CompilesWithBackend,
+    FullGraph,
     annotation_errors_alone,
+    backpropagate,
+    full_graph_of,
     refuse_keywords,
     refuse_no_program,
 )
-from pytest_regional.harness.counters import Bound, Counters, bounds_of, check_expectation
+from pytest_regional.harness.counters import Bound, Counters, Event, bounds_of, check_expectation
 from pytest_regional.harness.devices.device import device_under_test
 from pytest_regional.harness.devices.emulated import check_emulation, emulating
 from pytest_regional.harness.devices.on_device import OnDevice
@@ -31,11 +35,11 @@ from pytest_regional.harness.inputs import InputFactories
 from pytest_regional.harness.kernel_store import kernels_kept
 from pytest_regional.harness.options import CompileOptions
 from pytest_regional.harness.process import ProcessResult, call_in_new_process, job_for
-from pytest_regional.harness.record import CompileRecord
+from pytest_regional.harness.record import CompileRecord, GraphRecord
 from pytest_regional.harness.vacuity import check_fallbacks, check_not_vacuous, compiled_something, warn_of_misspelt
 
 if TYPE_CHECKING:
-    from pytest_regional.harness.compiling import FullGraph
+    from pytest_regional.backends.capabilities import Support
     from pytest_regional.harness.graph_passes.result import PassRun
     from pytest_regional.harness.parity.compare import ParityReport
     from pytest_regional.harness.training import TrainingReport
@@ -50,42 +54,64 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
     from, which isolates and observes.
 
     Attributes:
-        spec: the backend under test.
         device: the ``torch.device`` under test: where its tensors live.
-        device_under_test: the device by name; of an emulated GPU, its profile.
-        folder: this test's compiler caches.
-        seed: what the random generators started from.
-        options: how :meth:`compile` compiles unless told otherwise.
-        forward_only: whether parity is that of inference, since the backend disclaims ``backward``.
-        looks_again: whether parity looks at results of a first call after a second; not where ``results_kept`` is
-            disclaimed.
-        leaks: after the end, what was left changed and has been put back.
+        device_under_test: the device by name, with the profile of an emulated GPU.
+        folder: the directory of this test's compiler caches.
+        seed: the seed of the random generators.
+        forward_only: whether parity compares inference only, because the backend disclaims ``backward``.
+        looks_again: whether parity checks the results of the first call again after the second; not where the backend
+            disclaims ``results_kept``.
+        leaks: after the end, what was left changed, and was restored.
     """
 
     def __init__(self, spec: BackendSpec, device: str, folder: Path, seed: int, options: CompileOptions) -> None:
-        self.spec = spec
+        self._spec = spec
         self.device_under_test = device_under_test(device)
         self.device = self.device_under_test.torch_device
         self.folder = folder
         self.seed = seed
-        self.options = options
+        self._options = options
         self._start_observing()
         self.forward_only = not spec.supports("backward")
         self.looks_again = bool(spec.supports("results_kept"))
-        self.compiled_before = spec.compiled() if spec.compiled else 0
-        self.parity_reports: list[ParityReport | TrainingReport] = []
-        self.passes_on_graphs = 0
+        self._compiled_before = spec.compiled() if spec.compiled else 0
+        self._parity_reports: list[ParityReport | TrainingReport] = []
+        self._passes_on_graphs = 0
+        self._expected_fallbacks: list[Event] = []
         self.leaks: tuple[isolation.Leak, ...] = ()
 
     @property
     def backend(self) -> str:
         """The name of the backend under test."""
-        return self.spec.name
+        return self._spec.name
+
+    def supports(self, capability: str) -> Support:
+        """Return whether the backend under test has ``capability``, with the reason where it does not.
+
+        Raises:
+            UnknownCapabilityError: a name that is no capability.
+        """
+        return self._spec.supports(capability)
+
+    @property
+    def compiles_graphs(self) -> bool:
+        """Whether the backend under test compiles graphs that were captured ahead of time, as :attr:`pipeline` does."""
+        return self._spec.graph_pass is not None
+
+    @property
+    def variants(self) -> Mapping[str, Callable[[str], Callable[..., Any]]]:
+        """Options of the backend's own: by name, a function of the value that returns the Dynamo backend with it."""
+        return self._spec.variants
+
+    @property
+    def graphs(self) -> tuple[GraphRecord, ...]:
+        """The graphs compiled since the test began, each with its regions, as in a :class:`CompileRecord`."""
+        return self._observer.graph_records()
 
     @property
     def counters(self) -> Counters:
         """The counters moved since the test began."""
-        return self.observer.log.counters()
+        return self._observer.log.counters()
 
     # Compiling
 
@@ -101,23 +127,22 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
     ) -> Any:
         """Return ``fn`` (a function or module) compiled with the backend under test.
 
-        Of what ``torch.compile`` made, the program inside is compiled; of a module that was compiled in place, a
-        function is returned. What is left out comes from the
-        ``regional_compile`` marker. The Inductor settings hold while this program compiles, its backward included, and
-        nowhere else.
+        A program that ``torch.compile`` returned is unwrapped first; for a module compiled in place, a function is
+        returned. Options that are left out come from the ``regional_compile`` marker. The Inductor settings hold while
+        this program and its backward compile, and no longer.
 
         Raises:
-            CompileOptionError: an option that no torch, or not this one, knows.
+            CompileOptionError: an option that does not exist, or not in this torch.
         """
         refuse_no_program("compile", fn)
-        options = self.options.override(
+        options = self._options.override(
             dynamic=dynamic,
             fullgraph=fullgraph,
             pre_grad_pass=pre_grad_pass,
             pre_grad_pass_timing=pre_grad_pass_timing,
             inductor_configs=inductor_configs,
         )
-        return self.compile_with(fn, options)
+        return self._compile_with(fn, options)
 
     # Running
 
@@ -132,25 +157,23 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
             backward: ``None`` backpropagates random cotangents through every output that requires grad; ``False`` does
                 not; a callable gets the output and returns the scalar to call ``backward()`` on.
             kwargs: its keyword arguments, by name.
-            unknown: nothing; an argument of the program's given as a keyword here is refused with the way to give it.
+            unknown: refused; the message says how to pass keyword arguments of the program.
 
         Raises:
             AnnotationError: the backend does not understand an annotation of the program.
             TypeError: a keyword that ``run`` does not have.
         """
-        refuse_keywords("run", unknown)
+        refuse_keywords(Regional.run, unknown)
         refuse_no_program("run", fn)
         return self.observe(self.compile(fn), *inputs, backward=backward, kwargs=kwargs)
 
     def observe(
         self, compiled: Any, *inputs: Any, backward: Any = None, kwargs: Mapping[str, Any] | None = None, **unknown: Any
     ) -> CompileRecord:
-        """As :meth:`run`, for something compiled already."""
-        from pytest_regional.harness.compiling import backpropagate
-
-        refuse_keywords("observe", unknown)
+        """Call ``compiled``, which is compiled already, and report what happened; else as :meth:`run`."""
+        refuse_keywords(Regional.observe, unknown)
         refuse_no_program("observe", compiled)
-        observer = self.observer
+        observer = self._observer
         marks = observer.log.mark(), len(observer.graphs), len(observer.sources)
         with annotation_errors_alone():
             output = compiled(*inputs, **(kwargs or {}))
@@ -176,14 +199,14 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         Args:
             fn: a function or module.
             inputs: its arguments; they are copied, so the program may mutate them.
-            backward: as :meth:`run`; of a backend that disclaims ``backward``, ``None`` compares inference alone.
-            level: ``"close"`` (anchored on a float64 run, element by element), ``"dtype"``
+            backward: as :meth:`run`; where the backend disclaims ``backward``, ``None`` compares inference only.
+            level: ``"close"`` (element by element, against a float64 reference), ``"dtype"``
                 (``torch.testing.assert_close`` defaults) or ``"bitwise"``.
             rtol: relative tolerance that replaces the level's.
             atol: absolute tolerance that replaces the level's.
-            compiled: makes a callable of ``fn``, in place of :meth:`compile`: a pipeline, for one.
+            compiled: a function that compiles ``fn`` in place of :meth:`compile`, such as a pipeline.
             kwargs: the program's keyword arguments, by name; copied like ``inputs``.
-            unknown: nothing; an argument of the program's given as a keyword here is refused with the way to give it.
+            unknown: refused; the message says how to pass keyword arguments of the program.
 
         Raises:
             ParityError: what differs, where, by how much, and which region is to blame.
@@ -195,16 +218,16 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         from pytest_regional.harness.parity.report import ParityError
 
         __tracebackhide__ = True
-        refuse_keywords("assert_parity", unknown)
+        refuse_keywords(Regional.assert_parity, unknown)
         refuse_no_program("assert_parity", fn)
         how, named = (self, fn, inputs, backward, level, rtol, atol), dict(kwargs or {})
         check = GivenParity(*how, compiled, kwargs=named) if compiled else ParityCheck(*how, kwargs=named)
         try:
             report = check.run()
         except ParityError as error:
-            self.parity_reports.append(error.report)
+            self._parity_reports.append(error.report)
             raise
-        self.parity_reports.append(report)
+        self._parity_reports.append(report)
         return report
 
     def assert_training_parity(self, model: Any, batches: Sequence[Any], **options: Any) -> TrainingReport:
@@ -224,9 +247,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         Raises:
             NoGraphPassError: the backend compiles for Dynamo alone.
         """
-        from pytest_regional.harness.compiling import full_graph_of
-
-        return full_graph_of(self.spec)
+        return full_graph_of(self._spec)
 
     def run_pass(self, passes: Any, fn_or_graph: Any, *inputs: Any, **options: Any) -> PassRun:
         """Run a graph pass, or a list of them, on a program; see ``docs/testing-passes.md``.
@@ -244,61 +265,64 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
     def expect(self, **expected: int | Bound) -> Iterator[None]:
         """Assert by how much counters move inside: a number is exact, ``at_most(n)`` and ``at_least(n)`` are ranges.
 
+        Fallbacks that are expected by ``fallbacks=`` do not fail the test at its end, as others do.
+
         Raises:
             UnknownCounterError: a name that is no counter.
             CounterExpectationError: with all counters and what caused each.
         """
         __tracebackhide__ = True
         bounds = bounds_of(expected)
-        mark = self.observer.log.mark()
+        mark = self._observer.log.mark()
         yield
-        check_expectation(bounds, self.observer.log.since(mark))
+        events = self._observer.log.since(mark)
+        check_expectation(bounds, events)
+        if "fallbacks" in bounds:
+            self._expected_fallbacks += [event for event in events if event.counter == "fallbacks"]
 
     @contextlib.contextmanager
     def no_compile(self) -> Iterator[None]:
         """Make any Dynamo, AOTAutograd or Inductor compile inside a :class:`CompileForbiddenError`."""
-        with self.observer.forbidding():
+        with self._observer.forbidding():
             yield
 
     def restart(self) -> None:
-        """Do as a new process would: forget what was compiled and loaded; keep the cache folder and the counters."""
-        self.observer.settle()
-        isolation.forget()
-        self.observer.settle()
-        if self.spec.forget:
-            self.spec.forget()
+        """Act like a new process: drop what was compiled or loaded in memory; keep the cache directory and counters."""
+        self._observer.flush()
+        isolation.clear_caches()
+        self._observer.flush()
+        if self._spec.forget:
+            self._spec.forget()
 
     def in_new_process(
         self, function: Callable[..., Any], *arguments: Any, timeout: float | None = None
     ) -> ProcessResult:
-        """Call ``function(*arguments)`` in a fresh interpreter that shares this test's cache folder.
+        """Call ``function(*arguments)`` in a fresh interpreter that shares this test's cache directory.
 
-        When the function's first parameter is called ``regional`` it gets a harness like this one before the
-        arguments. Returns a :class:`ProcessResult` of the call's value and counters. A skip there is a skip here.
+        A function whose first parameter is called ``regional`` gets a harness like this one before the arguments.
+        Returns a :class:`ProcessResult` with the call's value and counters. A skip there is a skip here.
 
         Raises:
             NewProcessError: the call raised or died there, or took longer than ``timeout`` seconds.
-            TypeError: the function or its arguments cannot cross to another process.
-            ValueError: ``timeout`` is no number of seconds that can be waited for.
+            TypeError: the function or its arguments cannot be sent to another process.
+            ValueError: ``timeout`` is not a valid number of seconds.
         """
         if timeout is not None:
             timeout = _seconds(timeout)
         result, compiled = call_in_new_process(job_for(function, arguments, self._for_new_process()), timeout)
         # What was compiled or loaded there was compiled or loaded by this test.
-        self.observer.called_compiled_region |= compiled
+        self._observer.called_compiled_region |= compiled
         return result
 
     def _for_new_process(self) -> dict[str, Any]:
         return {
-            "backend": self.spec.origin or self.spec,
+            "spec": self._spec.origin or self._spec,
             "device": self.device_under_test.name,
-            "dynamic": self.options.dynamic,
-            "fullgraph": self.options.fullgraph,
-            "inductor_configs": dict(self.options.inductor_configs),
-            "pre_grad_pass_timing": self.options.pre_grad_pass_timing,
+            "options": replace(
+                self._options, inductor_configs=dict(self._options.inductor_configs), pre_grad_pass=None
+            ),
             "seed": self.seed,
-            "cache_dir": str(self.folder),
-            "expects_regions": False,
+            "folder": self.folder,
             # What this test set since it began is for its children, too.
             "shared_cache": True,
         }
@@ -316,7 +340,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         return compiled_something(self)
 
     def check_fallbacks(self) -> None:
-        """Raise :class:`FallbackError` when anything ran eager that was asked to compile; warn of what nobody asked.
+        """Raise :class:`FallbackError` when anything fell back to eager; warn of misspelt annotations.
 
         Warns:
             AnnotationWarning: an annotation's key is nearly that of a region.
@@ -359,11 +383,11 @@ def harness(
     Args:
         spec: a backend, or the name of one.
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda-emulated"``.
-        folder: where compiler caches go; a temporary folder of our own by default.
+        folder: directory for compiler caches; a temporary one by default.
         seed: for the random generators.
         options: how programs are compiled by default.
-        isolate: ``False`` only observes; caches, configuration and seeds are then the caller's business.
-        shared_cache: whether a cache on a server that the environment names may be used in spite of isolation.
+        isolate: ``False`` only observes; the caller is then responsible for caches, configuration and seeds.
+        shared_cache: whether isolation allows a cache server that the environment names.
     """
     resolved = registry.resolve(spec) if isinstance(spec, str) else spec
     with contextlib.ExitStack() as stack:
@@ -378,7 +402,7 @@ def harness(
         stack.enter_context(kernels_kept())
         stack.enter_context(guards_untimed())
         stack.enter_context(emulating(regional))
-        stack.enter_context(regional.observer.watching())
+        stack.enter_context(regional._observer.watching())
         _RUNNING.append(regional)
         try:
             yield regional
@@ -394,8 +418,8 @@ def _isolated(regional: Regional, *, shared_cache: bool) -> Iterator[None]:
             yield
     finally:
         regional.leaks = state.leaks if state else ()
-        if regional.spec.forget:
-            regional.spec.forget()
+        if regional._spec.forget:
+            regional._spec.forget()
 
 
 _RUNNING: list[Regional] = []

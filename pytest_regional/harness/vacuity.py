@@ -1,10 +1,11 @@
-"""What a test that passed is refused for: it compiled nothing, ran eager in silence, or its backend left settings."""
+"""Checks that fail an otherwise passing test: nothing compiled, a fallback to eager, leaked settings."""
 
 from __future__ import annotations
 
 import warnings
 from typing import TYPE_CHECKING
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._region import AnnotationWarning, misspelt_text
 from pytest_regional._text import plural
 from pytest_regional.harness.counters import CounterLog, Counters, describe
@@ -13,34 +14,35 @@ if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
 
-class VacuousTestError(AssertionError):
+class VacuousTestError(RegionalError, AssertionError):
     """A test that compiled nothing, so that whatever it asserted was asserted of eager code."""
 
 
-class FallbackError(AssertionError):
+class FallbackError(RegionalError, AssertionError):
     """Something that was asked to compile ran eager instead."""
 
 
-class BackendLeakError(AssertionError):
+class BackendLeakError(RegionalError, AssertionError):
     """The backend under test left a setting changed when it returned from a compile."""
 
 
 def check_backend_leaks(regional: Regional) -> None:
-    """Raise :class:`BackendLeakError` when the backend left settings changed; they are put back all the same."""
+    """Raise :class:`BackendLeakError` when the backend left settings changed; they are restored all the same."""
     __tracebackhide__ = True
-    found = regional.observer.left_by_backend.found
+    found = regional._observer.left_by_backend.found
     if found:
         changed = "\n".join(f"  {leak}" for leak in found)
         raise BackendLeakError(
             f"the backend {regional.backend!r} left {plural(len(found), 'setting')} changed when it returned from a "
-            f"compile (put back behind the test):\n{changed}"
+            f"compile (restored after it):\n{changed}"
         )
 
 
 def check_fallbacks(regional: Regional) -> None:
-    """Raise :class:`FallbackError` when anything ran eager that was asked to compile."""
+    """Raise :class:`FallbackError` when anything ran eager that was asked to compile, and no ``expect`` allowed it."""
     __tracebackhide__ = True
-    events = [event for event in regional.observer.log.since() if event.counter == "fallbacks"]
+    expected = set(map(id, regional._expected_fallbacks))
+    events = [e for e in regional._observer.log.since() if e.counter == "fallbacks" and id(e) not in expected]
     if events:
         causes = "\n".join(f"  {event.cause}" for event in events)
         raise FallbackError(f"what should have been compiled ran eager:\n{causes}")
@@ -52,7 +54,7 @@ def warn_of_misspelt(regional: Regional) -> None:
     Warns:
         AnnotationWarning: for each such key.
     """
-    for key in regional.observer.misspelt_annotations:
+    for key in regional._observer.misspelt_annotations:
         warnings.warn(AnnotationWarning(misspelt_text(key)), stacklevel=2)
 
 
@@ -63,37 +65,37 @@ def compiled_something(regional: Regional) -> bool:
     that says what it compiled, that. A lookup of a whole result that was answered shows no region, as results without
     any are kept as well: what shows one is that code of Inductor's was loaded.
     """
-    if regional.spec.compiled is not None:
-        return regional.spec.compiled() > regional.compiled_before or regional.observer.called_compiled_region
-    observer = regional.observer
+    if regional._spec.compiled is not None:
+        return regional._spec.compiled() > regional._compiled_before or regional._observer.called_compiled_region
+    observer = regional._observer
     counters = _own_counters(regional)
     loaded = counters.region_cache_hits or observer.loaded_code
     if counters.region_compiles or loaded or observer.called_compiled_region:
         return True
-    if regional.spec.capabilities.get("regions"):
+    if regional.supports("regions"):
         return False
     return counters.cache_hits > 0 or any(graph.ops and not graph.other for graph in observer.graphs)
 
 
 def _own_counters(regional: Regional) -> Counters:
     """Return what the backend under test moved, and no other that the test used."""
-    return CounterLog([event for event in regional.observer.log.since() if not event.other]).counters()
+    return CounterLog([event for event in regional._observer.log.since() if not event.other]).counters()
 
 
 def check_not_vacuous(regional: Regional) -> None:
     """Raise :class:`VacuousTestError` when the backend under test compiled nothing and loaded nothing."""
     __tracebackhide__ = True
-    if not regional.spec.capabilities.get("compiles_regions") or compiled_something(regional):
+    if not regional.supports("compiles_regions") or compiled_something(regional):
         return
-    if regional.passes_on_graphs and not regional.observer.graphs:
+    if regional._passes_on_graphs and not regional._observer.graphs:
         return
-    misspelt = "".join(f"{misspelt_text(key)}.\n" for key in regional.observer.misspelt_annotations)
-    events = "\n".join(describe(regional.observer.log.since()))
+    misspelt = "".join(f"{misspelt_text(key)}.\n" for key in regional._observer.misspelt_annotations)
+    events = "\n".join(describe(regional._observer.log.since()))
     raise VacuousTestError(f"{_what_is_missing(regional)} {_why(regional)}\n{misspelt}{events}")
 
 
 def _what_is_missing(regional: Regional) -> str:
-    what = "no region was" if regional.spec.capabilities.get("regions") else "no graph was"
+    what = "no region was" if regional.supports("regions") else "no graph was"
     return (
         f"{what} compiled and none was loaded with backend {regional.backend!r}: the test proves nothing about "
         f"compiled code."
@@ -101,7 +103,7 @@ def _what_is_missing(regional: Regional) -> str:
 
 
 def _why(regional: Regional) -> str:
-    others = regional.observer.others_that_compiled()
+    others = regional._observer.others_that_compiled()
     if others:
         names = " and ".join(map(repr, others))
         return (
@@ -109,7 +111,7 @@ def _why(regional: Regional) -> str:
             f"torch.compile(fn, backend=regional.dynamo_backend) for the backend under test. If another one is meant, "
             f"name it in the mark: regional_compile(backend=...)."
         )
-    if not regional.spec.capabilities.get("regions"):
+    if not regional.supports("regions"):
         return f"Was nothing called? {_INTENDED}"
     hits = _own_counters(regional).cache_hits
     if hits:
@@ -118,8 +120,8 @@ def _why(regional: Regional) -> str:
             f"{'it' if hits == 1 else 'them'}. Were the annotations lost? A backend that loads regions in another way "
             f"says so with BackendSpec(compiled=...). {_INTENDED}"
         )
-    handed = [graph for graph in regional.observer.graphs if graph.ops and not graph.other]
-    if regional.spec.plain and handed:
+    handed = [graph for graph in regional._observer.graphs if graph.ops and not graph.other]
+    if regional._spec.plain and handed:
         return (
             f"Were the annotations lost? The backend {regional.backend!r} was handed {plural(len(handed), 'graph')}. "
             f"If it compiles graphs, not regions, say so: [tool.pytest-regional.backends.{regional.backend}] disclaims "

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 import torch
 import torch.fx
 
+from pytest_regional._errors import RegionalError, RegionalWarning
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.autograd_cache import note_refused_keys, refused_keys
 from pytest_regional._torch.config import random_numbers_are_functional, region_compile_settings
@@ -141,7 +142,7 @@ class RegionCompiler(Protocol):
         """Compile what ``request`` describes."""
 
 
-class RegionInputError(RuntimeError):
+class RegionInputError(RegionalError, RuntimeError):
     """An input of a region has no value in the trace, so it cannot be compiled."""
 
 
@@ -203,11 +204,11 @@ def request_for(region: ExtractedRegion) -> RegionRequest:
 OnRegionError = Literal["raise", "eager"]
 
 
-class RegionCompileError(RuntimeError):
+class RegionCompileError(RegionalError, RuntimeError):
     """Inductor failed on a region; the cause is chained."""
 
 
-class RegionFallbackWarning(UserWarning):
+class RegionFallbackWarning(RegionalWarning):
     """A region runs eagerly because it did not compile."""
 
 

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, cast
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch.config import TIMINGS, Timing
 from pytest_regional.reference.compile_regions import OnRegionError
 
 Partitioner = Literal["default", "min_cut"]
 
 
-class BackendOptionError(ValueError):
+class BackendOptionError(RegionalError, ValueError):
     """The backend was given an option that it does not have, or a value that the option does not take."""
 
 

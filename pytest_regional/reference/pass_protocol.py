@@ -15,6 +15,8 @@ from typing import Any, Protocol, TypeAlias, overload
 
 import torch.fx
 
+from pytest_regional._errors import RegionalError, RegionalWarning
+
 #: The kinds of graphs: before the partitioner, and what it or inference leaves.
 GRAPH_KINDS = ("joint", "forward", "backward", "inference")
 
@@ -69,6 +71,8 @@ class Pass:
     graphs: tuple[str, ...] | str = DEFAULT_GRAPHS
     changes_interface: bool = False
     version: Hashable | None = None
+    #: What the function of a :class:`FunctionPass` takes that does not say so.
+    default_pass_form = "module"
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Name the class, unless it, or a base of its own, has a name."""
@@ -169,7 +173,7 @@ def graph_pass(
     return decorate if function is None else decorate(function)
 
 
-class PipelineError(Exception):
+class PipelineError(RegionalError):
     """Base of all errors of the pipeline."""
 
 
@@ -189,7 +193,7 @@ class PassOrderError(PipelineError, ValueError):
         super().__init__(message)
 
 
-class PassNameWarning(UserWarning):
+class PassNameWarning(RegionalWarning):
     """A pass is declared to run after or before a name that no pass has, though one nearly has it."""
 
 
@@ -227,5 +231,5 @@ class PartitionError(PipelineError, RuntimeError):
     """A joint graph that cannot be split, or a partitioner that does not split it."""
 
 
-class CaptureWarning(UserWarning):
+class CaptureWarning(RegionalWarning):
     """A model does something that its graph does not."""

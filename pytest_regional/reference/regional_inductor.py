@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch.aot_autograd import donate_nothing
 from pytest_regional._torch.config import force_autograd_cache
 from pytest_regional._torch.fx_graphs import called_attributes, preserve_node_meta, set_attribute, use_boxed_codegen
@@ -45,7 +46,7 @@ from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, Pass
 from pytest_regional.reference.pass_uuids import OWN_CODE
 
 
-class MissingExampleInputsError(RuntimeError):
+class MissingExampleInputsError(RegionalError, RuntimeError):
     """The graph holds no fake values and no example inputs were given to make them from."""
 
 

@@ -32,26 +32,26 @@ def new_drawer() -> GraphDrawer:
 
 def details_of(regional: Regional, drawer: GraphDrawer) -> dict[str, Any]:
     """Return what a report shows of the test that ``regional`` was the harness of."""
-    observer = regional.observer
+    observer = regional._observer
     return {
-        "graphs": [_graph(graph, not regional.spec.supports("regions")) for graph in drawer.graphs],
+        "graphs": [_graph(graph, not regional.supports("regions")) for graph in drawer.graphs],
         "code": [_code(source) for source in observer.sources[-SOURCES:]],
         "timeline": _timeline(observer.log.since()),
-        "errors": _errors(regional.parity_reports),
+        "errors": _errors(regional._parity_reports),
         "left_out": _left_out(regional, drawer),
     }
 
 
 def _left_out(regional: Regional, drawer: GraphDrawer) -> dict[str, int]:
     """Return how many of what are not shown."""
-    observer = regional.observer
+    observer = regional._observer
     kept = {
         "graphs": (drawer.count, GRAPHS),
         "code": (len(observer.sources), SOURCES),
         "timeline": (len(observer.log.since()), EVENTS),
         "errors": (
-            sum(len(report.errors) for report in regional.parity_reports),
-            len(_errors(regional.parity_reports)),
+            sum(len(report.errors) for report in regional._parity_reports),
+            len(_errors(regional._parity_reports)),
         ),
     }
     return {name: number - most for name, (number, most) in kept.items() if number > most}
@@ -136,6 +136,3 @@ def _shown_errors(report: ParityReport | TrainingReport) -> Iterable[tuple[str, 
 def _finite(number: float) -> float:
     """Return ``number`` for JSON, which has neither infinity nor NaN."""
     return number if abs(number) <= 1e300 else 1e300
-
-
-__all__ = ["details_of", "new_drawer"]

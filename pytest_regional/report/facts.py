@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from pytest_regional import _plain_data
 from pytest_regional._files import LARGEST, dumps
-from pytest_regional._stash import FUZZ
+from pytest_regional._stash import FUZZ, Target
 from pytest_regional._text import encodable, plural
 
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_regional._session import Target
     from pytest_regional.harness.counters import Event
     from pytest_regional.harness.record import GraphRecord, RegionRecord
     from pytest_regional.harness.regional import Regional
@@ -74,7 +73,7 @@ class Facts(_LaterFacts):
 
 def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str, Any]:
     """Return the facts of ``item``."""
-    reports = regional.parity_reports if regional else []
+    reports = regional._parity_reports if regional else []
     # JSON has no infinity, which is how far off a NaN is.
     ratios = [report.worst_ratio if report.worst_ratio <= LARGEST else LARGEST for report in reports]
     return {
@@ -86,9 +85,9 @@ def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str
         "requires": list(target.mark.requires),
         "counters": dict(regional.counters) if regional else {},
         "worst_parity": max(ratios, default=None),
-        "compile_seconds": round(sum(one.seconds for one in regional.observer.compile_times), 3) if regional else 0.0,
+        "compile_seconds": round(sum(one.seconds for one in regional._observer.compile_times), 3) if regional else 0.0,
         "slowest_compiles": _slowest_compiles(regional) if regional else [],
-        "causes": _causes(regional.observer.log.since()) if regional else {},
+        "causes": _causes(regional._observer.log.since()) if regional else {},
         "fuzz": item.stash[FUZZ].facts if FUZZ in item.stash else None,
         "details": None,
     }
@@ -104,7 +103,7 @@ def plain(known: dict[str, Any]) -> dict[str, Any]:
 
 
 def _slowest_compiles(regional: Regional) -> list[dict[str, Any]]:
-    slowest = sorted(regional.observer.compile_times, key=lambda compiled: -compiled.seconds)[:_KEPT]
+    slowest = sorted(regional._observer.compile_times, key=lambda compiled: -compiled.seconds)[:_KEPT]
     return [{"seconds": round(compiled.seconds, 3), "what": compiled.what} for compiled in slowest]
 
 

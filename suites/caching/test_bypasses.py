@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional import region
-from pytest_regional.harness.counters import CounterExpectationError
+from pytest_regional import CounterExpectationError, region
 
 from .lookups import NEEDS, look_up, run
 from .programs import mlp, pair

@@ -90,9 +90,8 @@ def compile_all(regional, outcomes, factor):
 
 def outcomes(regional, outcome):
     """Return the cases that the backend takes, and what each lookup shall be."""
-    claims = regional.spec.capabilities.get
     needs = {"symbolic": "dynamic_shapes", "function": "outer_cache_of_functions"}
-    names = [name for name, *_ in cases(regional) if claims(needs.get(name, "outer_cache"))]
+    names = [name for name, *_ in cases(regional) if regional.supports(needs.get(name, "outer_cache"))]
     return dict.fromkeys(names, outcome)
 
 

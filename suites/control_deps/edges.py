@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 import torch
 import torch.fx
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx.traceback import preserve_node_meta
 
-from pytest_regional._torch.dynamo import aot_autograd
-from pytest_regional._torch.fx_graphs import preserve_node_meta
-from pytest_regional._torch.operators import preserve_node_ordering
-from pytest_regional.reference.ordering import add_control_deps
+from pytest_regional.backends.ordering import add_control_deps
 
 Edge = tuple[str, str]
 Orderer = Callable[[torch.fx.Graph, Mapping[torch.fx.Node, Sequence[torch.fx.Node]]], Any]
@@ -24,6 +23,7 @@ Orderer = Callable[[torch.fx.Graph, Mapping[torch.fx.Node, Sequence[torch.fx.Nod
 
 def pytorchs_orderer(graph: torch.fx.Graph, dependencies: Mapping[torch.fx.Node, Sequence[torch.fx.Node]]) -> None:
     """Add edges as PyTorch does."""
+    from torch._inductor.fx_passes.control_dependencies import preserve_node_ordering
     from torch.utils._ordered_set import OrderedSet
 
     preserve_node_ordering(graph, {node: OrderedSet(others) for node, others in dependencies.items()})
@@ -149,7 +149,7 @@ def ordered_regions(regional: Any, adding: AddEdges) -> Callable[..., Any]:
 
 
 def _region_compiler(regional: Any) -> Callable[..., Any]:
-    if regional.spec.graph_pass is None:
+    if not regional.compiles_graphs:
         pytest.skip(f"the BackendSpec of {regional.backend!r} gives no graph_pass to run behind another")
-    compiler: Callable[..., Any] = regional.spec.graph_pass()
+    compiler: Callable[..., Any] = regional.pipeline.terminal
     return compiler

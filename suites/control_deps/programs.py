@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_regional import region
-from pytest_regional.backends.capabilities import torch_matches
+from pytest_regional import region, torch_matches
 
 from .edges import Edge
 

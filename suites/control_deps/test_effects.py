@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional import region
-from pytest_regional.backends.capabilities import torch_matches
-from pytest_regional.reference.ordering import OrderingCycleError
+from pytest_regional import region, torch_matches
+from pytest_regional.backends.ordering import OrderingCycleError
 
 from .edges import AddEdges, run_ordered
 from .programs import Case, independent, reversed_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional.reference.ordering import OrderingCycleError, OrderingError, add_control_deps, remove_control_deps
+from pytest_regional.backends.ordering import OrderingCycleError, OrderingError, add_control_deps, remove_control_deps
 
 from .edges import AddEdges, ops_by_name
 from .programs import independent

@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional import region
-from pytest_regional._torch.operators import control_deps
-from pytest_regional.backends.capabilities import torch_matches
-from pytest_regional.harness.codegen import CodeAssertionError
-from pytest_regional.reference.ordering import add_control_deps
+from pytest_regional import CodeAssertionError, region, torch_matches
+from pytest_regional.backends.ordering import add_control_deps, control_deps
 
 from .edges import AddEdges, ops_by_name, pytorchs_orderer, run_ordered
 from .programs import without_kernels

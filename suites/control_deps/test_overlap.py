@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx.traceback import annotate
 
-from pytest_regional.harness.codegen import CodeAssertionError
-from pytest_regional.reference.overlap import overlap_collectives
+from pytest_regional import CodeAssertionError
+from pytest_regional.backends.ordering import overlap_collectives
 
 pytestmark = pytest.mark.regional_compile(requires=("inductor_code",), inductor_configs={"reorder_for_locality": False})
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._inductor.graph import GraphLowering
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pytest_regional import region
-from pytest_regional._torch import symbol
-from pytest_regional._torch.operators import control_deps
-from pytest_regional.backends.capabilities import torch_matches
+from pytest_regional import region, torch_matches
+from pytest_regional.backends.ordering import control_deps
 
 from .edges import AddEdges, ops_by_name, pytorchs_orderer, run_ordered
 from .programs import BRANCH_BACK, INDEPENDENT, WRITTEN_LAST, Case, independent, lowering_of_mutation, many_kinds
@@ -140,14 +139,13 @@ def test_an_op_with_several_results_is_waited_for(regional):
 @defect("order_of_op_without_result.py")
 def test_an_op_without_result_is_waited_for(regional, monkeypatch):
     """Nothing moves such an op today, so it is what the scheduler was told that shows whether the edge got there."""
-    lowering = symbol("torch._inductor.graph", "GraphLowering")
-    told, codegen = [], lowering.codegen
+    told, codegen = [], GraphLowering.codegen
 
     def watched(self):
         told.extend(name for names in self.additional_buffer_deps.values() for name in names)
         return codegen(self)
 
-    monkeypatch.setattr(lowering, "codegen", watched)
+    monkeypatch.setattr(GraphLowering, "codegen", watched)
     run_with_pytorchs(regional, telling, ("tell", "mm"))
     assert told
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_regional import region
-from pytest_regional.harness.codegen import CodeAssertionError
+from pytest_regional import CodeAssertionError, region
 
 from .edges import SETTINGS, AddEdges, run_ordered, run_ordered_regions
 from .programs import independent, without_kernels

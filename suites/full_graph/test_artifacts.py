@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from ..models.layers import RMSNorm, SwiGLU, in_region  # noqa: TID252
-from .pipelines import ending_with
 
 NEEDS = ("full_graph", "full_graph_artifacts", "backward")
 pytestmark = [
@@ -66,7 +65,7 @@ def saved(regional, pipeline, path):
 
 def test_trained_steps_are_saved_and_trained_elsewhere(regional, tmp_path):
     """The backend's own, and one of whole graphs, in one process: a new one costs more than both."""
-    pipelines = {"of the backend": regional.pipeline, "whole graphs": ending_with("inductor")}
+    pipelines = {"of the backend": regional.pipeline, "whole graphs": regional.pipeline.ending_with("inductor")}
     paths = {name: tmp_path / name for name in pipelines}
     here = {name: saved(regional, pipelines[name], path) for name, path in paths.items()}
     there = regional.in_new_process(train_loaded, paths)
@@ -85,6 +84,6 @@ def test_compiling_in_its_place_is_noticed(regional):
 def test_the_artifact_of_another_model_is_refused(regional, tmp_path):
     model, steps = seeded(regional)
     path = tmp_path / "step.bin"
-    ending_with("aot_eager").compile(model, steps[0]).save(path)
+    regional.pipeline.ending_with("aot_eager").compile(model, steps[0]).save(path)
     with pytest.raises(regional.pipeline.OtherModelError, match=r"norm\.scale"):
         regional.pipeline.load(path, torch.nn.Linear(2, 2))

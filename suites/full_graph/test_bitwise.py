@@ -6,8 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from .pipelines import ending_with
-
 pytestmark = pytest.mark.regional_compile(requires=("full_graph", "backward"), expects_regions=False)
 
 F = nn.functional
@@ -49,7 +47,7 @@ class Program(nn.Module):
 
 def train(regional, operation, level):
     model, steps = Program(operation).to(regional.device), [regional.randn(4, 6, 8) for _ in range(2)]
-    compiled = lambda model: ending_with("aot_eager").compile(model, steps[:1])  # noqa: E731
+    compiled = lambda model: regional.pipeline.ending_with("aot_eager").compile(model, steps[:1])  # noqa: E731
     return regional.assert_training_parity(model, steps, compiled=compiled, level=level)
 
 

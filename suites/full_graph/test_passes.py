@@ -7,7 +7,6 @@ import torch
 
 from ..models.layers import SwiGLU  # noqa: TID252
 from .llama import TINY, Llama, token_batches
-from .pipelines import ending_with
 
 pytestmark = pytest.mark.regional_compile(requires=("full_graph", "backward"), expects_regions=False)
 
@@ -37,15 +36,17 @@ def noting(pipeline, order, name, **declarations):
 
 
 def test_shipped_passes_change_no_bit(regional, model, steps):
+    pipeline = regional.pipeline.ending_with("aot_eager")
+
     def compiled(model):
-        return ending_with("aot_eager").compile(model, steps[0], passes=cleaning(regional.pipeline.passes))
+        return pipeline.compile(model, steps[0], passes=cleaning(pipeline.passes))
 
     regional.assert_training_parity(model, steps, compiled=compiled, level="bitwise")
 
 
 def test_the_report_says_what_came_and_went(regional, model, steps):
-    made = ending_with("aot_eager").compile(model, steps[0], passes=cleaning(regional.pipeline.passes))
-    report = made.report
+    pipeline = regional.pipeline.ending_with("aot_eager")
+    report = pipeline.compile(model, steps[0], passes=cleaning(pipeline.passes)).report
 
     assert [row.name for row in report.on("forward")] == ["canonicalization", "dead_code_elimination", "aot_eager"]
     assert {row.graph for row in report} == {"forward", "backward"}
@@ -63,7 +64,7 @@ def test_the_report_says_what_came_and_went(regional, model, steps):
 
 
 def test_passes_run_in_declared_order_on_both_graphs(regional, model, steps):
-    pipeline, ran = ending_with("aot_eager"), []
+    pipeline, ran = regional.pipeline.ending_with("aot_eager"), []
     last = noting(pipeline, ran, "last", after=("middle", "not there"))
     middle = noting(pipeline, ran, "middle", requires=("first",))
     first = noting(pipeline, ran, "first", before="middle")
@@ -100,7 +101,7 @@ def test_an_impossible_order_is_refused_by_name_before_anything_compiles(regiona
 
 
 def test_a_disabled_pass_does_not_run_and_is_reported(regional, model, steps):
-    pipeline, ran = ending_with("aot_eager"), []
+    pipeline, ran = regional.pipeline.ending_with("aot_eager"), []
     passes = [noting(pipeline, ran, "one"), noting(pipeline, ran, "one_more")]
     report = pipeline.compile(model, steps[0], passes=passes, disable=("one",)).report
 
@@ -123,7 +124,7 @@ def test_disabling_a_name_that_no_pass_has_is_refused(regional, model, steps):
 
 
 def test_a_failing_pass_is_named_with_its_graph(regional, model, steps):
-    pipeline = ending_with("aot_eager")
+    pipeline = regional.pipeline.ending_with("aot_eager")
 
     @pipeline.graph_pass(graphs="backward")
     def breaks(gm, inputs):
@@ -185,4 +186,4 @@ def test_annotating_by_predicate_makes_regions_of_a_model_without(regional):
         return regional.pipeline.compile(model, steps[0], passes=[annotate])
 
     regional.assert_training_parity(Gated().to(regional.device), steps, compiled=compiled)
-    assert "gate" in {region.name for graph in regional.observer.graph_records() for region in graph.regions}
+    assert "gate" in {region.name for graph in regional.graphs for region in graph.regions}

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pytest_regional.harness.training import TrainingParityError
+from pytest_regional import TrainingParityError
 
 from . import moe
 from .llama import DEBUG, QUICK, TINY, Llama, flex, token_batches
-from .pipelines import ending_with
 
 pytestmark = [
     pytest.mark.regional_compile(requires=("full_graph", "backward"), expects_regions=False),
@@ -33,7 +32,7 @@ def through(pipeline, example, **options):
 @pytest.mark.parametrize("partitioner", ["default", "min_cut"])
 def test_without_a_compiler_every_bit_is_that_of_eager(regional, name, partitioner):
     model, steps = MODELS[name](regional)
-    compiled = through(ending_with("aot_eager"), steps[0], partitioner=partitioner)
+    compiled = through(regional.pipeline.ending_with("aot_eager"), steps[0], partitioner=partitioner)
     report = regional.assert_training_parity(model, steps, compiled=compiled, level="bitwise")
     assert len(report.steps) == 5
 
@@ -44,14 +43,15 @@ def test_with_the_backend_at_its_end(regional, name):
     report = regional.assert_training_parity(model, steps, compiled=through(regional.pipeline, steps[0]))
     assert report.anchored
     # Of two layers the regions are one program, and there is one region in the block of experts: in each graph once.
-    if regional.spec.capabilities.get("share_identical"):
+    if regional.supports("share_identical"):
         assert regional.counters["region_compiles"] == 2
 
 
 def test_with_inductor_at_its_end(regional):
     sizes = replace(QUICK, layers=1)  # each would be compiled for itself
     model, steps = Llama(sizes).to(regional.device), token_batches(regional, sizes)
-    report = regional.assert_training_parity(model, steps, compiled=through(ending_with("inductor"), steps[0]))
+    compiled = through(regional.pipeline.ending_with("inductor"), steps[0])
+    report = regional.assert_training_parity(model, steps, compiled=compiled)
     assert report.anchored
 
 
@@ -87,7 +87,7 @@ def test_five_steps_with_flex_attention(regional):
 def test_the_debug_model_keeps_every_bit_without_a_compiler(regional):
     """All six layers at full length, two steps; bench/training_table.py prints the table of five."""
     model, steps = Llama(DEBUG).to(regional.device), token_batches(regional, DEBUG, 2)
-    compiled = through(ending_with("aot_eager"), steps[0])
+    compiled = through(regional.pipeline.ending_with("aot_eager"), steps[0])
     regional.assert_training_parity(model, steps, compiled=compiled, level="bitwise")
 
 
@@ -102,7 +102,8 @@ def test_a_wrong_pass_is_noticed(regional):
         node.replace_all_uses_with(half, delete_user_cb=lambda user: user is not half)
 
     model, steps = MODELS["llama"](regional)
-    wrong = through(ending_with("aot_eager"), steps[0], passes=[halve_a_slope])
+    pipeline = regional.pipeline.ending_with("aot_eager")
+    wrong = through(pipeline, steps[0], passes=[halve_a_slope])
     with pytest.raises(TrainingParityError, match="first at step 1") as caught:
         regional.assert_training_parity(model, steps[:2], compiled=wrong)
     first = caught.value.report.steps[0]
@@ -112,5 +113,5 @@ def test_a_wrong_pass_is_noticed(regional):
     assert "gradient of blocks.1.feed_forward.gate" in wheres
     assert "gradient of blocks.1.feed_forward.down" not in wheres
 
-    right = through(ending_with("aot_eager"), steps[0], passes=[halve_a_slope], disable=("halve_a_slope",))
+    right = through(pipeline, steps[0], passes=[halve_a_slope], disable=("halve_a_slope",))
     regional.assert_training_parity(model, steps[:2], compiled=right, level="bitwise")

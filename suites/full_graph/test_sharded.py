@@ -10,10 +10,9 @@ import contextlib
 import pytest
 import torch.distributed as dist
 
-from pytest_regional._torch.inductor import kernels_not_built
-from pytest_regional.harness.codegen import CodeAssertionError
+from pytest_regional import CodeAssertionError
+from pytest_regional.testing import kernels_not_built
 
-from .pipelines import ending_with
 from .sharded import GATHER, LAYERS, SCATTER, SIZE, WAIT, WORLD, Sharded, batches
 
 pytestmark = pytest.mark.regional_compile(requires=("full_graph", "backward"), expects_regions=False)
@@ -68,7 +67,7 @@ def code_of_whole_graphs(regional, *passes):
     """Return the code that Inductor generates for forward and backward behind ``passes``; nothing is built or run."""
 
     def compiled(*batch):
-        ending_with("inductor").compile(Sharded().to(regional.device), batch, passes=passes)
+        regional.pipeline.ending_with("inductor").compile(Sharded().to(regional.device), batch, passes=passes)
 
     with kernels_not_built():
         return regional.observe(compiled, *batches(regional, 1)[0], backward=False).code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional.harness.training import TrainingParityError
+from pytest_regional import TrainingParityError
 
 from . import moe
 from .llama import QUICK, TINY, Llama, flex, token_batches
@@ -20,7 +20,7 @@ def test_five_steps_of_llama(regional):
     assert len(report.steps) == 5
     assert report.anchored
     # The attention of both layers is one program: compiled once in the forward and once in the backward.
-    if regional.spec.capabilities.get("share_identical"):
+    if regional.supports("share_identical"):
         assert regional.counters["region_compiles"] == 2
 
 
@@ -41,7 +41,7 @@ def test_inference_with_flex_attention(regional):
     tokens, _ = token_batches(regional, TINY, 1)[0]
     with torch.no_grad():
         regional.assert_parity(model.logits, tokens)
-    assert {r.name for g in regional.observer.graph_records() for r in g.regions} == {"attention"}
+    assert {r.name for g in regional.graphs for r in g.regions} == {"attention"}
 
 
 @pytest.mark.regional_compile(requires=("flex_attention", "flex_attention_backward"))

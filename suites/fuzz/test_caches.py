@@ -23,6 +23,6 @@ def test_histories_of_structure(regional, regional_fuzz):
 
 def _skip_without_cache(regional):
     """Skip where whole results are not kept; those of PyTorch's backend are kept by PyTorch, when it is told to."""
-    support = regional.spec.supports("outer_cache")
+    support = regional.supports("outer_cache")
     if not support and regional.spec.name != "torch":
         pytest.skip(f"the backend keeps no whole results: {support.reason}")

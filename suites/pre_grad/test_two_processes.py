@@ -20,7 +20,7 @@ WAYS = ((False, "function"), (True, "module"))
 
 def cells(regional):
     """Return all that is compiled: each row for inference, and to train if that is claimed."""
-    ways = WAYS if regional.spec.capabilities.get("backward") else WAYS[:1]
+    ways = WAYS if regional.supports("backward") else WAYS[:1]
     return [(training, row, kind) for training, kind in ways for row in TABLE]
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-
-from pytest_regional._torch import operators
+from torch._higher_order_ops import associative_scan, scan, while_loop
+from torch._higher_order_ops import map as map_over
 
 from .annotations import in_region
-
-map_over, scan, while_loop = operators.map_over(), operators.scan(), operators.while_loop()
-associative_scan = operators.associative_scan()
 
 pytestmark = pytest.mark.regional_compile(requires=("nested_regions",))
 

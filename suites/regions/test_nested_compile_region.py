@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._higher_order_ops.invoke_subgraph import NestedCompileRegionOptions
 from torch.compiler import nested_compile_region
-
-from pytest_regional._torch.config import with_nested_region_options
-from pytest_regional._torch.operators import nested_region_options
 
 from .annotations import in_region
 
@@ -87,12 +85,12 @@ def test_a_body_with_compilers_of_its_own(regional):
 
         return compile_body
 
-    options = nested_region_options(fw_compiler=compiler("forward"), bw_compiler=compiler("backward"))
+    options = NestedCompileRegionOptions(fw_compiler=compiler("forward"), bw_compiler=compiler("backward"))
 
     def body(x, w):
         return x @ w
 
-    with with_nested_region_options():
+    with torch._dynamo.config.patch(enable_invoke_subgraph_regional_compile=True):
         marked = nested_compile_region(body, options=options)
 
         def program(x, w):

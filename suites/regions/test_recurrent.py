@@ -6,8 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_regional._torch.config import patched_config
-
 from .annotations import in_region
 
 pytestmark = pytest.mark.regional_compile
@@ -34,7 +32,7 @@ class InRegion(nn.Module):
 @pytest.fixture(autouse=True)
 def _recurrent_networks_are_traced():
     """Dynamo does not trace them unless it is told to."""
-    with patched_config("torch._dynamo.config", {"allow_rnn": True}):
+    with torch._dynamo.config.patch(allow_rnn=True):
         yield
 
 

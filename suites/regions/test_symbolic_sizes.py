@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-
-from pytest_regional._torch.config import patched_config
-from pytest_regional._torch.dynamo import mark_unbacked
+from torch._dynamo.decorators import mark_unbacked
 
 from .annotations import in_region
 
@@ -17,7 +15,7 @@ pytestmark = pytest.mark.regional_compile(dynamic=True, requires=("dynamic_shape
 def _capture_sizes_from_data():
     """Let Dynamo trace ``item`` and ``nonzero`` instead of breaking the graph."""
     settings = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
-    with patched_config("torch._dynamo.config", settings):
+    with torch._dynamo.config.patch(settings):
         yield
 
 

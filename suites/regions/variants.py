@@ -10,12 +10,12 @@ import pytest
 
 def wants_gradient(regional: Any) -> bool:
     """Return whether inputs are to want gradients; without them values are compared all the same."""
-    return bool(regional.spec.supports("backward"))
+    return bool(regional.supports("backward"))
 
 
 def variant(regional: Any, option: str, value: str) -> Callable[..., Any]:
     """Return the backend under test, as Dynamo calls it, with ``option``; skip where it has no such option."""
-    made = regional.spec.variants.get(option)
-    if made is None:
+    if option not in regional.variants:
         pytest.skip(f"the BackendSpec of {regional.backend!r} has no variant {option!r}")
-    return made(value)
+    made: Callable[..., Any] = regional.variants[option](value)
+    return made

@@ -240,7 +240,7 @@ def test_code_that_another_backend_loads_is_not_the_tested_ones(tmp_path):
 
 def test_what_is_loaded_where_blame_is_looked_for_is_not_the_tests():
     with regional(expects_regions=False) as r:
-        with r.observer.paused():
+        with r._observer.paused():
             for _ in range(2):
                 looked_up(r, "function", annotated=True)
                 r.restart()

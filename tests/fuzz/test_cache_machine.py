@@ -225,7 +225,7 @@ def test_without_processes_none_is_started():
 def test_code_that_pytorch_generates_is_damaged_under_its_own_backend_alone(tmp_path, backend, harmed):
     for name in ("code.py", "entry"):
         (tmp_path / name).write_text("contents")
-    harness = SimpleNamespace(folder=tmp_path, spec=SimpleNamespace(name=backend), reset=lambda: None)
+    harness = SimpleNamespace(folder=tmp_path, _spec=SimpleNamespace(name=backend), reset=lambda: None)
 
     player = Player(harness, "fast")
     for number in range(2):

@@ -112,13 +112,13 @@ def test_what_is_compiled_is_the_program_itself(make):
     with regional("aot_eager") as r:
         program = make()
         program(r.randn(4, 8))
-        begin = r.observer.log.mark()
+        begin = r._observer.log.mark()
         assert r.assert_parity(program, r.randn(4, 8)).anchored
         x = r.randn(4, 8)
         record = r.run(program, x)
         torch.testing.assert_close(record.output, eagerly(program, x))
         torch.testing.assert_close(r.compile(program)(x), eagerly(program, x))
-        assert not any(event.other for event in r.observer.log.since(begin))
+        assert not any(event.other for event in r._observer.log.since(begin))
 
 
 def eagerly(program, x):
@@ -239,7 +239,7 @@ def test_another_backend_is_vacuous():
 def test_a_default_torch_compile_is_inductor(backend):
     with regional(backend, expects_regions=False) as r:
         torch.compile(product)(*pair(r))
-    assert r.observer.others_that_compiled() == (() if backend == "inductor" else ("inductor",))
+    assert r._observer.others_that_compiled() == (() if backend == "inductor" else ("inductor",))
 
 
 def test_another_backend_that_loads_from_its_cache_is_vacuous(tmp_path):
@@ -259,7 +259,7 @@ def test_a_backward_of_another_backend_is_its_own():
         loss = torch.compile(product, backend=shout)(*pair(r, requires_grad=True)).sum()
         loss.backward()
         assert r.counters.region_compiles == 2
-        assert r.observer.others_that_compiled() == ("shout",)
+        assert r._observer.others_that_compiled() == ("shout",)
         with pytest.raises(VacuousTestError, match="'shout' compiled"):
             r.check_not_vacuous()
 
@@ -319,15 +319,15 @@ def test_dynamo_backend_is_the_backend_under_test(backend):
     with regional(backend) as r:
         torch.compile(product, backend=r.dynamo_backend)(*pair(r))
         assert r.dynamo_backend is r.dynamo_backend
-        assert not r.observer.others_that_compiled()
+        assert not r._observer.others_that_compiled()
 
 
 @pytest.mark.parametrize("backend", ["reference", "torch", "inductor", "tests.harness.test_already_compiled:SPEC"])
 def test_its_name_is_taken_by_torch_compile(backend):
     with regional(backend, expects_regions=False) as r:
         torch.compile(product, backend=r.backend)(*pair(r))
-        assert not r.observer.others_that_compiled()
-        assert r.observer.graphs
+        assert not r._observer.others_that_compiled()
+        assert r._observer.graphs
     with pytest.raises(Exception, match=r"(?i)invalid backend"):
         torch.compile(product, backend="no_such_backend")
 

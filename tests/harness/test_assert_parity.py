@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_regional import BackendSpec, BadProgramError, ParityError
-from pytest_regional.harness.observe.listeners import CompileSpy
+from pytest_regional.harness.observe.listeners import CompileListener
 from pytest_regional.harness.parity.check import VacuousParityError
 from pytest_regional.testing import regional
 
@@ -105,11 +105,11 @@ def test_blame_leaves_counters_and_records_alone():
         with r.expect(region_compiles=2, graphs=1, regions=2), pytest.raises(ParityError):
             r.assert_parity(two_products, *pair(r))
         # The two regions of the program, and none of those that were compiled again to find the blame.
-        assert len(r.observer.compile_times) == 2
+        assert len(r._observer.compile_times) == 2
 
 
-def test_blame_is_not_recorded_by_spies():
-    class Listener(CompileSpy):
+def test_blame_is_not_seen_by_listeners():
+    class Listener(CompileListener):
         graphs = 0
 
         def compiling_graph(self, kind, gm):
@@ -118,10 +118,10 @@ def test_blame_is_not_recorded_by_spies():
 
     listener = Listener()
     with regional(Corrupted("second").spec()) as r:
-        r.observer.spies.append(listener)
+        r._observer.listeners.append(listener)
         with pytest.raises(ParityError):
             r.assert_parity(two_products, *pair(r))
-        assert r.observer.spies == [listener]
+        assert r._observer.listeners == [listener]
     assert listener.graphs == 1
 
 
@@ -277,6 +277,6 @@ def test_a_report_that_is_raised_is_kept_as_well():
 
     with pytest.raises(ParityError), regional("aot_eager", expects_regions=False) as r:
         r.assert_parity(wrong, r.randn(4))
-    (report,) = r.parity_reports
+    (report,) = r._parity_reports
     assert report.worst_ratio > 1
     assert report.errors["output"].candidate == pytest.approx(1)

@@ -144,16 +144,16 @@ def test_on_class_and_module_the_nearest_wins(downstream):
         pytestmark = pytest.mark.regional_compile(dynamic=True, fullgraph=False, expects_regions=False)
 
         def test_module(regional):
-            assert (regional.options.dynamic, regional.options.fullgraph) == (True, False)
+            assert (regional._options.dynamic, regional._options.fullgraph) == (True, False)
 
         @pytest.mark.regional_compile(dynamic=False)
         class TestClass:
             def test_class(self, regional):
-                assert (regional.options.dynamic, regional.options.fullgraph) == (False, False)
+                assert (regional._options.dynamic, regional._options.fullgraph) == (False, False)
 
             @pytest.mark.regional_compile(fullgraph=True)
             def test_function(self, regional):
-                assert (regional.options.dynamic, regional.options.fullgraph) == (False, True)
+                assert (regional._options.dynamic, regional._options.fullgraph) == (False, True)
         """,
         TORCH,
     )

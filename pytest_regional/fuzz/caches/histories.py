@@ -129,7 +129,7 @@ class Player:
 
     def _damage(self, number: int, kind: str) -> None:
         files = sorted(path for path in self.regional.folder.rglob("*") if path.is_file())
-        if self.regional.spec.name != PYTORCHS_OWN:
+        if self.regional._spec.name != PYTORCHS_OWN:
             # Inductor does not look at what its code files hold (docs/findings/emptied_code_file.py), and is under
             # every backend; what a backend keeps itself is what it answers for.
             files = [path for path in files if path.suffix not in _CODE]
@@ -176,7 +176,7 @@ def moved_by(regional: Regional, program: Program, key: Key, passes: Sequence[An
     Raises:
         LawBrokenError: it fails, or the values are not eager's.
     """
-    mark = regional.observer.log.mark()
+    mark = regional._observer.log.mark()
     options: dict[str, Any] = {"dynamic": key.dynamic}
     if passes:
         options |= {"pre_grad_pass": passes if len(passes) > 1 else passes[0], "pre_grad_pass_timing": key.timing}
@@ -186,7 +186,7 @@ def moved_by(regional: Regional, program: Program, key: Key, passes: Sequence[An
         compiled = regional.compile(program, **options)
         for seed in (0, 1):
             _compare(key, compiled, seed)
-    return dict(regional.observer.log.counters(mark))
+    return dict(regional._observer.log.counters(mark))
 
 
 def _compare(key: Key, compiled: Any, seed: int) -> None:

@@ -208,8 +208,8 @@ def histories_for(
     regional: Regional, seed: int, *, processes: bool = True, everything: bool = False
 ) -> Iterator[tuple[Event, ...]]:
     """Yield histories of what the backend under test has; with ``everything``, of what it disclaims as well."""
-    without = [name for name in _NEEDED if not everything and not regional.spec.supports(name)]
-    passes = everything or bool(regional.spec.supports("pre_grad_timing"))
+    without = [name for name in _NEEDED if not everything and not regional.supports(name)]
+    passes = everything or bool(regional.supports("pre_grad_timing"))
     values = fields_of_keys(passes=passes, without=without)
     return histories(values, seed, processes=processes)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._files import write_whole
 from pytest_regional.fuzz.findings import strict_json
 from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
@@ -42,7 +43,7 @@ _NAMES = r"\w+(,\w+)*"
 _CONFIGS_OF_NAMES = ("max_autotune_gemm_backends", "max_autotune_conv_backends", "max_autotune_gemm_search_space")
 
 
-class ProgramFileError(ValueError):
+class ProgramFileError(RegionalError, ValueError):
     """A program file that cannot be read; the message names file, place and what to do."""
 
 

@@ -6,10 +6,11 @@ import functools
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from pytest_regional._errors import RegionalError
 from pytest_regional.fuzz.operators.operator import Operator
 
 
-class UnknownOperatorError(ValueError):
+class UnknownOperatorError(RegionalError, ValueError):
     """A name that is not in the operator table."""
 
 

@@ -54,7 +54,7 @@ def _of_outer_cache(trial: Trial, counters: Counters) -> Wrong:
     wrong: Wrong = []
     if hits and _is_one_result(trial):
         wrong.append(("a hit in an empty cache", f"cache_hits is {hits} though all caches are empty"))
-    if not trial.regional.spec.supports("outer_cache") or not trial.cold.watched.graphs:
+    if not trial.regional.supports("outer_cache") or not trial.cold.watched.graphs:
         return wrong
     if may_start_over(trial):
         return wrong
@@ -70,7 +70,7 @@ def _is_one_result(trial: Trial) -> bool:
 
     Any other may split it, and hand the pieces to AOTAutograd one by one; pieces that are alike are hits of each other.
     """
-    return any(trial.regional.spec.supports(name) for name in ("regions", "outer_cache"))
+    return any(trial.regional.supports(name) for name in ("regions", "outer_cache"))
 
 
 def may_start_over(trial: Trial) -> bool:
@@ -86,7 +86,7 @@ def is_never_saved(trial: Trial) -> bool:
     """Tell whether AOTAutograd's cache leaves out what whole-graph Inductor made, without counting a bypass."""
     # Inductor gives a graph without operators, mostly a backward, no key (script empty_backward_is_not_saved.py).
     empty = (not any(node.operator for node in graph.nodes) for graph in trial.cold.watched.graphs)
-    return not trial.regional.spec.supports("regions") and any(empty)
+    return not trial.regional.supports("regions") and any(empty)
 
 
 def _of_passes(trial: Trial, counters: Counters) -> Wrong:
@@ -100,7 +100,7 @@ def _of_passes(trial: Trial, counters: Counters) -> Wrong:
 
 
 def _of_regions(trial: Trial, counters: Counters) -> Wrong:
-    if trial.lane == "structure" or not trial.regional.spec.supports("regions"):
+    if trial.lane == "structure" or not trial.regional.supports("regions"):
         return []
     partitions = sum(len(graph.partitions) for graph in trial.cold.watched.graphs)
     answered = counters["region_compiles"] + counters["region_cache_hits"]
@@ -136,7 +136,7 @@ def check_warm(trial: Trial) -> None:
         raise NoClaim(f"it is not cached: {reasons[0]}")
     if not trial.cold.watched.graphs:
         raise NoClaim("nothing was compiled")
-    outer = bool(trial.regional.spec.supports("outer_cache"))
+    outer = bool(trial.regional.supports("outer_cache"))
     if not outer and trial.lane == "structure":
         raise NoClaim("the backend keeps no whole results, and regions are not compiled in this lane")
     trial.regional.restart()
@@ -180,7 +180,7 @@ def _counters(run: Run) -> Counters:
 
 def check_annotations_in_key(trial: Trial) -> None:
     """Raise where another annotation is answered with what was compiled for the first one."""
-    if not trial.regional.spec.supports("outer_cache") and trial.regional.spec.name != PYTORCHS_OWN:
+    if not trial.regional.supports("outer_cache") and trial.regional._spec.name != PYTORCHS_OWN:
         raise NoClaim(
             "the backend keeps no whole results; PyTorch's cache, which can, is judged with PyTorch's backend"
         )
@@ -204,7 +204,7 @@ def check_annotations_in_key(trial: Trial) -> None:
 @contextlib.contextmanager
 def _whole_results_cached(trial: Trial) -> Iterator[bool]:
     """Hold what makes PyTorch's cache keep whole results; gives whether the first program has to be compiled again."""
-    if trial.regional.spec.supports("outer_cache"):
+    if trial.regional.supports("outer_cache"):
         yield False
         return
     with config.forced_autograd_cache():
@@ -223,7 +223,7 @@ def changed_program(trial: Trial) -> tuple[str, Program]:
     chosen = next((region for region in regions if _name_of(region) in in_graphs), None)
     if chosen is None:
         raise NoClaim("no operator that reaches a graph is annotated")
-    spec = trial.regional.spec
+    spec = trial.regional._spec
     needed = {"another region id": "region_ids", "another config": "region_configs", "no annotation": "regions"}
     changes = [change for change, capability in needed.items() if spec.supports(capability)]
     change = changes[zlib.crc32(program.source.encode()) % len(changes)]

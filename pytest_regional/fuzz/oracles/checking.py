@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import LANES, in_lane
@@ -36,7 +37,7 @@ _TABLES = (
 LAWS: Mapping[str, Law] = MappingProxyType({law.name: law for table in _TABLES for law in table})
 
 
-class UnknownLawError(LookupError):
+class UnknownLawError(RegionalError, LookupError):
     """A name that is no law's."""
 
 
@@ -160,7 +161,7 @@ def _why_not(law: Law, regional: Regional, lane: str) -> str:
     if lane in LANES and lane not in law.lanes:
         return f"it says nothing in lane {lane!r}"
     for capability in law.requires:
-        support = regional.spec.supports(capability)
+        support = regional.supports(capability)
         if not support:
             return f"backend {regional.backend!r} disclaims {capability}: {support.reason}"
     return ""

@@ -32,7 +32,7 @@ class Case:
 
     inputs: tuple[torch.Tensor, ...]
     eager: Execution
-    anchor: Execution | None
+    fp64: Execution | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,16 +101,16 @@ class Trial:
         Raises:
             BadProgramError: it fails in eager.
         """
-        with self.regional.observer.paused():
+        with self.regional._observer.paused():
             eager = self.execute(fn, inputs)
             check_program(eager)
-            precision = precision_of(self.regional.spec)
+            precision = precision_of(self.regional._spec)
             if precision is not None:
                 with never_compiled(tracing=False):  # Dynamo would trace past the rounding, and keep what it traced
                     eager.coarse = self.execute(fn, inputs, precision=precision)
-            return Case(inputs, eager, self.execute(fn, inputs, anchor=True))
+            return Case(inputs, eager, self.execute(fn, inputs, fp64=True))
 
-    def execute(self, fn: Any, inputs: tuple[torch.Tensor, ...], *, anchor: bool = False, **more: Any) -> Execution:
+    def execute(self, fn: Any, inputs: tuple[torch.Tensor, ...], *, fp64: bool = False, **more: Any) -> Execution:
         """Run ``fn`` once as the program says: backpropagated through, or without gradients."""
         with contextlib.nullcontext() if self.trains else torch.no_grad():
             return execute(
@@ -119,7 +119,7 @@ class Trial:
                 backward=None if self.trains else False,
                 seed=self.regional.seed,
                 state_of=self.program.function,
-                anchor=anchor,
+                fp64=fp64,
                 **more,
             )
 
@@ -136,7 +136,7 @@ class Trial:
         writes (``uniform_`` becomes ``uniform``), so the program is asked a second time so.
         """
         plain, inputs = self.program.function, self.cases[0].inputs
-        with self.regional.observer.paused(), tracing.fakes_checked():
+        with self.regional._observer.paused(), tracing.fakes_checked():
             error = self.execute(plain, inputs).exception
             if error is None:
                 error = execute(tracing.without_writes(plain), inputs, backward=False, state_of=plain).exception
@@ -161,7 +161,7 @@ class Trial:
         around: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda compiled: compiled,
     ) -> Run:
         """Compile ``program`` as things are and call it, with ``around`` it, on the inputs of the cases."""
-        observer = self.regional.observer
+        observer = self.regional._observer
         compiled = around(self.compile(program, pass_uuid or self.pass_uuid))
         mark, sources = observer.log.mark(), len(observer.sources)
         names = sorted({name for region in program.regions for name, _ in region.configs})
@@ -181,22 +181,22 @@ class Trial:
 
     def compile(self, program: Program, pass_uuid: str | None = None) -> Any:
         """Return ``program`` compiled with the backend, drawing random numbers as eager does."""
-        options = replace(self.regional.options, fallback_random=True, dynamic=program.dynamic)
+        options = replace(self.regional._options, fallback_random=True, dynamic=program.dynamic)
         if pass_uuid is not None:
             options = replace(options, pre_grad_pass=counting_pass(pass_uuid), pre_grad_pass_timing="late")
-        return self.regional.compile_with(program.function, options)
+        return self.regional._compile_with(program.function, options)
 
     @cached_property
     def pass_uuid(self) -> str | None:
         """The uuid of the pre-grad pass, which changes nothing, that all compiles have; None where none can be."""
-        spec = self.regional.spec
+        spec = self.regional._spec
         wanted = ("regions", "outer_cache", "pre_grad_passes", "pre_grad_timing")
         return "first" if all(map(spec.supports, wanted)) else None
 
     def report(self, call: int, run: Run | None = None) -> ParityReport:
         """Return how the call differs from eager."""
         case, execution = self.cases[call], (run or self.cold).executions[call]
-        return compare(case.eager, execution, case.anchor)
+        return compare(case.eager, execution, case.fp64)
 
     def broken(self, law: str, stage: str, detail: str, *, origin: str, region: str | None = None) -> LawBrokenError:
         """Return the error that says that this program breaks a law."""

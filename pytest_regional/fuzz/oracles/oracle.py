@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch.config import GENERATED_MODULES
 from pytest_regional._torch.process_state import DISPATCHERS
 from pytest_regional.harness.devices.emulated import causes
@@ -25,7 +26,7 @@ _COMPILERS = ("torch", "pytest_regional.reference", "triton")
 _STACKS = ("\n\nfrom user code:", "\n\nSet TORCHDYNAMO_VERBOSE", "\nException raised from ")
 
 
-class LawBrokenError(AssertionError):
+class LawBrokenError(RegionalError, AssertionError):
     """A program breaks a law on a backend.
 
     Attributes:
@@ -158,7 +159,7 @@ class Law:
     every: int = 1
 
 
-class NoClaim(Exception):
+class NoClaim(RegionalError):
     """A law says nothing about this program on this backend; the message is the reason."""
 
 

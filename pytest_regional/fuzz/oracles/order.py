@@ -24,7 +24,7 @@ from pytest_regional.fuzz.oracles.oracle import Law, NoClaim
 from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure
 from pytest_regional.fuzz.oracles.watching import graphs_of
 from pytest_regional.harness.observe import annotated
-from pytest_regional.harness.observe.listeners import CompileSpy
+from pytest_regional.harness.observe.listeners import CompileListener
 
 Edge = tuple[int, int]
 Place = tuple[int, ...]
@@ -71,13 +71,13 @@ def check_order(trial: Trial) -> None:
     """Raise where an order edge is not visible in what the backend made of the graph."""
     if any(region.after for region in trial.program.regions):
         raise NoClaim("annotations ask for an order already, which random edges may contradict")
-    spy = OrderSpy(random.Random(trial.program.source), structure=trial.lane == "structure")
+    spy = OrderListener(random.Random(trial.program.source), structure=trial.lane == "structure")
     trial.regional.reset(keep_code=True)
-    trial.regional.observer.spies.insert(0, spy)
+    trial.regional._observer.listeners.insert(0, spy)
     try:
         run = trial.run(trial.program, calls=1)
     finally:
-        trial.regional.observer.spies.remove(spy)
+        trial.regional._observer.listeners.remove(spy)
     raise_failure(trial, run, "order")
     if spy.violated:
         raise trial.broken("order", "compile", spy.violated[0], origin="an edge is not visible")
@@ -88,7 +88,7 @@ def check_order(trial: Trial) -> None:
         raise NoClaim("no two operators could be ordered visibly")
 
 
-class OrderSpy(CompileSpy):
+class OrderListener(CompileListener):
     """Adds order edges to graphs, and looks for them in what they are compiled to.
 
     Attributes:

@@ -45,7 +45,7 @@ def raise_failure(trial: Trial, run: Run, law: str = "compiles", stage: str = ""
                 law,
                 stage or stage_of(execution),
                 f"eager runs the program, the backend raises {type(root).__name__}: {message_of(root)}",
-                origin=origin_of(error, getattr(trial.regional.spec.factory, "__module__", "")),
+                origin=origin_of(error, getattr(trial.regional._spec.factory, "__module__", "")),
             ) from error
 
 
@@ -62,7 +62,7 @@ def goes_wrong_without_backend(trial: Trial, error: LawBrokenError) -> bool:
     """Return whether AOTAutograd alone, which compiles nothing, breaks the same law with the same origin."""
     program = trial.program
     # As the backend was asked: without the setting AOTAutograd drops draws whose results nobody reads.
-    with trial.regional.observer.paused(), patched_config(INDUCTOR, {"fallback_random": True}):
+    with trial.regional._observer.paused(), patched_config(INDUCTOR, {"fallback_random": True}):
         trial.regional.restart()
         compiled = torch.compile(program.function, backend="aot_eager", dynamic=program.dynamic, fullgraph=True)
         executions = []

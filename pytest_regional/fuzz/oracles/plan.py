@@ -40,7 +40,7 @@ Broken = tuple[str, str, str | None] | None
 
 def _key_of(trial: Trial, region: RegionId) -> RegionId:
     """Return the part of a region key that the backend tells apart."""
-    spec = trial.regional.spec
+    spec = trial.regional._spec
     name, configs = region
     return name if spec.supports("region_ids") else "", configs if spec.supports("distinct_region_configs") else ""
 
@@ -160,7 +160,7 @@ def least_partitions(
 
 
 def _equal_partitions_once(trial: Trial, graphs: Iterable[WatchedGraph]) -> None:
-    if not trial.regional.spec.supports("share_identical"):
+    if not trial.regional.supports("share_identical"):
         return
     seen: dict[str, WatchedPartition] = {}
     for graph in graphs:

@@ -50,7 +50,7 @@ def check_retained_backward(trial: Trial) -> None:
     trial.regional.reset(keep_code=True)
     run = trial.run(trial.program, calls=1, around=_backpropagating)
     raise_failure(trial, run, "retained_backward", "backward")
-    mismatches = compare(case.eager, run.executions[0], case.anchor).mismatches
+    mismatches = compare(case.eager, run.executions[0], case.fp64).mismatches
     wrong = [mismatch for mismatch in mismatches if "grad" in mismatch.where]
     if wrong:
         raise trial.broken(

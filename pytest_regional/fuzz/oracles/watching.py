@@ -15,7 +15,7 @@ from pytest_regional._torch.operators import is_op_overload, schema_of
 from pytest_regional.fuzz.oracles.region_boundary import BorderChecker
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.annotated import RegionId
-from pytest_regional.harness.observe.listeners import CompileSpy
+from pytest_regional.harness.observe.listeners import CompileListener
 from pytest_regional.harness.regional import Regional
 
 
@@ -109,7 +109,7 @@ class WatchedGraph:
         return tuple(dict.fromkeys(node.region for node in self.nodes if node.region and node.operator))
 
 
-class Watched(CompileSpy):
+class Watched(CompileListener):
     """Everything seen while :func:`watching`.
 
     Attributes:
@@ -287,8 +287,8 @@ def watching(
         interpreted: whether regions run as eager operators, in the lane ``structure``.
     """
     watched = Watched(settings, checks_borders=checks_borders, interpreted=interpreted)
-    regional.observer.spies.append(watched)
+    regional._observer.listeners.append(watched)
     try:
         yield watched
     finally:
-        regional.observer.spies.remove(watched)
+        regional._observer.listeners.remove(watched)

@@ -1,13 +1,11 @@
 """Read the code that Inductor generated, and assert what it does.
 
-* ``events``: what happens in a wrapper, as plain records.
-* ``wrapper``, ``kernels``, ``comments``, ``names``: the parts of its text.
-* ``reader``: from text to events in execution order.
+* ``events``: what happens in a wrapper, as plain records; which launches on different GPU streams wait for each other.
+* ``operators``: the operators that its text names, and the events that a pattern such as ``"aten.add"`` names.
+* ``reader``: from text to events in execution order; ``kernels``: what a kernel loads from and stores to.
 * ``origins``: which ATen operators each launch computes.
-* ``patterns``: from ``"aten.add"`` to the events it names.
-* ``pointers``: what a kernel loads from and stores to.
-* ``streams``: which launches on different GPU streams wait for each other.
 * ``memory``: which storage lives when.
+* ``view``: the code of one graph, and where operators stand in it.
 * ``assertions``: what a test says, and what it prints when the code is otherwise.
 """
 
@@ -29,7 +27,6 @@ from pytest_regional.harness.codegen.events import (
     KernelLaunch,
     LaunchOrigin,
     NoGeneratedCodeError,
-    NoSuchOpError,
     Op,
     Return,
     Reuse,
@@ -41,7 +38,7 @@ from pytest_regional.harness.codegen.events import (
     Wait,
 )
 from pytest_regional.harness.codegen.origins import events_of, origins_kept, origins_of
-from pytest_regional.harness.codegen.patterns import OpPattern
+from pytest_regional.harness.ops import NoSuchOpError, OpPattern
 
 __all__ = [
     "Alias",

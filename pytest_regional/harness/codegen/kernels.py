@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from pytest_regional.harness.codegen.events import UnreadableCodeError
-from pytest_regional.harness.codegen.patterns import dotted, module_aliases
+from pytest_regional.harness.codegen.operators import dotted, module_aliases
 
 _LOADS = frozenset({"load", "descriptor_load"})
 _STORES = frozenset({"store", "descriptor_store"})

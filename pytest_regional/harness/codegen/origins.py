@@ -1,4 +1,4 @@
-"""Which operators each launch computes: from what Inductor told while generating, else from its comments."""
+"""Which operators each launch computes: from what Inductor recorded while generating, else from its comments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_regional._torch.codegen import RawLaunch
 from pytest_regional._torch.operators import is_op_overload
-from pytest_regional.harness.codegen import patterns
+from pytest_regional.harness.codegen import operators
 from pytest_regional.harness.codegen.events import CodeEvent, Events, ExternCall, KernelLaunch, LaunchOrigin, Op
 from pytest_regional.harness.codegen.reader import read_events
 
@@ -46,9 +46,9 @@ def _own(launch: RawLaunch) -> set[Any]:
     if launch.node is not None and is_op_overload(launch.node.target):
         return {launch.node}
     # Unknown, or an operator around it such as control_deps: the operator called tells.
-    called = patterns.operator_called(launch.kernel)
-    (_, mentioned), packet = launch.buffers[0], patterns.packet_name(called) if called else None
-    return {node for node in mentioned if patterns.packet_name(str(node.target)) == packet}
+    called = operators.operator_called(launch.kernel)
+    (_, mentioned), packet = launch.buffers[0], operators.packet_name(called) if called else None
+    return {node for node in mentioned if operators.packet_name(str(node.target)) == packet}
 
 
 def _origin(launch: RawLaunch, owned: set[Any]) -> LaunchOrigin:
@@ -75,8 +75,8 @@ def _ops(nodes: Sequence[Any], owned: set[Any]) -> tuple[Op, ...]:
 
 def _op(node: Any) -> Op:
     target, original = str(node.target), node.meta.get("original_aten")
-    whole = patterns.packet_name(str(original)) if original is not None else None
-    return Op(target, whole if whole not in (None, patterns.packet_name(target)) else None)
+    whole = operators.packet_name(str(original)) if original is not None else None
+    return Op(target, whole if whole not in (None, operators.packet_name(target)) else None)
 
 
 @lru_cache(maxsize=256)
@@ -97,20 +97,20 @@ def _told(events: list[CodeEvent], origins: Origins) -> list[CodeEvent]:
     for origin in origins:
         waiting.setdefault(origin.kernel, deque()).append(origin)
     found: dict[int, LaunchOrigin | None] = {}
-    told: list[CodeEvent] = []
+    named: list[CodeEvent] = []
     for event in events:
         if isinstance(event, KernelLaunch):
             if event.line not in found:
                 found[event.line] = _take(event, waiting.get(event.kernel))
             known = found[event.line]
-            told += _with_origin(event, _own_parts(event, known, shared, events)) if known else [event]
+            named += _with_origin(event, _own_parts(event, known, shared, events)) if known else [event]
         else:
-            told.append(event)
-    return told
+            named.append(event)
+    return named
 
 
 def _shared_schedules(origins: Origins) -> frozenset[tuple[tuple[str, ...], ...]]:
-    """Return the parts that several kernels were told: those of combined kernels, of which each computes some."""
+    """Return the parts that several kernels have: those of combined kernels, of which each computes some."""
     kernels: dict[tuple[tuple[str, ...], ...], set[str]] = {}
     for origin in origins:
         kernels.setdefault(origin.parts, set()).add(origin.kernel)
@@ -157,7 +157,7 @@ def _guarded(events: list[CodeEvent]) -> list[CodeEvent]:
     A kernel that copies the input of a matrix product is said to belong to the product, too.
     """
     called = {
-        (event.comment.nodes[-1], patterns.packet_name(op.name))
+        (event.comment.nodes[-1], operators.packet_name(op.name))
         for event in events
         if isinstance(event, ExternCall) and event.comment and event.comment.nodes
         for op in event.ops or ()
@@ -169,5 +169,5 @@ def _without(event: KernelLaunch, called: set[tuple[str, str]]) -> CodeEvent:
     if not event.ops or not event.comment:
         return event
     elsewhere = {packet for node, packet in called if node in event.comment.nodes}
-    left = tuple(op for op in event.ops if patterns.packet_name(op.name) not in elsewhere)
+    left = tuple(op for op in event.ops if operators.packet_name(op.name) not in elsewhere)
     return dataclasses.replace(event, ops=left)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pytest_regional.harness.codegen import patterns
+from pytest_regional.harness.codegen import operators
 from pytest_regional.harness.codegen.events import (
     DEFAULT,
     STREAM_GETTERS,
@@ -88,51 +88,51 @@ class _FunctionReader:
             if statement is taken:
                 continue
             if isinstance(statement, ast.Assign) and self._is_reuse(statement):
-                old, taken = patterns.mentioned(statement.value), self._deletion_beside(statement, following)
+                old, taken = operators.mentioned(statement.value), self._deletion_beside(statement, following)
                 yield self._event(
-                    Reuse, statement, reads=old, writes=patterns.targets_of(statement), freed=taken is not None
+                    Reuse, statement, reads=old, writes=operators.targets_of(statement), freed=taken is not None
                 )
             else:
                 yield from self._statement(statement)
 
     def _is_reuse(self, statement: ast.Assign) -> bool:
         comment = self.comments.get(statement.lineno, "")
-        return comment in ("reuse", "alloc") and not patterns.operator_called(self._path(statement.value) or "")
+        return comment in ("reuse", "alloc") and not operators.operator_called(self._path(statement.value) or "")
 
     @staticmethod
     def _deletion_beside(statement: ast.Assign, following: ast.stmt | None) -> ast.stmt | None:
-        beside = isinstance(following, ast.Delete) and following.lineno == statement.lineno
-        return following if beside else None
+        same_line = isinstance(following, ast.Delete) and following.lineno == statement.lineno
+        return following if same_line else None
 
     def _statement(self, statement: ast.stmt) -> Iterator[CodeEvent]:
         reader = READERS.get(type(statement))
         if reader:
             yield from reader(self, statement)
         elif not isinstance(statement, (ast.Pass, ast.Import, ast.ImportFrom, ast.Global)):
-            yield self._event(CodeEvent, statement, reads=patterns.mentioned(statement))
+            yield self._event(CodeEvent, statement, reads=operators.mentioned(statement))
 
     def _event(self, kind: type[CodeEvent], node: ast.stmt, **fields: Any) -> CodeEvent:
         text = self.wrapper.lines[node.lineno - 1].strip()
         return kind(line=node.lineno, text=text, path=self.path, stream=self.stream, **fields)
 
     def _delete(self, statement: ast.Delete) -> Iterator[CodeEvent]:
-        yield self._event(Free, statement, reads=tuple(map(patterns.spelled, statement.targets)))
+        yield self._event(Free, statement, reads=tuple(map(operators.spelled, statement.targets)))
 
     def _return(self, statement: ast.Return) -> Iterator[CodeEvent]:
         elements = statement.value.elts if isinstance(statement.value, ast.Tuple) else []
-        self.returned = tuple((*patterns.mentioned(element), "")[0] for element in elements)
+        self.returned = tuple((*operators.mentioned(element), "")[0] for element in elements)
         yield self._event(Return, statement, reads=tuple(filter(None, self.returned)))
 
     def _with(self, statement: ast.With) -> Iterator[CodeEvent]:
         outer = self.stream
-        entered = [patterns.dotted(item.context_expr) or "" for item in statement.items]
+        entered = [operators.dotted(item.context_expr) or "" for item in statement.items]
         self.stream = next((self.streams[name] for name in entered if name in self.streams), outer)
         yield from self._block(statement.body)
         self.stream = outer
 
     def _if(self, statement: ast.If) -> Iterator[CodeEvent]:
         if all(isinstance(inner, ast.Raise) for inner in statement.body) and not statement.orelse:
-            yield self._event(Assert, statement, reads=patterns.mentioned(statement.test))
+            yield self._event(Assert, statement, reads=operators.mentioned(statement.test))
             return
         for number, block in enumerate((statement.body, statement.orelse)):
             yield from self._nested("if", statement, statement.test, block, number)
@@ -150,7 +150,7 @@ class _FunctionReader:
         self.path = outer
 
     def _assert(self, statement: ast.Assert) -> Iterator[CodeEvent]:
-        yield self._event(Assert, statement, reads=patterns.mentioned(statement.test))
+        yield self._event(Assert, statement, reads=operators.mentioned(statement.test))
 
     def _expression(self, statement: ast.Expr) -> Iterator[CodeEvent]:
         if isinstance(statement.value, ast.Call):
@@ -163,13 +163,13 @@ class _FunctionReader:
         elif isinstance(value, (ast.List, ast.Tuple)):
             yield from self._elements(statement, value)
         elif isinstance(value, ast.Call):
-            yield from self._call(statement, value, patterns.elements_of(target))
+            yield from self._call(statement, value, operators.elements_of(target))
         elif isinstance(value, (ast.Name, ast.Subscript)):
-            yield self._event(Alias, statement, reads=(patterns.spelled(value),), writes=(patterns.spelled(target),))
+            yield self._event(Alias, statement, reads=(operators.spelled(value),), writes=(operators.spelled(target),))
 
     def _parameters(self, statement: ast.Assign) -> Iterator[CodeEvent]:
         """Bind the parameters of a function that this reader was sent into."""
-        bound = patterns.elements_of(statement.targets[0])
+        bound = operators.elements_of(statement.targets[0])
         for number, name in enumerate(bound if self.argument else ()):
             yield self._event(Alias, statement, reads=(f"{self.argument}[{number}]",), writes=(name,))
         if self.argument:
@@ -177,10 +177,12 @@ class _FunctionReader:
             yield self._event(Alias, statement, writes=(self.argument,))
 
     def _elements(self, statement: ast.Assign, value: ast.List | ast.Tuple) -> Iterator[CodeEvent]:
-        target = patterns.spelled(statement.targets[0])
+        target = operators.spelled(statement.targets[0])
         for number, element in enumerate(value.elts):
             reads = (
-                patterns.mentioned(element) if not isinstance(element, ast.Subscript) else (patterns.spelled(element),)
+                operators.mentioned(element)
+                if not isinstance(element, ast.Subscript)
+                else (operators.spelled(element),)
             )
             if reads:
                 yield self._event(Alias, statement, reads=reads[:1], writes=(f"{target}[{number}]",))
@@ -188,8 +190,8 @@ class _FunctionReader:
     # Calls
 
     def _path(self, node: ast.expr) -> str | None:
-        path = patterns.dotted(node.func) if isinstance(node, ast.Call) else None
-        return patterns.resolved(path, self.wrapper.aliases) if path else None
+        path = operators.dotted(node.func) if isinstance(node, ast.Call) else None
+        return operators.resolved(path, self.wrapper.aliases) if path else None
 
     def _call(self, statement: ast.stmt, call: ast.Call, targets: tuple[str, ...]) -> Iterator[CodeEvent]:
         inner = self._function_called(call)
@@ -202,31 +204,31 @@ class _FunctionReader:
         elif "empty_strided" in last:
             yield self._allocation(statement, call, targets)
         elif last.startswith("assert_") or "check_inf_and_nan" in last:
-            yield self._event(Assert, statement, reads=patterns.mentioned(*call.args[:1]))
+            yield self._event(Assert, statement, reads=operators.mentioned(*call.args[:1]))
         elif self._kernel_called(call):
             yield self._launch(statement, call, self.wrapper.kernels[self._kernel_called(call)], targets)
         elif "reinterpret_tensor" in last or last in ("_alloc_from_pool", "copy_if_misaligned"):
-            yield self._event(Alias, statement, reads=patterns.mentioned(*call.args[:1]), writes=targets)
-        elif patterns.operator_called(path):
-            yield self._extern(statement, call, patterns.operator_called(path) or "", targets)
-        elif finished := patterns.reduction_finished(call):
-            fields = {"reads": patterns.mentioned(call.func), "writes": targets, "function": finished}
+            yield self._event(Alias, statement, reads=operators.mentioned(*call.args[:1]), writes=targets)
+        elif operators.operator_called(path):
+            yield self._extern(statement, call, operators.operator_called(path) or "", targets)
+        elif finished := operators.reduction_finished(call):
+            fields = {"reads": operators.mentioned(call.func), "writes": targets, "function": finished}
             yield self._event(ExternCall, statement, ops=(Op(f"aten.{finished}"),), **fields)
         elif isinstance(call.func, ast.Attribute) and (last.endswith("_") or last == "clone"):
             yield self._method(statement, call, last, targets)
         elif last not in BOOKKEEPING:
-            yield self._event(CodeEvent, statement, reads=patterns.mentioned(call), writes=targets)
+            yield self._event(CodeEvent, statement, reads=operators.mentioned(call), writes=targets)
 
     def _function_called(self, call: ast.Call) -> str | None:
         """Return which of the wrapper's own functions is called: a subgraph, or ``self.partitions[0]``."""
-        if isinstance(call.func, ast.Subscript) and patterns.dotted(call.func.value) == "self.partitions":
+        if isinstance(call.func, ast.Subscript) and operators.dotted(call.func.value) == "self.partitions":
             return f"partition_{ast.unparse(call.func.slice)}"
-        name = patterns.dotted(call.func)
+        name = operators.dotted(call.func)
         return name if name in self.wrapper.functions and name != "call" else None
 
     def _inline(self, statement: ast.stmt, call: ast.Call, name: str, targets: tuple[str, ...]) -> Iterator[CodeEvent]:
         step = Step("call", statement.lineno, name)
-        argument = next(iter(patterns.mentioned(*call.args)), None)
+        argument = next(iter(operators.mentioned(*call.args)), None)
         if name not in self.wrapper.functions:
             raise UnreadableCodeError(f"line {statement.lineno} calls {name}, which the generated code does not define")
         inner = _FunctionReader(self.wrapper, name, (*self.path, step), argument, self.stream)
@@ -239,13 +241,13 @@ class _FunctionReader:
 
     def _allocation(self, statement: ast.stmt, call: ast.Call, targets: tuple[str, ...]) -> CodeEvent:
         spelled = [_items(argument) for argument in call.args[:2]]
-        dtypes = [a for a in (patterns.dotted(n) for n in [*call.args[2:], *(k.value for k in call.keywords)]) if a]
+        dtypes = [a for a in (operators.dotted(n) for n in [*call.args[2:], *(k.value for k in call.keywords)]) if a]
         size, stride = (*spelled, (), ())[:2]
         dtype = next((name for name in dtypes if name.startswith("torch.")), "")
         return self._event(Allocate, statement, writes=targets, size=size, stride=stride, dtype=dtype)
 
     def _kernel_called(self, call: ast.Call) -> str:
-        path = patterns.dotted(call.func) or ""
+        path = operators.dotted(call.func) or ""
         head, _, method = path.partition(".")
         return head if head in self.wrapper.kernels and method in ("", "run") else ""
 
@@ -254,42 +256,42 @@ class _FunctionReader:
     ) -> CodeEvent:
         comment = self._comment(statement)
         passed = [
-            (next(iter(patterns.mentioned(a)), ""), p) for a, p in zip(call.args, kernel.parameters, strict=False)
+            (next(iter(operators.mentioned(a)), ""), p) for a, p in zip(call.args, kernel.parameters, strict=False)
         ]
         reads = tuple(dict.fromkeys(name for name, parameter in passed if name and parameter.reads))
         writes = dict.fromkeys(name for name, parameter in passed if name and parameter.writes)
         fields = {"reads": reads, "writes": (*writes, *targets), "kernel": kernel.name}
         if kernel.is_users:
             return self._event(KernelLaunch, statement, ops=(Op(f"triton.{kernel.function}"),), **fields)
-        told = comment and comment.sorted and comment.operators
-        ops = tuple(map(Op, comment.operators)) if comment and told else None
+        known = comment and comment.sorted and comment.operators
+        ops = tuple(map(Op, comment.operators)) if comment and known else None
         return self._event(KernelLaunch, statement, ops=ops, comment=comment, **fields)
 
     def _extern(self, statement: ast.stmt, call: ast.Call, operator: str, targets: tuple[str, ...]) -> CodeEvent:
         comment = self._comment(statement)
-        out = patterns.mentioned(*(keyword.value for keyword in call.keywords if keyword.arg == "out"))
+        out = operators.mentioned(*(keyword.value for keyword in call.keywords if keyword.arg == "out"))
         inputs = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg != "out")]
-        positions = (0,) if patterns.is_wait(operator) else patterns.mutated_positions(operator)
+        positions = (0,) if operators.is_wait(operator) else operators.mutated_positions(operator)
         mutated = [call.args[i] for i in positions if i < len(call.args)]
         kind = _extern_kind(operator)
-        told = _synchronization(operator, call) if kind is StreamSync else {}
+        details = _synchronization(operator, call) if kind is StreamSync else {}
         return self._event(
             kind,
             statement,
-            reads=patterns.mentioned(*inputs),
-            writes=tuple(dict.fromkeys((*targets, *out, *patterns.mentioned(*mutated)))),
+            reads=operators.mentioned(*inputs),
+            writes=tuple(dict.fromkeys((*targets, *out, *operators.mentioned(*mutated)))),
             ops=_ops_of(operator),
-            function=patterns.dotted(call.func) or operator,
+            function=operators.dotted(call.func) or operator,
             comment=comment,
-            **told,
+            **details,
         )
 
     def _method(self, statement: ast.stmt, call: ast.Call, method: str, targets: tuple[str, ...]) -> CodeEvent:
-        changed = patterns.mentioned(call.func)
+        changed = operators.mentioned(call.func)
         return self._event(
             Copy if method in ("copy_", "clone") else ExternCall,
             statement,
-            reads=patterns.mentioned(*call.args) or changed,
+            reads=operators.mentioned(*call.args) or changed,
             writes=targets or changed,
             ops=(Op(f"aten.{method}"),),
             function=method,
@@ -321,13 +323,13 @@ def _items(node: ast.expr) -> tuple[str, ...]:
 
 
 def _extern_kind(operator: str) -> type[ExternCall]:
-    if patterns.is_wait(operator):
+    if operators.is_wait(operator):
         return Wait
     if operator.startswith(SYNCHRONIZATIONS):
         return StreamSync
-    if patterns.is_collective(operator):
+    if operators.is_collective(operator):
         return CollectiveStart
-    return Copy if patterns.packet_name(operator) in patterns.COPIES else ExternCall
+    return Copy if operators.packet_name(operator) in operators.COPIES else ExternCall
 
 
 def _synchronization(operator: str, call: ast.Call) -> dict[str, Any]:
@@ -337,6 +339,6 @@ def _synchronization(operator: str, call: ast.Call) -> dict[str, Any]:
 def _ops_of(operator: str) -> tuple[Op, ...]:
     """Return the operator, and the functional one that Inductor turned into this in-place collective."""
     namespace, packet, *overload = operator.split(".")
-    if patterns.is_collective(operator) and packet.endswith("_"):
+    if operators.is_collective(operator) and packet.endswith("_"):
         return Op(operator), Op(".".join([namespace, packet.rstrip("_"), *overload]))
     return (Op(operator),)

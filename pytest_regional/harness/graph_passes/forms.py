@@ -1,25 +1,19 @@
-"""The forms that graph passes have in the wild, and how each is called.
-
-``pass(graph)`` is Inductor's own contract. A callable is given the ``GraphModule`` instead when its first parameter is
-annotated as one or called ``gm``, ``graph_module``, ``module`` or ``mod``, and also gets example inputs when it
-requires a second argument.
-"""
+"""Graph passes under test: the stages at which they run, what is raised, and how one is called."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch.fx
 
+from pytest_regional import _pass_forms
+from pytest_regional._errors import RegionalError
+from pytest_regional._pass_forms import PassForm, PassFormUnknownError, form_of
 from pytest_regional._text import unknown_name
-from pytest_regional._torch import inductor as private
-from pytest_regional._torch.inductor import custom_graph_pass_base
 
 
-class GraphPassError(RuntimeError):
+class GraphPassError(RegionalError, RuntimeError):
     """A pass under test, or what it was asked to run on, cannot be used; the message says why and what to do."""
 
 
@@ -39,19 +33,15 @@ class NoUuidError(GraphPassError):
     """A question about the uuid of a pass that has none."""
 
 
-class UnknownOpError(GraphPassError, LookupError):
-    """An operator that neither graph holds and torch does not know: the assertion could not have failed."""
-
-
 class WhichGraphError(GraphPassError, LookupError):
     """No graph, or more than one, answers to what was asked for."""
 
 
-class PassNeverRanError(AssertionError):
+class PassNeverRanError(RegionalError, AssertionError):
     """The pass was handed to the backend, and no graph reached it: whatever is asserted would be vacuous."""
 
 
-class GraphAssertionError(AssertionError):
+class GraphAssertionError(RegionalError, AssertionError):
     """An assertion about the graphs before and after a pass does not hold."""
 
 
@@ -97,11 +87,8 @@ def stage_named(name: object) -> Stage:
     raise UnknownStageError(unknown_name("stage", name, STAGES))
 
 
-MODULE_PARAMETERS = frozenset({"gm", "graph_module", "module", "mod"})
-
-
 @dataclass(frozen=True)
-class Target:
+class PassTarget:
     """What a pass runs on: a graph module, and whether it is for inference."""
 
     module: torch.fx.GraphModule
@@ -114,11 +101,11 @@ class Target:
 
 
 @dataclass(frozen=True)
-class GraphPass:
+class PassUnderTest:
     """One pass under test."""
 
     given: Any
-    call: Callable[[Target], Any]
+    form: PassForm
 
     @property
     def name(self) -> str:
@@ -126,7 +113,7 @@ class GraphPass:
         return pass_name(self.given)
 
 
-def graph_passes(given: Any, stage: Stage) -> tuple[GraphPass, ...]:
+def graph_passes(given: Any, stage: Stage) -> tuple[PassUnderTest, ...]:
     """Return the pass, or the passes of a list, ready to be called at ``stage``.
 
     Raises:
@@ -135,7 +122,7 @@ def graph_passes(given: Any, stage: Stage) -> tuple[GraphPass, ...]:
     passes = tuple(given) if isinstance(given, list | tuple) else (given,)
     if not passes:
         raise PassFormError("run_pass got an empty list of passes: there is nothing to run")
-    return tuple(GraphPass(one, _way_to_call(one, stage)) for one in passes)
+    return tuple(PassUnderTest(one, _form(one, stage)) for one in passes)
 
 
 def pass_name(given: Any) -> str:
@@ -147,71 +134,33 @@ def pass_name(given: Any) -> str:
     return str(getattr(inner, "__name__", type(inner).__name__))
 
 
-def _way_to_call(given: Any, stage: Stage) -> Callable[[Target], Any]:
+def _form(given: Any, stage: Stage) -> PassForm:
     if isinstance(given, type):
         raise PassFormError(f"{given.__name__} is a class: run_pass needs an instance, {given.__name__}(...)")
-    aware = private.inference_aware_pass_base()
-    if aware and isinstance(given, aware):
-        return _inference_aware(given, stage)
-    if isinstance(given, custom_graph_pass_base()):
-        return lambda target: given(target.module.graph)
-    if isinstance(given, private.graph_module_pass_base()):
-        return lambda target: given(target.module)
-    if isinstance(given, private.pattern_matcher_pass()) or (not callable(given) and hasattr(given, "apply")):
-        return lambda target: given.apply(target.module.graph)
-    return _plain_callable(given)
-
-
-def _inference_aware(given: Any, stage: Stage) -> Callable[[Target], Any]:
-    if stage is not GRAPH and not stage.tells_inference:
-        raise PassFormError(
-            f"{pass_name(given)} takes is_inference, which Inductor gives to post-grad passes alone: run it at stage "
-            f"'post_grad', or derive it from CustomGraphPass for stage {stage.name!r}"
-        )
-    return lambda target: given(target.module.graph, target.is_inference)
-
-
-def _plain_callable(given: Any) -> Callable[[Target], Any]:
-    if not callable(given):
+    try:
+        form = form_of(given, _pass_forms.GRAPH, ("is_inference",))
+    except PassFormUnknownError as error:
+        raise PassFormError(str(error)) from None
+    if form is None:
         raise PassFormError(
             f"{given!r} is no graph pass: give a function of a torch.fx.Graph (or GraphModule), a CustomGraphPass, a "
             f"PatternMatcherPass, or a list of these"
         )
-    parameters = _required(given)
-    if len(parameters) > 1 and parameters[1].name == "is_inference":
-        return lambda target: given(target.module.graph, target.is_inference)
-    if len(parameters) > 1:
-        return lambda target: given(target.module, target.example_inputs())
-    if parameters and _wants_module(parameters[0]):
-        return lambda target: given(target.module)
-    return lambda target: given(target.module.graph)
+    if form.knows_inference and stage is not GRAPH and not stage.tells_inference:
+        raise PassFormError(
+            f"{pass_name(given)} takes is_inference, which Inductor gives to post-grad passes alone: run it at stage "
+            f"'post_grad', or derive it from CustomGraphPass for stage {stage.name!r}"
+        )
+    return form
 
 
-def _required(given: Callable[..., Any]) -> list[inspect.Parameter]:
-    try:
-        parameters = inspect.signature(given).parameters.values()
-    except ValueError:  # a builtin that does not tell
-        return []
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [p for p in parameters if p.kind in positional and p.default is p.empty]
-    return required or [p for p in parameters if p.kind in positional][:1]
-
-
-def _wants_module(parameter: inspect.Parameter) -> bool:
-    annotation = parameter.annotation
-    if annotation is inspect.Parameter.empty:
-        return parameter.name in MODULE_PARAMETERS
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-    return "GraphModule" in text
-
-
-def run_one(one: GraphPass, target: Target, stage: Stage) -> torch.fx.GraphModule:
+def run_one(one: PassUnderTest, target: PassTarget, stage: Stage) -> torch.fx.GraphModule:
     """Call a pass and return the graph module that counts from here on.
 
     Raises:
-        GraphPassError: it returned another graph where Inductor would drop it, or something else that nobody reads.
+        GraphPassError: it returned another graph where Inductor would drop it, or something that is no graph.
     """
-    returned = one.call(target)
+    returned = one.form.call(target.module, target.example_inputs, is_inference=target.is_inference)
     made = getattr(returned, "graph_module", returned)
     if made is None or made is target.module or made is target.module.graph or isinstance(made, int):
         return target.module

@@ -12,11 +12,12 @@ import torch.fx
 from pytest_regional._text import plural
 from pytest_regional._torch.fx_graphs import attribute
 from pytest_regional.harness.graph_passes import uuids
-from pytest_regional.harness.graph_passes.forms import GraphAssertionError, GraphPass, Stage, WhichGraphError
-from pytest_regional.harness.graph_passes.patterns import Occurrence, OpPattern, occurrences, op_pattern, require_known
+from pytest_regional.harness.graph_passes.forms import GraphAssertionError, PassUnderTest, Stage, WhichGraphError
+from pytest_regional.harness.graph_passes.occurrences import Occurrence, meant, occurrences, require_known
 from pytest_regional.harness.graph_passes.recorder import PassGraphs, Place
 from pytest_regional.harness.graph_passes.snapshot import GraphSnapshot
 from pytest_regional.harness.graph_passes.text import diff
+from pytest_regional.harness.ops import OpPattern
 
 if TYPE_CHECKING:
     from pytest_regional.harness.counters import Bound
@@ -54,7 +55,7 @@ Pair = tuple[Occurrence, Occurrence]
 
 
 def out_of_order(patterns: Sequence[OpPattern], present: Sequence[Occurrence]) -> list[Pair]:
-    """Return the pairs that stand the wrong way round; patterns that are not present are passed over."""
+    """Return the pairs that stand the wrong way round; patterns that are not present are ignored."""
     position = {id(one): index for index, one in enumerate(present)}
     return [(a, b) for a, b in _wanted(patterns, present) if position[id(a)] >= position[id(b)]]
 
@@ -66,7 +67,7 @@ def not_pinned(patterns: Sequence[OpPattern], present: Sequence[Occurrence]) -> 
 
 
 def _wanted(patterns: Sequence[OpPattern], present: Sequence[Occurrence]) -> list[Pair]:
-    found = [group for group in (pattern.among(present) for pattern in patterns) if group]
+    found = [group for group in (meant(pattern, present) for pattern in patterns) if group]
     return [pair for first, second in pairwise(found) for pair in product(first, second)]
 
 
@@ -94,7 +95,7 @@ class _Ancestors(dict[torch.fx.Node, set[torch.fx.Node]]):
 
 
 class Rerun(Protocol):
-    """What a result needs to ask the passes again."""
+    """What a result needs to run the passes again."""
 
     def again(self, graphs: Sequence[PassGraphs]) -> Sequence[PassGraphs]:
         """Return, for the same graphs, what was before and after a second run on the first's result."""
@@ -115,7 +116,7 @@ class PassRun:
 
     graphs: tuple[PassGraphs, ...]
     _given: Any = field(repr=False)
-    _passes: tuple[GraphPass, ...] = field(repr=False)
+    _passes: tuple[PassUnderTest, ...] = field(repr=False)
     _stage: Stage = field(repr=False)
     _rerun: Rerun = field(repr=False)
 
@@ -172,9 +173,9 @@ class PassRun:
             UnknownOpError: an operator that no graph held and torch does not know.
         """
         __tracebackhide__ = True
-        chosen, pattern = self._selected(graph, region), op_pattern(op)
+        chosen, pattern = self._selected(graph, region), OpPattern.of(op)
         require_known([pattern], _all(chosen))
-        found = [one for graphs in chosen for one in pattern.among(occurrences(graphs.after))]
+        found = [one for graphs in chosen for one in meant(pattern, occurrences(graphs.after))]
         if not (len(found) == n if isinstance(n, int) else n.admits(len(found))):
             raise self._failure(f"{pattern.text!r} occurs {_times(len(found))}, not {_times(n)}", chosen, found)
 
@@ -221,7 +222,7 @@ class PassRun:
         __tracebackhide__ = True
         if len(ops) < 2:
             raise TypeError(f"assert_order needs two operators or more, not {len(ops)}: there is no order otherwise")
-        chosen, patterns = self._selected(graph, region), [op_pattern(op) for op in ops]
+        chosen, patterns = self._selected(graph, region), [OpPattern.of(op) for op in ops]
         require_known(patterns, _all(chosen))
         self._require_all_in_one(patterns, chosen)
         for graphs in chosen:
@@ -234,7 +235,7 @@ class PassRun:
                 )
 
     def _require_all_in_one(self, patterns: Sequence[OpPattern], chosen: Sequence[PassGraphs]) -> None:
-        missing = {one: [p.text for p in patterns if not p.among(occurrences(one.after))] for one in chosen}
+        missing = {one: [p.text for p in patterns if not meant(p, occurrences(one.after))] for one in chosen}
         if all(missing.values()):
             lacks = "; ".join(f"{one.place} lacks {', '.join(map(repr, names))}" for one, names in missing.items())
             raise self._failure(f"no graph holds all of these operators: {lacks}", chosen, [])
@@ -308,7 +309,7 @@ def _places(graphs: Iterable[PassGraphs]) -> str:
 
 
 def _patterns(ops: Any) -> list[OpPattern]:
-    return [op_pattern(op) for op in (ops if isinstance(ops, list | tuple) else [ops])]
+    return [OpPattern.of(op) for op in (ops if isinstance(ops, list | tuple) else [ops])]
 
 
 def _before(graphs: PassGraphs) -> GraphSnapshot:
@@ -326,7 +327,7 @@ def _all(chosen: Iterable[PassGraphs]) -> list[Occurrence]:
 def _found(
     pattern: OpPattern, chosen: Iterable[PassGraphs], side: Callable[[PassGraphs], GraphSnapshot]
 ) -> list[Occurrence]:
-    return [one for graphs in chosen for one in pattern.among(occurrences(side(graphs)))]
+    return [one for graphs in chosen for one in meant(pattern, occurrences(side(graphs)))]
 
 
 def _times(n: int | Bound) -> str:

@@ -12,7 +12,7 @@ from pytest_regional._torch.fx_graphs import attribute, codegen_of, rename_node
 
 
 class GraphSnapshot(torch.fx.GraphModule):  # type: ignore[misc]
-    """A graph as it was: a ``GraphModule`` of its own that can be called, and lists ``nodes`` as a ``Graph`` does."""
+    """A graph as it was: a separate ``GraphModule`` that can be called, and lists ``nodes`` as a ``Graph`` does."""
 
     @property
     def nodes(self) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._torch.fx_graphs import bodies_of
-from pytest_regional.harness.graph_passes.patterns import function_names
+from pytest_regional.harness.ops import function_names
 
 CONTEXT = 8
 

@@ -142,7 +142,7 @@ class Command:
         target = Path(words[place])
         if not target.is_absolute() or target.suffix in _NOT_KEPT:
             return None
-        # A compiler behind another (`ccache g++`) would not be looked at, and neither would a file beside the folder.
+        # A compiler behind another (`ccache g++`) would not be seen, nor would a file next to the directory.
         if shutil.which(words[0]) or any(_is_relative_file(word) or is_steering(word) for word in words):
             return None
         found_identity = identity(found)

@@ -1,4 +1,4 @@
-"""The flow of ``assert_parity``: eager, float64 anchor, compiled, compiled again on fresh inputs, and the blame."""
+"""The flow of ``assert_parity``: eager, float64 reference, compiled, compiled again on fresh inputs, and the blame."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pytest_regional._errors import RegionalError
+from pytest_regional._text import first_line
 from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness import isolation
 from pytest_regional.harness.compiling import raise_annotation_error
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class KeptResults:
-    """The live results of one call, beside the copies that were taken of them when they were returned.
+    """The live results of one call, with the copies that were taken when they were returned.
 
     An execution gives them when it was made with ``keep=True``.
     """
@@ -52,7 +54,7 @@ def _difference(live: torch.Tensor, copy: Captured) -> str:
     try:
         now = dense_value(live)
     except RuntimeError as error:  # PyTorch's own CUDA graphs refuse to read what a later run has overwritten.
-        return f"cannot be read any more: {str(error).strip().splitlines()[0][:300]}. {_ADVICE}"
+        return f"cannot be read any more: {first_line(error)}. {_ADVICE}"
     if same_bytes(now, copy.value):
         return ""
     if now.shape != copy.value.shape or now.dtype != copy.value.dtype:
@@ -73,7 +75,7 @@ _ADVICE = (
 )
 
 
-class VacuousParityError(AssertionError):
+class VacuousParityError(RegionalError, AssertionError):
     """``assert_parity`` had nothing to compare, so it could not have failed."""
 
 
@@ -84,7 +86,7 @@ class _Case:
     inputs: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     eager: Execution
-    anchor: Execution | None
+    fp64: Execution | None
     label: str
     noise: NoiseSource
 
@@ -107,7 +109,7 @@ class ParityCheck:
     kwargs: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Take the program out of what ``torch.compile`` made of it: the backend under test is to compile it."""
+        """Unwrap a program that ``torch.compile`` returned: the backend under test is to compile it."""
         self.fn = original_of(self.fn)
         if self.regional.forward_only and self.backward is None:
             self.backward = False
@@ -137,22 +139,22 @@ class ParityCheck:
 
     def _case(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], label: str) -> _Case:
         # Eager code may compile as well (flex_attention does, with Dynamo's eager backend): not the backend's doing.
-        with self.regional.observer.paused():
+        with self.regional._observer.paused():
             eager = self._execute(self.fn, inputs, kwargs)
             raise_annotation_error(eager.exception)
             check_program(eager)
             eager.coarse = self._coarse(inputs, kwargs)
-            anchor = self._execute(self.fn, inputs, kwargs, anchor=True) if self.level == "close" else None
+            fp64 = self._execute(self.fn, inputs, kwargs, fp64=True) if self.level == "close" else None
 
         def rounded_otherwise(seed: int) -> Execution:
-            with self.regional.observer.paused():
+            with self.regional._observer.paused():
                 return self._execute(self.fn, inputs, kwargs, rounding=seed)
 
-        return _Case(inputs, kwargs, eager, anchor, label, Noise.source_of_executions(eager, rounded_otherwise))
+        return _Case(inputs, kwargs, eager, fp64, label, Noise.source_of_executions(eager, rounded_otherwise))
 
     def _coarse(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Execution | None:
         """Return eager's run in the coarser precision that the backend computes in, if it says that it does."""
-        precision = None if self.level == "bitwise" else precision_of(self.regional.spec)
+        precision = None if self.level == "bitwise" else precision_of(self.regional._spec)
         return None if precision is None else self._execute(self.fn, inputs, kwargs, precision=precision)
 
     def _call(self, fn: Any, case: _Case, *, keep: bool = False) -> Execution:
@@ -170,12 +172,12 @@ class ParityCheck:
             return execute(fn, inputs, kwargs=kwargs, **how, **options)
 
     def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:
-        options = replace(self.regional.options, fallback_random=True)
-        return self.regional.compile_with(self.fn, options, eager_regions)
+        options = replace(self.regional._options, fallback_random=True)
+        return self.regional._compile_with(self.fn, options, eager_regions)
 
     def _judge(self, case: _Case, candidate: Execution) -> ParityReport:
         how: dict[str, Any] = {"level": self.level, "rtol": self.rtol, "atol": self.atol}
-        return compare(case.eager, candidate, case.anchor, noise=case.noise, **how)
+        return compare(case.eager, candidate, case.fp64, noise=case.noise, **how)
 
     def _compare_again(self, case: _Case, compiled: Any) -> ParityReport:
         """Call the compiled program a second time: catches constants baked in from the first call."""
@@ -188,7 +190,7 @@ class ParityCheck:
             return ()
         found = kept.overwritten()
         if found:
-            with self.regional.observer.paused():
+            with self.regional._observer.paused():
                 eager = KeptResults.of(self._call(self.fn, first, keep=True))
                 self._call(self.fn, second)
             for name in eager.overwritten():
@@ -198,18 +200,18 @@ class ParityCheck:
     # Blame
 
     def blame_for(self, second: tuple[Any, ...]) -> str:
-        """Say which region makes a difference on the inputs, or on a ``second`` set of them, that others found."""
+        """Return which region causes a difference that was found on the inputs, or on a ``second`` set of them."""
         return self._blame(self._case(self.inputs, self.kwargs, ""), self._case(second, self.kwargs, ""))
 
     def _blame(self, first: _Case, second: _Case) -> str:
-        """Say which region makes the difference, found by leaving regions eager in turn."""
-        names = list(dict.fromkeys(r.name for g in self.regional.observer.graph_records() for r in g.regions))
-        if not self.regional.spec.capabilities.get("regions"):
-            return "no region can be singled out: the backend compiles whole graphs, or parts of its own choice"
+        """Return which region causes the difference, by leaving regions eager in turn."""
+        names = list(dict.fromkeys(r.name for g in self.regional.graphs for r in g.regions))
+        if not self.regional.supports("regions"):
+            return "no region can be singled out: the backend compiles whole graphs, or parts that it chooses itself"
         if not names:
             return "the program has no region, so none can be singled out"
         # The recompiles below are ours, not the test's: they must not show in its counters.
-        with self.regional.observer.paused():
+        with self.regional._observer.paused():
             return self._blame_among(names, first, second)
 
     def _blame_among(self, names: list[str], first: _Case, second: _Case) -> str:
@@ -241,17 +243,17 @@ class ParityCheck:
 
 @dataclass
 class GivenParity(ParityCheck):
-    """Parity of what a callable of the user's makes of the program: a pipeline, for one."""
+    """Parity of a program that the user's function compiles, such as a pipeline."""
 
     compiled: Callable[[Any], Any]
 
     def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:
-        options = replace(self.regional.options, fallback_random=True)
-        with options.scope(self.regional.spec.compile_options):
+        options = replace(self.regional._options, fallback_random=True)
+        with options.scope(self.regional._spec.compile_options):
             return self.compiled(self.fn)
 
     def _blame(self, first: _Case, second: _Case) -> str:
-        return "not searched for: the program was compiled by what was given as compiled="
+        return "not searched for: the program was compiled by the function given as compiled="
 
 
 def _merged(first: ParityReport, second: ParityReport, label: str) -> ParityReport:
@@ -262,7 +264,7 @@ def _merged(first: ParityReport, second: ParityReport, label: str) -> ParityRepo
         mismatches=(*first.mismatches, *(replace(m, where=label + m.where) for m in second.mismatches)),
         compared=first.compared + second.compared,
         anchored=first.anchored and second.anchored,
-        anchor_unavailable_reason=first.anchor_unavailable_reason or second.anchor_unavailable_reason,
+        fp64_unavailable_reason=first.fp64_unavailable_reason or second.fp64_unavailable_reason,
         worst_ratio=worst.worst_ratio,
         worst_where=worst.worst_where,
         rule=first.rule if first.rule == second.rule else f"{first.rule}; second call: {second.rule}",

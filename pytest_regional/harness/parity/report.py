@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional.harness.parity.execution import Execution
-from pytest_regional.harness.parity.tolerance import Errors, ValueEvidence
+from pytest_regional.harness.parity.noise import Noise
+from pytest_regional.harness.parity.tolerance import Errors, Tolerance, ValueEvidence, Verdict
 
 KINDS = (
     "value",
@@ -38,6 +40,44 @@ class Mismatch:
         return f"{self.where}: {self.kind}: {self.detail}"
 
 
+class Comparison:
+    """What is found when many tensors are compared; subclasses say which, and :meth:`judged` adds each verdict."""
+
+    def __init__(self, tolerance: Tolerance, noise: Noise | None) -> None:
+        self.tolerance, self.noise = tolerance, noise
+        self.mismatches: list[Mismatch] = []
+        self.may_be_rounding = False
+        self.rounding_only: list[str] = []
+        self.compared = 0
+        self.anchored = False
+        self.worst_ratio, self.worst_where = 0.0, ""
+        self.errors: dict[str, Errors] = {}
+
+    def add(self, where: str, kind: str, detail: str, evidence: ValueEvidence | None = None) -> None:
+        """Add a difference."""
+        self.mismatches.append(Mismatch(where, kind, detail, evidence))
+
+    def judged(self, where: str, verdict: Verdict, count: bool = True) -> None:
+        """Add what the values of one tensor are worth."""
+        self.compared += count
+        self.anchored |= verdict.anchored
+        if verdict.errors is not None:
+            self.errors[where] = verdict.errors
+        if verdict.ratio > self.worst_ratio:
+            self.worst_ratio, self.worst_where = verdict.ratio, where
+        if verdict.rounding_only:
+            self.rounding_only.append(where)
+        for found in verdict.evidence:
+            detail = describe_values(found) + ("; rounding only: no digit of it is known" * verdict.rounding_only)
+            self.add(where, found.kind, detail, found)
+            self.may_be_rounding |= found.kind == "value" and self.tolerance.uses_fp64
+
+
+def verdict(holds: str, mismatches: Sequence[Mismatch]) -> str:
+    """Return ``holds``, or how many mismatches there are."""
+    return f"{len(mismatches)} mismatch{'es' * (len(mismatches) > 1)}" if mismatches else holds
+
+
 @dataclass(frozen=True)
 class ParityReport:
     """The result of one comparison; ``ok`` means no mismatch, and ``compared == 0`` that it showed nothing.
@@ -50,7 +90,7 @@ class ParityReport:
     mismatches: tuple[Mismatch, ...] = ()
     level: str = "close"
     anchored: bool = False
-    anchor_unavailable_reason: str | None = None
+    fp64_unavailable_reason: str | None = None
     compared: int = 0
     worst_ratio: float = 0.0
     worst_where: str = ""
@@ -66,21 +106,21 @@ class ParityReport:
 
     def summary(self) -> str:
         """Return one line: verdict, number of tensors, rule, and how near the limit the worst one came."""
-        verdict = "parity holds" if self.ok else f"{len(self.mismatches)} mismatch{'es' * (len(self.mismatches) > 1)}"
+        found = verdict("parity holds", self.mismatches)
         worst = f", worst error {self.worst_ratio:.3g} of the allowed at {self.worst_where}" if self.worst_where else ""
         about = f"{self.label}: " if self.label else ""
         noise = f"; rounding only: {_few(self.rounding_only)}" if self.rounding_only else ""
-        return f"{about}{verdict} over {self.compared} compared value(s) at {self.rule}{worst}{noise}"
+        return f"{about}{found} over {self.compared} compared value(s) at {self.rule}{worst}{noise}"
 
     def describe(self, blame: str | None = None) -> str:
-        """Return the whole report for a person: the summary, a paragraph for each mismatch, and who is to blame."""
+        """Return the whole report for a person: the summary, a paragraph for each mismatch, and the blame."""
         lines = [self.summary(), *(f"  - {mismatch}" for mismatch in self.mismatches)]
         if blame:
             lines.append(f"  blame: {blame}")
         return "\n".join(lines)
 
 
-class ParityError(AssertionError):
+class ParityError(RegionalError, AssertionError):
     """The compiled program differs from eager; ``report`` holds every difference and ``blame`` the suspect region."""
 
     def __init__(self, report: ParityReport, blame: str | None = None) -> None:
@@ -89,19 +129,19 @@ class ParityError(AssertionError):
         self.blame = blame
 
 
-class BadProgramError(Exception):
+class BadProgramError(RegionalError):
     """The eager program itself failed: the test's program is at fault, not the backend."""
 
     def __init__(self, execution: Execution) -> None:
         error = execution.exception
         super().__init__(
             f"the test's program fails in eager ({execution.stage}): {type(error).__name__}: {error}\n"
-            f"This is not a backend failure: nothing was compiled for it. Mend the program or its inputs first."
+            f"This is not a backend failure: nothing was compiled for it. Fix the program or its inputs first."
         )
         self.execution = execution
 
 
-class SelfComparisonError(Exception):
+class SelfComparisonError(RegionalError):
     """Both sides of a comparison are the same memory, so that it could not have failed."""
 
 
@@ -114,8 +154,8 @@ def describe_values(evidence: ValueEvidence) -> str:
     at = f"at {list(evidence.index)}" if evidence.index else "of the only element"
     share = f"{evidence.mismatched} of {evidence.total} elements"
     values = f"compiled {_number(evidence.candidate)}, eager {_number(evidence.eager)}"
-    if evidence.anchor is not None:
-        values += f", float64 {_number(evidence.anchor)}"
+    if evidence.fp64 is not None:
+        values += f", float64 {_number(evidence.fp64)}"
     if evidence.kind == "nan":
         return f"NaN or infinity differs in {share}; first {at}: {values}"
     return f"{share} differ; worst {at}: {values}; {_errors(evidence)}"
@@ -123,7 +163,7 @@ def describe_values(evidence: ValueEvidence) -> str:
 
 def _errors(evidence: ValueEvidence) -> str:
     limit = "no difference allowed" if evidence.allowed is None else f"allowed {evidence.allowed:.4g}"
-    if evidence.anchor is None:
+    if evidence.fp64 is None:
         return f"error against eager {evidence.candidate_error:.4g}, {limit}"
     return f"error against float64: compiled {evidence.candidate_error:.4g}, eager {evidence.eager_error:.4g}, {limit}"
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from pytest_regional._text import plural, unknown_name
+from pytest_regional._text import first_line, plural, unknown_name
 from pytest_regional._torch.config import INDUCTOR, patched_config
 from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness.parity.fp64_reference import Precision, precision_of
 from pytest_regional.harness.parity.tolerance import Tolerance
-from pytest_regional.harness.training.copying import REMEDY, References, copy_model, first_line
+from pytest_regional.harness.training.copying import REMEDY, References, copy_model
 from pytest_regional.harness.training.judging import NOTHING_TO_REFINE
 from pytest_regional.harness.training.report import (
     BadTrainingError,
-    LostAnchorWarning,
+    NoFp64ReferenceWarning,
     StepReport,
     TrainingMismatch,
     TrainingParityError,
@@ -55,7 +55,7 @@ class OriginalUntouched:
             parameter.grad = self.gradients[name]
 
     def check(self) -> None:
-        """Raise what a copy that shares parameters with the model is: no training of its own.
+        """Refuse a copy that shares parameters with the model: it is not a separate training.
 
         Raises:
             BadTrainingError: a gradient has arrived at the model itself.
@@ -105,21 +105,21 @@ class AllowedUnused:
             )
 
 
-def warn_of_lost_anchors(steps: Sequence[StepReport]) -> None:
+def warn_of_missing_fp64(steps: Sequence[StepReport]) -> None:
     """Say once that steps were judged without float64, and why; not where the program is in float64 itself."""
-    lost = lost_anchors(steps)
+    lost = steps_without_fp64(steps)
     if lost:
         warnings.warn(
-            f"no float64 anchor {in_steps(lost)}: {lost[0].anchor_unavailable_reason}. Judged by the defaults of "
+            f"no float64 reference {in_steps(lost)}: {lost[0].fp64_unavailable_reason}. Judged by the defaults of "
             f"torch.testing.assert_close, which know nothing of this program's rounding",
-            LostAnchorWarning,
+            NoFp64ReferenceWarning,
             stacklevel=2,
         )
 
 
-def lost_anchors(steps: Sequence[StepReport]) -> list[StepReport]:
+def steps_without_fp64(steps: Sequence[StepReport]) -> list[StepReport]:
     """Return the steps for which a float64 run was to be had and was not."""
-    return [step for step in steps if step.anchor_unavailable_reason not in (None, NOTHING_TO_REFINE)]
+    return [step for step in steps if step.fp64_unavailable_reason not in (None, NOTHING_TO_REFINE)]
 
 
 def in_steps(steps: Sequence[StepReport]) -> str:
@@ -183,7 +183,7 @@ def assert_training_parity(
         ValueError: a pattern in ``allow_unused`` that matches no parameter.
 
     Warns:
-        LostAnchorWarning: a step had no float64 run to be judged by.
+        NoFp64ReferenceWarning: a step had no float64 run to be judged by.
     """
     __tracebackhide__ = True
     tolerance = Tolerance.resolve(level, rtol, atol)
@@ -192,9 +192,9 @@ def assert_training_parity(
     how = compiled, loss, optimizer, tolerance, compiling_steps, allowed, dict(kwargs or {})
     check = TrainingCheck(regional, model, tuple(batches), *how)
     report = check.run()
-    regional.parity_reports.append(report)
-    if tolerance.uses_anchor:
-        warn_of_lost_anchors(report.steps)
+    regional._parity_reports.append(report)
+    if tolerance.uses_fp64:
+        warn_of_missing_fp64(report.steps)
     if not report.ok:
         raise TrainingParityError(report) from check.error
     allowed.check(report.unused)
@@ -221,7 +221,7 @@ class TrainingCheck:
         """Train and return the report; only a test that proves nothing raises here."""
         if not self.batches:
             raise BadTrainingError("no batches: nothing was trained")
-        precision = None if self.tolerance.level == "bitwise" else precision_of(self.regional.spec)
+        precision = None if self.tolerance.level == "bitwise" else precision_of(self.regional._spec)
         coarse = None if precision is None else functools.partial(self._eager_trainer, precision=precision)
         references = References(self._eager_trainer, self.tolerance, coarse)
         with OriginalUntouched(self.model) as original:
@@ -247,16 +247,16 @@ class TrainingCheck:
             except Exception as error:  # noqa: BLE001 - whatever the compiled program raises is a result.
                 return steps, self._failure(references, batch, number, error)
             # Eager code may compile as well (flex_attention does): not the backend's doing.
-            with self.regional.observer.paused(), never_compiled():
+            with self.regional._observer.paused(), never_compiled():
                 steps.append(references.judge(start, step, batch))
             original.check()
         return steps, None
 
     def _failure(self, references: References, batch: Batch, number: int, error: Exception) -> TrainingMismatch:
-        with self.regional.observer.paused(), never_compiled():
+        with self.regional._observer.paused(), never_compiled():
             references.confirm(batch, number)
         self.error = error
-        return TrainingMismatch(number, "the compiled step", "exception", first_line(error))
+        return TrainingMismatch("the compiled step", "exception", first_line(error), step=number)
 
     def _compiling(self, number: int) -> contextlib.AbstractContextManager[None]:
         if number > self.compiling_steps:
@@ -270,7 +270,7 @@ class TrainingCheck:
         return self._trainer(call, owner_of(call, model))
 
     def _compile(self, model: torch.nn.Module) -> Any:
-        return self.regional.compile_with(model, replace(self.regional.options, fallback_random=True))
+        return self.regional._compile_with(model, replace(self.regional._options, fallback_random=True))
 
     def _eager_trainer(self, wide: bool = False, precision: Precision | None = None) -> Trainer:
         model = copy_model(self.model)
@@ -287,8 +287,8 @@ class TrainingCheck:
         tolerance = self.tolerance
         if tolerance.explicit:
             return f"rtol={tolerance.rtol}, atol={tolerance.atol}"
-        lost = lost_anchors(steps) if tolerance.uses_anchor else []
-        notes = [f"no float64 anchor {in_steps(lost)}: assert_close defaults"] if lost else []
+        lost = steps_without_fp64(steps) if tolerance.uses_fp64 else []
+        notes = [f"no float64 reference {in_steps(lost)}: assert_close defaults"] if lost else []
         measured = [step for step in steps if step.rounded_runs and not step.mismatches]
         if measured:
             runs = measured[0].rounded_runs

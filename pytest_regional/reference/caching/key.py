@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch import cpp
 from pytest_regional._torch.autograd_cache import GraphLookup
 from pytest_regional._torch.config import compile_state
@@ -142,7 +143,7 @@ _ATOMS = (bool, int, float, complex, str, bytes, type(None))
 _TORCH_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
-class UnstableValueError(ValueError):
+class UnstableValueError(RegionalError, ValueError):
     """A value that enters a cache key has no text that another process would find the same."""
 
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 import torch.fx
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.aot_autograd import outputs_before_the_users, user_output_count
@@ -151,7 +152,7 @@ def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
 KINDS = ("forward", "backward", "inference")
 
 
-class FullInductorConfigError(ValueError):
+class FullInductorConfigError(RegionalError, ValueError):
     """A setting that Inductor does not have, or a value that it does not take."""
 
 

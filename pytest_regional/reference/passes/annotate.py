@@ -13,6 +13,7 @@ from typing import Any
 
 import torch.fx
 
+from pytest_regional._errors import RegionalWarning
 from pytest_regional._text import plural
 from pytest_regional._torch.fx_graphs import (
     ANNOTATION,
@@ -40,7 +41,7 @@ class PassMatchError(PipelineError, LookupError):
     """A pass was to match at least one op, and matched none."""
 
 
-class PassMatchWarning(UserWarning):
+class PassMatchWarning(RegionalWarning):
     """A pass matched no op, and so did nothing."""
 
 

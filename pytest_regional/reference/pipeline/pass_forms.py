@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch.fx
 
+from pytest_regional import _pass_forms
+from pytest_regional._pass_forms import PassForm, PassFormUnknownError, form_of
 from pytest_regional._text import unknown_name
-from pytest_regional._torch.inductor import (
-    custom_graph_pass_base,
-    graph_module_pass_base,
-    inference_aware_pass_base,
-    pattern_matcher_pass,
-)
 from pytest_regional.reference.pass_protocol import (
     DEFAULT_GRAPHS,
     GRAPH_KINDS,
@@ -25,14 +20,10 @@ from pytest_regional.reference.pass_protocol import (
 )
 from pytest_regional.reference.pass_uuids import checked_uuid
 
-_MODULE_NAMES = ("gm", "graph_module", "module", "mod")
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _WHAT_IS_ONE = (
     "a pass is a callable (gm, example_inputs), an object with a name and __call__, a CustomGraphPass, a "
     "CustomGraphModulePass or a PatternMatcherPass"
 )
-
-Call = Callable[[torch.fx.GraphModule, Sequence[Any], str], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +33,6 @@ class DeclaredPass:
     Attributes:
         given: the object that the user gave.
         changes_interface: whether it may change what the graph takes and returns.
-        keeps_graph: whether what it returns, if anything, says nothing: it changes a ``torch.fx.Graph`` in place.
     """
 
     given: Any
@@ -53,8 +43,16 @@ class DeclaredPass:
     terminal: bool
     graphs: tuple[str, ...]
     changes_interface: bool
-    call: Call
-    keeps_graph: bool
+    form: PassForm
+
+    @property
+    def keeps_graph(self) -> bool:
+        """Whether what it returns, if anything, says nothing: it changes a ``torch.fx.Graph`` in place."""
+        return self.form.takes == _pass_forms.GRAPH
+
+    def call(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], graph: str) -> Any:
+        """Call the pass on the module of a ``graph`` of that kind."""
+        return self.form.call(gm, lambda: example_inputs, graph=graph, is_inference=graph == "inference")
 
     def uuid(self) -> Hashable | None:
         """Return the pass's uuid in the form in which it enters a key, or None where it has none.
@@ -86,7 +84,7 @@ def declared_pass(given: Any) -> DeclaredPass:
     """
     if isinstance(given, type):
         raise InvalidPassError(f"{given.__name__} is a class: a pipeline needs an instance, {given.__name__}(...).")
-    call, keeps_graph = _way_to_call(given)
+    form = _form(given)
     name = name_of(given)
     return DeclaredPass(
         given,
@@ -97,8 +95,7 @@ def declared_pass(given: Any) -> DeclaredPass:
         _flag(given, "terminal", name),
         _graphs(given, name),
         _flag(given, "changes_interface", name),
-        call,
-        keeps_graph,
+        form,
     )
 
 
@@ -153,54 +150,11 @@ def checked_kind(graph: object, where: str = "") -> str:
     raise UnknownGraphError(unknown_name(f"kind of graph{where}:", graph, GRAPH_KINDS))
 
 
-def _way_to_call(given: Any) -> tuple[Call, bool]:
-    """Return how to call ``given``, and whether its result means nothing because it is called with a ``Graph``."""
-    aware = inference_aware_pass_base()
-    if aware is not None and isinstance(given, aware):
-        return lambda gm, _, graph: given(gm.graph, graph == "inference"), True
-    if isinstance(given, custom_graph_pass_base()):
-        return lambda gm, _inputs, _graph: given(gm.graph), True
-    if isinstance(given, graph_module_pass_base()):
-        return lambda gm, _inputs, _graph: given(gm), False
-    if isinstance(given, pattern_matcher_pass()):
-        return lambda gm, _inputs, _graph: given.apply(gm.graph), True
-    if not callable(given):
-        raise InvalidPassError(f"{given!r} cannot be called: {_WHAT_IS_ONE}.")
-    return _by_signature(given)
-
-
-def _by_signature(given: Any) -> tuple[Call, bool]:
+def _form(given: Any) -> PassForm:
     try:
-        parameters = inspect.signature(given).parameters
-    except ValueError:  # a builtin that does not tell
-        return lambda gm, inputs, _graph: given(gm, inputs), False
-    positional = [p for p in parameters.values() if p.kind in _POSITIONAL]
-    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
-    if not positional and not variadic:
-        raise InvalidPassError(f"the pass {name_of(given)!r} takes no graph module: {_WHAT_IS_ONE}.")
-    takes_inputs = variadic or (len(positional) > 1 and positional[1].name != "graph")
-    on_graph = not takes_inputs and not _wants_module(positional[0])
-    tells = _takes_kind(parameters, positional)
-
-    # (gm, *example_inputs) is the convention of PyTorch's regional_inductor; (*args) alone is a wrapper's.
-    spread = variadic and len(positional) == 1
-
-    def call(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], graph: str) -> Any:
-        inputs = tuple(example_inputs) if spread else (example_inputs,)
-        arguments = (gm.graph,) if on_graph else (gm, *inputs) if takes_inputs else (gm,)
-        return given(*arguments, graph=graph) if tells else given(*arguments)
-
-    return call, on_graph
-
-
-def _takes_kind(parameters: Mapping[str, inspect.Parameter], positional: Sequence[inspect.Parameter]) -> bool:
-    return "graph" in parameters and not (positional and positional[0].name == "graph")
-
-
-def _wants_module(parameter: inspect.Parameter) -> bool:
-    """As ``regional.run_pass`` decides it: a function of one argument gets the ``Graph`` unless it says otherwise."""
-    annotation = parameter.annotation
-    if annotation is inspect.Parameter.empty:
-        return parameter.name in _MODULE_NAMES
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-    return "GraphModule" in text
+        form = form_of(given, _pass_forms.MODULE, ("graph",), offers_inputs=True)
+    except PassFormUnknownError as error:
+        raise InvalidPassError(f"{error}: {_WHAT_IS_ONE}.") from None
+    if form is None:
+        raise InvalidPassError(f"{given!r} cannot be called: {_WHAT_IS_ONE}.")
+    return form

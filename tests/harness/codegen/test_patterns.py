@@ -7,6 +7,7 @@ import torch
 
 from pytest_regional.backends.capabilities import torch_matches
 from pytest_regional.harness.codegen import NoGeneratedCodeError, NoSuchOpError, Op, OpPattern, UnknownOriginError
+from pytest_regional.harness.codegen.operators import matches
 from pytest_regional.harness.record import GeneratedCode, GeneratedSource
 
 # torch 2.11 forgets in its comments what it merged.
@@ -18,24 +19,24 @@ NAMED_IN_COMMENTS = torch_matches(">=2.13")
     ["aten.add", "aten.add.Tensor", "add", "add.Tensor", "torch.ops.aten.add", torch.ops.aten.add, "aten.add#3"],
 )
 def test_spellings_of_one_operator(pattern):
-    assert OpPattern.of(pattern).matches(Op("aten.add.Tensor"))
-    assert not OpPattern.of(pattern).matches(Op("aten.addmm.default"))
-    assert not OpPattern.of(pattern).matches(Op("aten.add.Tensor", inside="aten.silu"))
+    assert matches(OpPattern.of(pattern), Op("aten.add.Tensor"))
+    assert not matches(OpPattern.of(pattern), Op("aten.addmm.default"))
+    assert not matches(OpPattern.of(pattern), Op("aten.add.Tensor", inside="aten.silu"))
 
 
 def test_overloads_are_told_apart():
-    assert OpPattern.of(torch.ops.aten.add.Tensor).matches(Op("aten.add.Tensor"))
-    assert not OpPattern.of(torch.ops.aten.add.Scalar).matches(Op("aten.add.Tensor"))
+    assert matches(OpPattern.of(torch.ops.aten.add.Tensor), Op("aten.add.Tensor"))
+    assert not matches(OpPattern.of(torch.ops.aten.add.Scalar), Op("aten.add.Tensor"))
     # Comments name no overloads: a pattern with one is not answered by guessing.
-    assert not OpPattern.of("aten.add.Tensor").matches(Op("aten.add"))
+    assert not matches(OpPattern.of("aten.add.Tensor"), Op("aten.add"))
 
 
 def test_what_was_decomposed():
     part = Op("aten.exp.default", inside="aten.silu")
-    assert OpPattern.of("aten.silu").matches(part)
-    assert OpPattern.of("silu>exp").matches(part)
-    assert not OpPattern.of("silu>add").matches(part)
-    assert not OpPattern.of("aten.gelu>aten.exp").matches(part)
+    assert matches(OpPattern.of("aten.silu"), part)
+    assert matches(OpPattern.of("silu>exp"), part)
+    assert not matches(OpPattern.of("silu>add"), part)
+    assert not matches(OpPattern.of("aten.gelu>aten.exp"), part)
 
 
 @pytest.mark.parametrize("pattern", ["aten.mm#0", "aten.mm#x", "aten.mm#-1", "aten.mm#", "", ".", "#1"])
@@ -45,7 +46,7 @@ def test_no_pattern(pattern):
 
 
 def test_no_text_and_no_operator():
-    with pytest.raises(TypeError, match=r"not by 3"):
+    with pytest.raises(TypeError, match=r"3 names no operator"):
         OpPattern.of(3)
 
 
@@ -57,6 +58,20 @@ def test_an_operator_that_is_not_there_lists_those_that_are(code):
     assert "Operators there: aten.add.Tensor, aten.mm.default, aten." in said
     assert "aten.mm may become aten.addmm" in said
     assert " extern " in said
+
+
+@pytest.mark.parametrize("op", [".view", "torch.nn.functional.silu", torch.nn.functional.silu, torch.nn.Linear])
+def test_what_generated_code_never_calls(code, op):
+    for check in (lambda: code("chain").assert_order(op, "aten.mm"), lambda: code("chain").assert_count(op, 0)):
+        with pytest.raises(NoSuchOpError, match=r"Generated code calls operators of torch\.ops"):
+            check()
+
+
+def test_a_short_name_may_be_counted_as_absent(code):
+    code("chain").assert_count("gelu", 0)
+    code("chain").assert_count("silu>exp", 0)
+    with pytest.raises(NoSuchOpError, match=r"no launch of geluu"):
+        code("chain").assert_count("geluu", 0)
 
 
 def test_an_operator_that_was_merged_into_another_is_traced(code):

@@ -12,11 +12,17 @@ from pytest_regional._torch import inductor as private
 from pytest_regional._torch import symbol
 from pytest_regional.backends.capabilities import torch_matches
 from pytest_regional.harness.graph_passes.forms import GraphPassError, PassFormError
+from pytest_regional.testing import pass_form
 
 from .passes import Named, aten, nothing, swap
 
 sin_to_cos = swap(aten.sin.default, aten.cos.default)
 has_inference_aware = pytest.mark.skipif(not torch_matches(">=2.12"), reason="torch 2.11 has no such class")
+
+
+@pass_form("module")
+def takes_module(anything):
+    sin_to_cos(anything.graph)
 
 
 def takes_gm(gm):
@@ -94,7 +100,9 @@ def matcher():
 
 FORMS = {
     "function of a graph": sin_to_cos,
-    "parameter called gm": takes_gm,
+    "declared module": takes_module,
+    "declared graph": pass_form("graph")(lambda gm: sin_to_cos(gm)),
+    "declared, bound": functools.partial(takes_module),
     "annotated module": takes_annotated,
     "annotation as text": takes_text_annotation,
     "annotation before name": takes_graph_called_gm,
@@ -107,7 +115,7 @@ FORMS = {
     "CustomGraphModulePass": TakesModule(),
     "PassBase": FromPassBase(),
     "list": [nothing, sin_to_cos],
-    "tuple": (Named(nothing), takes_gm),
+    "tuple": (Named(nothing), takes_module),
 }
 
 
@@ -172,6 +180,11 @@ def test_another_graph_counts_where_nobody_would_drop_it(bare, inductor):
         (3, "3 is no graph pass"),
         ([], "empty list"),
         ([nothing, None], "None is no graph pass"),
+        (
+            takes_gm,
+            r"takes_gm does not say what it takes: .*torch.fx.Graph, .*'gm'. Annotate it, \(gm: torch.fx.GraphM",
+        ),
+        (lambda: None, r"<lambda> takes no graph module and no graph"),
     ],
 )
 def test_what_is_no_pass(bare, given, message):

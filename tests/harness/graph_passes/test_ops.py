@@ -7,11 +7,12 @@ import operator
 import pytest
 import torch
 
-from pytest_regional.harness.graph_passes.forms import GraphAssertionError, UnknownOpError
-from pytest_regional.harness.graph_passes.patterns import op_pattern
+from pytest_regional._torch.operators import control_deps
+from pytest_regional.harness.graph_passes.forms import GraphAssertionError
+from pytest_regional.harness.ops import OpPattern, UnknownOpError
 from pytest_regional.testing import at_least, at_most
 
-from .passes import aten, control_deps, nothing, order_after, products, second_operand_twice, sums, swap
+from .passes import aten, nothing, order_after, products, second_operand_twice, sums, swap
 
 
 @pytest.fixture
@@ -22,11 +23,13 @@ def summed(bare):
 
 
 @pytest.mark.parametrize(
-    "op", ["aten.add", "aten.add.Tensor", "torch.ops.aten.add", "torch.ops.aten.add.Tensor", aten.add, aten.add.Tensor]
-)
+    "op",
+    ["aten.add", "aten.add.Tensor", "add", "add.Tensor", "torch.ops.aten.add", "torch.ops.aten.add.Tensor", aten.add,
+     aten.add.Tensor, "aten.add#1"],
+)  # fmt: skip
 def test_names_of_an_aten_operator(summed, op):
     summed.assert_count(op, 1)
-    with pytest.raises(GraphAssertionError, match=rf"{op_pattern(op).text}' occurs once, not twice"):
+    with pytest.raises(GraphAssertionError, match=rf"{OpPattern.of(op).text}' occurs once, not twice"):
         summed.assert_count(op, 2)
 
 
@@ -67,7 +70,19 @@ def test_what_torch_knows_may_be_counted_as_absent(bare, op):
 
 
 @pytest.mark.parametrize(
-    "op", ["aten.addd", "aten.add.Tensr", "mylib.op", ".viiew", "Liner", "torch.nn.functional.sil", "add!"]
+    "op",
+    [
+        "addd",
+        "cond>aten.addd",
+        "cont>aten.add",
+        "aten.addd",
+        "aten.add.Tensr",
+        "mylib.op",
+        ".viiew",
+        "Liner",
+        "torch.nn.functional.sil",
+        "add!",
+    ],
 )
 def test_a_misspelt_operator_is_an_error_that_lists_what_is_there(summed, op):
     with pytest.raises(UnknownOpError, match=r"unknown operator .*Known: .*aten\.add\.Tensor.*could not fail"):
@@ -79,6 +94,10 @@ def test_what_names_no_operator(summed):
         summed.assert_count(3, 0)
     with pytest.raises(UnknownOpError, match="from 1, such as"):
         summed.assert_count("aten.add#last", 0)
+    with pytest.raises(UnknownOpError, match="from 1, such as"):
+        summed.assert_count("aten.add#", 0)
+    with pytest.raises(UnknownOpError, match="names no operator"):
+        summed.assert_count(">aten.add", 0)
 
 
 def test_a_name_that_only_the_graph_knows(bare):
@@ -176,6 +195,9 @@ def test_operators_inside_the_branches_of_cond_count(bare, inductor):
     traced = bare.run_pass(nothing, branching, x, stage="graph")
     traced.assert_count("aten.addmm", 1)
     traced.assert_count("cond", 1)
+    traced.assert_count("cond>addmm", 1)
+    traced.assert_count("cond>aten.sum", 0)
+    traced.assert_order("aten.sum", "cond>aten.mm")
     compiled = inductor.run_pass(no_bias, branching, x)
     # Inductor runs the pass on each branch and then on the whole; here the branches are parts of the whole.
     assert [(one.kind, one.region) for one in compiled.graphs] == [("inference", None)]

@@ -54,7 +54,7 @@ def everything_wrong():
     for number in (1, 2, 3):
         size = 0.1 if number == 1 else 10.0
         errors = {f"gradient of p{i}": Errors(size * (i + 1), 1.0, 1.0) for i in range(8)}
-        found = [TrainingMismatch(number, where, "value", "off") for where in errors] if number > 1 else []
+        found = [TrainingMismatch(where, "value", "off", step=number) for where in errors] if number > 1 else []
         steps.append(StepReport(number, 1.0, 1.0, 1.0, size, 1.0, tuple(found), 8, size * 8, errors=errors))
     return TrainingReport(tuple(steps), rule="a rule")
 
@@ -68,14 +68,14 @@ def test_the_worst_of_the_first_bad_step_are_told_and_the_others_counted():
 
 def test_a_missing_gradient_is_told_before_large_errors():
     step = everything_wrong().steps[1]
-    missing = TrainingMismatch(2, "gradient of p8", "missing", "no gradient")
+    missing = TrainingMismatch("gradient of p8", "missing", "no gradient", step=2)
     assert replace(step, mismatches=(*step.mismatches, missing)).worst_mismatches()[0] is missing
 
 
 def test_a_report_of_the_run_shows_five_errors_of_a_training_and_counts_the_others():
     harness = SimpleNamespace(
-        parity_reports=[everything_wrong()],
-        observer=SimpleNamespace(sources=[], log=SimpleNamespace(since=list)),
+        _parity_reports=[everything_wrong()],
+        _observer=SimpleNamespace(sources=[], log=SimpleNamespace(since=list)),
     )
     details = details_of(harness, new_drawer())
     assert [one["where"] for one in details["errors"]] == [

@@ -20,7 +20,7 @@ from pytest_regional.reference import regional_inductor
 from pytest_regional.reference.pass_protocol import FunctionPass, InvalidPassError, Pass, graph_pass
 from pytest_regional.reference.passes import DeadCodeElimination, RegionalInductor
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
-from pytest_regional.testing import regional
+from pytest_regional.testing import pass_form, regional
 
 from .pass_examples import aten, block, relu_for_clamp, traced
 
@@ -39,8 +39,9 @@ def met(given, graph="forward"):
         (lambda seen: lambda gm, inputs=None, *, graph="?": seen.append((gm, inputs, graph)), ("gm", "inputs", "kind")),
         (lambda seen: lambda gm, graph: seen.append((gm, graph)), ("gm", "kind")),
         (lambda seen: lambda gm: seen.append((gm,)), ("gm",)),
-        (lambda seen: lambda graph: seen.append((graph,)), ("graph",)),
-        (lambda seen: lambda g: seen.append((g,)), ("graph",)),
+        (lambda seen: lambda anything: seen.append((anything,)), ("gm",)),
+        (lambda seen: pass_form("module")(lambda g: seen.append((g,))), ("gm",)),
+        (lambda seen: pass_form("graph")(lambda gm: seen.append((gm,))), ("graph",)),
     ],
 )
 def test_a_function_gets_what_its_signature_asks_for(make, expected):
@@ -56,8 +57,28 @@ def annotated_as_module(g: torch.fx.GraphModule) -> None:
     g.met = True
 
 
-def test_an_annotation_says_that_the_module_is_wanted():
+def annotated_as_graph(gm: torch.fx.Graph) -> None:
+    gm.met = True
+
+
+def test_an_annotation_says_what_is_wanted():
     assert met(annotated_as_module)[1].met
+    assert met(annotated_as_graph)[1].graph.met
+
+
+@pytest.mark.parametrize("name", ["graph", "g"])
+def test_a_name_is_no_declaration(name):
+    """Here a pass gets the module: one that seems to want the graph is not given something else in silence."""
+    scope = {}
+    exec(f"def mine({name}): pass", scope)
+    declare = rf"mine does not say what it takes: .*GraphModule, .*'{name}'. Annotate it, \({name}: torch.fx.Graph\)"
+    with pytest.raises(InvalidPassError, match=declare):
+        PassPipeline([scope["mine"]])
+
+
+def test_a_declared_form_that_there_is_not():
+    with pytest.raises(ValueError, match=r"'graph' or 'module', not 'gm'"):
+        pass_form("gm")
 
 
 def test_inductors_own_passes():
@@ -189,7 +210,7 @@ def test_the_decorator():
         relu_for_clamp(gm, [])
 
     @graph_pass
-    def bare(graph):
+    def bare(graph: torch.fx.Graph):
         graph.seen = True
 
     pipeline = PassPipeline([replace, bare])
@@ -230,7 +251,7 @@ def test_a_decorated_function_is_called_by_run_pass_as_the_function_would_be():
         relu_for_clamp(gm, [])
 
     @graph_pass
-    def on_graph(graph):
+    def on_graph(graph: torch.fx.Graph):
         graph.lint()
 
     @graph_pass

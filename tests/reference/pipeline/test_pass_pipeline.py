@@ -16,7 +16,7 @@ from pytest_regional.reference.pass_protocol import (
     graph_pass,
 )
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
-from pytest_regional.testing import regional
+from pytest_regional.testing import pass_form, regional
 
 from .pass_examples import aten, block, declared, note, relu_for_clamp, traced
 
@@ -105,12 +105,12 @@ def test_what_dynamo_raises_to_start_again_passes_through(kind):
         PassPipeline([failing]).run(traced(), [])
 
 
-def used_before_made(graph):
+def used_before_made(graph: torch.fx.Graph):
     first, last = graph.find_nodes(op="call_function", target=aten.mm.default)
     last.append(first)
 
 
-def without_output(graph):
+def without_output(graph: torch.fx.Graph):
     graph.erase_node(graph.output_node())
 
 
@@ -127,7 +127,7 @@ def test_nonsense_returned(returned):
 
 
 def test_a_pass_on_a_graph_may_count_but_not_make_another_graph():
-    assert PassPipeline([lambda graph: 3]).run(traced(), []) is not None
+    assert PassPipeline([pass_form("graph")(lambda graph: 3)]).run(traced(), []) is not None
     for returned in (copy.deepcopy(traced().graph), traced()):
         with pytest.raises(PassFailedError, match="returned"):
             PassPipeline([lambda graph, returned=returned: returned]).run(traced(), [])
