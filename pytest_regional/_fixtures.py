@@ -94,7 +94,7 @@ def _regional_fuzz_shard(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def regional_fuzz(request: pytest.FixtureRequest, regional: Regional, _regional_fuzz_shard: int) -> Iterator[FuzzTest]:
-    """Draw programs, judge them and keep what is found, as long as --regional-fuzz says; see .run(lane)."""
+    """Draw programs, check them and keep what is found, as long as --regional-fuzz says; see .run(mode)."""
     from pytest_regional.fuzz.fuzz_test import fuzz_test
 
     test = fuzz_test(request.node, request.config.stash[SESSION], regional, _regional_fuzz_shard)

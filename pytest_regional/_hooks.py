@@ -332,7 +332,7 @@ def _check_fuzzed(item: pytest.Item) -> None:
     """Fail a fuzz test that drew nothing: it would always pass."""
     __tracebackhide__ = True
     if FUZZ in item.stash and item.stash[FUZZ].result is None:
-        pytest.fail("the test asks for regional_fuzz and runs no campaign: call regional_fuzz.run(lane)", pytrace=False)
+        pytest.fail("the test asks for regional_fuzz and runs no campaign: call regional_fuzz.run(mode)", pytrace=False)
 
 
 def _check_end(regional: Regional, *, vacuity: bool) -> None:

@@ -37,7 +37,7 @@ def nearest(name: object, valid: Iterable[str], likeness: float = 0.6) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return ``1 region`` or ``3 regions``, ``2 histories``."""
+    """Return ``1 region`` or ``3 regions``, ``2 entries``."""
     if count == 1:
         return f"{count} {noun}"
     return f"{count} {noun[:-1]}ies" if noun.endswith("ry") else f"{count} {noun}s"

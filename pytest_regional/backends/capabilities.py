@@ -126,6 +126,9 @@ CAPABILITIES = {
     "outer_cache": "The result of a whole Dynamo graph is kept on disk: the same program in another process is a hit.",
     "outer_cache_before_backward": "The result of a graph that trains is kept before any backward ran.",
     "outer_cache_of_functions": "An ``autograd.Function`` does not keep a graph out of that cache.",
+    "pytorch_outer_cache": (
+        "PyTorch's own cache, once ``force_autograd_cache`` is on, keeps what this backend makes of a whole graph."
+    ),
     "full_graph": (
         "A graph captured ahead of time, forward or backward, can be compiled by it as the last pass of a pipeline."
     ),
@@ -133,6 +136,7 @@ CAPABILITIES = {
 }
 
 _NOT_CLAIMED = {
+    "pytorch_outer_cache": "PyTorch's cache of whole graphs is tested with PyTorch's regional backend",
     "nested_region_options": (
         "a backend has to ask for these options; PyTorch's regional_inductor_invoke_subgraph does"
     ),

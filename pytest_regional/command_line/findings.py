@@ -48,7 +48,7 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser(
         "findings",
         help=_HELP,
-        description=f"{_HELP.capitalize()}. A finding's own file is shown in full, with its program or history. "
+        description=f"{_HELP.capitalize()}. A finding's own file is shown in full, with its program or sequence. "
         "Nothing that it holds is imported. Exit status 2: a file cannot be read; the others are listed.",
     )
     add_paths(parser)
@@ -84,7 +84,7 @@ def _print(name: str, finding: AnyFinding, *, in_full: bool) -> None:
     size = plural(finding.size, finding.unit)
     print(
         printable(
-            f"{name} ({finding.backend}, {finding.device}, lane {finding.lane}, {versions or 'no versions'}, {size})"
+            f"{name} ({finding.backend}, {finding.device}, mode {finding.mode}, {versions or 'no versions'}, {size})"
         )
     )
     detail = finding.detail if in_full else next(iter(finding.detail.splitlines()), "")

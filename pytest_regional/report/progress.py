@@ -38,7 +38,7 @@ class ProgressFile:
     Args:
         path: its file.
         name: the test, as the line names it.
-        unit: what it checks: programs or histories.
+        unit: what it checks: programs or sequences.
     """
 
     def __init__(self, path: Path, name: str, unit: str = "program") -> None:

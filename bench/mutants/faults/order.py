@@ -68,7 +68,7 @@ FAULTS = (
         (EDGES, RANDOM),
         (Patch("extract:_tell_order", _forgotten_in_regions),),
         needs=("inside:independent",),
-        lanes=("fast",),
+        modes=("emulated",),
     ),
     Mutant(
         "edges_dropped_in_code",
@@ -77,7 +77,7 @@ FAULTS = (
         (EDGES, RANDOM),
         (Patch("compile_regions:compile_in_order", _without_edges),),
         needs=("inside:independent",),
-        lanes=("fast",),
+        modes=("emulated",),
     ),
     Mutant(
         "one_edge_in_code",
@@ -86,7 +86,7 @@ FAULTS = (
         (RANDOM, EDGES),
         (Patch("compile_regions:compile_in_order", _first_edge_alone),),
         needs=("inside:independent",),
-        lanes=("fast",),
+        modes=("emulated",),
     ),
     Mutant(
         "fused_across_edges",
@@ -98,7 +98,7 @@ FAULTS = (
             modules(_buffers_forgotten),
         ),
         needs=("inside:independent",),
-        lanes=("fast",),
+        modes=("emulated",),
     ),
     Mutant(
         "whole_regions_unordered",

@@ -220,7 +220,7 @@ FAULTS = (
         (plans(_small_partitions_eager),),
     ),
     Mutant(
-        "border_swallows_neighbour",
+        "boundary_swallows_neighbour",
         "an op behind a region that reads nothing else is compiled with it",
         ("plan",),
         (COUNTS, "suites/regions/test_common_subexpressions.py", "suites/regions/test_nesting.py"),

@@ -103,14 +103,14 @@ def _never_alike(original: Any) -> Any:
     return fingerprint
 
 
-WRONG = ("parity", "compiles", "borders", "plan")
+WRONG = ("parity", "compiles", "region_boundary", "plan")
 
 
 def _fault(
-    name: str, sentence: str, target: str, change: Any, laws: tuple[str, ...] = WRONG, lane: str = "structure"
+    name: str, sentence: str, target: str, change: Any, oracles: tuple[str, ...] = WRONG, mode: str = "interpret"
 ) -> Mutant:
-    more: Any = {"errors": ("*",), "needs": ("region:twins",), "lanes": (lane,)}
-    return Mutant(f"sharing_{name}", sentence, laws, SUITES, (Patch(target, change),), **more)
+    more: Any = {"errors": ("*",), "needs": ("region:near duplicates",), "modes": (mode,)}
+    return Mutant(f"sharing_{name}", sentence, oracles, SUITES, (Patch(target, change),), **more)
 
 
 FAULTS = (
@@ -126,7 +126,7 @@ FAULTS = (
         "inputs of other strides are taken for the same",
         "fingerprint:_Description._geometry",
         _without_strides,
-        lane="fast",  # what is interpreted takes any
+        mode="emulated",  # what is interpreted takes any
     ),
     _fault(
         "ignores_configs",
@@ -146,14 +146,14 @@ FAULTS = (
         "partitions of other dtypes are shared",
         "fingerprint:_Description.value",
         _without_dtypes,
-        lane="fast",
+        mode="emulated",
     ),
     _fault(
         "ignores_shapes",
         "partitions of other shapes are shared",
         "fingerprint:_Description._geometry",
         _without_shapes,
-        lane="fast",
+        mode="emulated",
     ),
     _fault(
         "ignores_order",
@@ -161,7 +161,7 @@ FAULTS = (
         "fingerprint:fingerprint",
         _without_order,
         ("order",),
-        "fast",
+        "emulated",
     ),
     _fault(
         "dropped",
