@@ -257,6 +257,3 @@ class EndingHooks:
         """Write behind pytest's capture."""
         with contextlib.suppress(OSError):
             os.write(stderr_of(self._config), f"\npytest-regional: {text.rstrip()}\n".encode(errors="backslashreplace"))
-
-
-__all__ = ["EndingHooks"]

@@ -75,7 +75,7 @@ def _remove_if_dead(folder: Path) -> None:
 #: How xdist workers find the controller's folder; they inherit the environment.
 FOLDER_VARIABLE = "PYTEST_REGIONAL_FOLDER"
 
-#: What names the store of compiled kernels to all processes of the run: `harness.kernel_store.places.VARIABLE`.
+#: What names the store of compiled kernels to all processes of the run: `harness.kernel_store.files.VARIABLE`.
 KERNEL_STORE_VARIABLE = "PYTEST_REGIONAL_KERNEL_STORE"
 
 #: What Python, and compilers, ask for the folder of temporary files.
@@ -174,13 +174,15 @@ def _values(named: Path, folder: Path) -> dict[str, str]:
 
 
 def _gpu(config: pytest.Config) -> dict[str, str]:
-    gpu = None if _config.all_gpus_are_asked(config) else _xdist.for_worker(os.environ)
+    gpu = None if _config.text_of(config, "gpus") == "all" else _xdist.for_worker(os.environ)
     return {} if gpu is None else {_xdist.VARIABLE: gpu}
 
 
 def _kernel_store(config: pytest.Config) -> dict[str, str]:
-    named = _config.kernel_store_named(config)
-    return {KERNEL_STORE_VARIABLE: named} if named else {}
+    named = _config.text_of(config, "kernel_store")
+    if not named:
+        return {}
+    return {KERNEL_STORE_VARIABLE: named if named == "off" else str(config.rootpath / named)}
 
 
 def _set_until_the_end(config: pytest.Config, values: dict[str, str]) -> None:

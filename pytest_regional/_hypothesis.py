@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._secrets import SecretUrl, unescaped_in, without_secrets_of
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _answered(settings: Any, examples: str | None, root: Path) -> Any:
 _SERVERS = ("redis://", "rediss://", "unix://")
 
 
-class ExamplesError(ValueError):
+class ExamplesError(RegionalError, ValueError):
     """A place for examples that cannot be used."""
 
 

@@ -6,6 +6,7 @@ What was in them is lost to the test that removed them, and to those that ran at
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_regional import _environment
+from pytest_regional._errors import RegionalLeakWarning
 from pytest_regional._private_folders import make_own_folder
 from pytest_regional._stash import TARGET
 
@@ -24,7 +26,6 @@ class FolderHooks:
     """Registered beside the hooks of an active run: looks after each phase of a marked test."""
 
     def __init__(self, session: RegionalSession) -> None:
-        self._session = session
         self._config = session.config
         self._errors = session.errors
         self._working = _working_folder()
@@ -75,7 +76,7 @@ class FolderHooks:
         if made:
             names = ", ".join(str(folder) for folder in made if folder.parent not in made)
             text = f"a folder that others need was removed {when} {item.nodeid} ran: {names} (made again, empty)"
-            self._session.warn_of_leak(text)
+            warnings.warn(RegionalLeakWarning(text), stacklevel=1)
 
     def _made_again(self) -> Iterator[Path]:
         for folder in self._needed():
@@ -108,6 +109,3 @@ def _working_folder() -> Path | None:
         return Path.cwd()
     except OSError:
         return None
-
-
-__all__ = ["FolderHooks"]

@@ -1,4 +1,4 @@
-"""Setup, call and teardown of a marked test: each has limits on time and memory, and a crash in it is told as such."""
+"""Setup, call and teardown of a marked test: each has limits on time and memory, and a crash in it is reported so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_regional._limits import MemoryLimit, TimeLimit, memory_limit, time_l
 from pytest_regional._stash import TARGET
 from pytest_regional.fuzz.fuzz_test import is_fuzz_test
 from pytest_regional.report import facts
-from pytest_regional.report.progress import CRASH, PhaseNote, last_phase
+from pytest_regional.report.progress import CRASH, Heartbeat, last_heartbeat
 
 if TYPE_CHECKING:
     from pytest_regional._session import RegionalSession
@@ -42,12 +42,26 @@ def limits_of(item: pytest.Item) -> Limits:
 
 
 class PhaseHooks:
-    """Registered behind :class:`pytest_regional._hooks.RunHooks`, so that its wrappers are around those."""
+    """Limits, and the heartbeat file.
+
+    Registered after :class:`pytest_regional._hooks.RunHooks`, so that the limits are around all that it does.
+    """
 
     def __init__(self, session: RegionalSession) -> None:
         self._session = session
         self._errors = session.errors
-        self._note = PhaseNote(session.folder_of_notes, session.process)
+        self._heartbeat = Heartbeat(session.scratch_dir, session.process)
+        #: By worker of pytest-xdist that is gone.
+        self._last: dict[str, dict[str, Any]] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Write, when a test is over, that none runs."""
+        try:
+            return (yield)
+        finally:
+            with self._errors.kept(f"writing that {item.nodeid} is over"):
+                self._heartbeat.end()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
@@ -92,25 +106,33 @@ class PhaseHooks:
             memory_limit(settings.memory) as memory,
         ):
             item.stash[_LIMITS] = Limits(time, memory)
-            self._note_phase(item, phase)
+            self._beat(item, phase)
             try:
                 yield
             finally:
                 del item.stash[_LIMITS]
 
-    def _note_phase(self, item: pytest.Item, phase: str) -> None:
-        with self._errors.kept(f"noting that {item.nodeid} is in its {phase}"):
+    def _beat(self, item: pytest.Item, phase: str) -> None:
+        with self._errors.kept(f"writing that {item.nodeid} is in its {phase}"):
             if phase == "setup":
                 known = facts.plain(facts.of(item, item.stash[TARGET], None))
-                self._note.begin(item.nodeid, known)
-            self._note.phase(phase)
+                self._heartbeat.begin(item.nodeid, known)
+            self._heartbeat.phase(phase)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Read the last heartbeat of a worker that is gone: which test it ran is asked afterwards."""
+        with self._errors.kept(f"reading what worker {node.gateway.id} was doing"):
+            last = last_heartbeat(self._session.scratch_dir, node.gateway.id)
+            if last is not None:
+                self._last[node.gateway.id] = last
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
-        """Say in what phase a test was that took its worker along, and what it was, in case it had just begun."""
+        """Put the phase of a test that crashed its worker on its report, with its facts, in case it had just begun."""
         with self._errors.kept(f"reading in what phase {crashitem} crashed"):
             worker = getattr(report, "node").gateway.id  # noqa: B009 - pytest-xdist's
-            crash = last_phase(self._session.folder_of_notes, worker)
+            crash = self._last.pop(worker, None)
             if crash and crash["test"] == crashitem:
                 setattr(report, CRASH, crash)
 
@@ -120,6 +142,3 @@ def stderr_of(config: pytest.Config) -> int:
     from _pytest.faulthandler import fault_handler_stderr_fd_key
 
     return config.stash.get(fault_handler_stderr_fd_key, 2)
-
-
-__all__ = ["Limits", "PhaseHooks", "limits_of", "stderr_of"]

@@ -55,6 +55,3 @@ def _plain_base(value: Any) -> Any:
     if isinstance(value, float):
         return float.__pos__(value)
     return text_of(value)
-
-
-__all__ = ["MOST_CHARACTERS", "plain", "shortened", "text_of"]

@@ -14,14 +14,16 @@ from typing import Any, Protocol, TypeVar, overload
 
 from torch.fx.traceback import annotate
 
+from pytest_regional._errors import RegionalError, RegionalWarning
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class AnnotationError(ValueError):
+class AnnotationError(RegionalError, ValueError):
     """An annotation of the program is not understood; backends raise a subclass that says which, and where."""
 
 
-class AnnotationWarning(UserWarning):
+class AnnotationWarning(RegionalWarning):
     """An annotation is understood by nobody, and its key is next to one that is."""
 
 
@@ -128,6 +130,3 @@ def _known_at_compile_time(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple([_known_at_compile_time(part) for part in value])
     return operator.index(value) if type(value) is int else value
-
-
-__all__ = ["AnnotationError", "AnnotationWarning", "RegionMark", "misspelt_text", "region"]

@@ -107,9 +107,6 @@ class ReportingErrors:
             reporter.write_line(text.rstrip())
 
 
-__all__ = ["ATTRIBUTE", "ReportingError", "ReportingErrors"]
-
-
 class PlainReportHooks:
     """Registered beside the hooks of an active run; for all tests of it, since each ends the same run."""
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 
 from pytest_regional import _processes
+from pytest_regional._errors import RegionalError
 from pytest_regional._limits import GRACE
 
 _SCRIPT = """
@@ -70,7 +71,7 @@ class LastResort:
 NAMES = ("SIGTERM", "SIGHUP", "SIGQUIT")
 
 
-class EndedBySignal(KeyboardInterrupt):
+class EndedBySignal(RegionalError, KeyboardInterrupt):
     """A signal asked the process to end; pytest ends a run so, and no test takes it for an error of its own."""
 
 
@@ -151,5 +152,3 @@ def _forget_in_a_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_in_a_fork)
-
-__all__ = ["NAMES", "EndedBySignal", "EndingSignals"]

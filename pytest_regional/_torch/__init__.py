@@ -20,8 +20,10 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 
-class MissingTorchSymbolError(ImportError):
+
+class MissingTorchSymbolError(RegionalError, ImportError):
     """A private PyTorch symbol that this version of pytest-regional needs does not exist in the installed torch."""
 
 

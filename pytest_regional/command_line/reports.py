@@ -10,7 +10,8 @@ from typing import Any
 from pytest_regional._text import plural
 from pytest_regional.command_line.targets import UsageError
 from pytest_regional.report.comparison import compared
-from pytest_regional.report.document import ReportError, RunReport, merged
+from pytest_regional.report.document import RunReport, merged
+from pytest_regional.report.reading import ReportError
 from pytest_regional.report.this_run import write_report, wrong_name
 
 _COMPARE = "say what changed from one run to the next: new failures, counters, slower compiles"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_regional import _limits
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import shown
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -16,7 +17,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 MOST_EXAMPLES = 1_000_000_000
 
 
-class BudgetError(ValueError):
+class BudgetError(RegionalError, ValueError):
     """A budget that says neither how many programs nor how long."""
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.fx
 
 from pytest_regional._torch.autograd_cache import UncacheableGraphError, caches_are_on
-from pytest_regional._torch.config import force_autograd_cache
+from pytest_regional._torch.config import Timing, force_autograd_cache
 from pytest_regional._torch.dynamo import aot_autograd
 from pytest_regional._torch.fx_graphs import preserve_node_meta
 from pytest_regional._torch.inductor import regional_output_code
@@ -22,7 +22,7 @@ from pytest_regional.reference.caching.outer import KeyFound, OuterCache, annota
 from pytest_regional.reference.caching.store import open_store
 from pytest_regional.reference.compile_regions import OnRegionError
 from pytest_regional.reference.fingerprint import Memory
-from pytest_regional.reference.options import BackendOptionError, BackendOptions, Partitioner, Timing
+from pytest_regional.reference.options import BackendOptionError, BackendOptions, Partitioner
 from pytest_regional.reference.partitioners import partitioner_for
 from pytest_regional.reference.pre_grad import plan_pre_grad, pre_grad_passes_done
 from pytest_regional.reference.regional_inductor import compile_annotated

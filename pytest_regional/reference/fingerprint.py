@@ -17,11 +17,10 @@ import torch.fx
 
 from pytest_regional._torch.config import compile_state
 from pytest_regional._torch.dynamo import at_dynamo_reset
-from pytest_regional._torch.fx_graphs import ANNOTATION, is_graph_module
+from pytest_regional._torch.fx_graphs import ANNOTATION, attribute, is_graph_module
 from pytest_regional._torch.inductor import standalone_compile
 from pytest_regional._torch.tracing import is_symbolic, storage_key
 from pytest_regional.reference.compile_regions import Compiled, RegionCompiler, RegionRequest
-from pytest_regional.reference.extract import attribute
 from pytest_regional.reference.regions import freeze
 
 # Their arguments are numbers in a table of this process that Dynamo's reset empties.

@@ -15,7 +15,12 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._text import unknown_name
-from pytest_regional._torch.config import configured_pre_grad_passes, configured_pre_grad_timing, inductor_config
+from pytest_regional._torch.config import (
+    TIMINGS,
+    configured_pre_grad_passes,
+    configured_pre_grad_timing,
+    inductor_config,
+)
 from pytest_regional._torch.dynamo import at_dynamo_reset
 from pytest_regional._torch.fx_graphs import sort_topologically
 from pytest_regional._torch.inductor import other_custom_pass_bases
@@ -31,7 +36,6 @@ __all__ = [
     "pre_grad_passes_done",
 ]
 
-TIMINGS = ("early", "late", "default")
 
 _warned: set[str] = set()
 

@@ -136,6 +136,3 @@ def _shown_errors(report: ParityReport | TrainingReport) -> Iterable[tuple[str, 
 def _finite(number: float) -> float:
     """Return ``number`` for JSON, which has neither infinity nor NaN."""
     return number if abs(number) <= 1e300 else 1e300
-
-
-__all__ = ["details_of", "new_drawer"]

@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from pytest_regional import _plain_data
 from pytest_regional._files import LARGEST, dumps
-from pytest_regional._stash import FUZZ
+from pytest_regional._stash import FUZZ, Target
 from pytest_regional._text import encodable, plural
 
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_regional._session import Target
     from pytest_regional.harness.counters import Event
     from pytest_regional.harness.record import GraphRecord, RegionRecord
     from pytest_regional.harness.regional import Regional

@@ -75,6 +75,3 @@ class UnfinishedReports:
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-__all__ = ["UnfinishedReports"]

@@ -19,7 +19,7 @@ import torch
 from pytest_regional import _shared_examples, region
 from pytest_regional._hypothesis import ExamplesError, check_place
 from pytest_regional._shared_examples import SharedExamples
-from pytest_regional.harness.isolation.left_behind import left_running, threads
+from pytest_regional.harness.isolation.left_behind import leaked_threads, threads
 from pytest_regional.reference.caching import envelope, remote
 from pytest_regional.reference.caching.envelope import CacheWarning
 from pytest_regional.reference.caching.local import LocalStore
@@ -159,7 +159,7 @@ def _at_most_one_warning(left: tuple[str, ...] = ()) -> Iterator[list[warnings.W
 def _left(before: frozenset[int]) -> tuple[str, ...]:
     """Return the names of threads that do not end; one that has much to read in its socket's buffer does so first."""
     deadline = time.monotonic() + 2
-    while left := tuple(name for name in left_running(before) if name != "evil-redis"):
+    while left := tuple(name for name in leaked_threads(before) if name != "evil-redis"):
         if time.monotonic() > deadline:
             break
     return left

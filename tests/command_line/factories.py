@@ -3,7 +3,8 @@
 import torch
 
 from pytest_regional import region
-from pytest_regional.reference.pipeline import PassPipeline, graph_pass
+from pytest_regional.reference import graph_pass
+from pytest_regional.reference.pipeline import PassPipeline
 
 
 class Block(torch.nn.Module):

@@ -25,7 +25,7 @@ def test_compare(write, capsys):
     assert capsys.readouterr().out.splitlines() == [
         "new failures (1 test):",
         "  a on reference (cpu): failed, passed before",
-        "mended (1 test):",
+        "fixed (1 test):",
         "  b on reference (cpu): passed, failed before",
     ]
     assert main(["compare", new, new]) == 0

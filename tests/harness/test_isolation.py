@@ -196,7 +196,7 @@ def test_a_thread_that_is_left_running_is_named():
     with regional("aot_eager", expects_regions=False) as r:
         thread.start()
         ends_in_time.start()
-    assert [(leak.name, leak.put_back) for leak in r.leaks] == [("thread mine", False)]
+    assert [(leak.name, leak.restored) for leak in r.leaks] == [("thread mine", False)]
     go_on.set()
     thread.join()
 

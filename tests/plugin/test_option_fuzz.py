@@ -64,7 +64,7 @@ QUICKLY = """
 
     def pytest_configure():
         patch.setattr(progress, "EVERY", 0.2)
-        patch.setattr(progress, "NOTED_EVERY", 0.0)
+        patch.setattr(progress, "WRITTEN_EVERY", 0.0)
 
     def pytest_unconfigure():
         patch.undo()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pytest_regional._torch.config import TIMINGS
 from pytest_regional.fuzz.caches.model import PROGRAMS, STATES, Key, canonical
 from pytest_regional.fuzz.caches.sequences import (
     DAMAGES,
@@ -230,7 +231,7 @@ _KEY: Mapping[str, Callable[[Field], Any]] = {
     "region": lambda field: field.or_none(Field.line),
     "fusion": lambda field: field.or_none(lambda number: number.integer(0, 4096)),
     "passes": lambda field: tuple(item.or_none(Field.line) for item in field.items(100)),
-    "timing": lambda field: field.one_of(("early", "default", "late")),
+    "timing": lambda field: field.one_of(TIMINGS),
     "size": lambda field: field.integer(0, 4096),
     "dynamic": Field.flag,
     "training": Field.flag,

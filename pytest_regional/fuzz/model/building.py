@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.claims import needs_of_operator
 from pytest_regional.fuzz.model.evaluation import (
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 _UNDER_NO_GRAD = ("pointwise", "comparison", "reduction", "matmul", "norm", "integer", "random", "factory", "statement")
 
 
-class Refused(Exception):
+class Refused(RegionalError):
     """A step does not fit here, which is no error; the message says why."""
 
 

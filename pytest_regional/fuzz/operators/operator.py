@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from pytest_regional._torch.tracing import base_of, storage_key
 from pytest_regional.fuzz.model.value_range import ValueRange
 
 if TYPE_CHECKING:
@@ -343,7 +344,7 @@ def _overlaps(tensor: torch.Tensor) -> bool:
 
 
 def _is_view_of_leaf(tensor: torch.Tensor) -> bool:
-    base = tensor._base
+    base = base_of(tensor)
     return base is not None and base.requires_grad and base.is_leaf
 
 
@@ -359,8 +360,8 @@ def as_made(value: ProgramValue, *before: ProgramValue) -> bool:
 
 def apart(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want a tensor that shares no memory with the operands before."""
-    memory = value.tensor.untyped_storage()._cdata
-    return all(one.tensor.untyped_storage()._cdata != memory for one in before)
+    memory = storage_key(value.tensor)
+    return all(storage_key(one.tensor) != memory for one in before)
 
 
 def same_or_apart(value: ProgramValue, *before: ProgramValue) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import MODES, in_mode
@@ -50,7 +51,7 @@ ORACLES: Mapping[str, Oracle] = MappingProxyType(
 )
 
 
-class UnknownOracleError(LookupError):
+class UnknownOracleError(RegionalError, LookupError):
     """A name that is no oracle's."""
 
 

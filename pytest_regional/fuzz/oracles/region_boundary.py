@@ -16,6 +16,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._torch import fx_graphs, inductor
+from pytest_regional._torch.tracing import storage_key
 from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle
 from pytest_regional.harness.observe import annotated
 
@@ -164,7 +165,7 @@ def _share(one: Any, other: Any) -> bool | None:
         return None
     if one.layout != torch.strided or other.layout != torch.strided or not one.numel() or not other.numel():
         return None
-    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+    return storage_key(one) == storage_key(other)
 
 
 def check_region_boundary(example: ExampleRun) -> None:

@@ -50,7 +50,7 @@ def check_retained_backward(example: ExampleRun) -> None:
     example.regional.reset(keep_code=True)
     run = example.run(example.program, calls=1, around=_backpropagating)
     raise_failure(example, run, "retained_backward", "backward")
-    mismatches = compare(case.eager, run.executions[0], case.anchor).mismatches
+    mismatches = compare(case.eager, run.executions[0], case.fp64).mismatches
     wrong = [mismatch for mismatch in mismatches if "grad" in mismatch.where]
     if wrong:
         raise example.violation(

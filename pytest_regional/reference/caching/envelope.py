@@ -26,10 +26,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pytest_regional._errors import RegionalError, RegionalWarning
 from pytest_regional.reference.caching.key import Machine, this_machine
 
 
-class ArtifactError(RuntimeError):
+class ArtifactError(RegionalError, RuntimeError):
     """An artifact cannot be used; the message says which, what is wrong with it, and what to do."""
 
 
@@ -85,7 +86,7 @@ class UnauthenticatedEntryError(ArtifactError):
     """An entry from a network is not signed with the secret that this process has."""
 
 
-class CacheWarning(UserWarning):
+class CacheWarning(RegionalWarning):
     """The cache did less than it should have; the program is compiled and right all the same."""
 
 
@@ -287,7 +288,7 @@ def _checksum(start: bytes, header: bytes, payload: bytes) -> bytes:
 PICKLING_ERRORS = (pickle.PicklingError, AttributeError, TypeError, ValueError, RuntimeError)
 
 
-class UnsavableGraphError(Exception):
+class UnsavableGraphError(RegionalError):
     """What a graph was compiled to holds something that cannot be stored; the message says what."""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch.fx
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.aot_autograd import serializable_compiler, with_serialization
 from pytest_regional._torch.autograd_cache import (
@@ -40,7 +41,7 @@ UNUSABLE = (ImportError, AttributeError, LookupError, OSError, RuntimeError, Typ
 _KEY_OF_NONE = "none"
 
 
-class KeyFound(Exception):
+class KeyFound(RegionalError):
     """The key of a graph, raised instead of compiling it; ``key`` is None where there is none, and ``reason`` why."""
 
     def __init__(self, key: str | None, reason: str) -> None:

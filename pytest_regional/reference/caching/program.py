@@ -22,14 +22,13 @@ import torch.fx
 
 from pytest_regional._torch.autograd_cache import is_serializable, why_unserializable
 from pytest_regional._torch.caches import CodeFile, code_files, inductor_cache_dir, libraries_at_hand
-from pytest_regional._torch.fx_graphs import is_graph_module, use_boxed_codegen
+from pytest_regional._torch.fx_graphs import attribute, is_graph_module, use_boxed_codegen
 from pytest_regional._torch.inductor import aot_compiled_artifact, output_code
 from pytest_regional._torch.operators import is_higher_order_op, is_op_overload
 from pytest_regional._torch.tracing import is_fake_tensor, is_symbolic
 from pytest_regional.reference.caching.envelope import UnsavableGraphError, dumped
 from pytest_regional.reference.caching.files import write_atomically
 from pytest_regional.reference.compile_regions import Compiled, as_graph_target
-from pytest_regional.reference.extract import attribute
 
 
 @contextlib.contextmanager
