@@ -65,7 +65,7 @@ def encodable(text: str, encoding: str | None = None) -> str:
 
 
 def shown(value: object, most: int = 60) -> str:
-    """Return what somebody gave, for a message: short, and without what would steer a terminal."""
+    """Return a given value for a message: short, and without control characters of a terminal."""
     text = str(value)
     short = text if len(text) <= most else f"{text[:most]}..."
     return short if short.isprintable() else short.encode("unicode_escape").decode("ascii")

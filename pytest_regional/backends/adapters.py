@@ -92,7 +92,7 @@ def torch_regional() -> BackendSpec:
         region_ids=supported_for(">=2.13", "torch 2.11 ignores inductor_region: all annotated nodes are one region"),
         share_identical=unsupported("every partition is compiled on its own"),
         region_edges=unsupported("an edge inside a region does not compile: docs/findings/control_deps_in_region.py"),
-        region_order=unsupported("the order that an annotation asks for is ignored"),
+        region_order=unsupported("the order in an annotation is ignored"),
         pytorch_outer_cache=supported(),
     )
     return BackendSpec(
@@ -147,7 +147,7 @@ def inductor() -> BackendSpec:
 
 
 def aot_eager() -> BackendSpec:
-    """Return ``aot_eager``: AOTAutograd without a compiler behind it."""
+    """Return ``aot_eager``: AOTAutograd without a compiler."""
     capabilities = declared(
         **without(
             (*REGIONS, *OUTER_CACHE, "compiles_regions", "inductor_code"), "nothing is compiled: the graph runs eager"

@@ -33,7 +33,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(asked: argparse.Namespace) -> int:
-    """Replay what was asked for; return the exit status.
+    """Replay the given findings; return the exit status.
 
     Raises:
         UsageError: a path that is not there, a folder without findings, or no torch.

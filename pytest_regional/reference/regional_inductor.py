@@ -41,8 +41,8 @@ from pytest_regional.reference.extract import (
 )
 from pytest_regional.reference.fingerprint import Memory, SharedCompiler
 from pytest_regional.reference.gradients import describe_repeated_draws
-from pytest_regional.reference.graph_pass import DEFAULT_GRAPHS, Pass
 from pytest_regional.reference.ordering.whole_regions import plan_in_order, warn_of_unknown_regions
+from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, Pass
 from pytest_regional.reference.pass_uuids import OWN_CODE
 
 

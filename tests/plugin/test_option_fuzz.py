@@ -194,7 +194,7 @@ def test_a_fuzz_test_that_runs_no_campaign_fails(downstream):
     )
 
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*asks for regional_fuzz and runs no campaign: call regional_fuzz.run(mode)*"])
+    result.stdout.fnmatch_lines(["*uses regional_fuzz and runs no campaign: call regional_fuzz.run(mode)*"])
 
 
 def test_one_process_has_one_shard(downstream):

@@ -26,7 +26,7 @@ from pytest_regional._torch.joint_graph import (
     tracing_context_of,
 )
 from pytest_regional._torch.pytree import flatten
-from pytest_regional.reference.graph_pass import CaptureError, CaptureWarning
+from pytest_regional.reference.pass_protocol import CaptureError, CaptureWarning
 from pytest_regional.reference.pipeline.call import Aliases, CallChecks, InputCheck, ambient_modes
 
 Decompositions = Mapping[Any, Callable[..., Any]]

@@ -26,7 +26,7 @@ from pytest_regional.reference.caching.key import Machine, UnstableValueError, a
 from pytest_regional.reference.caching.outer import UNUSABLE
 from pytest_regional.reference.caching.program import CompiledGraph
 from pytest_regional.reference.caching.store import open_store, record
-from pytest_regional.reference.graph_pass import PassOrderError
+from pytest_regional.reference.pass_protocol import PassOrderError
 from pytest_regional.reference.pipeline.capture import Decompositions, JointGraph, capture
 from pytest_regional.reference.pipeline.module import CompiledModule, dump_joint, load_joint
 from pytest_regional.reference.pipeline.partition import (
