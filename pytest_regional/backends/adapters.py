@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
-from pytest_regional.backends.capabilities import Capabilities, Support, declared, supported_for, unsupported
+from pytest_regional.backends.capabilities import Capabilities, Support, declared, supported, supported_for, unsupported
 from pytest_regional.backends.spec import BackendSpec
 
 
@@ -93,6 +93,7 @@ def torch_regional() -> BackendSpec:
         share_identical=unsupported("every partition is compiled on its own"),
         region_edges=unsupported("an edge inside a region does not compile: docs/findings/control_deps_in_region.py"),
         region_order=unsupported("the order in an annotation is ignored"),
+        pytorch_outer_cache=supported(),
     )
     return BackendSpec(
         "torch",
