@@ -47,10 +47,10 @@ def test_the_pool_of_inductor_is_kept(tmp_path):
 
 STUCK = """
 import itertools, os, sys
-from pytest_regional import timeout
+from pytest_regional import _limits
 
-timeout.GRACE = 0.5
-with timeout.time_limit(0.3):
+_limits.GRACE = 0.5
+with _limits.time_limit(0.3):
     all(itertools.repeat(True))  # a loop in C that looks at no signal
 """
 
