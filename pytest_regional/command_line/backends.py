@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_regional import _config
 from pytest_regional._text import printable
 from pytest_regional.backends import registry
 from pytest_regional.backends.project_file import ProjectFile, ProjectFileError
@@ -48,7 +49,7 @@ class _Listing:
         Raises:
             pytest.UsageError: the section of pyproject.toml is not understood.
         """
-        of_ini = [name.strip() for name in (config.getini("regional_backend") or "").split(",") if name.strip()]
+        of_ini = [name.strip() for name in (_config.text_of(config, "backends") or "").split(",") if name.strip()]
         try:
             for line in lines([*of_ini, *self._names], config.rootpath):
                 print(printable(line))
