@@ -1,9 +1,9 @@
-"""Judge random programs and print every alarm: ``python -m bench.fuzz_false_alarms --backend aot_eager``.
+"""Check random programs and print every alarm: ``python -m bench.fuzz_false_alarms --backend aot_eager``.
 
-On a backend that is believed right each alarm is a real defect, or a fault of a law or of the generator. Those that
-were looked into, and are PyTorch's, are kept as findings in ``known_alarms``: an alarm with the signature of one of
-them is counted under its name. With ``--laws parity`` the laws are named, and each is judged on every program. With
-``--keep`` each new alarm is reduced and written as a finding, and is known from then on.
+On a backend that is believed right each alarm is a real defect, or a fault of an oracle or of the generator. Defects of
+PyTorch are kept as findings in ``known_alarms``: an alarm with the signature of one of them is counted under its name.
+``--oracles parity`` names oracles, each of which is then checked on every program. With ``--keep`` each new alarm is
+reduced and written as a finding, and is known from then on.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import Path
 import torch
 
 from pytest_regional.fuzz.campaign import CAPTURE
-from pytest_regional.fuzz.draw.random_rows import random_program
+from pytest_regional.fuzz.draw.random_programs import random_program
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings.folder import AnyFinding, Finding, FindingsFolder, installed_versions, signature_of
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.oracles import LAWS, BadProgramError, Judgement, LawBrokenError, judge
+from pytest_regional.fuzz.oracles import ORACLES, BadProgramError, CheckResult, OracleViolationError, check
 from pytest_regional.fuzz.shrink.reducer import reduce_program
 from pytest_regional.harness.regional import Regional
 from pytest_regional.testing import regional
@@ -55,43 +55,43 @@ class Tally:
     def __init__(self, known: Iterable[AnyFinding] = ()) -> None:
         self.known = [finding for finding in known if isinstance(finding, Finding)]
         self.verdicts: collections.Counter[str] = collections.Counter()
-        self.laws: collections.Counter[str] = collections.Counter()
+        self.oracles: collections.Counter[str] = collections.Counter()
         self.skips: collections.Counter[str] = collections.Counter()
         self.seconds: collections.Counter[str] = collections.Counter()
 
-    def add(self, program: Program, judgement: Judgement) -> list[LawBrokenError]:
+    def add(self, program: Program, result: CheckResult) -> list[OracleViolationError]:
         """Count one program; return the alarms that no known defect explains."""
-        names = [self._explained(error, features_of(program)) for error in judgement.known]
-        alarms = [error for error, name in zip(judgement.known, names, strict=True) if name is None]
+        names = [self._explained(error, features_of(program)) for error in result.known]
+        alarms = [error for error, name in zip(result.known, names, strict=True) if name is None]
         self.verdicts["alarm" if alarms else "known defect of PyTorch" if names else "ok"] += 1
         self.verdicts.update(f"  known: {name}" for name in names if name)
         self.verdicts.update("  {} ({}): {}".format(*_signature(error)) for error in alarms)
-        self.laws.update(judgement.laws)
-        self.skips.update(f"{name}: {reason}"[:150] for name, reason in judgement.skipped.items())
-        self.seconds.update(judgement.spent)
+        self.oracles.update(result.oracles)
+        self.skips.update(f"{name}: {reason}"[:150] for name, reason in result.skipped.items())
+        self.seconds.update(result.spent)
         return alarms
 
-    def _explained(self, error: LawBrokenError, features: frozenset[str]) -> str | None:
+    def _explained(self, error: OracleViolationError, features: frozenset[str]) -> str | None:
         signature = signature_of(error)
         return next((known.name for known in self.known if known.signature.covers(signature, features)), None)
 
     def lines(self) -> Iterator[str]:
         """Yield the report."""
-        for title, counter in (("verdicts", self.verdicts), ("held", self.laws), ("skipped", self.skips)):
+        for title, counter in (("verdicts", self.verdicts), ("held", self.oracles), ("skipped", self.skips)):
             yield f"{title}:"
             yield from (f"  {count:6} {name}" for name, count in counter.most_common())
-        yield "seconds by law: " + ", ".join(f"{name} {spent:.1f}" for name, spent in self.seconds.most_common())
+        yield "seconds by oracle: " + ", ".join(f"{name} {spent:.1f}" for name, spent in self.seconds.most_common())
 
 
-def reduced(harness: Regional, program: Program, alarm: LawBrokenError, options: argparse.Namespace) -> Finding:
+def reduced(harness: Regional, program: Program, alarm: OracleViolationError, options: argparse.Namespace) -> Finding:
     """Return ``alarm`` as a finding with a smaller program."""
     wanted = signature_of(alarm)
 
     def still_fails(smaller: Program) -> bool:
         try:
-            judge(harness, smaller, lane=options.lane, laws=[wanted.law], blame=False)
-        except LawBrokenError as broken:
-            return signature_of(broken) == wanted and broken.without_backend == alarm.without_backend
+            check(harness, smaller, mode=options.mode, oracles=[wanted.oracle], blame=False)
+        except OracleViolationError as violation:
+            return signature_of(violation) == wanted and violation.without_backend == alarm.without_backend
         except BadProgramError:
             pass
         return False
@@ -106,17 +106,17 @@ def reduced(harness: Regional, program: Program, alarm: LawBrokenError, options:
         None,
         backend=backend,
         device=options.device,
-        lane=options.lane,
+        mode=options.mode,
         versions=installed_versions(),
     )
 
 
-def _signature(error: LawBrokenError) -> tuple[str, str, str]:
-    return error.law, error.stage, error.origin
+def _signature(error: OracleViolationError) -> tuple[str, str, str]:
+    return error.oracle, error.stage, error.origin
 
 
 def main() -> None:
-    """Draw, judge, print."""
+    """Draw, check, print."""
     options = _options()
     logging.disable(logging.CRITICAL)  # compilers log what eager refuses as well
     warnings.simplefilter("ignore")
@@ -129,13 +129,13 @@ def main() -> None:
                 examples = examples[:number]
                 break
             try:
-                judgement = judge(
-                    harness, program, lane=options.lane, laws=options.laws, blame=False, known=lambda error: True
+                result = check(
+                    harness, program, mode=options.mode, oracles=options.oracles, blame=False, known=lambda error: True
                 )
             except BadProgramError as error:
                 tally.verdicts[f"bad program: {str(error).splitlines()[0][:160]}"] += 1
                 continue
-            for alarm in tally.add(program, judgement):
+            for alarm in tally.add(program, result):
                 if _signature(alarm) not in shown:
                     shown.add(_signature(alarm))
                     print(f"--- example {number}\n{alarm}\n", flush=True)
@@ -145,7 +145,7 @@ def main() -> None:
                     tally.known.append(finding)
     spent = time.perf_counter() - started
     print(f"torch {torch.__version__}, Python {platform.python_version()}, {options.backend} on {options.device}")
-    print(f"lane {options.lane}, seed {options.seed}: {len(examples)} examples, {spent / len(examples):.3f} s each")
+    print(f"mode {options.mode}, seed {options.seed}: {len(examples)} examples, {spent / len(examples):.3f} s each")
     print("\n".join(tally.lines()))
 
 
@@ -153,11 +153,13 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", default="aot_eager")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--lane", default="full")
+    parser.add_argument("--mode", default="native")
     parser.add_argument("--examples", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop early, and report")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--laws", type=lambda text: list(LAWS) if text == "all" else text.split(","), default=None)
+    parser.add_argument(
+        "--oracles", type=lambda text: list(ORACLES) if text == "all" else text.split(","), default=None
+    )
     parser.add_argument("--known", type=Path, default=KNOWN, help="folder of findings that are looked into")
     parser.add_argument("--keep", type=Path, help="folder that new alarms are written to, reduced")
     return parser.parse_args()

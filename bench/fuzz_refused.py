@@ -15,11 +15,10 @@ import warnings
 
 import torch
 
-from pytest_regional.fuzz.draw.random_rows import drawn
+from pytest_regional.fuzz.draw.random_programs import random_programs
 from pytest_regional.fuzz.findings.provenance import reason_of
 from pytest_regional.fuzz.oracles import BadProgramError
-from pytest_regional.fuzz.oracles.example_run import Trial
-from pytest_regional.strategies import programs
+from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.testing import regional
 
 
@@ -30,9 +29,9 @@ def main() -> None:
     refused: collections.Counter[str] = collections.Counter()
     started = time.perf_counter()
     with regional("aot_eager", "cpu", expects_regions=False) as harness:
-        for program in itertools.islice(drawn(programs(), options.seed), options.examples):
+        for program in itertools.islice(random_programs(options.seed), options.examples):
             try:
-                _ = Trial(harness, program, "full").cases
+                _ = ExampleRun(harness, program, "native").cases
             except BadProgramError as error:
                 reason = reason_of(error)
                 if options.show and not refused[reason]:

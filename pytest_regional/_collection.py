@@ -1,6 +1,6 @@
 """What happens to marked tests at collection: checks, parametrization, skips, expected failures.
 
-The skips that depend on the device are added when a test begins: importing test files asks no device.
+The skips that depend on the device are added when a test begins: collecting tests touches no device.
 """
 
 from __future__ import annotations

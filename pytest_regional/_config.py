@@ -173,7 +173,7 @@ def _fuzz(value: str | None, config: pytest.Config) -> Budget:
 
 
 def _findings(value: str | None, config: pytest.Config) -> Path:
-    """Check a directory that was asked for now: the first finding may come late."""
+    """Check a directory that was given now: the first finding may come late."""
     path: Path = config.rootpath / (value or DEFAULT_FINDINGS)
     if value:
         _require_writable(path, path)

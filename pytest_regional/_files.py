@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 import stat
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,22 @@ def bytes_of(path: Path, most: int = -1) -> bytes:
             return file.read(most)
     finally:
         os.close(descriptor)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` in one step: a reader sees the old file or all of the new one, also after a crash.
+
+    Raises:
+        OSError: no space, no permission; the old file, if any, is still there.
+    """
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    try:
+        with aside.open("xb") as file:
+            file.write(data)
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
 
 
 class TextFileError(RegionalError, ValueError):
@@ -64,23 +81,6 @@ def _at(path: Path, data: bytes, place: int) -> str:
     before = data[:place].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     lines = before.count(b"\n") + 1
     return f"{path}:{lines}"
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` in one step: whoever reads it sees the old file or the whole new one.
-
-    Raises:
-        OSError: no space, no permission; nothing has changed.
-    """
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.unlink(missing_ok=True)
-    try:
-        # A link that was put there meanwhile is not written through.
-        with open(partial, "xb") as file:
-            file.write(data)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 #: What stands for infinity.

@@ -51,7 +51,7 @@ def pre_grad_pass() -> Callable[..., Any]:
 
 @pytest.fixture
 def regional_backend(request: pytest.FixtureRequest) -> str:
-    """Name of the backend under test; a test without the marker fails when it asks."""
+    """Name of the backend under test; a test without the marker fails when it uses this."""
     name: str = request.getfixturevalue("regional").backend
     return name
 
@@ -65,7 +65,7 @@ def regional_device(request: pytest.FixtureRequest) -> torch.device:
 
 @pytest.fixture
 def regional_cache_dir(request: pytest.FixtureRequest) -> Path:
-    """Return the folder that holds this test's compiler caches: fresh, and its own."""
+    """Return the directory of this test's compiler caches: empty at its start, and used by no other test."""
     folder: Path = request.getfixturevalue("regional").folder
     return folder
 
@@ -94,7 +94,7 @@ def _regional_fuzz_shard(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def regional_fuzz(request: pytest.FixtureRequest, regional: Regional, _regional_fuzz_shard: int) -> Iterator[FuzzTest]:
-    """Draw programs, judge them and keep what is found, as long as --regional-fuzz says; see .run(lane)."""
+    """Draw programs, check them and keep what is found, as long as --regional-fuzz says; see .run(mode)."""
     from pytest_regional.fuzz.fuzz_test import fuzz_test
 
     test = fuzz_test(request.node, request.config.stash[SESSION], regional, _regional_fuzz_shard)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class RunHooks:
-    """Registered only while a backend is under test, so that an inactive plugin costs no fixture and no hook."""
+    """Registered only while a backend is under test: without one, the plugin costs no fixture and no hook."""
 
     def __init__(self, session: RegionalSession, endings: EndingHooks, workers: WorkerHooks) -> None:
         self._session = session
@@ -53,7 +53,7 @@ class RunHooks:
 
     @pytest.fixture(autouse=True)
     def _regional_isolation(self, request: pytest.FixtureRequest) -> Iterator[Any]:
-        """Isolate and observe a marked test, whether or not it asks for ``regional``."""
+        """Isolate and observe a marked test, whether or not it uses ``regional``."""
         if TARGET not in request.node.stash:
             yield None
             return
@@ -186,7 +186,7 @@ class RunHooks:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Fail a marked test that proved nothing."""
+        """Fail a marked test that tested nothing."""
         target = item.stash.get(TARGET, None)
         regional = item.stash.get(HARNESS, None)
         if target is None or regional is None:
@@ -317,7 +317,7 @@ def _skip(reason: str) -> None:
 
 @contextlib.contextmanager
 def _located_skips() -> Iterator[None]:
-    """Have pytest show at the test what ``regional.require_device`` skips."""
+    """Have pytest show the skips of ``regional.require_device`` at the test."""
     __tracebackhide__ = True
     reason = None
     try:
@@ -332,11 +332,11 @@ def _check_fuzzed(item: pytest.Item) -> None:
     """Fail a fuzz test that drew nothing: it would always pass."""
     __tracebackhide__ = True
     if FUZZ in item.stash and item.stash[FUZZ].result is None:
-        pytest.fail("the test asks for regional_fuzz and runs no campaign: call regional_fuzz.run(lane)", pytrace=False)
+        pytest.fail("the test uses regional_fuzz and runs no campaign: call regional_fuzz.run(mode)", pytrace=False)
 
 
 def _check_end(regional: Regional, *, vacuity: bool) -> None:
-    """Fail a test whose body passed without proving anything; no frame of the test is at fault, so none is shown."""
+    """Fail a test whose body passed without testing anything; no frame of the test is at fault, so none is shown."""
     from pytest_regional.harness.vacuity import BackendLeakError, FallbackError, VacuousTestError, check_backend_leaks
 
     problem = ""

@@ -1,4 +1,4 @@
-"""Limits of time as people give them: what no clock can count to, or no test can keep, is refused with the range."""
+"""Limits of time and memory: how they are written, how they hold around a block, and interrupts."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class TimeLimit:
     Attributes:
         seconds: ``None`` for no limit.
         stderr: the file that the stacks of code which cannot be interrupted are written to.
-        phase: what is limited, as a message names it: the call of a test is what nobody has to name.
+        phase: what is limited, as a message names it; empty for the call of a test.
         error: what was raised when the limit was reached.
         before: the processes that outlive it.
     """
@@ -188,7 +188,7 @@ class TimeLimit:
     before: set[_processes.Identity] = field(default_factory=set)
 
     def spare_processes(self) -> None:
-        """Have the processes that run now outlive the limit."""
+        """Keep the processes that run now when the limit is reached."""
         if self.seconds is not None:
             self.before |= _processes.descendants()
 
@@ -277,7 +277,7 @@ class Interrupts:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Give interrupts back to who had them."""
+        """Restore the earlier handler."""
         if self._in_main_thread:
             signal.signal(signal.SIGINT, self._previous)
 

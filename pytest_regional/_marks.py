@@ -11,6 +11,7 @@ import pytest
 
 from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
+from pytest_regional._torch.config import TIMINGS
 
 COMPILE_MARK = "regional_compile"
 KNOWN_FAILURE_MARK = "regional_known_failure"
@@ -151,9 +152,8 @@ def _configs(value: Any) -> dict[str, Any]:
 
 
 def _timing(value: Any) -> str | None:
-    timings = ("early", "late", "default")
-    if value is not None and value not in timings:
-        raise MarkError(f"{COMPILE_MARK}: {unknown_name('pre_grad_pass_timing', value, timings)}")
+    if value is not None and value not in TIMINGS:
+        raise MarkError(f"{COMPILE_MARK}: {unknown_name('pre_grad_pass_timing', value, TIMINGS)}")
     return value  # type: ignore[no-any-return]
 
 

@@ -37,7 +37,7 @@ _LIMITS: pytest.StashKey[Limits] = pytest.StashKey()
 
 
 def limits_of(item: pytest.Item) -> Limits:
-    """Return the limits of the phase that ``item`` is in; such that limit nothing outside of all."""
+    """Return the limits of the phase that ``item`` is in; outside of all, limits that limit nothing."""
     return item.stash.get(_LIMITS, Limits(TimeLimit(), MemoryLimit()))
 
 
@@ -84,7 +84,7 @@ class PhaseHooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
-        """Have processes that a fixture of several tests started outlive the limit of the test that asked first."""
+        """Keep processes that a shared fixture started when the test that first used it reaches its limit."""
         value = yield
         if fixturedef.scope != "function":
             limits_of(request._pyfuncitem).time.spare_processes()
@@ -96,7 +96,7 @@ class PhaseHooks:
             yield
             return
         __tracebackhide__ = True
-        import torch  # noqa: F401 - not on the clock, nor half of it where memory ends
+        import torch  # noqa: F401 - before the clock starts, and never half imported where memory ends
 
         settings = self._session.settings
         # A fuzz test limits the time of each program.
@@ -121,7 +121,7 @@ class PhaseHooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Read the last heartbeat of a worker that is gone: which test it ran is asked afterwards."""
+        """Read the last heartbeat of a worker that is gone, before its test is reported."""
         with self._errors.kept(f"reading what worker {node.gateway.id} was doing"):
             last = last_heartbeat(self._session.scratch_dir, node.gateway.id)
             if last is not None:
@@ -138,7 +138,7 @@ class PhaseHooks:
 
 
 def stderr_of(config: pytest.Config) -> int:
-    """Return the file behind pytest's capture, which pytest keeps for messages of dying processes."""
+    """Return the standard error past pytest's capture, which pytest keeps for messages of dying processes."""
     from _pytest.faulthandler import fault_handler_stderr_fd_key
 
     return config.stash.get(fault_handler_stderr_fd_key, 2)

@@ -1,4 +1,4 @@
-"""``region``: PyTorch's own annotation, spelled shortly.
+"""``region``: a short form of PyTorch's own annotation.
 
 A program that uses it runs on PyTorch's own backend too, because nothing but ``torch.fx.traceback.annotate`` is left
 of it: as a context manager, as a decorator of functions and methods, in eager mode and under ``fullgraph``.
@@ -24,7 +24,7 @@ class AnnotationError(RegionalError, ValueError):
 
 
 class AnnotationWarning(RegionalWarning):
-    """An annotation is understood by nobody, and its key is next to one that is."""
+    """An annotation has a key that nothing reads and that is similar to one that is read."""
 
 
 def misspelt_text(key: str) -> str:
@@ -124,7 +124,7 @@ def _known_at_compile_time(value: Any) -> Any:
     """Return ``value`` with constants for the integers in it.
 
     At its second value Dynamo makes an integer argument symbolic, and fails on an annotation that holds it
-    (``InternalTorchDynamoError``, torch 2.11 to 2.15). An index is never symbolic: Dynamo guards it, and compiles anew
+    (``InternalTorchDynamoError``, torch 2.11 to 2.15). An index is never symbolic: Dynamo guards it, and compiles again
     for each value.
     """
     if isinstance(value, tuple):

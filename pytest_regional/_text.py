@@ -37,7 +37,7 @@ def nearest(name: object, valid: Iterable[str], likeness: float = 0.6) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return ``1 region`` or ``3 regions``, ``2 histories``."""
+    """Return ``1 region`` or ``3 regions``, ``2 entries``."""
     if count == 1:
         return f"{count} {noun}"
     return f"{count} {noun[:-1]}ies" if noun.endswith("ry") else f"{count} {noun}s"
@@ -65,7 +65,7 @@ def encodable(text: str, encoding: str | None = None) -> str:
 
 
 def shown(value: object, most: int = 60) -> str:
-    """Return what somebody gave, for a message: short, and without what would steer a terminal."""
+    """Return a given value for a message: short, and without control characters of a terminal."""
     text = str(value)
     short = text if len(text) <= most else f"{text[:most]}..."
     return short if short.isprintable() else short.encode("unicode_escape").decode("ascii")

@@ -44,7 +44,7 @@ class WorkerHooks:
     def pytest_configure_node(self, node: Any) -> None:
         """Give all workers one seed of fuzz tests, and each its own place."""
         node.workerinput["regional_fuzz_seed"] = self._session.fuzz_seed
-        with self._errors.kept(f"giving worker {node.gateway.id} a GPU of its own"):
+        with self._errors.kept(f"giving worker {node.gateway.id} its own GPU"):
             place = self._places[node.gateway.id] = free_place(self._places.values())
             if there_is_a_choice(os.environ):
                 # The worker's input reaches it after conftest files may have imported torch, too late for its GPU.
@@ -118,15 +118,15 @@ def _fixed(distribution: str) -> type[Any]:
         """Reruns no test that crashed its worker; gives no worker a single test, and none before it has collected."""
 
         def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
-            """Note what a worker has collected; one that replaces a dead one and collects other tests is sent away."""
+            """Note what a worker has collected; a replacement that collects other tests is shut down."""
             super().add_node_collection(node, collection)
             if node not in self.registered_collections:
                 node.shutdown()
 
         def remove_node(self, node: Any) -> str | None:
-            """Take back what a worker has not run, but for the test that it died in, which is returned.
+            """Take back what a worker has not run, except the test that it died in, which is returned.
 
-            One that ended on purpose died in none.
+            One that was retired died in none.
             """
             if self.collection is None:
                 self.registered_collections.pop(node, None)  # the one that replaces it has yet to collect
@@ -144,7 +144,7 @@ def _fixed(distribution: str) -> type[Any]:
             return None if ended else crashed
 
         def _reschedule(self, node: Any) -> None:
-            """Give a worker more, until it has two tests or knows that it will get no second."""
+            """Give a worker more, until it has two tests or is being shut down."""
             if node not in self.registered_collections:
                 return  # it replaces a dead one and has not collected yet
             super()._reschedule(node)
@@ -162,7 +162,7 @@ def _fixed_each() -> type[Any]:
         """A worker that replaced another may be replaced again, and several at once."""
 
         def remove_node(self, node: Any) -> str | None:
-            """Keep what a worker has not run for the one that takes its place, with the test that it did not begin."""
+            """Keep what a worker has not run for its replacement, with the test that it did not begin."""
             if self.node2collection:
                 self.node2collection.setdefault(node, next(iter(self.node2collection.values())))
             crashed: str | None = super().remove_node(node)
@@ -187,7 +187,7 @@ def allow_one_more(config: pytest.Config) -> None:
 
     By default pytest-xdist gives a run up when four times as many workers have died as there are, so that workers which
     die while they collect do not begin for ever. A worker that dies in a test takes that test along, so there is an end
-    to it; and the tests behind it are the reason for the run. The number is a private attribute of pytest-xdist's
+    to it; and the other tests should still run. The number is a private attribute of pytest-xdist's
     session (3.5 to 3.8); where there is none, its own limit holds.
     """
     session = config.pluginmanager.getplugin("dsession")
@@ -233,6 +233,6 @@ def _visible(chosen: str | None, devices: Path) -> list[str]:
         count = sum(1 for path in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name))
         return [str(number) for number in range(count)]
     names = [name.strip() for name in chosen.split(",")]
-    # CUDA takes what stands before the first name that it does not know, and "-1" is how one writes none.
+    # CUDA uses the names before the first one that it does not know; "-1" means none.
     stop = next((place for place, name in enumerate(names) if name in ("", "-1")), len(names))
     return names[:stop]

@@ -1,6 +1,6 @@
 """Hypothesis strategies: annotated programs, their inputs, FX graphs, lists of graph passes.
 
-The one module, beside what only it needs, that needs the ``hypothesis`` package.
+The only module, with those that only it imports, that needs the ``hypothesis`` package.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import torch
 from hypothesis import strategies as st
 
 from pytest_regional._text import unknown_name
-from pytest_regional.fuzz.draw.encoding import Options, ProgramRows, StepRow, program_of, table
+from pytest_regional.fuzz.draw.encoding import EncodedProgram, EncodedStep, Options, program_of, table
 from pytest_regional.fuzz.draw.graphs import (
     PASSES,
     AnnotatedGraph,
-    NodeRow,
+    EncodedNode,
     fresh_arguments,
     fresh_program_inputs,
     graph_of,
 )
-from pytest_regional.fuzz.draw.random_rows import (
+from pytest_regional.fuzz.draw.random_programs import (
     ARGUMENT_BYTES,
     PLAN_BYTES,
     STEP_BYTES,
-    argument_row,
-    plan_row,
-    step_row,
+    decode_argument,
+    decode_plan,
+    decode_step,
 )
 from pytest_regional.fuzz.model.arguments import FLOATS
 from pytest_regional.fuzz.model.claims import DRAWN
@@ -54,7 +54,7 @@ def programs(
     a few elements. In half of them some families of operators are switched off, so that others come more often.
 
     Args:
-        max_steps: no program is made of more rows. A row is a step; the twin of a region comes on top.
+        max_steps: no program is made of more steps; a near-duplicate region comes on top.
         max_arguments: nor more inputs.
         families: families of operators, such as ``"pointwise"``, or one of them; all by default.
             ``docs/fuzzing-programs.md`` has them.
@@ -82,7 +82,7 @@ def programs(
     options = Options(wanted, training, regions, tuple(dtypes), dynamic, nonfinite, data_dependent, frozenset(without))
     if not table(options):
         raise ValueError(f"programs(): no operator of {', '.join(sorted(wanted or ()))} does without {sorted(without)}")
-    return _rows(max_steps, max_arguments, options).map(lambda rows: program_of(rows, options))
+    return _encodings(max_steps, max_arguments, options).map(lambda encoded: program_of(encoded, options))
 
 
 def _names(families: Collection[str] | str) -> Collection[str]:
@@ -107,20 +107,20 @@ def _check_programs(
         raise ValueError(f"programs(dtypes=()): expected some of {', '.join(FLOATS)}")
 
 
-def _rows(max_steps: int, max_arguments: int, options: Options) -> st.SearchStrategy[ProgramRows]:
+def _encodings(max_steps: int, max_arguments: int, options: Options) -> st.SearchStrategy[EncodedProgram]:
     used = sorted({operator.family for operator in table(options)})
     off = st.frozensets(st.sampled_from(used)) if len(used) > 1 else st.just(frozenset())
     return st.builds(
-        ProgramRows,
-        st.lists(_bytes(ARGUMENT_BYTES).map(argument_row), min_size=1, max_size=max_arguments).map(tuple),
+        EncodedProgram,
+        st.lists(_bytes(ARGUMENT_BYTES).map(decode_argument), min_size=1, max_size=max_arguments).map(tuple),
         _steps(max_steps),
         st.lists(_steps(3), max_size=2).map(tuple),
-        st.builds(plan_row, _bytes(PLAN_BYTES), st.one_of(st.just(frozenset()), off)),
+        st.builds(decode_plan, _bytes(PLAN_BYTES), st.one_of(st.just(frozenset()), off)),
     )
 
 
-def _steps(most: int) -> st.SearchStrategy[tuple[StepRow, ...]]:
-    return st.lists(_bytes(STEP_BYTES).map(step_row), min_size=1, max_size=most).map(tuple)
+def _steps(most: int) -> st.SearchStrategy[tuple[EncodedStep, ...]]:
+    return st.lists(_bytes(STEP_BYTES).map(decode_step), min_size=1, max_size=most).map(tuple)
 
 
 def _bytes(count: int) -> st.SearchStrategy[bytes]:
@@ -137,9 +137,9 @@ def graphs(*, max_nodes: int = 30, max_regions: int = 3, max_edges: int = 4) -> 
         max_regions: nor more regions; at most four.
         max_edges: nor more order edges.
     """
-    rows = st.lists(_bytes(4).map(lambda drawn: NodeRow(*drawn)), min_size=1, max_size=max_nodes)
+    codes = st.lists(_bytes(4).map(lambda drawn: EncodedNode(*drawn)), min_size=1, max_size=max_nodes)
     edges = st.lists(st.tuples(st.integers(0, 255), st.integers(0, 255)), max_size=max_edges)
-    return st.builds(graph_of, rows, edges, st.just(max_regions))
+    return st.builds(graph_of, codes, edges, st.just(max_regions))
 
 
 def pass_pipelines(passes: Sequence[Any] | None = None, *, max_size: int = 4) -> st.SearchStrategy[list[Any]]:

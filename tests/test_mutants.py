@@ -24,11 +24,11 @@ from pytest_regional.fuzz.features import DECLARED
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.operators.table import families, operators
-from pytest_regional.fuzz.oracles import LAWS, LawBrokenError
+from pytest_regional.fuzz.oracles import ORACLES, OracleViolationError
 
 EVERY = {**FAULTS, **ODD}
 THEMES = (plans, values, arithmetic, graphs, sharing, configs, order, caching, passes)
-#: Claims that are judged by the state machine of caches, or by tests that start threads.
+#: Claims that are checked by random sequences of cache operations, or by tests that start threads.
 NOT_OF_ONE_PROGRAM = {"caches", "threads"}
 
 A, B = (Region("a"),), (Region("b"),)
@@ -46,7 +46,7 @@ PROGRAM = Program(
 
 
 def hunt(mutant, **options):
-    return Hunt(mutant, [PROGRAM] * 3, 3, 60.0, lanes=("structure",), **options).run()
+    return Hunt(mutant, [PROGRAM] * 3, 3, 60.0, modes=("interpret",), **options).run()
 
 
 def test_there_are_enough_and_names_are_their_own():
@@ -72,8 +72,8 @@ def test_what_is_not_there_is_an_error():
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_fault_says_who_is_meant_to_notice(fault):
-    assert fault.laws or fault.suites
-    assert set(fault.laws) <= {*LAWS, *NOT_OF_ONE_PROGRAM, "order"}
+    assert fault.oracles or fault.suites
+    assert set(fault.oracles) <= {*ORACLES, *NOT_OF_ONE_PROGRAM, "order"}
     for suite in fault.suites:
         assert (ROOT / suite).is_file()
 
@@ -97,7 +97,7 @@ def test_who_killed_before_is_asked_first_and_the_others_where_it_does_not(monke
 
     monkeypatch.setattr(by_suites, "_run", run)
     for _ in range(2):
-        assert by_suites.judged_by_suites(MEANT, first=f"{SUITE}::test_it").outcome == "killed"
+        assert by_suites.checked_by_suites(MEANT, first=f"{SUITE}::test_it").outcome == "killed"
     assert asked == [[f"{SUITE}::test_it"], [f"{SUITE}::test_it"], [SUITE]]
 
 
@@ -108,13 +108,13 @@ def test_a_fault_whose_tests_are_all_skipped_survives(monkeypatch):
         return True, ""
 
     monkeypatch.setattr(by_suites, "_run", run)
-    verdict = by_suites.judged_by_suites(MEANT)
+    verdict = by_suites.checked_by_suites(MEANT)
     assert (verdict.outcome, verdict.notes) == ("survived", ("all 1 tests were skipped",))
 
 
 @pytest.mark.parametrize("mutant", ODD.values(), ids=ODD)
-def test_what_is_odd_has_no_laws_to_break(mutant):
-    assert not mutant.laws
+def test_what_is_odd_has_no_oracles_to_break(mutant):
+    assert not mutant.oracles
     assert not mutant.suites
 
 
@@ -138,11 +138,11 @@ def test_each_is_a_backend_by_name():
         registry.resolve("bench.mutants.backends:right")
 
 
-@pytest.mark.parametrize(("name", "law"), [("results_exchanged", "parity"), ("last_op_left_out", "plan")])
-def test_a_fault_is_noticed_by_its_law(name, law):
+@pytest.mark.parametrize(("name", "oracle"), [("results_exchanged", "parity"), ("last_op_left_out", "plan")])
+def test_a_fault_is_noticed_by_its_oracle(name, oracle):
     verdict = hunt(FAULTS[name])
     assert verdict.outcome == "killed"
-    assert (verdict.kill.source, verdict.kill.example, verdict.kill.lane) == (law, 1, "structure")
+    assert (verdict.kill.source, verdict.kill.example, verdict.kill.mode) == (oracle, 1, "interpret")
 
 
 def test_what_is_odd_is_not_complained_of():
@@ -157,7 +157,7 @@ def test_after_a_mutant_the_reference_is_right_again():
     assert alarms_of("reference", [PROGRAM], 1) == []
 
 
-def test_the_wrong_law_kills_nothing():
+def test_the_wrong_oracle_kills_nothing():
     fault = Mutant("x", "", ("configs",), patches=FAULTS["results_exchanged"].patches)
     verdict = hunt(fault)
     assert verdict.outcome == "survived"
@@ -165,8 +165,8 @@ def test_the_wrong_law_kills_nothing():
     assert {alarm.source for alarm in verdict.others} == {"parity"}
 
 
-def test_programs_in_which_a_fault_cannot_act_are_counted_and_not_judged(monkeypatch):
-    monkeypatch.setattr(by_fuzz, "judge", lambda *arguments, **options: pytest.fail("judged"))
+def test_programs_in_which_a_fault_cannot_act_are_counted_and_not_checked(monkeypatch):
+    monkeypatch.setattr(by_fuzz, "check", lambda *arguments, **options: pytest.fail("checked"))
     verdict = hunt(Mutant("x", "", ("parity",), patches=FAULTS["nan_lost"].patches, needs=("input:nonfinite",)))
     assert (verdict.outcome, verdict.tried) == ("survived", 3)
     assert verdict.notes == ("no program has what the fault needs: input:nonfinite",)
@@ -187,11 +187,11 @@ def test_a_fault_needs_what_there_is_and_shows_somewhere(fault):
     inside = {word.rpartition(":")[2] for word in words if word.startswith(("inside:", "op:"))}
     assert inside <= {*operators(), *families(), "independent"}
     assert {word for word in words if not word.startswith(("inside:", "op:"))} <= {*DECLARED}
-    assert fault.lanes
+    assert fault.modes
 
 
 def test_running_out_of_time_kills_nothing(monkeypatch):
-    monkeypatch.setattr(by_fuzz, "judge", lambda *arguments, **options: time.sleep(30))
+    monkeypatch.setattr(by_fuzz, "check", lambda *arguments, **options: time.sleep(30))
     verdict = hunt(FAULTS["results_exchanged"], each=0.05)
     assert verdict.outcome == "timeout"
     assert verdict.kill is None
@@ -199,20 +199,20 @@ def test_running_out_of_time_kills_nothing(monkeypatch):
 
 def test_what_complains_of_the_reference_too_kills_nothing(monkeypatch):
     def broken(*arguments, **options):
-        raise LawBrokenError("parity", "run", "always", origin="a law that is wrong")
+        raise OracleViolationError("parity", "run", "always", origin="an oracle that is wrong")
 
-    monkeypatch.setattr(by_fuzz, "judge", broken)
+    monkeypatch.setattr(by_fuzz, "check", broken)
     verdict = hunt(FAULTS["results_exchanged"])
     assert verdict.outcome == "never called"
     assert verdict.notes == tuple(
-        f"the reference breaks parity on example {number} too: a law that is wrong" for number in (1, 2, 3)
+        f"the reference breaks parity on example {number} too: an oracle that is wrong" for number in (1, 2, 3)
     )
 
 
 def test_what_is_never_called_is_an_error_and_no_survivor():
-    unused = Patch("naming:shortened", lambda original: original)
+    unused = Patch("regions:shortened", lambda original: original)
     assert hunt(Mutant("x", "", ("parity",), patches=(unused,))).outcome == "never called"
-    missing = Patch("naming:no_such_function", lambda original: original)
+    missing = Patch("regions:no_such_function", lambda original: original)
     with pytest.raises(PlantingError):
         hunt(Mutant("x", "", ("compiles",), patches=(missing,)))
 
@@ -240,15 +240,15 @@ def test_a_failed_test_counts_by_what_it_asserts(alarm, outcome):
 
 
 def test_results_are_read_back_and_rendered(tmp_path):
-    kill = Alarm("parity", "LawBrokenError", "value of output", 7, "structure")
+    kill = Alarm("parity", "OracleViolationError", "value of output", 7, "interpret")
     results = Results(tmp_path / "results.json")
-    results.note("results_exchanged", "fuzz", Verdict("killed", kill, (Alarm("plan", "LawBrokenError"),), 7, 1.5))
+    results.note("results_exchanged", "fuzz", Verdict("killed", kill, (Alarm("plan", "OracleViolationError"),), 7, 1.5))
     results.note_right("reference", "fuzz", [], 60)
     again = Results.read(results.file)
     assert again.verdicts == results.verdicts
     assert table.is_green(again)
     text = table.rendered(again, FAULTS, ODD)
-    assert "parity, lane structure (by plan first) | 7 |" in text
+    assert "parity, mode interpret (by plan first) | 7 |" in text
     assert "0 alarms in 60 tests and programs" in text
     again.note("nan_lost", "suites", Verdict("survived"))
     assert not table.is_green(again)

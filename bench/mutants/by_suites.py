@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MAX_FAILURES = 5
 
 
-def judged_by_suites(
+def checked_by_suites(
     mutant: Mutant,
     backend: str = "",
     *,
@@ -30,7 +30,7 @@ def judged_by_suites(
     stop: bool = True,
     first: str = "",
 ) -> Verdict:
-    """Run the suites of ``mutant``, or ``suites``, against it, and judge by what failed.
+    """Run the suites of ``mutant``, or ``suites``, against it, and return the verdict.
 
     Args:
         mutant: what is tested.
@@ -41,7 +41,7 @@ def judged_by_suites(
         first: a test that killed it before, and is asked alone before all others.
     """
     if first:
-        verdict = judged_by_suites(mutant, backend, suites=(first,), timeout=timeout, stop=stop)
+        verdict = checked_by_suites(mutant, backend, suites=(first,), timeout=timeout, stop=stop)
         if verdict.outcome == "killed":
             return verdict
     files = list(suites or mutant.suites)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.mutants import table
-from bench.mutants.by_suites import ROOT, judged_by_suites
+from bench.mutants.by_suites import ROOT, checked_by_suites
 from bench.mutants.faults import FAULTS
 from bench.mutants.odd import ODD
 from bench.mutants.planting import Mutant, spec_of
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _without_shrinking() -> None:
-    """Let Hypothesis stop at the first failing history: it is counted, not read."""
+    """Let Hypothesis stop at the first failing sequence: it is counted, not read."""
     import hypothesis
 
     hypothesis.settings.register_profile("detection", phases=(hypothesis.Phase.generate,))
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=180.0, help="for the programs of one backend")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for the suites of one backend")
     parser.add_argument(
-        "--lanes", nargs="+", default=("structure", "caches", "fast"), help="lanes of the fuzzer, in this order"
+        "--modes", nargs="+", default=("interpret", "caches", "emulated"), help="modes of the fuzzer, in this order"
     )
     parser.add_argument("--jobs", type=int, default=1, choices=(1,), help="one process at a time; nothing else yet")
     parser.add_argument("--json", type=Path, help="a file of results to add to")
@@ -109,12 +109,12 @@ def _by_suites(results: Results, options: argparse.Namespace) -> None:
     results.versions["suites"] = versions()
     known = json.loads(KILLS.read_text())
     for mutant in _chosen(FAULTS, results, "suites", options):
-        verdict = judged_by_suites(mutant, timeout=options.timeout, first=known.get(mutant.name, ""))
+        verdict = checked_by_suites(mutant, timeout=options.timeout, first=known.get(mutant.name, ""))
         results.note(mutant.name, "suites", verdict)
         _say("suites", mutant, verdict.outcome, verdict.kill, verdict.seconds)
     tests = sorted({*_kills(results).values()})
     if tests:
-        verdict = judged_by_suites(REFERENCE, "reference", suites=tests, timeout=3600, stop=False)
+        verdict = checked_by_suites(REFERENCE, "reference", suites=tests, timeout=3600, stop=False)
         results.note_right("reference", "suites", list(verdict.others), verdict.tried)
         _say("suites", REFERENCE, f"{len(verdict.others)} alarms", None, verdict.seconds)
 
@@ -131,7 +131,7 @@ def _by_fuzz(results: Results, options: argparse.Namespace) -> None:
     results.versions["fuzz"] = versions()
     pool = Pool()
     for mutant in _chosen(FAULTS, results, "fuzz", options):
-        verdict = Hunt(mutant, pool, options.examples, options.seconds, lanes=options.lanes).run()
+        verdict = Hunt(mutant, pool, options.examples, options.seconds, modes=options.modes).run()
         results.note(mutant.name, "fuzz", verdict)
         _say("fuzz", mutant, verdict.outcome, verdict.kill, verdict.seconds)
 
@@ -147,7 +147,7 @@ def _odd(results: Results, options: argparse.Namespace) -> None:
         results.note_right(mutant.name, "fuzz", found, options.odd_examples)
         _say("odd, fuzz", mutant, f"{len(found)} alarms", found[0] if found else None, 0.0)
     for mutant in _chosen(ODD, results, "suites", options):
-        verdict = judged_by_suites(mutant, suites=ODD_SUITES, timeout=options.timeout, stop=False)
+        verdict = checked_by_suites(mutant, suites=ODD_SUITES, timeout=options.timeout, stop=False)
         found = list(verdict.others)
         if verdict.outcome == "never called":
             found.append(Alarm("planting", "never called"))

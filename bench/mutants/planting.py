@@ -22,7 +22,7 @@ REFERENCE = "pytest_regional.reference."
 CALLS_FOLDER = "PYTEST_REGIONAL_MUTANT_CALLS"
 """Environment variable: a folder in which every replaced function leaves a file when it is first called."""
 
-# An annotation law, a suite assertion: what a kill may be raised as, where the fault does not say otherwise.
+# An annotation oracle, a suite assertion: what a kill may be raised as, where the fault does not say otherwise.
 ASSERTIONS = (
     "AssertionError",
     "BackendLeakError",
@@ -83,27 +83,27 @@ class Mutant:
     Attributes:
         name: of the backend; a Python identifier.
         sentence: what is wrong with it, or odd.
-        laws: which laws of the fuzzer are meant to notice; none for what is right.
+        oracles: which oracles of the fuzzer are meant to notice; none for what is right.
         suites: files of ``suites/`` that are meant to notice.
         patches: what is replaced while it compiles.
         wrap: applied to the callable that it returns for a Dynamo graph.
         errors: exceptions that count as noticing, by name.
         capabilities: what it claims; all that the reference claims by default.
         needs: words of programs (``bench.mutants.needs``), one of which the fault needs to act. Programs without are
-            counted as examples, and not judged.
-        lanes: of the fuzzer, in which it can show, in this order. What is interpreted shows no fault of generated code.
+            counted as examples, and not checked.
+        modes: of the fuzzer, in which it can show, in this order. What is interpreted shows no fault of generated code.
     """
 
     name: str
     sentence: str
-    laws: tuple[str, ...] = ()
+    oracles: tuple[str, ...] = ()
     suites: tuple[str, ...] = ()
     patches: tuple[Patch, ...] = ()
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
     errors: tuple[str, ...] = ASSERTIONS
     capabilities: type[Capabilities] = Capabilities
     needs: tuple[str, ...] = ()
-    lanes: tuple[str, ...] = ("structure", "caches")
+    modes: tuple[str, ...] = ("interpret", "caches")
 
     @functools.cached_property
     def planted(self) -> Planted:

@@ -79,7 +79,7 @@ def calls(make: Callable[[Call], Call]) -> tuple[Patch, Patch]:
 
     # A test loads what it compiled, or compiles only: each of the two is called by somebody.
     return Patch("compile_regions:as_graph_target", replaced), Patch(
-        "caching.region_code:as_graph_target", replaced, counted=False
+        "caching.program:as_graph_target", replaced, counted=False
     )
 
 

@@ -39,7 +39,7 @@ def _faulty(results: Results, faults: Mapping[str, Mutant]) -> Iterator[str]:
         halves = results.verdicts.get(name, {})
         suites, fuzz = halves.get("suites"), halves.get("fuzz")
         examples = str(fuzz.tried) if fuzz and fuzz.outcome != "not asked" else ""
-        yield f"| `{name}` | {mutant.sentence} | {_by_test(suites)} | {_by_law(fuzz)} | {examples} |"
+        yield f"| `{name}` | {mutant.sentence} | {_by_test(suites)} | {_by_oracle(fuzz)} | {examples} |"
 
 
 def _by_test(verdict: Verdict | None) -> str:
@@ -50,13 +50,13 @@ def _by_test(verdict: Verdict | None) -> str:
     return _not_killed(verdict)
 
 
-def _by_law(verdict: Verdict | None) -> str:
+def _by_oracle(verdict: Verdict | None) -> str:
     if verdict is None:
         return "not run"
     before = list(dict.fromkeys(alarm.source for alarm in verdict.others))
     remark = f" (by {', '.join(before)} first)" if before else ""
     if verdict.kill:
-        return f"{verdict.kill.source}, lane {verdict.kill.lane}{remark}"
+        return f"{verdict.kill.source}, mode {verdict.kill.mode}{remark}"
     return _not_killed(verdict) + (f" (by {', '.join(before)})" if before else "")
 
 

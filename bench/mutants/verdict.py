@@ -16,21 +16,21 @@ TIMEOUTS = ("TimeoutError", "RegionalTimeoutError", "TimeoutExpired", "OutOfTime
 
 @dataclass(frozen=True)
 class Alarm:
-    """Something that complained: a law or the id of a test, and what as.
+    """Something that complained: an oracle or the id of a test, and what as.
 
     Attributes:
-        source: name of the law, or id of the test.
+        source: name of the oracle, or id of the test.
         error: type of the exception.
-        text: its first line, or the origin that the law tells.
+        text: its first line, or the origin that the oracle tells.
         example: number of the program, from 1; 0 for tests.
-        lane: of the fuzzer; empty for tests.
+        mode: of the fuzzer; empty for tests.
     """
 
     source: str
     error: str
     text: str = ""
     example: int = 0
-    lane: str = ""
+    mode: str = ""
 
     @property
     def is_timeout(self) -> bool:
@@ -71,9 +71,9 @@ class Verdict:
         return cls(data["outcome"], kill, others, data["tried"], data["seconds"], tuple(data["notes"]))
 
 
-def is_intended_law(mutant: Mutant, alarm: Alarm) -> bool:
-    """Return whether a law that complained is one that is meant to."""
-    return alarm.source in mutant.laws and not alarm.is_timeout
+def is_intended_oracle(mutant: Mutant, alarm: Alarm) -> bool:
+    """Return whether an oracle that complained is one that is meant to."""
+    return alarm.source in mutant.oracles and not alarm.is_timeout
 
 
 def is_intended_test(mutant: Mutant, alarm: Alarm) -> bool:
@@ -83,7 +83,7 @@ def is_intended_test(mutant: Mutant, alarm: Alarm) -> bool:
 
 
 def verdict_of_tests(mutant: Mutant, alarms: Iterable[Alarm], *, called: bool, tried: int, seconds: float) -> Verdict:
-    """Judge by the failures of a run of the suites."""
+    """Return the verdict for the failures of a run of the suites."""
     found = tuple(alarms)
     kill = next((alarm for alarm in found if is_intended_test(mutant, alarm)), None)
     others = tuple(alarm for alarm in found if alarm is not kill)

@@ -8,7 +8,7 @@ operator, says "Encountered aliasing during higher order op tracing", and does n
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -25,6 +25,6 @@ def program(x):
 try:
     torch.compile(program, backend="eager", fullgraph=True)(torch.ones(3))
 except Exception as error:
-    print(f"torch {torch.__version__}: stands: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
+    print(f"torch {torch.__version__}: still fails: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
     sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")

@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 from torch._subclasses import FakeTensorMode
@@ -16,6 +16,6 @@ real = operator(*[torch.ones(size, dtype=torch.float64)] * 3)[1].dtype
 with FakeTensorMode():
     fake = operator(*[torch.ones(size, dtype=torch.float64)] * 3)[1].dtype
 if fake != real:
-    print(f"torch {torch.__version__}: stands: the logsumexp is {real}, and {fake} while tracing")
+    print(f"torch {torch.__version__}: still fails: the logsumexp is {real}, and {fake} while tracing")
     sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")

@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -23,6 +23,6 @@ def next_draw(function):
 with torch._inductor.config.patch(fallback_random=True):
     eager, compiled = next_draw(program), next_draw(torch.compile(program))
 print(f"the next draw: eager {eager}, compiled {compiled}")
-stands = eager != compiled
-print(f"torch {torch.__version__}: {'stands: later draws are others' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = eager != compiled
+print(f"torch {torch.__version__}: {'still fails: later draws are others' if still_fails else 'fixed'}")
+sys.exit(still_fails)

@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -21,6 +21,6 @@ with torch._inductor.config.patch(fallback_random=True):
     torch.manual_seed(0)
     compiled = torch.compile(program)(x)
 print(f"eager:    {eager.flatten().tolist()}\ncompiled: {compiled.flatten().tolist()}")
-stands = not torch.equal(eager, compiled)
-print(f"torch {torch.__version__}: {'stands: other draws, with fallback_random' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = not torch.equal(eager, compiled)
+print(f"torch {torch.__version__}: {'still fails: other draws, with fallback_random' if still_fails else 'fixed'}")
+sys.exit(still_fails)

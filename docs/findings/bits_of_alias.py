@@ -9,7 +9,7 @@ out shape after application of ViewMeta sequence. Without the write it compiles 
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -24,6 +24,6 @@ x = torch.tensor(1.0)
 try:
     torch.compile(program, backend="aot_eager", fullgraph=True)(x, x.detach())
 except Exception as error:
-    print(f"torch {torch.__version__}: stands: {type(error).__name__}: {str(error).splitlines()[0]}")
+    print(f"torch {torch.__version__}: still fails: {type(error).__name__}: {str(error).splitlines()[0]}")
     sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")

@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -17,6 +17,6 @@ def program(x):
 x = torch.ones(1, 2, 3).transpose(-2, -1)
 eager, compiled = program(x), torch.compile(program, fullgraph=True)(x)
 print(f"strides: eager {eager.stride()}, compiled {compiled.stride()}")
-stands = eager.stride() != compiled.stride()
-print(f"torch {torch.__version__}: {'stands: other strides' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = eager.stride() != compiled.stride()
+print(f"torch {torch.__version__}: {'still fails: other strides' if still_fails else 'fixed'}")
+sys.exit(still_fails)

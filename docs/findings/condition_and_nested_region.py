@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -43,6 +43,6 @@ def gradient(function):
 
 eager, compiled = gradient(program), gradient(torch.compile(program, fullgraph=True))
 print(f"largest difference of the gradients: {(eager - compiled).abs().max().item():.3f}")
-stands = not torch.allclose(eager, compiled, atol=1e-4)
-print(f"torch {torch.__version__}: {'stands: a wrong gradient' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = not torch.allclose(eager, compiled, atol=1e-4)
+print(f"torch {torch.__version__}: {'still fails: a wrong gradient' if still_fails else 'fixed'}")
+sys.exit(still_fails)

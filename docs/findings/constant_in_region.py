@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
@@ -28,13 +28,13 @@ def by_a_list(x):
         return x[[1, 0]]
 
 
-stands = False
+still_fails = False
 for program in (from_numbers, by_a_list):
     torch._dynamo.reset()
     try:
         torch.compile(program, backend=backend, fullgraph=True)(torch.ones(2, 2))
     except Exception as error:
-        stands = True
+        still_fails = True
         print(f"  {program.__name__}: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
-print(f"torch {torch.__version__}: {'stands' if stands else 'mended'}")
-sys.exit(stands)
+print(f"torch {torch.__version__}: {'still fails' if still_fails else 'fixed'}")
+sys.exit(still_fails)

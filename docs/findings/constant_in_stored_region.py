@@ -6,7 +6,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
@@ -39,6 +39,6 @@ def outcome():
 with torch._functorch.config.patch(force_autograd_cache=True, bundled_autograd_cache=True):
     cold, warm = outcome(), outcome()
 print(f"  compiled: {cold}\n  loaded: {warm}")
-stands = (cold, warm) != ("right", "right")
-print(f"torch {torch.__version__}: {'stands' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = (cold, warm) != ("right", "right")
+print(f"torch {torch.__version__}: {'still fails' if still_fails else 'fixed'}")
+sys.exit(still_fails)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 folder = Path(tempfile.mkdtemp())
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 import torch._functorch.config
@@ -55,5 +55,5 @@ for tenth in range(1, 10):
     answers.append((answer_of_a_process(), answer_of_a_process()))
 print("one bit flipped, at nine places, and again:", *map(" ".join, answers), sep="\n  ")
 wrong = ("bypass", "bypass") in answers
-print(f"torch {torch.__version__}: {'stands' if wrong else 'mended'}")
+print(f"torch {torch.__version__}: {'still fails' if wrong else 'fixed'}")
 sys.exit(wrong)

@@ -3,7 +3,7 @@
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -24,7 +24,7 @@ expected = run(program)
 try:
     found = run(torch.compile(program, backend="aot_eager", fullgraph=True))
 except Exception as error:
-    print(f"torch {torch.__version__}: stands: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
+    print(f"torch {torch.__version__}: still fails: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
     sys.exit(1)
-print(f"torch {torch.__version__}: {'mended' if torch.equal(found, expected) else 'stands: wrong values'}")
+print(f"torch {torch.__version__}: {'fixed' if torch.equal(found, expected) else 'still fails: wrong values'}")
 sys.exit(not torch.equal(found, expected))

@@ -10,7 +10,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 from functorch.compile import default_partition, make_boxed_func
@@ -31,6 +31,6 @@ with torch._inductor.config.patch(fallback_random=True):
     output = torch.compile(program, backend=backend)(x, w)
     before = torch.get_rng_state()
     output.sum().backward()
-stands = not torch.equal(before, torch.get_rng_state())
-print(f"torch {torch.__version__}: {'stands: the backward drew' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = not torch.equal(before, torch.get_rng_state())
+print(f"torch {torch.__version__}: {'still fails: the backward drew' if still_fails else 'fixed'}")
+sys.exit(still_fails)

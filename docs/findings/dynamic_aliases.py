@@ -3,7 +3,7 @@
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -17,6 +17,6 @@ x = torch.ones(8)
 try:
     torch.compile(program, backend="aot_eager", fullgraph=True, dynamic=True)(x, x.detach())
 except RuntimeError as error:
-    print(f"torch {torch.__version__}: stands: {type(error).__name__}: {str(error).splitlines()[1]}")
+    print(f"torch {torch.__version__}: still fails: {type(error).__name__}: {str(error).splitlines()[1]}")
     sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")

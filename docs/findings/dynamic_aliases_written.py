@@ -3,7 +3,7 @@
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -18,6 +18,6 @@ try:
     torch.compile(program, backend="aot_eager", fullgraph=True, dynamic=True)(x, x.detach())
 except RuntimeError as error:
     print(f"{type(error).__name__}: {str(error).splitlines()[1][:110]}")
-    print(f"torch {torch.__version__}: stands: does not compile")
+    print(f"torch {torch.__version__}: still fails: does not compile")
     sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 PROGRAM = """
 import torch, torch._inductor.config
@@ -40,5 +40,5 @@ import torch
 wrong = first.returncode == 0 and later.returncode != 0
 said = [line for line in later.stderr.splitlines() if "Error: " in line]
 print("after files were emptied:", said[-1][:160] if wrong else "it compiles")
-print(f"torch {torch.__version__}: {'stands' if wrong else 'mended'}")
+print(f"torch {torch.__version__}: {'still fails' if wrong else 'fixed'}")
 sys.exit(wrong)

@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 from torch._dynamo.utils import counters
@@ -21,6 +21,6 @@ for _ in range(2):
 counted = counters["aot_autograd"]
 names = ("miss", "saved", "hit", "bypass")
 print(", ".join(f"{counted[f'autograd_cache_{name}']} {name}" for name in names))
-stands = counted["autograd_cache_hit"] == 0
-print(f"torch {torch.__version__}: {'stands: no hit, and nothing says why' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = counted["autograd_cache_hit"] == 0
+print(f"torch {torch.__version__}: {'still fails: no hit, and nothing says why' if still_fails else 'fixed'}")
+sys.exit(still_fails)

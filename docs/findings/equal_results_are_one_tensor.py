@@ -8,7 +8,7 @@ operators with a single result stay apart (``x.exp(), x.exp()`` does), and so do
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -21,6 +21,6 @@ def program(x):
 
 x = torch.ones(3, 2, requires_grad=True)
 first, second = torch.compile(program, backend="aot_eager", fullgraph=True)(x)
-stands = first.data_ptr() == second.data_ptr()
-print(f"torch {torch.__version__}: {'stands: both results are in one memory' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = first.data_ptr() == second.data_ptr()
+print(f"torch {torch.__version__}: {'still fails: both results are in one memory' if still_fails else 'fixed'}")
+sys.exit(still_fails)

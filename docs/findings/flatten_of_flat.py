@@ -9,7 +9,7 @@ a view of an input, it is one tensor compiled as well.
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -20,6 +20,6 @@ def program(x):
 
 
 first, second = torch.compile(program, backend="aot_eager", fullgraph=True)(torch.ones(2, 2))
-stands = first is not second
-print(f"torch {torch.__version__}: {'stands: two tensors' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = first is not second
+print(f"torch {torch.__version__}: {'still fails: two tensors' if still_fails else 'fixed'}")
+sys.exit(still_fails)

@@ -7,7 +7,7 @@ The lowering of the CPU template asks the query's buffer for four sizes, and the
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 from torch.nn.attention.flex_attention import flex_attention
@@ -26,4 +26,4 @@ except Exception as error:
     print(f"torch {torch.__version__}: {type(error).__name__}: {str(error).strip().splitlines()[0]}")
     sys.exit(1)
 torch.testing.assert_close(actual, program(x, w))
-print(f"torch {torch.__version__}: mended, or not yet broken")
+print(f"torch {torch.__version__}: fixed, or not yet broken")

@@ -6,7 +6,7 @@ The gradient that arrives is copied into memory with the output's strides, where
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -23,6 +23,6 @@ def gradient(function):
 
 eager, compiled = gradient(program), gradient(torch.compile(program, backend="aot_eager", fullgraph=True))
 print(f"gradient: eager {eager}, compiled {compiled}")
-stands = eager != compiled
-print(f"torch {torch.__version__}: {'stands: a wrong gradient' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = eager != compiled
+print(f"torch {torch.__version__}: {'still fails: a wrong gradient' if still_fails else 'fixed'}")
+sys.exit(still_fails)

@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -16,9 +16,9 @@ def program(x):
 
 try:
     torch.compile(program)(torch.ones(3))
-    stands = False
+    still_fails = False
 except RuntimeError as error:
     print(f"{type(error).__name__}: {str(error).splitlines()[1][:120]}")
-    stands = True
-print(f"torch {torch.__version__}: {'stands: does not compile' if stands else 'mended'}")
-sys.exit(stands)
+    still_fails = True
+print(f"torch {torch.__version__}: {'still fails: does not compile' if still_fails else 'fixed'}")
+sys.exit(still_fails)

@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -17,9 +17,9 @@ def program(x, index):
 x, index = torch.ones(2, 4, requires_grad=True), torch.tensor([1]).expand(4)
 try:
     torch.compile(program)(x, index).sum().backward()
-    stands = False
+    still_fails = False
 except torch._inductor.exc.InductorError as error:
     print(f"{type(error).__name__}: {error}")
-    stands = True
-print(f"torch {torch.__version__}: {'stands: does not compile' if stands else 'mended'}")
-sys.exit(stands)
+    still_fails = True
+print(f"torch {torch.__version__}: {'still fails: does not compile' if still_fails else 'fixed'}")
+sys.exit(still_fails)

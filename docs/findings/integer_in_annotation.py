@@ -3,7 +3,7 @@
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 from torch.fx.traceback import annotate
@@ -19,6 +19,6 @@ compiled(torch.ones(3), 1)
 try:
     compiled(torch.ones(3), 2)
 except Exception as error:
-    print(f"torch {torch.__version__}: stands: {type(error).__name__}: {str(error).strip().splitlines()[0]}")
+    print(f"torch {torch.__version__}: still fails: {type(error).__name__}: {str(error).strip().splitlines()[0]}")
     sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")

@@ -3,7 +3,7 @@
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -18,6 +18,6 @@ x, mask = torch.arange(16.0).reshape(4, 4).t(), torch.tensor([True, False, True,
 eager = program(x, mask)
 compiled = torch.compile(program, backend="aot_eager")(x, mask)
 print(f"strides: eager {eager.stride()}, compiled {compiled.stride()}")
-stands = eager.stride() != compiled.stride()
-print(f"torch {torch.__version__}: {'stands: other strides' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = eager.stride() != compiled.stride()
+print(f"torch {torch.__version__}: {'still fails: other strides' if still_fails else 'fixed'}")
+sys.exit(still_fails)

@@ -9,7 +9,7 @@ backend, ``eager`` included.
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -25,8 +25,9 @@ def program(x):
 
 x = torch.tensor(1.0)
 compiled, eager = torch.compile(program, backend="eager", fullgraph=True)(x), program(x)
-stands = not torch.allclose(compiled, eager)
+still_fails = not torch.allclose(compiled, eager)
 print(
-    f"torch {torch.__version__}: {f'stands: {compiled.item():.4f}, eager {eager.item():.4f}' if stands else 'mended'}"
+    f"torch {torch.__version__}: "
+    f"{f'still fails: {compiled.item():.4f}, eager {eager.item():.4f}' if still_fails else 'fixed'}"
 )
-sys.exit(stands)
+sys.exit(still_fails)

@@ -3,7 +3,7 @@
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -24,6 +24,6 @@ compiled = torch.compile(program, backend=backend)
 for number in (1.0, 2.0, float("nan"), float("nan"), float("inf"), -float("inf")):
     compiled(torch.tensor(number, dtype=torch.float64))
     print(f"after {number}: {len(compiles)} compiles")
-stands = len(compiles) > 1
-print(f"torch {torch.__version__}: {'stands: compiled again for a value' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = len(compiles) > 1
+print(f"torch {torch.__version__}: {'still fails: compiled again for a value' if still_fails else 'fixed'}")
+sys.exit(still_fails)

@@ -3,7 +3,7 @@
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -22,6 +22,6 @@ def left(function):
 
 eager, compiled = left(program), left(torch.compile(program, backend="aot_eager"))
 print(f"the input afterwards: eager {eager}, compiled {compiled}")
-stands = eager != compiled
-print(f"torch {torch.__version__}: {'stands: the write is lost' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = eager != compiled
+print(f"torch {torch.__version__}: {'still fails: the write is lost' if still_fails else 'fixed'}")
+sys.exit(still_fails)

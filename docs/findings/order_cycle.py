@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 from torch._inductor.fx_passes.control_dependencies import preserve_node_ordering
@@ -33,5 +33,5 @@ def refused(edges):
 
 
 accepted = [edges for edges in ([("mm", "add"), ("add", "mm")], [("mm", "mm")]) if not refused(edges)]
-print(f"torch {torch.__version__}: " + (f"stands: accepted {accepted}" if accepted else "mended"))
+print(f"torch {torch.__version__}: " + (f"still fails: accepted {accepted}" if accepted else "fixed"))
 sys.exit(bool(accepted))

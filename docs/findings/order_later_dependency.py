@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 from torch._inductor.fx_passes.control_dependencies import preserve_node_ordering
@@ -27,9 +27,9 @@ gm, nodes = traced(program, torch.randn(4, 4))
 preserve_node_ordering(gm.graph, {nodes["add"]: OrderedSet([nodes["mm"]])})
 try:
     gm.graph.lint()
-    stands = False
+    still_fails = False
 except RuntimeError as error:
-    stands = True
+    still_fails = True
     text = " ".join(str(error).split())[:120]
-print(f"torch {torch.__version__}: " + (f"stands: no error until lint says: {text}" if stands else "mended"))
-sys.exit(stands)
+print(f"torch {torch.__version__}: " + (f"still fails: no error until lint says: {text}" if still_fails else "fixed"))
+sys.exit(still_fails)

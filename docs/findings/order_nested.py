@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 from torch._inductor.fx_passes.control_dependencies import control_deps, preserve_node_ordering
@@ -29,9 +29,9 @@ for name in ("add", "mm"):
     preserve_node_ordering(gm.graph, {nodes["mul"]: OrderedSet([nodes[name]])})
 (mul,) = (node for node in gm.graph.nodes if node.name == "mul")
 body = getattr(gm, mul.args[1].target)
-stands = any(node.target is control_deps for node in body.graph.nodes)
+still_fails = any(node.target is control_deps for node in body.graph.nodes)
 print(
     f"torch {torch.__version__}: "
-    + ("stands: the body of control_deps holds another control_deps" if stands else "mended")
+    + ("still fails: the body of control_deps holds another control_deps" if still_fails else "fixed")
 )
-sys.exit(stands)
+sys.exit(still_fails)

@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 from torch._inductor.fx_passes.control_dependencies import preserve_node_ordering
@@ -35,9 +35,9 @@ def order(graph, nodes):
 
 
 loops = compiled(program, order, torch.randn(4, 4), torch.randn(4, 4)).count("for(int64_t")
-stands = loops == 1
+still_fails = loops == 1
 print(
     f"torch {torch.__version__}: "
-    + ("stands: sin, which has to run after cos, shares its loop" if stands else "mended")
+    + ("still fails: sin, which has to run after cos, shares its loop" if still_fails else "fixed")
 )
-sys.exit(stands)
+sys.exit(still_fails)

@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 from torch._inductor.fx_passes.control_dependencies import preserve_node_ordering
@@ -56,7 +56,7 @@ def watched(lowering):
 
 GraphLowering.codegen = watched
 compiled(program, order, torch.randn(4, 4), torch.randn(4, 4))
-stands = not dependencies
-seen = "stands: the scheduler is told of no dependency"
-print(f"torch {torch.__version__}: {seen if stands else 'mended'}")
-sys.exit(stands)
+still_fails = not dependencies
+seen = "still fails: the scheduler is told of no dependency"
+print(f"torch {torch.__version__}: {seen if still_fails else 'fixed'}")
+sys.exit(still_fails)

@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 from torch._inductor.fx_passes.control_dependencies import preserve_node_ordering
@@ -28,7 +28,7 @@ preserve_node_ordering(gm.graph, {nodes["mm"]: OrderedSet([nodes["add"]])})
 preserve_node_ordering(gm.graph, {nodes["mul"]: OrderedSet([nodes["mm"]])})
 mm = next(node for node in gm.graph.nodes if node.name == "mm")
 mul = next(node for node in gm.graph.nodes if node.name == "mul")
-stands = mm not in mul.args[0]
-seen = "stands: mul waits for a node that was erased"
-print(f"torch {torch.__version__}: {seen if stands else 'mended'}")
-sys.exit(stands)
+still_fails = mm not in mul.args[0]
+seen = "still fails: mul waits for a node that was erased"
+print(f"torch {torch.__version__}: {seen if still_fails else 'fixed'}")
+sys.exit(still_fails)

@@ -8,7 +8,7 @@ between saw a tensor that eager never had. Where the next operation is a ``view`
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -21,6 +21,6 @@ def program(x, out):
 x, out = torch.ones(2, 2).t(), torch.zeros(2, 2)
 eager = program(x, out.clone()).stride()
 compiled = torch.compile(program, backend="aot_eager", fullgraph=True)(x, out.clone()).stride()
-stands = compiled != eager
-print(f"torch {torch.__version__}: {f'stands: strides {compiled}, eager {eager}' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = compiled != eager
+print(f"torch {torch.__version__}: {f'still fails: strides {compiled}, eager {eager}' if still_fails else 'fixed'}")
+sys.exit(still_fails)

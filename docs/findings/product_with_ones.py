@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -13,6 +13,6 @@ compiled = torch.compile(lambda x: torch.ones_like(x) * x)
 x = torch.tensor([2.0, 3.0])
 compiled(x).zero_()
 print(f"the input after the result was set to zero: {x.tolist()}")
-stands = x.tolist() != [2.0, 3.0]
-print(f"torch {torch.__version__}: {'stands: the result is the input' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = x.tolist() != [2.0, 3.0]
+print(f"torch {torch.__version__}: {'still fails: the result is the input' if still_fails else 'fixed'}")
+sys.exit(still_fails)

@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -30,5 +30,5 @@ print("named by the first save: ", first[1].aot_autograd_artifacts)
 print("named by the second save:", second[1].aot_autograd_artifacts)
 print("loaded of the second:    ", loaded.aot_autograd_artifacts)
 wrong = set(loaded.aot_autograd_artifacts) != set(second[1].aot_autograd_artifacts)
-print(f"torch {torch.__version__}: {'stands' if wrong else 'mended'}")
+print(f"torch {torch.__version__}: {'still fails' if wrong else 'fixed'}")
 sys.exit(wrong)

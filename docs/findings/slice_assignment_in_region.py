@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
@@ -35,6 +35,6 @@ try:
     torch.compile(program, backend=backend, fullgraph=True)(torch.randn(4, 8, requires_grad=True), torch.randn(8, 8))
 except Exception as error:
     text = " ".join(str(error).split())[:160]
-    print(f"torch {torch.__version__}: stands: {type(error).__name__}: {text}")
+    print(f"torch {torch.__version__}: still fails: {type(error).__name__}: {text}")
     sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")

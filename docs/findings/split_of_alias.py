@@ -9,7 +9,7 @@ changed. ``unbind_of_alias.py`` shows the same of another view.
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -24,6 +24,6 @@ x = torch.ones(3, 3)
 try:
     torch.compile(program, backend="aot_eager", fullgraph=True)(x, x.detach())
 except IndexError as error:
-    print(f"torch {torch.__version__}: stands: {error}")
+    print(f"torch {torch.__version__}: still fails: {error}")
     sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")

@@ -9,7 +9,7 @@ behind the eager operator for one, is given something else. The fake twins of ``
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -18,5 +18,5 @@ x = torch.ones(4)[::2]
 real = torch.ops.aten.uniform(x).stride()
 with FakeTensorMode() as mode:
     fake = torch.ops.aten.uniform(mode.from_tensor(x)).stride()
-print(f"torch {torch.__version__}: {'mended' if real == fake else f'stands: real {real}, fake {fake}'}")
+print(f"torch {torch.__version__}: {'fixed' if real == fake else f'still fails: real {real}, fake {fake}'}")
 sys.exit(real != fake)

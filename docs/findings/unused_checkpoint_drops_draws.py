@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -27,6 +27,6 @@ with torch._inductor.config.patch(fallback_random=True):
         torch.manual_seed(0)
         found[name] = function(x)
         print(f"{name}: {found[name].tolist()}")
-stands = not torch.equal(found["eager"], found["compiled"])
-print(f"torch {torch.__version__}: {'stands: later draws are others' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = not torch.equal(found["eager"], found["compiled"])
+print(f"torch {torch.__version__}: {'still fails: later draws are others' if still_fails else 'fixed'}")
+sys.exit(still_fails)

@@ -8,7 +8,7 @@ an op with several results by its users alone and takes one without users for a 
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 from functorch.compile import default_partition, make_boxed_func
@@ -33,4 +33,4 @@ with config.patch(fallback_random=True):
     except Exception as error:
         print(f"torch {torch.__version__}: {type(error).__name__}: {str(error).splitlines()[1]}")
         sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")

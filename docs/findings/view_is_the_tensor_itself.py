@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -18,6 +18,6 @@ def program(x):
 first, second = torch.compile(program)(torch.ones(2, 3))
 second.unsqueeze_(0)
 print(f"sizes after the second result was given a dimension: {tuple(first.shape)}, {tuple(second.shape)}")
-stands = first is second
-print(f"torch {torch.__version__}: {'stands: two results are one tensor' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = first is second
+print(f"torch {torch.__version__}: {'still fails: two results are one tensor' if still_fails else 'fixed'}")
+sys.exit(still_fails)

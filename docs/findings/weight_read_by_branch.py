@@ -5,7 +5,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -17,9 +17,9 @@ def program(x, weight):
 
 try:
     torch.compile(program)(torch.ones(1, 2, 4, 4), torch.ones(1, 2, 4, 4, requires_grad=True))
-    stands = False
+    still_fails = False
 except AssertionError as error:
     print(f"AssertionError: {str(error).splitlines()[0]}")
-    stands = True
-print(f"torch {torch.__version__}: {'stands: the call fails' if stands else 'mended'}")
-sys.exit(stands)
+    still_fails = True
+print(f"torch {torch.__version__}: {'still fails: the call fails' if still_fails else 'fixed'}")
+sys.exit(still_fails)

@@ -12,7 +12,7 @@ Expected: the compiled program writes what eager writes.
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -39,5 +39,5 @@ def run(function):
 compiled, eager = (run(function) for function in (torch.compile(program, backend="aot_eager"), program))
 wrong = not torch.equal(compiled, eager)
 print(f"compiled {compiled.int().tolist()}\neager    {eager.int().tolist()}")
-print(f"torch {torch.__version__}: {'stands' if wrong else 'mended'}")
+print(f"torch {torch.__version__}: {'still fails' if wrong else 'fixed'}")
 sys.exit(wrong)

@@ -3,7 +3,7 @@
 import os
 import sys
 
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 
@@ -17,6 +17,6 @@ x, y = torch.ones(3), torch.ones(3)
 program(x)
 torch.compile(program, backend="aot_eager", fullgraph=True)(y)
 print(f"the input afterwards: eager {x.tolist()}, compiled {y.tolist()}")
-stands = not torch.equal(x, y)
-print(f"torch {torch.__version__}: {'stands: the last element is lost' if stands else 'mended'}")
-sys.exit(stands)
+still_fails = not torch.equal(x, y)
+print(f"torch {torch.__version__}: {'still fails: the last element is lost' if still_fails else 'fixed'}")
+sys.exit(still_fails)

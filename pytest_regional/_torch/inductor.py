@@ -355,7 +355,7 @@ class StoredRegion:
         """Return the region as a function of one list.
 
         Raises:
-            LookupError: it was stored by another process, or in another lane.
+            LookupError: it was stored by another process, or in another mode.
         """
         region = InterpretedRegion(_stored[self._number])
         return lambda given: region(*given)

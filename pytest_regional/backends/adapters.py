@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
-from pytest_regional.backends.capabilities import Capabilities, Support, declared, supported_for, unsupported
+from pytest_regional.backends.capabilities import Capabilities, Support, declared, supported, supported_for, unsupported
 from pytest_regional.backends.spec import BackendSpec
 
 
@@ -22,9 +22,9 @@ def reference() -> BackendSpec:
         return functools.partial(factory(), **{option: value})
 
     def forget() -> None:
-        from pytest_regional.reference.dynamo_backend import forget
+        from pytest_regional.reference.dynamo_backend import clear_caches
 
-        forget()
+        clear_caches()
 
     def graph_pass() -> Any:
         from pytest_regional.reference.passes import RegionalInductor
@@ -92,7 +92,8 @@ def torch_regional() -> BackendSpec:
         region_ids=supported_for(">=2.13", "torch 2.11 ignores inductor_region: all annotated nodes are one region"),
         share_identical=unsupported("every partition is compiled on its own"),
         region_edges=unsupported("an edge inside a region does not compile: docs/findings/control_deps_in_region.py"),
-        region_order=unsupported("the order that an annotation asks for is ignored"),
+        region_order=unsupported("the order in an annotation is ignored"),
+        pytorch_outer_cache=supported(),
     )
     return BackendSpec(
         "torch",
@@ -146,7 +147,7 @@ def inductor() -> BackendSpec:
 
 
 def aot_eager() -> BackendSpec:
-    """Return ``aot_eager``: AOTAutograd without a compiler behind it."""
+    """Return ``aot_eager``: AOTAutograd without a compiler."""
     capabilities = declared(
         **without(
             (*REGIONS, *OUTER_CACHE, "compiles_regions", "inductor_code"), "nothing is compiled: the graph runs eager"

@@ -71,7 +71,7 @@ def torch_matches(specifier: str) -> bool:
 
 
 def versions_in(specifier: object) -> SpecifierSet:
-    """Return the versions that ``specifier`` means; no torch is asked for.
+    """Return the versions that ``specifier`` means; torch need not be installed.
 
     Raises:
         ValueError: when ``specifier`` is no version specifier.
@@ -121,11 +121,14 @@ CAPABILITIES = {
     "region_order": 'Annotations may ask for a region to run after others: ``region("comm", after=["mlp"])``.',
     "pre_grad_passes": "A custom pre-grad pass runs once per Dynamo graph.",
     "pre_grad_pass_lists": "``pre_grad_custom_pass`` may be a list of passes, which run in its order.",
-    "pre_grad_timing": "``pre_grad_pass_timing`` says whether passes run before the cache is asked or on a miss alone.",
+    "pre_grad_timing": "``pre_grad_pass_timing`` says whether passes run before the cache lookup or only on a miss.",
     "pre_grad_timing_checked": "A misspelt timing is an error, and so is a uuid that identifies nothing.",
     "outer_cache": "The result of a whole Dynamo graph is kept on disk: the same program in another process is a hit.",
     "outer_cache_before_backward": "The result of a graph that trains is kept before any backward ran.",
     "outer_cache_of_functions": "An ``autograd.Function`` does not keep a graph out of that cache.",
+    "pytorch_outer_cache": (
+        "PyTorch's own cache, once ``force_autograd_cache`` is on, keeps what this backend makes of a whole graph."
+    ),
     "full_graph": (
         "A graph captured ahead of time, forward or backward, can be compiled by it as the last pass of a pipeline."
     ),
@@ -133,6 +136,7 @@ CAPABILITIES = {
 }
 
 _NOT_CLAIMED = {
+    "pytorch_outer_cache": "PyTorch's cache of whole graphs is tested with PyTorch's regional backend",
     "nested_region_options": (
         "a backend has to ask for these options; PyTorch's regional_inductor_invoke_subgraph does"
     ),

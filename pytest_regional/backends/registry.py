@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import importlib.metadata
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pytest_regional._errors import RegionalError
@@ -151,15 +151,3 @@ def full_graph_modules() -> tuple[Any, Any]:
     from pytest_regional.reference import passes, pipeline
 
     return pipeline, passes
-
-
-def add_control_deps(graph: Any, dependencies: Mapping[Any, Any]) -> None:
-    """Ask for an order of nodes that every backend has to keep: an operator ``control_deps`` for each (see reference).
-
-    Args:
-        graph: an FX graph of ATen operators, changed in place.
-        dependencies: the nodes that have to run before each node.
-    """
-    from pytest_regional.reference.ordering import add_control_deps as add
-
-    add(graph, dependencies)

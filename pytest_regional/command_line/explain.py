@@ -44,7 +44,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(asked: argparse.Namespace) -> None:
-    """Explain what was asked for.
+    """Explain the given model.
 
     Raises:
         UsageError: the target or a pass is not what it has to be.

@@ -1,4 +1,4 @@
-"""``replay``: judge the findings of a fuzzing campaign again."""
+"""``replay``: check the findings of a fuzzing campaign again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_regional._text import plural, printable
 from pytest_regional.command_line.findings import add_paths, checked
 from pytest_regional.command_line.targets import UsageError
 
-_HELP = "judge findings again: FIXED, FAILED or ERROR for each"
+_HELP = "check findings again: each is fixed, still fails, or is an error"
 
 
 def add_command(commands: Any) -> None:
@@ -18,22 +18,22 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser(
         "replay",
         help=_HELP,
-        description=f"{_HELP.capitalize()}. Exit status 0: all are fixed; 1: one fails still; 2: one cannot be judged. "
+        description=f"{_HELP.capitalize()}. Exit status 0: all are fixed; 1: one still fails; 2: one is an error. "
         "A backend that a finding names as module:attribute is imported only with --backend.",
     )
     add_paths(parser)
     parser.add_argument(
         "--backend",
         metavar="NAME",
-        help="judge on this backend, not on the one it was found on; module:attribute is imported",
+        help="check on this backend, not on the one it was found on; module:attribute is imported",
     )
-    parser.add_argument("--device", metavar="NAME", help="judge on this device, not on the one it was found on")
+    parser.add_argument("--device", metavar="NAME", help="check on this device, not on the one it was found on")
     parser.add_argument("--delete-fixed", action="store_true", help="delete what is fixed, file and script")
     parser.set_defaults(run=run)
 
 
 def run(asked: argparse.Namespace) -> int:
-    """Replay what was asked for; return the exit status.
+    """Replay the given findings; return the exit status.
 
     Raises:
         UsageError: a path that is not there, a folder without findings, or no torch.
@@ -41,15 +41,15 @@ def run(asked: argparse.Namespace) -> int:
     try:
         from pytest_regional.fuzz.findings.replaying import Outcome, exit_status, replay
     except ImportError as error:
-        raise UsageError(f"findings cannot be judged here: {error}.") from error
+        raise UsageError(f"findings cannot be checked here: {error}.") from error
 
     seen = []
     for one in replay(checked(asked.paths), backend=asked.backend, device=asked.device):
         seen.append(one)
-        print(printable(f"{one.outcome.name:6} {one.path.stem}: {one.detail}"), flush=True)
+        print(printable(f"{one.outcome!s:11} {one.path.stem}: {one.detail}"), flush=True)
         if asked.delete_fixed and one.outcome is Outcome.FIXED:
             _delete(one.path)
-    counts = ", ".join(f"{sum(one.outcome is kind for one in seen)} {kind.name}" for kind in Outcome)
+    counts = ", ".join(f"{sum(one.outcome is kind for one in seen)} {kind}" for kind in Outcome)
     print(f"{plural(len(seen), 'finding')}: {counts}")
     return exit_status(seen)
 

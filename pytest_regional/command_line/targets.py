@@ -15,7 +15,7 @@ from pytest_regional._text import unknown_name
 
 
 class UsageError(RegionalError):
-    """What was asked cannot be understood; the message says what, and what to write."""
+    """An argument is not understood; the message says which one, and what to write."""
 
 
 def find(target: str) -> Any:

@@ -1,8 +1,9 @@
-"""A campaign: draw programs, judge each, and go on past what is found.
+"""A campaign: draw examples, check each, and go on past what is found.
 
-Every failure is reduced and named by its signature. A failure that a known finding explains is counted, not reduced
-again; and programs with all the features of a known finding are drawn, but mostly passed over, so that it does not
-hide what else is there.
+What an example is says the subject: a program (:class:`Programs`), or a sequence of cache operations
+(:class:`~pytest_regional.fuzz.caches.campaign.CacheSequences`). Every failure is reduced and named by its signature. A
+failure that a known finding explains is counted, not reduced again. Examples that show nothing but a known finding are
+drawn and mostly skipped, so that it does not hide what else is there.
 """
 
 from __future__ import annotations
@@ -11,32 +12,45 @@ import contextlib
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
+from pytest_regional._limits import RegionalTimeoutError, time_limit
 from pytest_regional.fuzz.budget import Budget, Clock
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import files
-from pytest_regional.fuzz.findings.folder import AnyFinding, Finding, Ledger, installed_versions, signature_of
+from pytest_regional.fuzz.findings.folder import (
+    AnyFinding,
+    Finding,
+    FindingsFolder,
+    FindingStore,
+    installed_versions,
+    signature_of,
+)
 from pytest_regional.fuzz.findings.provenance import reason_of
 from pytest_regional.fuzz.model.claims import needs_of
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.oracles import BadProgramError, LawBrokenError
+from pytest_regional.fuzz.oracles import BadProgramError, OracleViolationError
 from pytest_regional.fuzz.shrink.reducer import reduce_program
 
-#: Of the programs that have all features of a known finding, the share that is judged all the same.
-JUDGED_ALL_THE_SAME = 0.1
+#: Of the examples that show a known finding, the share that is checked nevertheless.
+CHECKED_ANYWAY = 0.1
 
 #: The backend that has nothing behind AOTAutograd.
 CAPTURE = "aot_eager"
 
-#: After so many programs one behind the other that need what the backend disclaims no other is waited for.
+#: A campaign ends after so many examples in a row that need what the backend disclaims.
 UNCLAIMED_IN_A_ROW = 1000
 
-#: How often one finding may be met again before its programs are passed over.
-MET_OFTEN = 2
+#: How many hits one finding may have before its examples are skipped.
+MANY_HITS = 2
+
+T = TypeVar("T")
+
+#: Says whether a known finding explains a violation of an example that has one of some sets of features.
+Known = Callable[..., bool]
 
 
 @dataclass
@@ -44,29 +58,31 @@ class CampaignResult:
     """What came of a campaign.
 
     Attributes:
-        examples: programs that were judged.
-        passed_over: programs that were not, since a known finding is in the way.
-        unclaimed: by capability, how many programs were not judged because they need what the backend disclaims.
-        refused: by reason, how many programs eager refuses, which the generator should not make. They are among the
-            examples, and no finding.
+        seed: what the examples were drawn from.
+        interrupted: whether somebody ended it before its time.
+        examples: how many were checked.
+        skipped_known: how many were not, since they show a known finding.
         seconds: how long it took.
         reducing: seconds of it that went into reducing.
         findings: what is new, in order of discovery.
-        first_seen: by a finding's name, the number of the program that showed it first.
-        met: by a finding's name, how many programs failed so, known findings included.
-        seed: what the programs were drawn from.
-        interrupted: whether somebody ended it before its time.
+        scripts: by a finding's name, the script that shows it.
+        discovered_at: by a finding's name, the number of the example that showed it first.
+        hits: by a finding's name, how many examples failed so, known findings included.
+        refused: by reason, how many programs eager refuses, which the generator should not make. They are among the
+            examples, and no finding.
+        unclaimed: by capability, how many were not checked because they need what the backend disclaims.
     """
 
     seed: int
     interrupted: bool = False
     examples: int = 0
-    passed_over: int = 0
+    skipped_known: int = 0
     seconds: float = 0.0
     reducing: float = 0.0
     findings: list[AnyFinding] = field(default_factory=list)
-    first_seen: dict[str, int] = field(default_factory=dict)
-    met: Counter[str] = field(default_factory=Counter)
+    scripts: dict[str, str] = field(default_factory=dict)
+    discovered_at: dict[str, int] = field(default_factory=dict)
+    hits: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     unclaimed: Counter[str] = field(default_factory=Counter)
 
@@ -76,60 +92,72 @@ class CampaignResult:
         return self.refused.total()
 
 
-class Judge(Protocol):
-    """What judges programs: :func:`pytest_regional.fuzz.oracles.judge`, with a harness and a lane given."""
+@dataclass(frozen=True)
+class Failure(Generic[T]):
+    """A violation that no known finding explains, and the part of the example that was run when it came."""
 
-    def __call__(
-        self, program: Program, *, laws: Collection[str] | None, blame: bool, known: Callable[[LawBrokenError], bool]
-    ) -> Any:
-        """Raise :class:`LawBrokenError` for the first broken law that is not ``known``."""
+    violation: OracleViolationError
+    example: T
+
+
+class Subject(Protocol[T]):
+    """What a campaign draws, checks and reduces; ``unit`` is the word for one example."""
+
+    unit: str
+
+    def draw(self, seed: int) -> Iterator[T]:
+        """Yield examples without end, the same for the same seed."""
+
+    def needs(self, example: T) -> frozenset[str]:
+        """Return the capabilities that ``example`` needs and the backend disclaims."""
+
+    def shows(self, finding: AnyFinding, example: T) -> bool:
+        """Return whether ``example`` has all that ``finding`` needs to show."""
+
+    def explains(self, finding: AnyFinding) -> bool:
+        """Return whether ``finding`` is one of this kind, on this backend."""
+
+    def check(self, example: T, known: Known) -> Failure[T] | None:
+        """Check ``example``; return the first violation that is not ``known``."""
+
+    def check_again(self, example: T, oracle: str, *, blame: bool = False) -> OracleViolationError | None:
+        """Check ``example`` against one oracle; ``blame`` asks for the region, too."""
+
+    def reduce(self, example: T, still_fails: Callable[[T], bool], seconds: float) -> T:
+        """Return a smaller example that ``still_fails``."""
+
+    def finding(self, reduced: T, original: T, violation: OracleViolationError) -> AnyFinding:
+        """Return the finding that ``violation`` is."""
 
 
 @dataclass
-class Campaign:
-    """One campaign against one backend in one lane.
+class Campaign(Generic[T]):
+    """One campaign against one backend in one mode.
 
     Attributes:
-        judge: judges a program; see :class:`Judge`.
-        draw: yields programs for a seed, without end.
+        subject: what is drawn, checked and reduced.
         budget: how long.
         seed: where the draws start.
-        backend: the backend, as ``--regional-backend`` takes it.
-        device: the device by name.
-        lane: the lane that ``judge`` judges in.
-        laws: names of the laws to judge by; all by default.
-        without: capabilities that the backend disclaims: a program that needs one is passed over, and none is reduced
-            to one that does.
-        known: gives the findings of earlier campaigns, and of other shards of this one; asked again before a failure is
-            taken for new.
+        folder: where findings are kept; what earlier campaigns and other shards left there is known. It is read again
+            before a failure is taken for new.
         reduce_seconds: how long one finding may be reduced.
-        running: a file that holds the program while it is judged; what a crash leaves there is what crashed.
-        found: called with each new finding at once.
-        progress: called after each program with the result so far.
-        stopped: asked before each program: whether to end here. A ``KeyboardInterrupt`` ends the campaign as well.
+        progress: called after each example with the result so far.
+        stopped: called before each example: whether to end here. A ``KeyboardInterrupt`` ends the campaign as well.
     """
 
-    judge: Judge
-    draw: Callable[[int], Iterator[Program]]
+    subject: Subject[T]
     budget: Budget
     seed: int
-    backend: str = "reference"
-    device: str = "cpu"
-    lane: str = "full"
-    laws: Collection[str] | None = None
-    without: Collection[str] = ()
-    known: Callable[[], Iterable[Finding]] = tuple
+    folder: FindingsFolder | None = None
     reduce_seconds: float = 60.0
-    running: Path | None = None
-    found: Callable[[Finding], Any] | None = None
     progress: Callable[[CampaignResult, Clock], Any] | None = None
     stopped: Callable[[], bool] = bool
 
     def run(self) -> CampaignResult:
-        """Draw and judge until the budget is spent, or somebody interrupts."""
+        """Draw and check until the budget is spent, or somebody interrupts."""
         self._chance = random.Random(self.seed)
         self._result = CampaignResult(self.seed)
-        self._ledger = Ledger(self.known, self._result, self.found)
+        self._store = FindingStore(self._kept, self._result, self._keep)
         self._clock = clock = self.budget.start()
         try:
             self._spend(clock)
@@ -138,76 +166,195 @@ class Campaign:
         self._result.seconds = clock.seconds
         return self._result
 
+    def _kept(self) -> list[AnyFinding]:
+        return [one for one in self.folder.readable() if self.subject.explains(one)] if self.folder else []
+
+    def _keep(self, finding: AnyFinding) -> None:
+        if self.folder is not None:
+            self._result.scripts[finding.name] = str(self.folder.save_shown(finding))
+
     def _spend(self, clock: Clock) -> None:
-        programs, in_a_row = self.draw(self.seed), 0
+        examples, in_a_row = self.subject.draw(self.seed), 0
         while not clock.over:
-            if self.stopped():
-                raise KeyboardInterrupt
-            program = next(programs)
-            if needs := self._unclaimed(program):
+            self._end_if_stopped()
+            example = next(examples)
+            if needs := self.subject.needs(example):
                 self._result.unclaimed.update(needs)
                 in_a_row += 1
                 if in_a_row == UNCLAIMED_IN_A_ROW:
                     break
                 continue
             in_a_row = 0
-            if self._is_passed_over(program):
-                self._result.passed_over += 1
+            if self._is_skipped(example):
+                self._result.skipped_known += 1
                 continue
             clock.spent += 1
             self._result.examples += 1
-            self._one(program)
+            self._one(example)
             self._result.seconds = clock.seconds
             if self.progress is not None:
                 self.progress(self._result, clock)
 
-    def _unclaimed(self, program: Program) -> frozenset[str]:
-        """Return what ``program`` needs that the backend disclaims."""
-        return needs_of(program).intersection(self.without) if self.without else frozenset()
+    def _end_if_stopped(self) -> None:
+        if self.stopped():
+            raise KeyboardInterrupt
 
-    def _is_passed_over(self, program: Program) -> bool:
-        features = features_of(program)
-        often = [finding for finding in self._ledger.known if self._result.met[finding.name] >= MET_OFTEN]
-        if not any(finding.features <= features for finding in often):
+    def _is_skipped(self, example: T) -> bool:
+        often = [finding for finding in self._store.known if self._result.hits[finding.name] >= MANY_HITS]
+        if not any(self.subject.shows(finding, example) for finding in often):
             return False
-        return self._chance.random() >= JUDGED_ALL_THE_SAME
+        return self._chance.random() >= CHECKED_ANYWAY
 
-    def _one(self, program: Program) -> None:
-        features = features_of(program)
-
-        def known(broken: LawBrokenError) -> bool:
-            explained = self._ledger.explanation(signature_of(broken), features)
-            if explained is not None:
-                self._result.met[explained.name] += 1
-            return explained is not None
-
+    def _one(self, example: T) -> None:
         try:
-            broken = self._broken(program, laws=self.laws, known=known)
+            failure = self.subject.check(example, self._is_known)
         except BadProgramError as error:
             self._result.refused[reason_of(error)] += 1
             return
-        if broken is not None:
-            found = self._reduced(program, broken)
-            self._result.met[found.name] += 1
+        if failure is not None:
+            found = self._reduced(example, failure)
+            self._result.hits[found.name] += 1
 
-    def _broken(
+    def _is_known(self, violation: OracleViolationError, *features: frozenset[str]) -> bool:
+        explained = self._store.explanation(signature_of(violation), *features)
+        if explained is not None:
+            self._result.hits[explained.name] += 1
+        return explained is not None
+
+    def _reduced(self, original: T, failure: Failure[T]) -> AnyFinding:
+        begin = time.monotonic()
+        violation = failure.violation
+        wanted = signature_of(violation), violation.without_backend
+
+        def still_fails(smaller: T) -> bool:
+            self._end_if_stopped()
+            if self.subject.needs(smaller):
+                return False
+            try:
+                seen = self.subject.check_again(smaller, violation.oracle)
+            except BadProgramError:
+                return False  # no program of the generator's
+            return seen is not None and (signature_of(seen), seen.without_backend) == wanted
+
+        seconds = self._clock.time_for(self.reduce_seconds)
+        try:
+            reduced = self.subject.reduce(failure.example, still_fails, seconds)
+        except KeyboardInterrupt:
+            # As it is, rather than not at all.
+            self._store.enter(self.subject.finding(failure.example, original, violation))
+            raise
+        # Once more, now with the question which region is to blame.
+        last = self.subject.check_again(reduced, violation.oracle, blame=True)
+        self._result.reducing += time.monotonic() - begin
+        return self._store.enter(self.subject.finding(reduced, original, last or violation))
+
+
+class Check(Protocol):
+    """What checks programs: :func:`pytest_regional.fuzz.oracles.check`, with a harness and a mode given."""
+
+    def __call__(
         self,
         program: Program,
         *,
-        laws: Collection[str] | None,
+        oracles: Collection[str] | None,
+        blame: bool,
+        known: Callable[[OracleViolationError], bool],
+    ) -> Any:
+        """Raise :class:`OracleViolationError` for the first violated oracle that is not ``known``."""
+
+
+@dataclass
+class Programs:
+    """Programs as the subject of a campaign.
+
+    Attributes:
+        checker: checks a program; see :class:`Check`.
+        drawn: yields programs for a seed, without end.
+        backend: the backend, as ``--regional-backend`` takes it.
+        device: the device by name.
+        mode: the mode that ``checker`` checks in.
+        oracles: names of the oracles to check; all by default.
+        without: capabilities that the backend disclaims: a program that needs one is skipped, and none is reduced
+            to one that does.
+        limit: seconds that the check of one program may take; a longer one is a violation.
+        running: a file that holds the program while it is checked; what a crash leaves there is what crashed.
+    """
+
+    checker: Check
+    drawn: Callable[[int], Iterator[Program]]
+    backend: str = "reference"
+    device: str = "cpu"
+    mode: str = "native"
+    oracles: Collection[str] | None = None
+    without: Collection[str] = ()
+    limit: float | None = None
+    running: Path | None = None
+    unit: str = "program"
+
+    def draw(self, seed: int) -> Iterator[Program]:
+        """Yield programs without end, the same for the same seed."""
+        return self.drawn(seed)
+
+    def needs(self, example: Program) -> frozenset[str]:
+        """Return the capabilities that the program needs and the backend disclaims."""
+        return needs_of(example).intersection(self.without) if self.without else frozenset()
+
+    def shows(self, finding: AnyFinding, example: Program) -> bool:
+        """Return whether the program has all features of ``finding``."""
+        return finding.features <= features_of(example)
+
+    def explains(self, finding: AnyFinding) -> bool:
+        """Return whether ``finding`` is a program's, on this backend or on AOTAutograd alone."""
+        return isinstance(finding, Finding) and finding.backend in (self.backend, CAPTURE)
+
+    def check(self, example: Program, known: Known) -> Failure[Program] | None:
+        """Check the program against all oracles; return the first violation that is not ``known``."""
+        features = features_of(example)
+        violation = self._violation(example, self.oracles, known=lambda one: known(one, features))
+        return None if violation is None else Failure(violation, example)
+
+    def check_again(self, example: Program, oracle: str, *, blame: bool = False) -> OracleViolationError | None:
+        """Check the program against one oracle."""
+        return self._violation(example, (oracle,), blame=blame)
+
+    def reduce(self, example: Program, still_fails: Callable[[Program], bool], seconds: float) -> Program:
+        """Return a smaller program that ``still_fails``."""
+        return reduce_program(example, still_fails, seconds=seconds)
+
+    def finding(self, reduced: Program, original: Program, violation: OracleViolationError) -> Finding:
+        """Return the finding; what AOTAutograd breaks without the backend is kept, and checked again, as its own."""
+        where = (CAPTURE, "cpu", "native") if violation.without_backend else (self.backend, self.device, self.mode)
+        backend, device, mode = where
+        return Finding(
+            signature_of(violation, reduced),
+            reduced,
+            original,
+            violation.detail,
+            violation.region,
+            backend=backend,
+            device=device,
+            mode=mode,
+            versions=installed_versions(),
+        )
+
+    def _violation(
+        self,
+        program: Program,
+        oracles: Collection[str] | None,
+        *,
         blame: bool = False,
-        known: Callable[[LawBrokenError], bool] = lambda broken: False,
-    ) -> LawBrokenError | None:
+        known: Callable[[OracleViolationError], bool] = lambda violation: False,
+    ) -> OracleViolationError | None:
         try:
-            with self._noted(program):
-                self.judge(program, laws=laws, blame=blame, known=known)
-        except LawBrokenError as broken:
-            return broken
+            with self._on_disk(program), self._in_time():
+                self.checker(program, oracles=oracles, blame=blame, known=known)
+        except OracleViolationError as violation:
+            return violation
         return None
 
     @contextlib.contextmanager
-    def _noted(self, program: Program) -> Iterator[None]:
-        """Keep the program in a file while it is judged: a compiler that crashes takes this process with it."""
+    def _on_disk(self, program: Program) -> Iterator[None]:
+        """Keep the program in a file while it is checked: a compiler that crashes takes this process with it."""
         if self.running is None:
             yield
             return
@@ -217,48 +364,18 @@ class Campaign:
         finally:
             self.running.unlink(missing_ok=True)
 
-    def _reduced(self, program: Program, broken: LawBrokenError) -> Finding:
-        begin = time.monotonic()
-        wanted = signature_of(broken)
-
-        def still_fails(smaller: Program) -> bool:
-            if self.stopped():
-                raise KeyboardInterrupt
-            if self._unclaimed(smaller):
-                return False
-            try:
-                seen = self._broken(smaller, laws=(wanted.law,))
-            except BadProgramError:
-                return False  # no program of the generator's
-            if seen is None or signature_of(seen) != wanted:
-                return False
-            return seen.without_backend == broken.without_backend
-
+    @contextlib.contextmanager
+    def _in_time(self) -> Iterator[None]:
+        if self.limit is None:
+            yield
+            return
         try:
-            reduced = reduce_program(program, still_fails, seconds=self._clock.time_for(self.reduce_seconds))
-        except KeyboardInterrupt:
-            self._ledger.enter(self._finding(program, program, broken))  # as it is, rather than not at all
-            raise
-        # Once more, now with the question which region is to blame.
-        last = self._broken(reduced, laws=(wanted.law,), blame=True)
-        self._result.reducing += time.monotonic() - begin
-        return self._ledger.enter(self._finding(reduced, program, last or broken))
-
-    def _finding(self, reduced: Program, found: Program, broken: LawBrokenError) -> Finding:
-        # What AOTAutograd breaks without the backend is kept, and judged again, as AOTAutograd's.
-        where = (CAPTURE, "cpu", "full") if broken.without_backend else (self.backend, self.device, self.lane)
-        backend, device, lane = where
-        return Finding(
-            signature_of(broken, reduced),
-            reduced,
-            found,
-            broken.detail,
-            broken.region,
-            backend=backend,
-            device=device,
-            lane=lane,
-            versions=installed_versions(),
-        )
+            with time_limit(self.limit):
+                yield
+        except RegionalTimeoutError as late:
+            raise OracleViolationError(
+                "compiles", "compile", str(late), origin="longer than the time that one program may take"
+            ) from None
 
 
-__all__ = ["CAPTURE", "Campaign", "CampaignResult", "Judge"]
+__all__ = ["CAPTURE", "Campaign", "CampaignResult", "Check", "Failure", "Programs", "Subject"]

@@ -51,7 +51,7 @@ def _of_steps(program: Program) -> Iterator[str]:
             yield "writes"
             if any(step.operands[position] < len(program.arguments) for position in operator.writes):
                 yield "writes:input"
-        if operator.draws:
+        if operator.uses_rng:
             yield "draws"
         for context in step.scope:
             if isinstance(context, Context):
@@ -82,8 +82,8 @@ def _of_regions(program: Program) -> Iterator[str]:
         yield "region:empty"
     if _is_left_and_entered(steps):
         yield "region:entered again"
-    if _has_twins(steps):
-        yield "region:twins"
+    if _has_near_duplicates(steps):
+        yield "region:near duplicates"
     yield from _of_calls(program)
 
 
@@ -95,7 +95,7 @@ def _of_calls(program: Program) -> Iterator[str]:
         yield "block:inside and outside a region"
 
 
-def _has_twins(steps: Sequence[Step]) -> bool:
+def _has_near_duplicates(steps: Sequence[Step]) -> bool:
     """Tell whether two runs of at least two steps, each in one region, have the same operators."""
     runs = [
         tuple(step.operator for step in run)
@@ -157,7 +157,7 @@ DECLARED: Mapping[str, float] = MappingProxyType(
         "region:empty": 1,
         "region:after": 0.3,
         "region:in a block": 10,
-        "region:twins": 1.5,
+        "region:near duplicates": 1.5,
         "block:called several times": 2,
         "block:inside and outside a region": 0.2,
         "context:autocast": 3,

@@ -3,43 +3,41 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import tempfile
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_regional._errors import RegionalError, RegionalWarning
-from pytest_regional._limits import Interrupts, RegionalTimeoutError, time_limit
+from pytest_regional._limits import Interrupts
 from pytest_regional._stash import FUZZ, TARGET
 from pytest_regional._text import plural, printable
-from pytest_regional.fuzz.budget import Budget, note_for
+from pytest_regional.fuzz.budget import Budget, crash_marker
 from pytest_regional.fuzz.findings.provenance import too_many
 
 if TYPE_CHECKING:
     from pytest_regional._session import RegionalSession
-    from pytest_regional.fuzz.caches.campaign import CacheCampaign
-    from pytest_regional.fuzz.campaign import Campaign, CampaignResult
-    from pytest_regional.fuzz.findings.folder import AnyFinding, FindingError
+    from pytest_regional.fuzz.campaign import CampaignResult, Subject
+    from pytest_regional.fuzz.findings.folder import FindingError
     from pytest_regional.fuzz.model.program import Program
-    from pytest_regional.fuzz.oracles import LawBrokenError
     from pytest_regional.harness.regional import Regional
-    from pytest_regional.report.progress import ProgressFile
 
-#: Seconds that judging one program may take, unless ``--regional-timeout`` says otherwise.
+#: Seconds that checking one program may take, unless ``--regional-timeout`` says otherwise.
 EXAMPLE_SECONDS = 120.0
 
 #: The fixture that makes each fuzz test as many items as processes share it.
 SHARD_ARGUMENT = "_regional_fuzz_shard"
 
 
-#: As many programs as one history takes the time of.
-HISTORY = 5
+#: As many programs as one sequence takes the time of.
+SEQUENCE_COST = 5
 
 
 class FindingsWarning(RegionalWarning):
@@ -76,8 +74,8 @@ class FuzzTest:
         limit: seconds that one program may take.
         audit: whether what the backend disclaims is drawn as well.
         result: what came of it, once it ran.
-        lane: the lane that it ran in.
-        unit: what it judged: programs or histories.
+        mode: the mode that it ran in.
+        unit: what it checked: programs or sequences.
     """
 
     regional: Regional
@@ -91,100 +89,78 @@ class FuzzTest:
     limit: float = EXAMPLE_SECONDS
     audit: bool = False
     result: CampaignResult | None = None
-    lane: str = ""
+    mode: str = ""
     unit: str = "program"
-    scripts: dict[str, str] = field(default_factory=dict)
 
     def run(
         self,
-        lane: str,
+        mode: str,
         *,
         draw: Callable[[int], Iterator[Program]] | None = None,
-        laws: Collection[str] | None = None,
+        oracles: Collection[str] | None = None,
     ) -> CampaignResult:
-        """Run a campaign in ``lane`` and return its result.
+        """Run a campaign in ``mode`` and return its result.
 
         Args:
-            lane: ``"structure"``, ``"fast"`` or ``"full"``.
-            draw: yields programs for a seed; by default what :func:`pytest_regional.strategies.programs` draws without
-                what the backend disclaims. Of other draws programs that need such a capability are passed over.
-            laws: names of the laws to judge by; all that the lane can by default.
+            mode: ``"interpret"``, ``"emulated"`` or ``"native"``.
+            draw: yields programs for a seed; by default programs that need nothing that the backend disclaims. Of other
+                draws, programs that do are skipped.
+            oracles: names of the oracles to check; all that the mode can by default.
 
         Raises:
             NewFindingsError: with a line for each defect that is not among the known findings. What AOTAutograd breaks
                 without the backend is kept as a finding of ``aot_eager``, and is no reason to fail another backend.
-            RefusedProgramsError: eager refuses more than a few of a hundred programs; fewer are passed over.
+            RefusedProgramsError: eager refuses more than a few of a hundred programs; fewer are skipped.
         """
-        from pytest_regional.fuzz.campaign import CAPTURE, Campaign
-        from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder
-        from pytest_regional.report.progress import ProgressFile
+        from pytest_regional.fuzz.campaign import Programs
+        from pytest_regional.fuzz.oracles import check
 
         __tracebackhide__ = True
-        self.lane = lane
-        folder = FindingsFolder(self._made_folder())
-        campaign = Campaign(
-            judge=self._judge,
-            draw=draw or self._programs,
-            budget=self.budget,
-            seed=self.seed,
-            backend=self.backend,
-            device=self.regional.device_under_test.name,
-            lane=lane,
-            laws=laws,
-            without=self.without,
-            known=lambda: [
-                finding
-                for finding in folder.readable(_warn)
-                if isinstance(finding, Finding) and finding.backend in (self.backend, CAPTURE)
-            ],
-            running=note_for(self.folder, f"{lane}-{self.shard}"),
-            found=lambda finding: self._found(folder, finding),
-            progress=(progress := ProgressFile(self._note("progress"), self.name, self.unit)),
+        self.mode = mode
+        folder = self._made_folder()
+        programs = Programs(
+            functools.partial(check, self.regional, mode=mode),
+            draw or self._programs,
+            self.backend,
+            self.regional.device_under_test.name,
+            mode,
+            oracles,
+            self.without,
+            self.limit,
+            crash_marker(folder, f"{mode}-{self.shard}"),
         )
-        return self._through(campaign, progress)
+        return self._campaign(programs, self.budget, folder)
 
-    def run_histories(self, lane: str, *, processes: bool = True) -> CampaignResult:
-        """Play histories of caches in ``lane``, against a model of what has to answer, and return the result.
+    def run_sequences(self, mode: str, *, processes: bool = True) -> CampaignResult:
+        """Run a campaign of cache operations in ``mode``, against a model of the cache, and return its result.
 
         Args:
-            lane: ``"structure"``, ``"fast"`` or ``"full"``.
-            processes: whether some compiles happen in new processes, which take seconds; not in lane ``structure``.
+            mode: ``"interpret"``, ``"emulated"`` or ``"native"``.
+            processes: whether some compiles happen in new processes, which take seconds; not in mode ``interpret``.
 
         Raises:
             NewFindingsError: with a line for each defect that is not among the known findings.
         """
-        from pytest_regional.fuzz.caches.campaign import CacheCampaign
-        from pytest_regional.fuzz.caches.findings import HistoryFinding
+        from pytest_regional.fuzz.caches.campaign import CacheSequences
+
+        __tracebackhide__ = True
+        self.mode = mode
+        sequences = CacheSequences(self.regional, self.backend, mode, processes, everything=self.audit)
+        return self._campaign(sequences, self.budget.part(SEQUENCE_COST), self._made_folder())
+
+    def _campaign(self, subject: Subject[Any], budget: Budget, folder: Path) -> CampaignResult:
+        from pytest_regional.fuzz.campaign import Campaign
         from pytest_regional.fuzz.findings.folder import FindingsFolder
         from pytest_regional.report.progress import ProgressFile
 
         __tracebackhide__ = True
-        self.lane, self.unit = lane, "history"
-        folder = FindingsFolder(self._made_folder())
-        campaign = CacheCampaign(
-            self.regional,
-            self.budget.part(HISTORY),
-            self.seed,
-            self.backend,
-            lane,
-            processes=processes,
-            everything=self.audit,
-            known=lambda: [
-                finding
-                for finding in folder.readable(_warn)
-                if isinstance(finding, HistoryFinding) and finding.backend == self.backend
-            ],
-            found=lambda finding: self._found(folder, finding),
-            progress=(progress := ProgressFile(self._note("progress"), self.name, self.unit)),
-        )
-        return self._through(campaign, progress)
-
-    def _through(self, campaign: Campaign | CacheCampaign, progress: ProgressFile) -> CampaignResult:
-        __tracebackhide__ = True
+        self.unit = subject.unit
+        campaign = Campaign(subject, budget, self.seed, FindingsFolder(folder, _warn))
+        progress = ProgressFile(self._note("progress"), self.name, self.unit)
         with _quiet_logs(), contextlib.closing(progress), Interrupts() as interrupts:
-            campaign.stopped = lambda: interrupts.came
+            campaign.progress, campaign.stopped = progress, lambda: interrupts.came
             self.result = campaign.run()
-        self._check(self.result)
+        self._report(self.result)
         return self.result
 
     @property
@@ -195,10 +171,10 @@ class FuzzTest:
         return frozenset() if self.audit else disclaimed(self.regional._spec)
 
     def _programs(self, seed: int) -> Iterator[Program]:
-        from pytest_regional.fuzz.draw.random_rows import drawn
-        from pytest_regional.strategies import programs
+        from pytest_regional.fuzz.draw.encoding import Options
+        from pytest_regional.fuzz.draw.random_programs import random_programs
 
-        return drawn(programs(without=self.without), seed)
+        return random_programs(seed, options=Options(without=self.without))
 
     @property
     def seed(self) -> int:
@@ -228,35 +204,19 @@ class FuzzTest:
             )
         return self.folder
 
-    def _judge(
-        self, program: Program, *, laws: Collection[str] | None, blame: bool, known: Callable[[LawBrokenError], bool]
-    ) -> None:
-        from pytest_regional.fuzz.oracles import LawBrokenError, judge
-
-        try:
-            with time_limit(self.limit):
-                judge(self.regional, program, lane=self.lane, laws=laws, blame=blame, known=known)
-        except RegionalTimeoutError as late:
-            raise LawBrokenError(
-                "compiles", "compile", str(late), origin="longer than the time that one program may take"
-            ) from None
-
     def _note(self, kind: str) -> Path:
         self.scratch.mkdir(parents=True, exist_ok=True)
-        return self.scratch / f"{kind}-{self.lane}-{self.shard}-{os.getpid()}.json"
+        return self.scratch / f"{kind}-{self.mode}-{self.shard}-{os.getpid()}.json"
 
-    def _found(self, folder: Any, finding: AnyFinding) -> None:
-        self.scripts[finding.name] = str(folder.save_shown(finding))
-
-    def _check(self, result: CampaignResult) -> None:
+    def _report(self, result: CampaignResult) -> None:
         __tracebackhide__ = True
         if not result.examples and not result.interrupted:
             missing = ", ".join(sorted(result.unclaimed))
             more = f"all need what the backend disclaims ({missing})" if missing else "give --regional-fuzz more"
-            raise NewFindingsError(f"the campaign judged no {self.unit}: {more}")
+            raise NewFindingsError(f"the campaign checked no {self.unit}: {more}")
         own = [finding for finding in result.findings if finding.backend == self.backend]
         if own:
-            lines = [f"{finding.title}\n    {self.scripts[finding.name]}" for finding in own]
+            lines = [f"{finding.title}\n    {result.scripts[finding.name]}" for finding in own]
             raise NewFindingsError(
                 f"{plural(len(lines), 'new finding')} in {plural(result.examples, self.unit)} "
                 f"(--regional-seed={self.run_seed}):\n  " + "\n  ".join(lines)
@@ -271,29 +231,28 @@ class FuzzTest:
         if result is None:
             return None
         return {
-            "lane": self.lane,
+            "mode": self.mode,
             "unit": self.unit,
             "shard": self.shard,
             "seed": self.seed,
             "examples": result.examples,
-            "passed_over": result.passed_over,
+            "skipped_known": result.skipped_known,
             "refused": dict(result.refused),
             "unclaimed": dict(result.unclaimed),
             "interrupted": result.interrupted,
             "seconds": result.seconds,
             "reducing": result.reducing,
-            "met": dict(result.met),
-            "findings": [self._finding_facts(finding) for finding in result.findings],
-        }
-
-    def _finding_facts(self, finding: AnyFinding) -> dict[str, Any]:
-        result = self.result
-        return {
-            "name": finding.name,
-            "title": finding.title,
-            "size": finding.size,
-            "first_seen": result.first_seen[finding.name] if result else 0,
-            "script": self.scripts[finding.name],
+            "hits": dict(result.hits),
+            "findings": [
+                {
+                    "name": finding.name,
+                    "title": finding.title,
+                    "size": finding.size,
+                    "discovered_at": result.discovered_at[finding.name],
+                    "script": result.scripts[finding.name],
+                }
+                for finding in result.findings
+            ],
         }
 
 

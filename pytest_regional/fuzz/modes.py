@@ -1,4 +1,4 @@
-"""Lanes: how much of a compile really happens while a program is judged."""
+"""Modes: how much of a compile really happens while a program is checked."""
 
 from __future__ import annotations
 
@@ -12,82 +12,78 @@ from pytest_regional._text import unknown_name
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
-#: ``structure``: everything up to Inductor (Dynamo, AOTAutograd, partitions, passes, the backend's caches); the
-#: subgraphs are interpreted. ``fast``: Triton code for an emulated GPU. ``full``: C++ code, or a GPU.
-LANES = ("structure", "fast", "full")
+#: ``interpret``: everything up to Inductor (Dynamo, AOTAutograd, partitions, passes, the backend's caches); the
+#: subgraphs are interpreted. ``emulated``: Triton code for an emulated GPU. ``native``: C++ code, or a GPU.
+MODES = ("interpret", "emulated", "native")
 
 
-#: The backend for which PyTorch's caches are as much PyTorch's as the backend itself.
-PYTORCHS_OWN = "torch"
+class ModeError(RegionalError, ValueError):
+    """A mode that does not exist, or that the device or the backend at hand cannot take."""
 
 
-class LaneError(RegionalError, ValueError):
-    """A lane that does not exist, or that the device or the backend at hand cannot take."""
+def mode_of(device: str) -> str:
+    """Return the mode that a device under test takes unless told otherwise."""
+    return "emulated" if device.startswith("cuda-emulated") else "native"
 
 
-def lane_of(device: str) -> str:
-    """Return the lane that a device under test takes unless told otherwise."""
-    return "fast" if device.startswith("cuda-emulated") else "full"
-
-
-def nearest_lane(regional: Regional, name: str) -> str:
-    """Return the lane ``name``, or where device or backend cannot take it, the one of the device.
+def nearest_mode(regional: Regional, name: str) -> str:
+    """Return the mode ``name``, or where device or backend cannot take it, the one of the device.
 
     Raises:
-        LaneError: there is no such lane.
+        ModeError: there is no such mode.
     """
     try:
         _check(regional, name)
-    except LaneError:
-        if name not in LANES:
+    except ModeError:
+        if name not in MODES:
             raise
-        return lane_of(regional.device_under_test.name)
+        return mode_of(regional.device_under_test.name)
     return name
 
 
 @contextlib.contextmanager
-def in_lane(regional: Regional, name: str) -> Iterator[None]:
-    """Compile in a lane while the context lasts.
+def in_mode(regional: Regional, name: str) -> Iterator[None]:
+    """Compile in a mode while the context lasts.
 
     Raises:
-        LaneError: there is no such lane, or this harness cannot take it; says why.
+        ModeError: there is no such mode, or this harness cannot take it; says why.
     """
     from pytest_regional._torch.dynamo import guards_untimed
     from pytest_regional._torch.inductor import interpreting_regions
 
     _check(regional, name)
-    interpreting = interpreting_regions() if name == "structure" else contextlib.nullcontext()
+    interpreting = interpreting_regions() if name == "interpret" else contextlib.nullcontext()
     with guards_untimed(), interpreting:
         yield
 
 
 @contextlib.contextmanager
 def keeping_whole_results(regional: Regional, name: str) -> Iterator[None]:
-    """Compile in a lane while the context lasts, and have whole results kept.
+    """Compile in a mode while the context lasts, and have whole results kept.
 
-    PyTorch's regional backend keeps them only where PyTorch is told to; others have a cache of their own.
+    A backend without an outer cache has PyTorch's, which keeps whole results only under ``force_autograd_cache``.
 
     Raises:
-        LaneError: as :func:`in_lane`.
+        ModeError: as :func:`in_mode`.
     """
     from pytest_regional._torch.config import forced_autograd_cache
 
     own = regional.supports("outer_cache")
-    with in_lane(regional, name), contextlib.nullcontext() if own else forced_autograd_cache():
+    with in_mode(regional, name), contextlib.nullcontext() if own else forced_autograd_cache():
         yield
 
 
 def _check(regional: Regional, name: str) -> None:
-    if name not in LANES:
-        raise LaneError(unknown_name("lane", name, LANES))
+    if name not in MODES:
+        raise ModeError(unknown_name("mode", name, MODES))
     device = regional.device_under_test.name
-    if name != "structure" and name != lane_of(device):
-        raise LaneError(f"lane {name!r} does not run on device {device!r}, whose lane is {lane_of(device)!r}")
-    if name == "structure" and lane_of(device) == "fast":
-        raise LaneError(f"lane 'structure' generates no code, so it has no use for device {device!r}: use 'cpu'")
+    if name != "interpret" and name != mode_of(device):
+        raise ModeError(f"mode {name!r} does not run on device {device!r}, whose mode is {mode_of(device)!r}")
+    if name == "interpret" and mode_of(device) == "emulated":
+        raise ModeError(f"mode 'interpret' generates no code, so it has no use for device {device!r}: use 'cpu'")
     support = regional.supports("regions")
-    if name == "structure" and not support:
-        raise LaneError(
-            f"lane 'structure' interprets what backend {regional.backend!r} hands to Inductor region by region, and it "
-            f"disclaims regions ({support.reason}): use another lane"
+    if name == "interpret" and not support:
+        raise ModeError(
+            f"mode 'interpret' interprets what backend {regional.backend!r} hands to Inductor region by region, and it "
+            f"disclaims regions ({support.reason}): use another mode"
         )

@@ -10,8 +10,7 @@ from typing import Any
 from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 from pytest_regional._torch import config
-
-TIMINGS = ("early", "late", "default")
+from pytest_regional._torch.config import TIMINGS
 
 
 class CompileOptionError(RegionalError, ValueError):

@@ -16,7 +16,7 @@ from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.autograd_cache import note_refused_keys, refused_keys
 from pytest_regional._torch.config import random_numbers_are_functional, region_compile_settings
 from pytest_regional._torch.dynamo import count_fallback, restart_exceptions
-from pytest_regional._torch.fx_graphs import is_graph_module
+from pytest_regional._torch.fx_graphs import clone_alone, is_graph_module
 from pytest_regional._torch.inductor import (
     aot_compiled_artifact,
     compiled_output_strides,
@@ -229,7 +229,7 @@ class GuardedCompiler:
         Raises:
             RegionCompileError: naming region and ops, when that fails and the policy is ``raise``.
         """
-        spare = _copy(request.module) if self.on_region_error == "eager" else None
+        spare: Compiled | None = clone_alone(request.module) if self.on_region_error == "eager" else None
         try:
             return self.compiler(request)
         except Exception as error:
@@ -241,15 +241,6 @@ class GuardedCompiler:
             warnings.warn(f"{failure}; it runs eagerly", RegionFallbackWarning, stacklevel=2)
             count_fallback()
             return spare
-
-
-def _copy(module: torch.fx.GraphModule) -> Compiled:
-    """Copy the graph, which a compiler may consume; attributes are shared."""
-    graph = torch.fx.Graph()
-    output = graph.graph_copy(module.graph, {})
-    graph.output(output)
-    copied: Compiled = torch.fx.GraphModule(module, graph)
-    return copied
 
 
 def _describe(request: RegionRequest, error: Exception) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._torch.fx_graphs import is_graph_module
+from pytest_regional._torch.fx_graphs import bodies_of, is_graph_module
 from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, op_name, schema_of
 from pytest_regional._torch.tracing import storage_key
 
@@ -96,24 +96,8 @@ def _is_opaque(node: torch.fx.Node) -> bool:
     return module is None or not is_graph_module(module.get_submodule(str(node.target)))
 
 
-def bodies_of(node: torch.fx.Node) -> list[torch.fx.GraphModule]:
-    """Return the graphs that ``node`` is given to run."""
-    owner = node.graph.owning_module
-    if owner is None:
-        return []
-    attributes = (argument for argument in node.all_input_nodes if argument.op == "get_attr")
-    found = (_attribute(owner, str(attribute.target)) for attribute in attributes)
-    return [body for body in found if is_graph_module(body)]
-
-
 def _body_effects(body: torch.fx.GraphModule) -> frozenset[str]:
     return frozenset[str]().union(*(effect_classes(node) for node in body.graph.nodes))
-
-
-def _attribute(owner: Any, path: str) -> Any:
-    for part in path.split("."):
-        owner = getattr(owner, part, None)
-    return owner
 
 
 def _name(target: Any) -> str:

@@ -15,7 +15,7 @@ import torch.fx
 from pytest_regional._errors import RegionalError
 from pytest_regional._torch.aot_autograd import donate_nothing
 from pytest_regional._torch.config import force_autograd_cache
-from pytest_regional._torch.fx_graphs import preserve_node_meta, use_boxed_codegen
+from pytest_regional._torch.fx_graphs import called_attributes, preserve_node_meta, set_attribute, use_boxed_codegen
 from pytest_regional._torch.inductor import regional_output_code
 from pytest_regional._torch.tracing import (
     compile_lock,
@@ -35,15 +35,14 @@ from pytest_regional.reference.compile_regions import (
 from pytest_regional.reference.extract import (
     ExtractedRegion,
     bodies_inside,
-    called_attributes,
     extract_partitions,
     install_submodules,
     pass_missing_symbols,
 )
 from pytest_regional.reference.fingerprint import Memory, SharedCompiler
 from pytest_regional.reference.gradients import describe_repeated_draws
-from pytest_regional.reference.graph_pass import DEFAULT_GRAPHS, Pass
 from pytest_regional.reference.ordering.whole_regions import plan_in_order, warn_of_unknown_regions
+from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, Pass
 from pytest_regional.reference.pass_uuids import OWN_CODE
 
 
@@ -133,7 +132,7 @@ def _for_each_graph(
             continue
         if id(body) in carried:
             body = copy.deepcopy(body)
-            _replace_attribute(gm, path, body)
+            set_attribute(gm, path, body)
         _for_each_graph(body, finish, done)
     finish(gm, regions)
 
@@ -141,11 +140,6 @@ def _for_each_graph(
 def _compile_graph(gm: torch.fx.GraphModule, regions: Sequence[ExtractedRegion], compiler: RegionCompiler) -> None:
     pass_missing_symbols(gm, regions)
     compile_regions(gm, regions, compiler)
-
-
-def _replace_attribute(gm: torch.fx.GraphModule, path: str, value: torch.nn.Module) -> None:
-    owner, _, name = path.rpartition(".")
-    setattr(gm.get_submodule(owner), name, value)
 
 
 @contextlib.contextmanager

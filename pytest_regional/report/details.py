@@ -1,6 +1,6 @@
 """What a report shows of one test beyond its facts: its graphs, its code, when caches answered, how large errors were.
 
-Collected only where a report is asked for. Documented shape, all plain data, in ``docs/reports.md``.
+Collected only where a report is written. Documented shape, all plain data, in ``docs/reports.md``.
 """
 
 from __future__ import annotations

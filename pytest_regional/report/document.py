@@ -29,8 +29,8 @@ OUTCOMES = (
     "skipped",
 )
 
-#: How tests end, as a table shows it.
-SHOWN = ("passed", *(outcome for outcome in OUTCOMES if outcome != "passed"))
+#: How tests end, in the order of a table's cells.
+SHOWN = ("passed", "failed", "error", "crashed", "not finished", "unexpected pass", "known failure", "skipped")
 
 #: Endings that make a run fail.
 BAD = frozenset({"crashed", "not finished", "error", "failed", "unexpected pass"})
@@ -44,7 +44,7 @@ class RunReport:
         created: when it ended, in UTC, as ISO 8601.
         versions: of packages, by name.
         machine: the operating system, the processor and the number of its cores.
-        options: what the run was asked for.
+        options: the settings of the run.
         tests: the facts of each marked test.
         lost_workers: workers of pytest-xdist that died.
         merged_from: how many runs it is made of.

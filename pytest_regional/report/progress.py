@@ -38,7 +38,7 @@ class ProgressFile:
     Args:
         path: its file.
         name: the test, as the line names it.
-        unit: what it checks: programs or histories.
+        unit: what it checks: programs or sequences.
     """
 
     def __init__(self, path: Path, name: str, unit: str = "program") -> None:
@@ -113,7 +113,7 @@ class ProgressLines:
                 filter(None, (progress_line(self._scratch_dir), slow_line(self._scratch_dir, self._every)))
             )
             if lines and lines != before:
-                # pytest stands behind the dots of its tests, most of the time.
+                # The cursor is most often after the dots of tests.
                 self._terminal.write(f"\n{lines}\n")
                 self._terminal.flush()
             before = lines
@@ -136,7 +136,7 @@ def progress_line(scratch_dir: Path) -> str:
 def slow_line(scratch_dir: Path, longer_than: float) -> str:
     """Return one line about the tests that have run for more seconds than ``longer_than``; empty where none has.
 
-    Campaigns tell of themselves.
+    Campaigns have their own line.
     """
     campaigns = {note["text"].partition(" ")[0] for note in _files_of(scratch_dir, "progress")}
     texts = []

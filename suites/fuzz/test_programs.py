@@ -1,4 +1,4 @@
-"""Random annotated programs, one campaign for each lane, which goes on past what it finds and fails at its end."""
+"""Random annotated programs, one campaign for each mode, which goes on past what it finds and fails at its end."""
 
 import pytest
 
@@ -9,20 +9,20 @@ pytestmark = pytest.mark.regional_compile(expects_regions=False)
 def test_structure(regional, regional_fuzz):
     """Capture, partitions, passes and caches; what Inductor would compile is interpreted."""
     if regional.device_under_test.kind == "cuda-emulated":
-        pytest.skip("no code is generated in the lane 'structure': device cpu runs it")
+        pytest.skip("no code is generated in the mode 'interpret': device cpu runs it")
 
-    regional_fuzz.run("structure")
+    regional_fuzz.run("interpret")
 
 
 @pytest.mark.regional_compile(device="cuda-emulated", requires=("inductor_code",))
 def test_fast(regional_fuzz):
     """GPU code, interpreted: no C++ compiler to wait for."""
-    regional_fuzz.run("fast")
+    regional_fuzz.run("emulated")
 
 
 def test_full(regional, regional_fuzz):
     """C++ code, or a GPU."""
     if regional.device_under_test.kind == "cuda-emulated":
-        pytest.skip("an emulated GPU is the lane 'fast'")
+        pytest.skip("an emulated GPU is the mode 'emulated'")
 
-    regional_fuzz.run("full")
+    regional_fuzz.run("native")

@@ -12,7 +12,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 CAMPAIGNS = ROOT / "docs" / "findings" / "campaigns"
 
-#: Blocks, regions, settings, parameters; a history of each kind of event.
+#: Blocks, regions, settings, parameters; a sequence of each kind of event.
 NAMES = (
     "torch-2.13.0/torch-annotations_in_key-restart-d94977df",
     "torch-2.15.0/aot_eager-compiles-run-c644481f",
@@ -77,9 +77,9 @@ def documents() -> list[Any]:
             "dynamic": None,
         },
     }
-    history = {
+    sequence = {
         **kept[2],
-        "history": [
+        "sequence": [
             {"event": "compile", "key": {"program": "plain", "region": "a", "fusion": 8, "passes": ["u", None]}},
             {"event": "new process", "key": {"timing": "early", "size": 7, "dynamic": True, "state": "autocast"}},
             {"event": "damage", "number": 3, "kind": "everything lost"},
@@ -87,7 +87,7 @@ def documents() -> list[Any]:
             {"event": "clear"},
         ],
     }
-    return [everything, history, *kept]
+    return [everything, sequence, *kept]
 
 
 DOCUMENTS = documents()
@@ -260,7 +260,7 @@ def _repeated(draw: random.Random, data: Any, place: tuple[Any, ...]) -> Any:
 
 def _added(draw: random.Random, data: Any, place: tuple[Any, ...]) -> Any:
     if isinstance(at(data, place[:-1]), dict):
-        return put(data, (*place[:-1], draw.choice(("event", "history", "x", "__init__"))), 1)
+        return put(data, (*place[:-1], draw.choice(("event", "sequence", "x", "__init__"))), 1)
     return _repeated(draw, data, place[:-1] or place)
 
 
@@ -288,7 +288,7 @@ def _nested(draw: random.Random, data: bytes) -> bytes:
 
 
 def _twice(draw: random.Random, data: bytes) -> bytes:
-    name = draw.choice((b'"version": 1', b'"law": "x"', b'"backend": "torch"'))
+    name = draw.choice((b'"version": 1', b'"oracle": "x"', b'"backend": "torch"'))
     return data[:1] + name + b", " + data[1:]
 
 

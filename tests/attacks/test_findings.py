@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from pytest_regional.command_line import main
-from pytest_regional.fuzz.budget import notes_of_the_dead
-from pytest_regional.fuzz.draw.random_rows import drawn
+from pytest_regional.fuzz.budget import crash_markers
+from pytest_regional.fuzz.draw.random_programs import random_programs
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.files import PARAMETERS
 from pytest_regional.fuzz.findings.folder import FindingError, FindingsFolder, from_data, to_data
@@ -27,7 +27,6 @@ from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.report.terminal import _shown
-from pytest_regional.strategies import programs
 from tests.attacks.malformed import DOCUMENTS, PAYLOADS, RAN, ROOT, injections, mutants
 from tests.warm_process import run_script
 
@@ -72,7 +71,7 @@ def outcome(folder: Path, data: bytes) -> str:
 def _check_read(finding: Any) -> None:
     """Whatever is read can be listed, written and named; its scripts are Python and hold no foreign code."""
     again = json.loads(json.dumps(to_data(finding)))
-    assert again["law"] == finding.signature.law
+    assert again["oracle"] == finding.signature.oracle
     assert finding.name == Path(finding.name).name
     assert finding.size >= 0
     assert isinstance(finding.title + finding.text, str)
@@ -118,7 +117,7 @@ def test_every_parameter_of_an_operator_can_be_read():
 
 
 def test_what_the_generator_draws_can_be_read():
-    for program in itertools.islice(drawn(programs(), 28), 300):
+    for program in itertools.islice(random_programs(28), 300):
         assert files.from_data(json.loads(json.dumps(files.to_data(program)))) == program
 
 
@@ -291,14 +290,14 @@ def test_a_path_that_leads_nowhere_is_a_usage_error(command, name, tmp_path, cap
 
 @pytest.mark.parametrize("number", ["9" * 30, "x", "0", ""])
 def test_a_note_of_nobody_is_told(number, tmp_path):
-    """What a campaign judged when its process died lies in the folder of findings, too."""
-    notes = tmp_path / "judging"
+    """What a campaign checked when its process died lies in the folder of findings, too."""
+    notes = tmp_path / "checking"
     notes.mkdir()
     (notes / "link-1.json").symlink_to("nowhere")
     (notes / "folder-1.json").mkdir()
     (notes / f"full-0-{number}.json").write_text('{"version": 1, "steps": "\x1b"}')
 
-    told = [_shown(note) for note in notes_of_the_dead(tmp_path)]
+    told = [_shown(note) for note in crash_markers(tmp_path)]
     assert len(told) == (number != "0")
     assert all("is no JSON" in one and "\x1b" not in one for one in told)
 
@@ -352,7 +351,7 @@ def test_a_module_that_a_finding_names_is_not_imported(command, planted, capsys)
     if command == "replay":
         assert status == 2
         said = capsys.readouterr().out
-        assert "ERROR  finding: its backend planted_backend:backend is not imported unasked" in said
+        assert "error       finding: its backend planted_backend:backend is not imported unasked" in said
         assert f"replay --backend=planted_backend:backend {planted.parent / 'finding.json'}\n" in said
 
 

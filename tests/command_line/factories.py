@@ -3,8 +3,7 @@
 import torch
 
 from pytest_regional import region
-from pytest_regional.reference import graph_pass
-from pytest_regional.reference.pipeline import PassPipeline
+from pytest_regional.reference.pipeline import PassPipeline, graph_pass
 
 
 class Block(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""``python -m pytest_regional findings DIR``: what a folder of findings holds, without judging it again."""
+"""``python -m pytest_regional findings DIR``: what a folder of findings holds, without checking it again."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ import json
 import pytest
 
 from pytest_regional.command_line import main
-from pytest_regional.fuzz.caches.findings import HistoryFinding
-from pytest_regional.fuzz.caches.histories import Compile, Restart
+from pytest_regional.fuzz.caches.findings import SequenceFinding
 from pytest_regional.fuzz.caches.model import Key
+from pytest_regional.fuzz.caches.sequences import Compile, Restart
 from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder
 from pytest_regional.fuzz.findings.provenance import Signature
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
 
 NEGATED = Program((TensorInput((4,)),), (Step("neg", (0,), (), (1,), (Region("a"),)),), (1,), training=False)
-HISTORY = (Compile(Key()), Restart(), Compile(Key(training=True)))
+SEQUENCE = (Compile(Key()), Restart(), Compile(Key(training=True)))
 
 
 @pytest.fixture
 def folder(tmp_path):
     of_program = Signature("compiles", "compile", "AssertionError at torch.fx.passes")
-    of_history = Signature("caches", "restart", "a hit where a miss is due", frozenset({"event:restart"}))
+    of_sequence = Signature("caches", "restart", "a hit where a miss is due", frozenset({"event:restart"}))
     folder = FindingsFolder(tmp_path / "findings")
-    about = {"backend": "torch", "lane": "structure", "versions": {"torch": "2.13.0"}}
+    about = {"backend": "torch", "mode": "interpret", "versions": {"torch": "2.13.0"}}
     folder.save(Finding(of_program, NEGATED, NEGATED, "cannot be\nput in order", **about))
-    folder.save(HistoryFinding(of_history, HISTORY, HISTORY, "1 hit, 0 due", **about))
+    folder.save(SequenceFinding(of_sequence, SEQUENCE, SEQUENCE, "1 hit, 0 due", **about))
     return folder
 
 
 def test_each_finding_has_its_lines(folder, capsys):
     assert main(["findings", str(folder.path)]) == 0
 
-    history, program = folder.paths()
+    sequence, program = folder.paths()
     assert capsys.readouterr().out.splitlines() == [
-        f"{history.stem} (torch, cpu, lane structure, torch 2.13.0, 3 events)",
+        f"{sequence.stem} (torch, cpu, mode interpret, torch 2.13.0, 3 events)",
         "    caches (restart): a hit where a miss is due (restart)",
         "    1 hit, 0 due",
-        f"{program.stem} (torch, cpu, lane structure, torch 2.13.0, 1 step)",
+        f"{program.stem} (torch, cpu, mode interpret, torch 2.13.0, 1 step)",
         "    compiles (compile): AssertionError at torch.fx.passes (neg)",
         "    cannot be",
         "2 findings",
@@ -54,7 +54,7 @@ def test_one_finding_in_full(folder, capsys):
     assert said.endswith("1 finding\n")
 
 
-def test_a_history_in_full(folder, capsys):
+def test_a_sequence_in_full(folder, capsys):
     assert main(["findings", str(folder.paths()[0])]) == 0
 
     assert "    restart\n" in capsys.readouterr().out

@@ -52,7 +52,7 @@ def test_merge(write, capsys, tmp_path):
         ("c", "passed"),
     ]
     assert capsys.readouterr().out == (
-        f"{whole}: 3 tests of 2 reports; 1 test stood in several, and the worst ending was kept\n"
+        f"{whole}: 3 tests of 2 reports; 1 test is in several, and the worst ending was kept\n"
     )
 
 

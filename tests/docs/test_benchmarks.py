@@ -248,7 +248,7 @@ def test_an_error_keeps_to_its_cell():
 
 
 def test_a_program_that_fails_in_one_way_counts_in_none():
-    from bench.fuzz_lanes import without_failures
+    from bench.fuzz_modes import without_failures
 
     spent = {"naive loop": [1.0, 2.0, 3.0], "full": [4.0, math.nan, 5.0]}
 

@@ -123,8 +123,8 @@ def test_a_table_that_is_not_there():
 @pytest.mark.parametrize(
     ("page", "row", "check"),
     [
-        ("README.md", "| `--regional-seed=N`", test_tables.test_command_line_options),
-        ("README.md", "| `fake_pg`", test_tables.test_fixtures),
+        ("docs/options.md", "| `--regional-seed=N`", test_tables.test_command_line_options),
+        ("docs/options.md", "| `fake_pg`", test_tables.test_fixtures),
         ("docs/counters.md", "| `recompiles`", test_tables.test_counters_and_their_definitions),
         ("docs/backends.md", "| `rng`", test_tables.test_capabilities_and_their_sentences),
     ],

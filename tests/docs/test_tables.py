@@ -26,13 +26,15 @@ def first_column(page, heading):
 
 
 def test_command_line_options():
-    shown = {(row[0].partition("=")[0].partition("[")[0], row[1]) for row in table("README.md", "Command line options")}
+    shown = {
+        (row[0].partition("=")[0].partition("[")[0], row[1]) for row in table("docs/options.md", "Command line options")
+    }
     assert shown == {(option.flag, option.ini) for option in OPTIONS if option.on_command_line}
     assert len(shown) <= 9
 
 
 def test_settings_of_the_ini_file_alone():
-    shown = set(first_column("README.md", "Settings of the ini file alone"))
+    shown = set(first_column("docs/options.md", "Settings of the ini file alone"))
     assert shown == {option.ini for option in OPTIONS if not option.on_command_line}
 
 
@@ -41,7 +43,7 @@ def test_settings_of_the_ini_file_alone():
     [("The marker regional_compile", CompileMark), ("The marker regional_known_failure", KnownFailure)],
 )
 def test_marker_keywords_and_their_defaults(heading, mark):
-    shown = {row[0]: row[1] for row in table("README.md", heading)}
+    shown = {row[0]: row[1] for row in table("docs/options.md", heading)}
     assert shown == {field.name: _default(field) for field in dataclasses.fields(mark)}
 
 
@@ -55,11 +57,11 @@ def test_fixtures():
     kind = "FixtureFunctionDefinition"
     defined = [name for name, value in vars(_fixtures).items() if type(value).__name__ == kind and name[0] != "_"]
     assert defined, "pytest names fixture definitions otherwise now: mend this test"
-    assert first_column("README.md", "Fixtures") == defined
+    assert first_column("docs/options.md", "Fixtures") == defined
 
 
 def test_built_in_backends():
-    assert first_column("README.md", "Backends") == [
+    assert first_column("docs/options.md", "Backends") == [
         name for name in registry.names() if registry.origin(name) == "built in"
     ]
 
@@ -102,12 +104,12 @@ def test_fields_of_a_backend_specification():
     assert shown == [name for name in inspect.signature(BackendSpec).parameters if name != "origin"]
 
 
-def test_seams():
-    functions = {name: f"{seam.holder.replace(':', '.')}.{seam.attribute}" for name, seam in COMPILE_STAGES.items()}
-    assert {row[0]: row[1] for row in table("docs/counters.md", "Seams")} == functions
+def test_patch_points():
+    functions = {name: f"{point.holder.replace(':', '.')}.{point.attribute}" for name, point in COMPILE_STAGES.items()}
+    assert {row[0]: row[1] for row in table("docs/counters.md", "Patch points")} == functions
 
 
-def test_counters_name_seams_that_exist():
+def test_counters_name_patch_points_that_exist():
     named = {
         name for row in table("docs/counters.md", "All counters") for name in re.findall(r"\w+_\w+|codegen", row[2])
     }
@@ -118,8 +120,43 @@ def test_levels_of_parity():
     assert first_column("docs/writing-tests.md", "Parity") == list(LEVELS)
 
 
-def test_the_house_stands():
+def directories(page):
+    """Return the paths of the tree in docs/design.md: two spaces before a top-level name, four before one below it."""
+    tree = page.partition("```text\npytest_regional/\n")[2].partition("```")[0]
+    paths, parent = [], ""
+    for indent, name in re.findall(r"^(  |    )([a-z_]+(?:\.py|/)) ", tree, re.MULTILINE):
+        parent = name if len(indent) == 2 else parent
+        paths.append(name if len(indent) == 2 else parent + name)
+    return paths
+
+
+def walks(page):
+    """Return the modules of each numbered list under "A newcomer's walk"."""
+    text = page.partition("## A newcomer's walk")[2].partition("\n## ")[0]
+    lists = [re.findall(r"^\d+\. `([\w/]+\.py)`", part, re.MULTILINE) for part in re.split(r"^\*\*", text, flags=re.M)]
+    return [stops for stops in lists if stops]
+
+
+def missing(paths):
+    return [path for path in paths if not (ROOT / "pytest_regional" / path).exists()]
+
+
+def test_directories_exist():
+    paths = directories((ROOT / "docs/design.md").read_text())
+    assert len(paths) > 30
+    assert missing(paths) == []
+
+
+def test_walks_have_few_stops_that_exist_and_none_twice():
+    found = walks((ROOT / "docs/design.md").read_text())
+    assert len(found) == 3
+    for stops in found:
+        assert 5 < len(stops) < 10
+        assert len(set(stops)) == len(stops)
+        assert missing(stops) == []
+
+
+def test_a_module_that_is_gone_is_noticed():
     page = (ROOT / "docs/design.md").read_text()
-    names = re.findall(r"^  ([a-z_]+(?:\.py|/)) ", page, re.MULTILINE)
-    assert len(names) > 5
-    assert [name for name in names if not (ROOT / "pytest_regional" / name).exists()] == []
+    assert missing(directories(page.replace("    observe/ ", "    gone/ "))) == ["harness/gone/"]
+    assert missing(walks(page.replace("`fuzz/campaign.py` loops", "`fuzz/gone.py` loops"))[1]) == ["fuzz/gone.py"]

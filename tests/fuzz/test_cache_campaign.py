@@ -1,17 +1,19 @@
-"""Campaigns of histories: what they find, how short it becomes, and what is left of it."""
+"""Campaigns of sequences: what they find, how short it becomes, and what is left of it."""
 
 import runpy
 from collections.abc import Sequence
 from operator import length_hint
+from types import SimpleNamespace
 
 import pytest
 
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.caches import campaign as campaign_module
-from pytest_regional.fuzz.caches.campaign import CacheCampaign
-from pytest_regional.fuzz.caches.findings import HistoryFinding, features_of_history, reduce_history, told
-from pytest_regional.fuzz.caches.histories import Clear, Compile, Damage, Event, NewProcess, Restart
+from pytest_regional.fuzz.caches.campaign import CacheSequences
+from pytest_regional.fuzz.caches.findings import SequenceFinding, features_of_sequence, lines_of, reduce_sequence
 from pytest_regional.fuzz.caches.model import Key
+from pytest_regional.fuzz.caches.sequences import Clear, Compile, Damage, Event, NewProcess, Restart
+from pytest_regional.fuzz.campaign import Campaign
 from pytest_regional.fuzz.findings.folder import FindingsFolder
 from pytest_regional.fuzz.findings.provenance import Signature
 from pytest_regional.fuzz.findings.replaying import Outcome, replay
@@ -21,43 +23,48 @@ FAULTY = "bench.mutants.backends:key_without_annotations"
 LONG = (Clear(), Compile(Key(size=7)), Restart(), Compile(Key(region="b", size=7)))
 
 
-def campaign(monkeypatch: pytest.MonkeyPatch, backend: str, history: Sequence[Event], number: int, **given):
-    monkeypatch.setattr(campaign_module, "histories_for", lambda *args, **kwargs: iter([tuple(history)] * number))
+def campaign(monkeypatch: pytest.MonkeyPatch, backend: str, sequence: Sequence[Event], number: int, folder=None):
+    monkeypatch.setattr(campaign_module, "sequences_for", lambda *args, **kwargs: iter([tuple(sequence)] * number))
     with regional(backend, "cpu", expects_regions=False) as harness:
-        return CacheCampaign(harness, Budget(examples=number), 0, backend, "structure", **given).run()
+        return Campaign(CacheSequences(harness, backend, "interpret"), Budget(examples=number), 0, folder).run()
 
 
-def test_a_history_that_breaks_the_model_becomes_short_and_is_told_once(monkeypatch, tmp_path):
+def holding(known):
+    """Return a folder that holds what ``known`` returns."""
+    return SimpleNamespace(readable=known)
+
+
+def test_a_sequence_that_breaks_the_model_becomes_short_and_is_told_once(monkeypatch, tmp_path):
     folder = FindingsFolder(tmp_path)
-    result = campaign(monkeypatch, FAULTY, LONG, 2, found=folder.save_shown)
+    result = campaign(monkeypatch, FAULTY, LONG, 2, folder)
 
     (finding,) = result.findings
-    assert finding.history == (Compile(Key()), Compile(Key(region="b")))
-    assert finding.found == LONG
+    assert finding.sequence == (Compile(Key()), Compile(Key(region="b")))
+    assert finding.original_sequence == LONG
     assert finding.title == "caches (restart): a hit where the model says miss (region)"
-    assert result.met == {finding.name: 2}
-    assert (result.examples, result.first_seen) == (2, {finding.name: 1})
+    assert result.hits == {finding.name: 2}
+    assert (result.examples, result.discovered_at) == (2, {finding.name: 1})
     assert list(folder) == [finding]
 
 
 def test_what_is_known_is_counted_and_not_found_again(monkeypatch):
     known = finding(FAULTY)
-    again = campaign(monkeypatch, FAULTY, LONG, 2, known=lambda: [known])
+    again = campaign(monkeypatch, FAULTY, LONG, 2, holding(lambda: [known]))
 
     assert again.findings == []
-    assert again.met == {known.name: 2}
+    assert again.hits == {known.name: 2}
 
 
-def played(monkeypatch):
-    """Return a list that grows by each history that is played, as a number of events."""
+def executed(monkeypatch):
+    """Return a list that grows by each sequence that is executed, as a number of events."""
     lengths = []
-    play = campaign.run_history
+    run = campaign_module.run_sequence
 
     def counted(regional, events, **given):
         lengths.append(length_hint(events))
-        return play(regional, events, **given)
+        return run(regional, events, **given)
 
-    monkeypatch.setattr(campaign_module, "run_history", counted)
+    monkeypatch.setattr(campaign_module, "run_sequence", counted)
     return lengths
 
 
@@ -70,15 +77,15 @@ def played(monkeypatch):
     ids=["damage before", "others in between"],
 )
 def test_what_a_known_finding_may_be_the_cause_of_is_not_reduced(monkeypatch, before):
-    lengths = played(monkeypatch)
-    again = campaign(monkeypatch, FAULTY, (*before, Compile(Key(region="b"))), 1, known=lambda: [finding(FAULTY)])
+    lengths = executed(monkeypatch)
+    again = campaign(monkeypatch, FAULTY, (*before, Compile(Key(region="b"))), 1, holding(lambda: [finding(FAULTY)]))
 
-    assert (again.findings, len(again.met)) == ([], 1)
+    assert (again.findings, len(again.hits)) == ([], 1)
     assert len(lengths) == 1
 
 
-def test_what_did_not_happen_any_more_is_dropped_without_playing_it(monkeypatch):
-    lengths = played(monkeypatch)
+def test_what_did_not_happen_any_more_is_dropped_without_running_it(monkeypatch):
+    lengths = executed(monkeypatch)
     campaign(monkeypatch, FAULTY, (Compile(Key()), Compile(Key(region="b")), *[Restart()] * 5), 1)
 
     assert lengths[0] == 7
@@ -92,25 +99,25 @@ def test_what_another_shard_found_meanwhile_is_known(monkeypatch):
         asked.append(True)
         return [finding(FAULTY)] if len(asked) > 1 else []
 
-    assert campaign(monkeypatch, FAULTY, LONG, 1, known=known).findings == []
+    assert campaign(monkeypatch, FAULTY, LONG, 1, holding(known)).findings == []
 
 
 def test_a_backend_that_agrees_has_no_findings(monkeypatch):
-    assert campaign(monkeypatch, "reference", LONG, 1).met == {}
+    assert campaign(monkeypatch, "reference", LONG, 1).hits == {}
 
 
 def finding(backend, *more):
     signature = Signature("caches", "restart", "a hit where the model says miss", frozenset({"changed:region"}))
-    history = (
+    sequence = (
         Compile(Key(passes=("v1", None), timing="default")),
         Damage(1, "a flipped bit"),
         Clear(),
         Compile(Key()),
         Restart(),
     )
-    history += (*more, Compile(Key(region="b")))
-    return HistoryFinding(
-        signature, history, LONG, "detail", backend=backend, lane="structure", versions={"torch": "2.13.0"}
+    sequence += (*more, Compile(Key(region="b")))
+    return SequenceFinding(
+        signature, sequence, LONG, "detail", backend=backend, mode="interpret", versions={"torch": "2.13.0"}
     )
 
 
@@ -128,7 +135,7 @@ def test_a_finding_is_replayed(tmp_path):
 
     outcomes = [next(iter(replay([tmp_path], backend=backend))).outcome for backend in (FAULTY, "reference")]
 
-    assert outcomes == [Outcome.FAILED, Outcome.FIXED]
+    assert outcomes == [Outcome.STILL_FAILS, Outcome.FIXED]
 
 
 def test_its_script_exits_with_1_and_says_why(tmp_path, monkeypatch, capsys):
@@ -138,11 +145,11 @@ def test_its_script_exits_with_1_and_says_why(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(script))
     assert ended.value.code == 1
-    assert "stands: law 'caches' is broken (restart)" in capsys.readouterr().out
+    assert "still fails: oracle 'caches' is violated (restart)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("history", "features"),
+    ("sequence", "features"),
     [
         ([Compile(Key())], set()),
         ([Compile(Key(training=True)), Restart(), Compile(Key(training=True))], {"event:restart", "key:training"}),
@@ -151,11 +158,11 @@ def test_its_script_exits_with_1_and_says_why(tmp_path, monkeypatch, capsys):
         ([Compile(Key()), Damage(0, "everything lost"), Restart(), Compile(Key(size=7))], {"event:damage"}),
     ],
 )
-def test_features_tell_histories_apart(history, features):
-    assert features_of_history(history) == features
+def test_features_tell_sequences_apart(sequence, features):
+    assert features_of_sequence(sequence) == features
 
 
 def test_reduction_ends_with_its_time():
-    assert reduce_history(LONG, lambda shorter: True, seconds=-1) == LONG
-    assert reduce_history(LONG, lambda shorter: True) == ()
-    assert told([Restart(), Clear()]) == ["restart", "clear the cache"]
+    assert reduce_sequence(LONG, lambda shorter: True, seconds=-1) == LONG
+    assert reduce_sequence(LONG, lambda shorter: True) == ()
+    assert lines_of([Restart(), Clear()]) == ["restart", "clear the cache"]

@@ -1,16 +1,17 @@
-"""Campaigns with judges of their own: nothing is compiled here."""
+"""Campaigns with checks of their own: nothing is compiled here."""
 
 import contextlib
 import itertools
+from types import SimpleNamespace
 
 import pytest
 
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.campaign import JUDGED_ALL_THE_SAME, MET_OFTEN, Campaign
+from pytest_regional.fuzz.campaign import CHECKED_ANYWAY, MANY_HITS, Campaign, Programs
 from pytest_regional.fuzz.findings.provenance import too_many
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
-from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.harness.parity.compare import BadProgramError
 
 
@@ -24,107 +25,117 @@ def chain(*operators, region=None):
     return Program((TensorInput((4,)),), tuple(steps), (len(operators),))
 
 
-def faulty(*operators, law="parity"):
+def faulty(*operators, oracle="parity"):
     """Return a check that refuses programs with all of ``operators``."""
 
     def check(program):
         if set(operators) <= set(program.operators):
-            raise LawBrokenError(law, "run", f"{operators} together", origin="value of output")
+            raise OracleViolationError(oracle, "run", f"{operators} together", origin="value of output")
 
     return check
 
 
-def judging(*checks):
-    """Return a judge that asks all ``checks``, each about a law of its own."""
+def checking(*checks):
+    """Return a check that asks all ``checks``, each about an oracle of its own."""
 
-    def judge(program, *, laws, blame, known):
-        for check in checks:
+    def check(program, *, oracles, blame, known):
+        for one in checks:
             try:
-                check(program)
-            except LawBrokenError as broken:
-                if (laws is None or broken.law in laws) and not known(broken):
+                one(program)
+            except OracleViolationError as violation:
+                if (oracles is None or violation.oracle in oracles) and not known(violation):
                     raise
 
-    return judge
+    return check
 
 
 def never_ending(*programs):
     return lambda seed: itertools.cycle(programs)
 
 
-def campaign(check, *programs, budget=6, **options):
+def campaign(check, *programs, budget=6, folder=None, **options):
     checks = check if isinstance(check, list) else [check]
-    return Campaign(judging(*checks), never_ending(*programs), Budget(examples=budget), 0, **options)
+    return campaign_of(checking(*checks), *programs, budget=budget, folder=folder, **options)
+
+
+def campaign_of(checker, *programs, budget, folder=None, stopped=bool, **options):
+    subject = Programs(checker, never_ending(*programs), **options)
+    return Campaign(subject, Budget(examples=budget), 0, folder, stopped=stopped)
+
+
+def holding(known):
+    """Return a folder that holds what ``known`` returns, and keeps nothing."""
+    return SimpleNamespace(readable=known, save_shown=lambda finding: str(finding))
 
 
 def test_it_goes_on_past_what_it_finds():
-    judged = []
+    checked = []
 
-    def judge(program):
-        judged.append(program)
+    def check(program):
+        checked.append(program)
         faulty("mul", "sin")(program)
         faulty("neg")(program)
 
-    result = campaign(judge, chain("add", "mul", "sin"), chain("add"), chain("neg", "add")).run()
+    result = campaign(check, chain("add", "mul", "sin"), chain("add"), chain("neg", "add")).run()
 
     assert [finding.program.operators for finding in result.findings] == [("mul", "sin"), ("neg",)]
-    assert result.first_seen == {result.findings[0].name: 1, result.findings[1].name: 3}
+    assert result.discovered_at == {result.findings[0].name: 1, result.findings[1].name: 3}
     assert result.examples == 6
-    assert len(judged) > result.examples  # reducing judged more
+    assert len(checked) > result.examples  # reducing checked more
 
 
 def test_what_holds_is_no_finding():
     result = campaign(faulty("exp"), chain("add"), chain("mul")).run()
 
-    assert (result.examples, result.findings, dict(result.met)) == (6, [], {})
+    assert (result.examples, result.findings, dict(result.hits)) == (6, [], {})
 
 
 def test_the_same_defect_is_counted_and_not_reduced_again():
     reduced = []
 
-    def judge(program):
+    def check(program):
         reduced.append(program)
         faulty("neg")(program)
 
-    result = campaign(judge, chain("neg", "add"), chain("neg", "mul"), budget=2).run()
+    result = campaign(check, chain("neg", "add"), chain("neg", "mul"), budget=2).run()
 
     assert [finding.program.operators for finding in result.findings] == [("neg",)]
-    assert result.met[result.findings[0].name] == 2
-    assert reduced[-1] == chain("neg", "mul")  # judged once, not reduced
+    assert result.hits[result.findings[0].name] == 2
+    assert reduced[-1] == chain("neg", "mul")  # checked once, not reduced
 
 
-def test_another_law_is_another_finding():
-    def judge(program):
+def test_another_oracle_is_another_finding():
+    def check(program):
         if "neg" in program.operators:
-            raise LawBrokenError("borders", "run", "", origin="value of output")
+            raise OracleViolationError("region_boundary", "run", "", origin="value of output")
         faulty("sin")(program)
 
-    result = campaign(judge, chain("neg"), chain("sin")).run()
+    result = campaign(check, chain("neg"), chain("sin")).run()
 
-    assert {finding.signature.law for finding in result.findings} == {"borders", "parity"}
+    assert {finding.signature.oracle for finding in result.findings} == {"region_boundary", "parity"}
 
 
-def test_a_reduced_program_breaks_the_same_law_for_the_same_reason():
+def test_a_reduced_program_breaks_the_same_oracle_for_the_same_reason():
     """A smaller program that fails otherwise is another defect, not this one made smaller."""
 
-    def judge(program):
+    def check(program):
         if len(program.steps) < 2 and "neg" in program.operators:
-            raise LawBrokenError("parity", "run", "", origin="stride of output")
+            raise OracleViolationError("parity", "run", "", origin="stride of output")
         faulty("neg", "sin")(program)
 
-    result = campaign(judge, chain("add", "neg", "sin"), budget=1).run()
+    result = campaign(check, chain("add", "neg", "sin"), budget=1).run()
 
     assert [finding.program.operators for finding in result.findings] == [("neg", "sin")]
 
 
-def test_known_findings_are_met_and_not_found():
+def test_known_findings_are_counted_and_not_found():
     first = campaign(faulty("neg"), chain("neg")).run()
     known = first.findings[0]
 
-    again = campaign(faulty("neg"), chain("neg", "add"), known=lambda: [known], budget=2).run()
+    again = campaign(faulty("neg"), chain("neg", "add"), folder=holding(lambda: [known]), budget=2).run()
 
     assert again.findings == []
-    assert again.met == {known.name: 2}
+    assert again.hits == {known.name: 2}
 
 
 def test_an_interrupt_ends_the_campaign_and_loses_nothing():
@@ -157,39 +168,39 @@ def test_what_another_shard_found_meanwhile_is_known():
         asked.append(True)
         return [other] if len(asked) > 1 else []
 
-    result = campaign(faulty("neg"), chain("neg", "add"), known=known, budget=2).run()
+    result = campaign(faulty("neg"), chain("neg", "add"), folder=holding(known), budget=2).run()
 
     assert result.findings == []
-    assert result.met == {other.name: 2}
+    assert result.hits == {other.name: 2}
     assert len(asked) == 2  # once at the start, and not again for what is explained
 
 
-def test_programs_that_only_show_what_is_known_are_mostly_passed_over():
+def test_programs_that_only_show_what_is_known_are_mostly_skipped():
     result = campaign(faulty("neg"), chain("neg"), chain("add"), budget=200).run()
 
     assert result.examples == 200
-    # Every second program drawn has the defect; of those one in ten is judged once it was met often enough.
-    assert result.passed_over > 100
-    assert MET_OFTEN < result.met[result.findings[0].name] < 200 * JUDGED_ALL_THE_SAME * 2
+    # Every second program drawn has the defect; of those one in ten is checked once it has many hits.
+    assert result.skipped_known > 100
+    assert MANY_HITS < result.hits[result.findings[0].name] < 200 * CHECKED_ANYWAY * 2
 
 
 def test_a_program_that_eager_refuses_is_the_generators_fault():
-    def judge(program):
+    def check(program):
         raise BadProgramError(_FailedExecution())
 
-    result = campaign(judge, chain("add"), budget=3).run()
+    result = campaign(check, chain("add"), budget=3).run()
 
     assert (result.bad, result.findings) == (3, [])
     assert result.refused == {"forward: RuntimeError: no N at N": 3}
 
 
 def test_what_eager_refuses_while_a_finding_is_reduced_is_no_program_of_the_generators():
-    def judge(program):
+    def check(program):
         if program.operators == ("neg",):
             raise BadProgramError(_FailedExecution())
         faulty("neg")(program)
 
-    result = campaign(judge, chain("neg", "sin"), budget=1).run()
+    result = campaign(check, chain("neg", "sin"), budget=1).run()
 
     assert [finding.program.operators for finding in result.findings] == [("neg", "sin")]
     assert result.bad == 0
@@ -204,7 +215,7 @@ class _FailedExecution:
 @pytest.mark.parametrize(
     ("refused", "examples", "wrong"), [(2, 25, False), (3, 25, True), (10, 500, False), (11, 500, True), (1, 1, False)]
 )
-def test_a_few_refused_programs_are_passed_over_and_many_are_an_error(refused, examples, wrong):
+def test_a_few_refused_programs_are_skipped_and_many_are_an_error(refused, examples, wrong):
     reasons = {"forward: no": refused - refused // 2, "backward: no": refused // 2}
 
     said = too_many(reasons, examples)
@@ -213,35 +224,35 @@ def test_a_few_refused_programs_are_passed_over_and_many_are_an_error(refused, e
     assert not wrong or (f"refuses {refused} of {examples} programs" in said and "times: forward: no" in said)
 
 
-def test_the_program_that_is_judged_is_on_disk(tmp_path):
-    note, seen = tmp_path / "judging.json", []
+def test_the_program_that_is_checked_is_on_disk(tmp_path):
+    note, seen = tmp_path / "checking.json", []
 
-    def judge(program):
+    def check(program):
         seen.append(note.read_text())
 
-    campaign(judge, chain("neg"), budget=1, running=note).run()
+    campaign(check, chain("neg"), budget=1, running=note).run()
 
     assert '"neg"' in seen[0]
     assert not note.exists()
 
 
-@pytest.mark.parametrize("error", [LawBrokenError("parity", "run", "", origin=""), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [OracleViolationError("parity", "run", "", origin=""), KeyboardInterrupt()])
 def test_no_program_stays_on_disk_where_the_process_lives(tmp_path, error):
-    note = tmp_path / "judging.json"
+    note = tmp_path / "checking.json"
 
-    def judge(program):
+    def check(program):
         raise error
 
     with contextlib.suppress(KeyboardInterrupt):
-        campaign(judge, chain("neg"), budget=1, running=note).run()
+        campaign(check, chain("neg"), budget=1, running=note).run()
 
     assert not note.exists()
 
 
 def test_findings_and_progress_are_told_at_once():
     told = []
-    running = campaign(faulty("neg"), chain("add"), chain("neg"), budget=3)
-    running.found = lambda finding: told.append(finding.program.operators)
+    folder = SimpleNamespace(readable=list, save_shown=lambda finding: told.append(finding.program.operators))
+    running = campaign(faulty("neg"), chain("add"), chain("neg"), budget=3, folder=folder)
     running.progress = lambda result, clock: told.append(result.examples)
     running.run()
 
@@ -249,42 +260,42 @@ def test_findings_and_progress_are_told_at_once():
 
 
 def test_a_known_defect_does_not_hide_another_in_the_same_program():
-    checks = [faulty("neg", law="configs"), faulty("neg", "sin")]
+    checks = [faulty("neg", oracle="configs"), faulty("neg", "sin")]
     result = campaign(checks, chain("neg"), chain("neg", "sin"), budget=2).run()
 
-    assert [finding.signature.law for finding in result.findings] == ["configs", "parity"]
-    assert result.met[result.findings[0].name] == 2
+    assert [finding.signature.oracle for finding in result.findings] == ["configs", "parity"]
+    assert result.hits[result.findings[0].name] == 2
 
 
 def test_where_the_origin_says_it_all_other_programs_are_the_same_defect():
-    checks = faulty("neg", law="annotations_in_key"), faulty("sin", law="annotations_in_key")
+    checks = faulty("neg", oracle="annotations_in_key"), faulty("sin", oracle="annotations_in_key")
     result = campaign(list(checks), chain("neg"), chain("sin"), budget=2).run()
 
     assert len(result.findings) == 1
-    assert result.met[result.findings[0].name] == 2
+    assert result.hits[result.findings[0].name] == 2
 
 
 def test_which_region_is_to_blame_is_asked_once():
     asked = []
 
-    def judge(program, *, laws, blame, known):
+    def check(program, *, oracles, blame, known):
         asked.append(blame)
-        raise LawBrokenError("parity", "run", "", origin="value", region="a" if blame else None)
+        raise OracleViolationError("parity", "run", "", origin="value", region="a" if blame else None)
 
-    result = Campaign(judge, never_ending(chain("neg", "add")), Budget(examples=1), 0).run()
+    result = campaign_of(check, chain("neg", "add"), budget=1).run()
 
     assert result.findings[0].region == "a"
     assert (asked[-1], asked.count(True)) == (True, 1)
 
 
 def test_what_breaks_without_the_backend_is_a_finding_of_aot_eager():
-    def judge(program, *, laws, blame, known):
-        broken = LawBrokenError("parity", "run", "", origin="value")
-        broken.without_backend = "neg" in program.operators
-        if not known(broken):
-            raise broken
+    def check(program, *, oracles, blame, known):
+        violation = OracleViolationError("parity", "run", "", origin="value")
+        violation.without_backend = "neg" in program.operators
+        if not known(violation):
+            raise violation
 
-    result = Campaign(judge, never_ending(chain("neg"), chain("sin")), Budget(examples=2), 0, "reference", "cuda").run()
+    result = campaign_of(check, chain("neg"), chain("sin"), budget=2, device="cuda").run()
 
     assert [(finding.backend, finding.device) for finding in result.findings] == [
         ("aot_eager", "cpu"),

@@ -1,4 +1,4 @@
-"""Campaigns judge what a backend claims."""
+"""Campaigns check what a backend claims."""
 
 import itertools
 import random
@@ -7,12 +7,12 @@ import pytest
 
 from pytest_regional import declared
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.caches.histories import Compile
-from pytest_regional.fuzz.caches.machine import histories_for
-from pytest_regional.fuzz.campaign import UNCLAIMED_IN_A_ROW, Campaign
-from pytest_regional.fuzz.draw.random_rows import random_program
+from pytest_regional.fuzz.caches.random_sequences import sequences_for
+from pytest_regional.fuzz.caches.sequences import Compile
+from pytest_regional.fuzz.campaign import UNCLAIMED_IN_A_ROW, Campaign, Programs
+from pytest_regional.fuzz.draw.random_programs import random_program
 from pytest_regional.fuzz.model.claims import DRAWN, disclaimed, needs_of
-from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.oracles import OracleViolationError
 from tests.splitting_backend import BARE
 
 
@@ -20,7 +20,7 @@ class Harness:
     """A harness of a backend that disclaims some capabilities; nothing is compiled."""
 
     def __init__(self, *names):
-        self.spec = type("Spec", (), {"supports": staticmethod(declared(**dict.fromkeys(names, False))().get)})
+        self.supports = declared(**dict.fromkeys(names, False))().get
 
 
 def any_program(seed):
@@ -29,27 +29,21 @@ def any_program(seed):
         yield random_program(source)
 
 
-def test_programs_of_a_draw_that_need_what_is_disclaimed_are_passed_over():
-    judged = []
-    result = Campaign(
-        lambda program, **how: judged.append(program), any_program, Budget(examples=20), 0, without=("backward", "rng")
-    ).run()
+def test_programs_of_a_draw_that_need_what_is_disclaimed_are_skipped():
+    checked = []
+    subject = Programs(lambda program, **how: checked.append(program), any_program, without=("backward", "rng"))
+    result = Campaign(subject, Budget(examples=20), 0).run()
 
-    assert result.examples == len(judged) == 20
-    assert not any(needs_of(program) & {"backward", "rng"} for program in judged)
+    assert result.examples == len(checked) == 20
+    assert not any(needs_of(program) & {"backward", "rng"} for program in checked)
     assert set(result.unclaimed) == {"backward", "rng"}
 
 
 def test_a_draw_of_nothing_else_ends():
     trained = next(program for program in any_program(0) if "backward" in needs_of(program))
 
-    result = Campaign(
-        lambda program, **how: None,
-        lambda seed: itertools.repeat(trained),
-        Budget(examples=5),
-        0,
-        without=("backward",),
-    ).run()
+    subject = Programs(lambda program, **how: None, lambda seed: itertools.repeat(trained), without=("backward",))
+    result = Campaign(subject, Budget(examples=5), 0).run()
 
     assert (result.examples, result.unclaimed["backward"]) == (0, UNCLAIMED_IN_A_ROW)
 
@@ -58,11 +52,12 @@ def test_nothing_is_reduced_to_what_the_backend_disclaims():
     """A smaller program that writes to an input would fail as well, and is none of the backend's business."""
     asked = []
 
-    def judge(program, **how):
+    def check(program, **how):
         asked.append(program)
-        raise LawBrokenError("parity", "run", "", origin="value")
+        raise OracleViolationError("parity", "run", "", origin="value")
 
-    Campaign(judge, any_program, Budget(examples=3), 0, without=("mutation", "aliasing"), reduce_seconds=5.0).run()
+    subject = Programs(check, any_program, without=("mutation", "aliasing"))
+    Campaign(subject, Budget(examples=3), 0, reduce_seconds=5.0).run()
 
     assert len(asked) > 20
     assert not any(needs_of(program) & {"mutation", "aliasing"} for program in asked)
@@ -79,9 +74,9 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_histories_hold_what_is_claimed(name):
+def test_sequences_hold_what_is_claimed(name):
     def found(harness, **how):
-        events = itertools.chain.from_iterable(itertools.islice(histories_for(harness, 3, **how), 120))
+        events = itertools.chain.from_iterable(itertools.islice(sequences_for(harness, 3, **how), 120))
         return any(FIELDS[name](event.key) for event in events if isinstance(event, Compile))
 
     assert found(Harness())
@@ -91,4 +86,4 @@ def test_histories_hold_what_is_claimed(name):
 
 def test_what_a_backend_disclaims_is_what_its_specification_says():
     assert disclaimed(BARE) == set(DRAWN)
-    assert disclaimed(Harness("rng", "outer_cache").spec) == {"rng"}
+    assert disclaimed(Harness("rng", "outer_cache")) == {"rng"}

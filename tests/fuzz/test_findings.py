@@ -37,8 +37,8 @@ INTERLEAVED = Program(
 HARMLESS = Program((TensorInput((4,)),), (Step("neg", (0,), (), (1,), A),), (1,), training=False)
 
 
-def finding(program=INTERLEAVED, law="compiles", **changes):
-    signature = Signature(law, "compile", "AssertionError at torch.fx.passes").with_features(features_of(program))
+def finding(program=INTERLEAVED, oracle="compiles", **changes):
+    signature = Signature(oracle, "compile", "AssertionError at torch.fx.passes").with_features(features_of(program))
     made = Finding(signature, program, program, "does not compile", backend="torch", versions={"torch": "2.13.0"})
     return dataclasses.replace(made, **changes)
 
@@ -65,7 +65,13 @@ def test_the_smaller_program_stays(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"), [("{", "is no JSON"), ('{"version": 9}', "version 9"), ('{"version": 1}', "no finding")]
+    ("text", "problem"),
+    [
+        ("{", "is no JSON"),
+        ('{"version": 9}', "version 9"),
+        ('{"version": 1}', "no finding"),
+        ('{"version": 2}', "no finding"),
+    ],
 )
 def test_a_file_that_holds_no_finding_is_named(tmp_path, text, problem):
     path = tmp_path / "odd.json"
@@ -76,8 +82,8 @@ def test_a_file_that_holds_no_finding_is_named(tmp_path, text, problem):
 
 
 def test_signatures_of_wrong_results_cover_programs_with_the_features_and_more():
-    known = finding(law="parity").signature
-    same = Signature(known.law, known.stage, known.origin)
+    known = finding(oracle="parity").signature
+    same = Signature(known.oracle, known.stage, known.origin)
 
     assert known.covers(same, features_of(INTERLEAVED) | {"op:sin"})
     assert not known.covers(same, features_of(HARMLESS))
@@ -86,10 +92,10 @@ def test_signatures_of_wrong_results_cover_programs_with_the_features_and_more()
 
 
 def test_signatures_of_what_does_not_compile_cover_any_program():
-    known = finding(law="compiles").signature
+    known = finding(oracle="compiles").signature
 
     assert known.features == frozenset()
-    assert known.covers(Signature(known.law, known.stage, known.origin), features_of(HARMLESS))
+    assert known.covers(Signature(known.oracle, known.stage, known.origin), features_of(HARMLESS))
 
 
 def run(script):
@@ -102,19 +108,22 @@ def test_a_script_needs_only_torch_and_exits_with_1_while_the_defect_stands(tmp_
     assert "pytest_regional" not in script.read_text()
     result = run(script)
     assert result.returncode == 1, result.stdout + result.stderr
-    assert "stands: InductorError: AssertionError" in result.stdout or "stands: BackendCompilerFailed" in result.stdout
+    assert (
+        "still fails: InductorError: AssertionError" in result.stdout
+        or "still fails: BackendCompilerFailed" in result.stdout
+    )
 
 
 def test_a_script_exits_with_0_where_nothing_is_wrong(tmp_path):
-    script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, law="parity", backend="aot_eager"))
+    script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, oracle="parity", backend="aot_eager"))
 
     result = run(script)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "mended" in result.stdout
+    assert "fixed" in result.stdout
 
 
-#: What keeps a script from judging: the law, the backend, and what is put in place of what in the script.
-NOT_JUDGED = {
+#: What keeps a script from checking: the oracle, the backend, and what is put in place of what in the script.
+NOT_CHECKED = {
     "a package that is not there": ("compiles", "torch", "import torch\n", "import no_such_package\nimport torch\n"),
     "a torch without the backend": ("parity", "torch", "import regional_inductor", "import no_such_backend"),
     "no backend of that name": ("compiles", "no_such_backend", "", ""),
@@ -134,49 +143,49 @@ BACKENDS = {
 }
 
 
-@pytest.mark.parametrize("why", NOT_JUDGED)
-def test_a_script_that_cannot_judge_exits_with_2(tmp_path, why):
-    law, backend, old, new = NOT_JUDGED[why]
+@pytest.mark.parametrize("why", NOT_CHECKED)
+def test_a_script_that_cannot_check_exits_with_2(tmp_path, why):
+    oracle, backend, old, new = NOT_CHECKED[why]
     for name, source in BACKENDS.items():
         (tmp_path / name).write_text(source)
-    script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, law=law, backend=backend))
+    script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, oracle=oracle, backend=backend))
     assert old in script.read_text()
     script.write_text(script.read_text().replace(old, new, 1) if old else script.read_text())
 
     result = run_script(script, {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT)))}, timeout=120)
     assert result.returncode == 2, result.stdout + result.stderr
     assert "cannot be" in result.stdout
-    assert "stands" not in result.stdout
-    assert "mended" not in result.stdout
+    assert "still fails" not in result.stdout
+    assert "fixed" not in result.stdout
 
 
-def test_a_compile_that_fails_where_values_were_wrong_stands(tmp_path):
+def test_a_compile_that_fails_where_values_were_wrong_still_fails(tmp_path):
     (tmp_path / "refusing_backend.py").write_text(
         "def own(gm, example_inputs):\n    raise KeyError('of the backend')\n"
     )
-    script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, law="parity", backend="refusing_backend:own"))
+    script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, oracle="parity", backend="refusing_backend:own"))
 
     result = run_script(script, {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT)))}, timeout=120)
     assert result.returncode == 1, result.stdout + result.stderr
     assert "call 1: compiled raises BackendCompilerFailed" in result.stdout
-    assert "stands" in result.stdout
+    assert "still fails" in result.stdout
 
 
 def test_replay_goes_on_behind_a_finding_that_raises(tmp_path, capsys, monkeypatch):
     folder = FindingsFolder(tmp_path)
-    folder.save(finding(program=HARMLESS, law="parity", backend="aot_eager"))
-    folder.save(finding(program=HARMLESS, law="compiles", backend="aot_eager"))
+    folder.save(finding(program=HARMLESS, oracle="parity", backend="aot_eager"))
+    folder.save(finding(program=HARMLESS, oracle="compiles", backend="aot_eager"))
 
     def fails(self, harness):
-        raise ModuleNotFoundError(f"No module named 'wanted by {self.signature.law}'")
+        raise ModuleNotFoundError(f"No module named 'wanted by {self.signature.oracle}'")
 
-    monkeypatch.setattr(Finding, "judge", fails)
+    monkeypatch.setattr(Finding, "check", fails)
     assert main(["replay", str(tmp_path)]) == 2
     assert "ModuleNotFoundError: No module named 'wanted by parity'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("shown", "package"), [(True, False), (False, True)])
-def test_a_script_that_shows_nothing_judges_with_the_harness(tmp_path, monkeypatch, shown, package):
+def test_a_script_that_shows_nothing_checks_with_the_harness(tmp_path, monkeypatch, shown, package):
     monkeypatch.setattr(folder, "shows", lambda script, text: shown and text == "AssertionError")
 
     script = FindingsFolder(tmp_path).save_shown(finding()).read_text()
@@ -186,7 +195,7 @@ def test_a_script_that_shows_nothing_judges_with_the_harness(tmp_path, monkeypat
 
 def test_a_script_has_to_say_what_was_found(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text("print('stands: KeyError: 1')\nraise SystemExit(1)\n")
+    script.write_text("print('still fails: KeyError: 1')\nraise SystemExit(1)\n")
 
     assert shows(script, "KeyError")
     assert not shows(script, "IndexError")
@@ -195,7 +204,7 @@ def test_a_script_has_to_say_what_was_found(tmp_path):
 
 def test_a_parity_script_tells_what_differs(tmp_path):
     """The compiled program of this one really is another: its source is edited between eager and compiled."""
-    script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, law="parity", backend="aot_eager"))
+    script = FindingsFolder(tmp_path).save(finding(program=HARMLESS, oracle="parity", backend="aot_eager"))
     text = script.read_text().replace(
         "compiled = torch.compile(program,", "compiled = torch.compile(lambda x: (x * -2,),"
     )
@@ -205,26 +214,26 @@ def test_a_parity_script_tells_what_differs(tmp_path):
     result = run(script)
     assert result.returncode == 1
     assert "call 1: output 0: [" in result.stdout
-    assert "stands" in result.stdout
+    assert "still fails" in result.stdout
 
 
 def test_replay_says_what_became_of_each(tmp_path, capsys):
     folder = FindingsFolder(tmp_path)
-    folder.save(finding(program=HARMLESS, law="parity", backend="aot_eager"))
+    folder.save(finding(program=HARMLESS, oracle="parity", backend="aot_eager"))
     (tmp_path / "broken.json").write_text(json.dumps({"version": 1}))
 
     assert main(["replay", str(tmp_path)]) == 2
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("FIXED  aot_eager-parity-compile-")
-    assert lines[1].startswith("ERROR  broken: ")
-    assert lines[2] == "2 findings: 1 FIXED, 0 FAILED, 1 ERROR"
+    assert lines[0].startswith("fixed       aot_eager-parity-compile-")
+    assert lines[1].startswith("error       broken: ")
+    assert lines[2] == "2 findings: 1 fixed, 0 still fails, 1 error"
 
 
 def test_replay_of_what_still_fails(tmp_path, capsys):
     FindingsFolder(tmp_path).save(finding())
 
     assert main(["replay", str(tmp_path)]) == 1
-    assert capsys.readouterr().out.startswith("FAILED torch-compiles-compile-")
+    assert capsys.readouterr().out.startswith("still fails torch-compiles-compile-")
 
 
 def test_replay_on_another_backend_and_deletion_of_what_is_fixed(tmp_path, capsys):
@@ -232,11 +241,11 @@ def test_replay_on_another_backend_and_deletion_of_what_is_fixed(tmp_path, capsy
 
     assert main(["replay", str(tmp_path), "--backend", "aot_eager", "--delete-fixed"]) == 0
     assert list(tmp_path.iterdir()) == []
-    assert "1 FIXED" in capsys.readouterr().out
+    assert "1 fixed" in capsys.readouterr().out
 
 
 def edited(tmp_path, **changes):
-    path = FindingsFolder(tmp_path).save(finding(program=HARMLESS, law="parity", backend="aot_eager"))
+    path = FindingsFolder(tmp_path).save(finding(program=HARMLESS, oracle="parity", backend="aot_eager"))
     data = json.loads(path.with_suffix(".json").read_text())
     path.with_suffix(".json").write_text(json.dumps({**data, **changes}))
 
@@ -244,8 +253,8 @@ def edited(tmp_path, **changes):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"law": "colour"}, "UnknownLawError: unknown law 'colour'"),
-        ({"lane": "slow"}, "no finding: lane: 'slow' is none of"),
+        ({"oracle": "colour"}, "UnknownOracleError: unknown oracle 'colour'"),
+        ({"mode": "slow"}, "no finding: mode: 'slow' is none of"),
         (
             {"program": {"version": 1, "arguments": [{"shape": [2], "dtype": "float3"}]}},
             "no finding: program: the field 'blocks' is missing",
@@ -254,22 +263,22 @@ def edited(tmp_path, **changes):
 )
 def test_replay_of_nonsense_is_an_error_and_goes_on(tmp_path, capsys, changes, problem):
     edited(tmp_path, **changes)
-    FindingsFolder(tmp_path).save(finding(program=HARMLESS, law="compiles", backend="aot_eager"))
+    FindingsFolder(tmp_path).save(finding(program=HARMLESS, oracle="compiles", backend="aot_eager"))
 
     assert main(["replay", str(tmp_path)]) == 2
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("FIXED  aot_eager-compiles")
-    assert lines[1].startswith("ERROR  aot_eager-parity")
+    assert lines[0].startswith("fixed       aot_eager-compiles")
+    assert lines[1].startswith("error       aot_eager-parity")
     assert problem in lines[1]
 
 
-def test_replay_elsewhere_takes_the_lane_that_is_there(tmp_path, capsys):
-    FindingsFolder(tmp_path).save(finding(lane="structure", backend="reference"))
+def test_replay_elsewhere_takes_the_mode_that_is_there(tmp_path, capsys):
+    FindingsFolder(tmp_path).save(finding(mode="interpret", backend="reference"))
 
     assert main(["replay", str(tmp_path), "--backend", "aot_eager"]) == 0
 
 
-@pytest.mark.parametrize(("place", "code", "said"), [("", None, "mended"), ("found", 2, "cannot be imported")])
+@pytest.mark.parametrize(("place", "code", "said"), [("", None, "fixed"), ("found", 2, "cannot be imported")])
 def test_a_script_finds_a_backend_where_it_is_run(tmp_path, monkeypatch, capsys, place, code, said):
     (tmp_path / "own_backend.py").write_text("from torch._dynamo.backends.debugging import aot_eager as own\n")
     script = FindingsFolder(tmp_path / "found").save(finding(program=HARMLESS, backend="own_backend:own"))

@@ -28,16 +28,16 @@ def test_known_alarms_can_be_read_and_name_no_place_of_a_machine():
     assert [path.name for path in kept.paths() if "site-packages" in path.read_text()] == []
 
 
-#: An error that is not the defect ends a script with 2, not with the 1 of a defect that stands.
-NOT_JUDGED = (
-    "sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not judged"
+#: An error that is not the defect ends a script with 2, not with the 1 of a defect that still fails.
+NOT_CHECKED = (
+    "sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked"
 )
 
 
 @pytest.mark.parametrize("script", sorted(FINDINGS.glob("*.py")), ids=lambda script: script.stem)
-def test_a_script_that_cannot_judge_does_not_exit_with_1(script):
-    before, line, after = script.read_text().partition(f"{NOT_JUDGED}\n")
-    assert line, f"put this line behind the first imports, before torch's: {NOT_JUDGED}"
+def test_a_script_that_cannot_check_does_not_exit_with_1(script):
+    before, line, after = script.read_text().partition(f"{NOT_CHECKED}\n")
+    assert line, f"put this line behind the first imports, before torch's: {NOT_CHECKED}"
     assert not re.search(r"^(import|from) torch", before, re.MULTILINE), (
         "the line has to stand before torch is imported"
     )
@@ -61,7 +61,7 @@ def test_each_finding_can_be_read_and_has_its_script(folder):
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_each_script_is_what_is_written_today(folder):
-    """What is mended in the scripts of new findings is mended in the kept ones, too."""
+    """What is fixed in the scripts of new findings is fixed in the kept ones, too."""
     old = [
         finding.name
         for finding in FindingsFolder(folder)

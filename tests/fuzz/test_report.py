@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 
-from pytest_regional.fuzz.budget import note_for
+from pytest_regional.fuzz.budget import crash_marker
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Step
@@ -23,26 +23,32 @@ class Reporter:
 
 
 def finding(name, steps):
-    return {"name": name, "title": f"title of {name}", "size": steps, "first_seen": 3, "script": f"{name}-{steps}.py"}
+    return {
+        "name": name,
+        "title": f"title of {name}",
+        "size": steps,
+        "discovered_at": 3,
+        "script": f"{name}-{steps}.py",
+    }
 
 
 def fact(shard, findings=(), **fuzz):
     numbers = {
         "examples": 10,
-        "passed_over": 0,
+        "skipped_known": 0,
         "refused": {},
         "unclaimed": {},
         "interrupted": False,
         "seconds": 5.0,
         "reducing": 0.0,
-        "met": {},
+        "hits": {},
         **fuzz,
     }
     return {
         "backend": "torch",
         "device": "cpu",
         "suite": "fuzz/programs",
-        "fuzz": {"unit": "program", **numbers, "lane": "structure", "shard": shard, "findings": list(findings)},
+        "fuzz": {"unit": "program", **numbers, "mode": "interpret", "shard": shard, "findings": list(findings)},
     }
 
 
@@ -54,12 +60,12 @@ def written(*facts, notes):
 
 def test_what_several_shards_found_is_told_once_with_the_smallest_program(tmp_path):
     lines = written(
-        fact(0, [finding("one", 4)], met={"one": 2, "known": 1}, seconds=4.0, reducing=2.0),
+        fact(0, [finding("one", 4)], hits={"one": 2, "known": 1}, seconds=4.0, reducing=2.0),
         fact(
             1,
             [finding("one", 2), finding("two", 1)],
-            met={"one": 1, "two": 1},
-            passed_over=7,
+            hits={"one": 1, "two": 1},
+            skipped_known=7,
             refused={"forward: no": 1},
             unclaimed={"backward": 2},
         ),
@@ -68,22 +74,22 @@ def test_what_several_shards_found_is_told_once_with_the_smallest_program(tmp_pa
 
     assert lines == [
         "regional fuzzing",
-        "torch (cpu), fuzz/programs, lane structure: 20 programs in 5 s (5.71 a second beside 1 s of reducing), "
-        "5 failed, 2 new findings, 7 passed over as known, 1 that eager refuses",
-        "  2 not judged: they need backward, which the backend disclaims",
-        "  1 refused by eager and passed over: forward: no",
+        "torch (cpu), fuzz/programs, mode interpret: 20 programs in 5 s (5.71 a second beside 1 s of reducing), "
+        "5 failed, 2 new findings, 7 skipped as known, 1 that eager refuses",
+        "  2 not checked: they need backward, which the backend disclaims",
+        "  1 refused by eager and skipped: forward: no",
         "  one: title of one",
-        "    2 steps, first seen at program 3, met 3 times: one-2.py",
+        "    2 steps, discovered at program 3, 3 hits: one-2.py",
         "  two: title of two",
-        "    1 step, first seen at program 3, met 1 times: two-1.py",
+        "    1 step, discovered at program 3, 1 hit: two-1.py",
     ]
 
 
-def test_programs_and_histories_of_one_file_are_counted_apart(tmp_path):
-    lines = written(fact(0), fact(0, unit="history", examples=3), fact(1), notes=tmp_path)
+def test_programs_and_sequences_of_one_file_are_counted_apart(tmp_path):
+    lines = written(fact(0), fact(0, unit="sequence", examples=3), fact(1), notes=tmp_path)
     assert [line.split(" in ")[0] for line in lines[1:]] == [
-        "torch (cpu), fuzz/programs, lane structure: 3 histories",
-        "torch (cpu), fuzz/programs, lane structure: 20 programs",
+        "torch (cpu), fuzz/programs, mode interpret: 20 programs",
+        "torch (cpu), fuzz/programs, mode interpret: 3 sequences",
     ]
 
 
@@ -97,19 +103,19 @@ PROGRAM = Program((TensorInput((4,)),), (Step("neg", (0,), (), (1,)),), (1,), tr
 def test_the_program_that_a_process_died_of_is_shown(tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    note = note_for(tmp_path, "full-0")
+    note = crash_marker(tmp_path, "full-0")
     assert written(notes=tmp_path) == []  # nothing is there
     files.save(PROGRAM, note)
     assert written(notes=tmp_path) == []  # this process lives
 
     note = note.rename(note.with_name(f"full-0-{ended.pid}.json"))
     title, sentence, source = written(notes=tmp_path)
-    assert (title, sentence) == ("regional fuzzing", f"a process died while it judged the program in {note}:")
+    assert (title, sentence) == ("regional fuzzing", f"a process died while it checked the program in {note}:")
     assert "torch.neg(x0)" in source
 
 
 def test_what_died_in_an_earlier_run_is_told_where_somebody_fuzzes(tmp_path):
-    note = note_for(tmp_path, "full-0")
+    note = crash_marker(tmp_path, "full-0")
     note = note.with_name("full-0-broken.json")
     note.write_text("{}")
     reporters = Reporter(), Reporter()

@@ -50,7 +50,7 @@ FAILING = {
     "pytest_regional._hooks.KernelFiles.prune": "bringing the store of compiled kernels back to its size",
     "pytest_regional._session.RegionalSession._header": "writing pytest's header",
     "pytest_regional._xdist.allow_one_more": "counting the worker that died in test_it.py::test_dies",
-    "pytest_regional._xdist.free_place": "giving worker gw0 a GPU of its own",
+    "pytest_regional._xdist.free_place": "giving worker gw0 its own GPU",
 }
 ON_THE_CONTROLLER = ("allow_one_more", "free_place")
 CROSSING = (".facts.of", ".read", ".phase", "add_to_run", *ON_THE_CONTROLLER)

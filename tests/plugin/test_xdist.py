@@ -102,7 +102,7 @@ def test_the_report_of_all_workers(run):
 
 
 def test_a_crashing_worker_does_not_lose_the_others_facts(downstream):
-    """Nor the shards of a fuzz test; and of a fuzz test that crashed stays the program that was judged."""
+    """Nor the shards of a fuzz test; and of a fuzz test that crashed stays the program that was checked."""
     result = downstream(
         """
         import os
@@ -116,7 +116,7 @@ def test_a_crashing_worker_does_not_lose_the_others_facts(downstream):
 
         @pytest.mark.regional_compile(backend="aot_eager", expects_regions=False)
         def test_any(regional_fuzz):
-            regional_fuzz.run("full", laws=("compiles", "parity"))
+            regional_fuzz.run("native", oracles=("compiles", "parity"))
 
         def programs(seed):
             while True:
@@ -128,8 +128,8 @@ def test_a_crashing_worker_does_not_lose_the_others_facts(downstream):
         @pytest.mark.regional_compile(expects_regions=False)
         def test_crash(regional_fuzz, monkeypatch):
             if regional_fuzz.shard == 1:
-                monkeypatch.setattr(type(regional_fuzz), "_judge", crash)
-                regional_fuzz.run("full", draw=programs)
+                monkeypatch.setattr("pytest_regional.fuzz.oracles.check", crash)
+                regional_fuzz.run("native", draw=programs)
         """,
         "--regional-backend=torch",
         "--regional-device=cpu",
@@ -143,8 +143,8 @@ def test_a_crashing_worker_does_not_lose_the_others_facts(downstream):
             "*worker 'gw*' crashed*",
             "it *2 passed, 1 failed, 1 crashed*",
             "*1 workers were lost: the totals are incomplete*",
-            "aot_eager (cpu), it, lane full: 5 programs in *, 0 failed, 0 new findings",
-            "a process died while it judged the program in */regional-findings/judging/full-1-*.json:",
+            "aot_eager (cpu), it, mode native: 5 programs in *, 0 failed, 0 new findings",
+            "a process died while it checked the program in */regional-findings/checking/native-1-*.json:",
             "*torch.neg(x0)",
         ]
     )

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pytest_regional.report.comparison import compared
-from pytest_regional.report.document import ReportError, RunReport, merged
+from pytest_regional.report.document import OUTCOMES, SHOWN, ReportError, RunReport, merged
 
 
 def fact(test, outcome="passed", *, backend="reference", device="cpu", seconds=0.0, **counters):
@@ -72,6 +72,10 @@ def test_what_is_no_report_is_said(tmp_path, text, said):
     with pytest.raises(ReportError, match=said) as raised:
         RunReport.read(path)
     assert str(path) in str(raised.value)
+
+
+def test_every_outcome_has_its_place_in_a_table():
+    assert sorted(SHOWN) == sorted(OUTCOMES)
 
 
 def test_shards_make_one_report():

@@ -1,4 +1,4 @@
-"""The faults, one a backend: each says what is wrong, and which laws and suites are meant to notice."""
+"""The faults, one a backend: each says what is wrong, and which oracles and suites are meant to notice."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from bench.mutants.planting import Mutant
 from bench.mutants.rewriting import cast, is_float, modules, ops, value_of
 
 INTERLEAVED = "suites/regions/test_interleaved.py"
-BORDERS = "suites/regions/test_values_across_borders.py"
+BOUNDARIES = "suites/regions/test_values_across_borders.py"
 NORM = "suites/models/test_norm_residual_silu.py"
 MOE = "suites/models/test_moe.py"
 VALUES = "suites/regions/test_values.py"

@@ -120,13 +120,13 @@ def _rounded(args: Any) -> Any:
 
 
 def _believed(original: Any) -> Any:
-    """Take the payload out of an envelope without looking at its checksum."""
-    from pytest_regional.reference.caching import envelope
+    """Take the payload out of a container without looking at its checksum."""
+    from pytest_regional.reference.caching import container
 
     def unseal(data: bytes, *, kind: str, key: str | None = None, where: str = "", machine: Any = None) -> bytes:
-        _, _, header, payload = envelope._PREAMBLE.unpack_from(data)
-        start = envelope._HEADER_AT + header
-        json.loads(data[envelope._HEADER_AT : start])
+        _, _, header, payload = container._PREAMBLE.unpack_from(data)
+        start = container._HEADER_AT + header
+        json.loads(data[container._HEADER_AT : start])
         return data[start : start + payload]
 
     return unseal
@@ -151,15 +151,15 @@ def _counted_twice(original: Any) -> Any:
 def _fault(
     name: str,
     sentence: str,
-    laws: tuple[str, ...],
+    oracles: tuple[str, ...],
     suites: tuple[str, ...],
     target: str,
     change: Any,
-    *lanes: str,
+    *modes: str,
     **more: Any,
 ) -> Mutant:
     patches = (Patch(target, change, **more),)
-    return Mutant(name, sentence, laws, suites, patches, lanes=lanes or ("structure", "caches"))
+    return Mutant(name, sentence, oracles, suites, patches, modes=modes or ("interpret", "caches"))
 
 
 STALE = ("annotations_in_key", "caches")
@@ -191,7 +191,7 @@ FAULTS = (
         _annotations_without("inductor_region"),
     ),
     _fault(
-        "key_without_borders",
+        "key_without_boundaries",
         "the key holds which annotations there are, and not where",
         STALE,
         (ANNOTATIONS,),
@@ -215,7 +215,7 @@ FAULTS = (
         DETAILS,
         _details_with(program=""),
         "caches",
-        "structure",
+        "interpret",
     ),
     _fault(
         "never_hits",
@@ -266,7 +266,7 @@ FAULTS = (
         "caching.program:attribute",
         _constants_lost,
         "caches",
-        "structure",
+        "interpret",
     ),
     _fault(
         "stored_numbers_rounded",

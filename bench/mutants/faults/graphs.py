@@ -14,7 +14,7 @@ from pytest_regional.reference.effects import RANDOM
 from pytest_regional.reference.regions import freeze
 
 EFFECTS = "suites/regions/test_effects.py"
-BORDERS = "suites/regions/test_values_across_borders.py"
+BOUNDARIES = "suites/regions/test_values_across_borders.py"
 HITS = "suites/caching/test_hits.py"
 RETAINED = "suites/regions/test_retained_backwards.py"
 Compiled = Callable[..., Any]
@@ -130,7 +130,7 @@ def _without_unused_draws(original: Any) -> Any:
     return pick
 
 
-def _merging_across_borders(original: Any) -> Any:
+def _merging_across_boundaries(original: Any) -> Any:
     """Merge equal ops whatever region they are in, as PyTorch's min-cut partitioner does."""
 
     def pick(graph: torch.fx.Graph) -> int:
@@ -215,7 +215,7 @@ FAULTS = (
         "outputs_pooled",
         "what a graph returns lies in memory that its next call writes to",
         ("results_kept",),
-        (BORDERS,),
+        (BOUNDARIES,),
         wrap=_outputs_pooled,
     ),
     Mutant(
@@ -254,7 +254,7 @@ FAULTS = (
         "sum_of_gradients_lost",
         "where two gradients meet the second is dropped",
         ("parity",),
-        (BORDERS,),
+        (BOUNDARIES,),
         (Patch("regional_inductor:plan_in_order", _sum_of_gradients_lost),),
         needs=("training + region",),
     ),
@@ -283,11 +283,11 @@ FAULTS = (
         errors=("*",),
     ),
     Mutant(
-        "merged_across_borders",
+        "merged_across_boundaries",
         "equal ops inside and outside of a region are merged",
         ("plan",),
         ("suites/regions/test_common_subexpressions.py",),
-        (Patch("partitioners:pick_from_unused_tuples", _merging_across_borders),),
+        (Patch("partitioners:pick_from_unused_tuples", _merging_across_boundaries),),
     ),
     Mutant(
         "symbols_missing",
@@ -299,7 +299,7 @@ FAULTS = (
         needs=tuple(
             f"input:dynamic + region + op:{name}" for name in ("cat_itself", "tile", "flatten", "reshape", "view")
         ),
-        lanes=("fast",),
+        modes=("emulated",),
     ),
     Mutant(
         "unboxed",

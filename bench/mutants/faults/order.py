@@ -68,7 +68,7 @@ FAULTS = (
         (EDGES, RANDOM),
         (Patch("extract:_tell_order", _forgotten_in_regions),),
         needs=("inside:independent",),
-        lanes=("fast",),
+        modes=("emulated",),
     ),
     Mutant(
         "edges_dropped_in_code",
@@ -77,7 +77,7 @@ FAULTS = (
         (EDGES, RANDOM),
         (Patch("compile_regions:compile_in_order", _without_edges),),
         needs=("inside:independent",),
-        lanes=("fast",),
+        modes=("emulated",),
     ),
     Mutant(
         "one_edge_in_code",
@@ -86,7 +86,7 @@ FAULTS = (
         (RANDOM, EDGES),
         (Patch("compile_regions:compile_in_order", _first_edge_alone),),
         needs=("inside:independent",),
-        lanes=("fast",),
+        modes=("emulated",),
     ),
     Mutant(
         "fused_across_edges",
@@ -94,11 +94,11 @@ FAULTS = (
         ("order",),
         (TWINS, RANDOM, "suites/control_deps/test_order.py"),
         (
-            Patch("ordering.add:waitable", lambda original: lambda node: node, counted=False),
+            Patch("ordering.edges:as_dependency_target", lambda original: lambda node: node, counted=False),
             modules(_buffers_forgotten),
         ),
         needs=("inside:independent",),
-        lanes=("fast",),
+        modes=("emulated",),
     ),
     Mutant(
         "whole_regions_unordered",
@@ -106,6 +106,6 @@ FAULTS = (
         ("region_order",),
         (WHOLE,),
         needs=("region:after",),
-        patches=(Patch("ordering.planning:order_of_regions", lambda original: lambda graph: []),),
+        patches=(Patch("ordering.whole_regions:order_of_regions", lambda original: lambda graph: []),),
     ),
 )

@@ -65,9 +65,9 @@ def _uuids_unordered(original: Any) -> Any:
     return plan
 
 
-def _fault(name: str, sentence: str, suites: tuple[str, ...], target: str, change: Any, *lanes: str) -> Mutant:
-    laws = ("caches", "warm", "uuid_in_key", "counters")
-    return Mutant(name, sentence, laws, suites, (Patch(target, change),), lanes=lanes or ("structure", "caches"))
+def _fault(name: str, sentence: str, suites: tuple[str, ...], target: str, change: Any, *modes: str) -> Mutant:
+    oracles = ("caches", "warm", "uuid_in_key", "counters")
+    return Mutant(name, sentence, oracles, suites, (Patch(target, change),), modes=modes or ("interpret", "caches"))
 
 
 PLAN = "dynamo_backend:plan_pre_grad"
@@ -105,6 +105,6 @@ FAULTS = (
         (EFFECTS,),
         "dynamo_backend:pre_grad_passes_done",
         lambda original: contextlib.nullcontext,
-        "fast",
+        "emulated",
     ),
 )

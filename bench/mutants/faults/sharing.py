@@ -103,14 +103,14 @@ def _never_alike(original: Any) -> Any:
     return fingerprint
 
 
-WRONG = ("parity", "compiles", "borders", "plan")
+WRONG = ("parity", "compiles", "region_boundary", "plan")
 
 
 def _fault(
-    name: str, sentence: str, target: str, change: Any, laws: tuple[str, ...] = WRONG, lane: str = "structure"
+    name: str, sentence: str, target: str, change: Any, oracles: tuple[str, ...] = WRONG, mode: str = "interpret"
 ) -> Mutant:
-    more: Any = {"errors": ("*",), "needs": ("region:twins",), "lanes": (lane,)}
-    return Mutant(f"sharing_{name}", sentence, laws, SUITES, (Patch(target, change),), **more)
+    more: Any = {"errors": ("*",), "needs": ("region:near duplicates",), "modes": (mode,)}
+    return Mutant(f"sharing_{name}", sentence, oracles, SUITES, (Patch(target, change),), **more)
 
 
 FAULTS = (
@@ -126,19 +126,19 @@ FAULTS = (
         "inputs of other strides are taken for the same",
         "fingerprint:_Description._geometry",
         _without_strides,
-        lane="fast",  # what is interpreted takes any
+        mode="emulated",  # what is interpreted takes any
     ),
     _fault(
         "ignores_configs",
         "equal partitions under other configs are shared",
-        "share:fingerprint",
+        "fingerprint:fingerprint",
         _without_configs,
         ("configs", "plan"),
     ),
     _fault(
         "ignores_results",
         "partitions that return other values of theirs are shared",
-        "share:fingerprint",
+        "fingerprint:fingerprint",
         _without_results,
     ),
     _fault(
@@ -146,27 +146,27 @@ FAULTS = (
         "partitions of other dtypes are shared",
         "fingerprint:_Description.value",
         _without_dtypes,
-        lane="fast",
+        mode="emulated",
     ),
     _fault(
         "ignores_shapes",
         "partitions of other shapes are shared",
         "fingerprint:_Description._geometry",
         _without_shapes,
-        lane="fast",
+        mode="emulated",
     ),
     _fault(
         "ignores_order",
         "partitions with other order edges are shared",
-        "share:fingerprint",
+        "fingerprint:fingerprint",
         _without_order,
         ("order",),
-        "fast",
+        "emulated",
     ),
     _fault(
         "dropped",
         "identical partitions are compiled one by one",
-        "share:fingerprint",
+        "fingerprint:fingerprint",
         _never_alike,
         ("plan", "counters"),
     ),

@@ -22,7 +22,7 @@ from bench.mutants.rewriting import (
 INTERLEAVED = "suites/regions/test_interleaved.py"
 EFFECTS = "suites/regions/test_effects.py"
 STRIDES = "suites/regions/test_strides.py"
-BORDERS = "suites/regions/test_values_across_borders.py"
+BOUNDARIES = "suites/regions/test_values_across_borders.py"
 SIZES = "suites/regions/test_symbolic_sizes.py"
 VALUES = "suites/regions/test_values.py"
 NORM = "suites/models/test_norm_residual_silu.py"
@@ -177,20 +177,20 @@ FAULTS = (
         "results_exchanged",
         "the first two results of a region that look alike are exchanged",
         ("parity",),
-        (INTERLEAVED, BORDERS, "suites/regions/test_nesting.py", MOE, LLAMA),
+        (INTERLEAVED, BOUNDARIES, "suites/regions/test_nesting.py", MOE, LLAMA),
         calls(_results_exchanged),
     ),
     Mutant(
         "arguments_exchanged",
         "the first two inputs of a region that look alike are exchanged",
         ("parity",),
-        (INTERLEAVED, NORM, BORDERS, LLAMA),
+        (INTERLEAVED, NORM, BOUNDARIES, LLAMA),
         calls(_arguments_exchanged),
     ),
     Mutant(
         "first_input_kept",
         "a region computes with the first input of its first call, for ever",
-        ("parity", "borders"),
+        ("parity", "region_boundary"),
         (INTERLEAVED, NORM),
         calls(_first_input_kept),
     ),
@@ -201,7 +201,7 @@ FAULTS = (
         (SIZES,),
         calls(_first_sizes_kept),
         errors=("*",),
-        lanes=("caches",),
+        modes=("caches",),
     ),
     Mutant(
         "input_overwritten",
@@ -221,33 +221,33 @@ FAULTS = (
     Mutant(
         "alias_broken",
         "a result of a region that is a view of its input is a copy instead",
-        ("borders", "parity"),
-        (BORDERS, STRIDES, EFFECTS, "suites/regions/test_lifetimes.py"),
+        ("region_boundary", "parity"),
+        (BOUNDARIES, STRIDES, EFFECTS, "suites/regions/test_lifetimes.py"),
         calls(_aliases_cloned),
     ),
     Mutant(
         "strides_changed",
         "matrices leave a region laid out by columns",
-        ("borders", "parity"),
-        (INTERLEAVED, STRIDES, BORDERS),
+        ("region_boundary", "parity"),
+        (INTERLEAVED, STRIDES, BOUNDARIES),
         results(_turned),
         errors=("*",),
     ),
     Mutant(
         "strides_not_restored",
         "strides that Inductor chose leave the region",
-        ("borders", "parity", "compiles"),
+        ("region_boundary", "parity", "compiles"),
         (STRIDES,),
         (Patch("compile_regions:restore_strides", lambda original: lambda call, actual: []),),
         errors=("*",),
         needs=("region",),
-        lanes=("fast",),
+        modes=("emulated",),
     ),
     Mutant(
         "result_widened",
         "results of low precision leave a region as float32",
-        ("borders", "parity", "compiles"),
-        (NORM, BORDERS),
+        ("region_boundary", "parity", "compiles"),
+        (NORM, BOUNDARIES),
         results(_widened),
         errors=("*",),
     ),

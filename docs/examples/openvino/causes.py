@@ -1,6 +1,6 @@
 """What OpenVINO's backend does otherwise than eager, one small program for each cause: torch and openvino, no tests.
 
-``python causes.py`` prints a line for each. What is ``mended`` is to go: from here, from ``known-failures.txt``, or
+``python causes.py`` prints a line for each. What is ``fixed`` is to go: from here, from ``known-failures.txt``, or
 from what the specification disclaims.
 """
 
@@ -184,4 +184,4 @@ if __name__ == "__main__":
     print(versions)
     for cause in CAUSES:
         sentence = str(cause.__doc__).removeprefix("Return whether ")
-        print(f"{'stands' if cause() else 'mended'}: {cause.__name__}: {sentence}")
+        print(f"{'still fails' if cause() else 'fixed'}: {cause.__name__}: {sentence}")

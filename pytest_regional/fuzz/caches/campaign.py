@@ -1,137 +1,105 @@
-"""A campaign of histories: draw, play, and go on past what is found. Needs the ``hypothesis`` package."""
+"""Sequences of cache operations as the subject of a campaign."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pytest_regional.fuzz.budget import Budget, Clock
 from pytest_regional.fuzz.caches.findings import (
-    History,
-    HistoryFinding,
-    features_of_history,
+    CacheSequence,
+    SequenceFinding,
+    features_of_sequence,
     possible_features,
-    reduce_history,
+    reduce_sequence,
 )
-from pytest_regional.fuzz.caches.histories import run_history
-from pytest_regional.fuzz.caches.machine import histories_for
-from pytest_regional.fuzz.campaign import CampaignResult
-from pytest_regional.fuzz.findings.folder import Ledger, installed_versions, signature_of
-from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.caches.random_sequences import sequences_for
+from pytest_regional.fuzz.caches.sequences import Event, run_sequence
+from pytest_regional.fuzz.campaign import Failure, Known
+from pytest_regional.fuzz.findings.folder import AnyFinding, installed_versions, signature_of
+from pytest_regional.fuzz.oracles import OracleViolationError
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
 
 @dataclass
-class CacheCampaign:
-    """One campaign against the caches of one backend in one lane.
+class CacheSequences:
+    """Sequences of cache operations on one backend in one mode, against a model of what has to answer.
 
     Attributes:
         regional: the harness.
-        budget: how many histories, or how long.
-        seed: where the draws start.
         backend: the backend, as ``--regional-backend`` takes it.
-        lane: the lane that histories are played in.
-        processes: whether some compiles happen in new processes; not in lane ``structure``, whose interpreted regions
+        mode: the mode that sequences run in.
+        processes: whether some compiles happen in new processes; not in mode ``interpret``, whose interpreted regions
             are of one process.
-        everything: whether histories hold what the backend disclaims as well.
-        known: gives the findings of earlier campaigns, and of other shards of this one; asked again before a failure is
-            taken for new.
-        reduce_seconds: how long one finding may be reduced.
-        found: called with each new finding at once.
-        progress: called after each history with the result so far.
-        stopped: asked before each history: whether to end here. A ``KeyboardInterrupt`` ends the campaign as well.
+        everything: whether sequences hold what the backend disclaims as well.
     """
 
     regional: Regional
-    budget: Budget
-    seed: int
     backend: str = "reference"
-    lane: str = "full"
+    mode: str = "native"
     processes: bool = True
     everything: bool = False
-    known: Callable[[], Iterable[HistoryFinding]] = tuple
-    reduce_seconds: float = 60.0
-    found: Callable[[HistoryFinding], Any] | None = None
-    progress: Callable[[CampaignResult, Clock], Any] | None = None
-    stopped: Callable[[], bool] = bool
+    unit: str = "sequence"
 
-    def run(self) -> CampaignResult:
-        """Draw and play histories until the budget is spent; one that breaks the model ends there."""
-        self._result = CampaignResult(self.seed)
-        self._ledger = Ledger(self.known, self._result, self.found)
-        self._clock = clock = self.budget.start()
-        try:
-            self._spend(clock)
-        except KeyboardInterrupt:
-            self._result.interrupted = True
-        self._result.seconds = clock.seconds
-        return self._result
+    def draw(self, seed: int) -> Iterator[CacheSequence]:
+        """Yield sequences without end, the same for the same seed."""
+        return sequences_for(self.regional, seed, processes=self.processes, everything=self.everything)
 
-    def _spend(self, clock: Clock) -> None:
-        drawn = histories_for(self.regional, self.seed, processes=self.processes, everything=self.everything)
-        while not clock.over:
-            if self.stopped():
-                raise KeyboardInterrupt
-            clock.spent += 1
-            self._result.examples += 1
-            self._one(next(drawn))
-            self._result.seconds = clock.seconds
-            if self.progress is not None:
-                self.progress(self._result, clock)
+    def needs(self, example: CacheSequence) -> frozenset[str]:
+        """Return nothing: only what the backend claims is drawn."""
+        return frozenset()
 
-    def _one(self, history: History) -> None:
-        seen = self._broken(history)
-        if seen is None:
-            return
-        broken, performed = seen
+    def shows(self, finding: AnyFinding, example: CacheSequence) -> bool:
+        """Return False: which compile fails is not known before the sequence runs."""
+        return False
+
+    def explains(self, finding: AnyFinding) -> bool:
+        """Return whether ``finding`` is a sequence's, on this backend."""
+        return isinstance(finding, SequenceFinding) and finding.backend == self.backend
+
+    def check(self, example: CacheSequence, known: Known) -> Failure[CacheSequence] | None:
+        """Execute the sequence; return what breaks the model, and the events up to that."""
+        events = iter(example)
+        violation = self._violation(events)
+        if violation is None:
+            return None
+        executed = example[: len(example) - len(list(events))]
         # A defect may show between the last compile and any other.
-        known = self._ledger.explanation(signature_of(broken), *possible_features(performed))
-        finding = known or self._reduced(performed, history, broken)
-        self._result.met[finding.name] += 1
+        return None if known(violation, *possible_features(executed)) else Failure(violation, executed)
 
-    def _reduced(self, history: History, found: History, broken: LawBrokenError) -> HistoryFinding:
-        begin = time.monotonic()
-        wanted = signature_of(broken)
+    def check_again(self, example: CacheSequence, oracle: str, *, blame: bool = False) -> OracleViolationError | None:
+        """Execute the sequence once more; there is one oracle, and no region to blame."""
+        return self._violation(iter(example))
 
-        def still_fails(shorter: History) -> bool:
-            if self.stopped():
-                raise KeyboardInterrupt
-            seen = self._broken(shorter)
-            return seen is not None and signature_of(seen[0]) == wanted
+    def reduce(
+        self, example: CacheSequence, still_fails: Callable[[CacheSequence], bool], seconds: float
+    ) -> CacheSequence:
+        """Return a shorter sequence that ``still_fails``."""
+        return reduce_sequence(example, still_fails, seconds=seconds)
 
-        try:
-            reduced = reduce_history(history, still_fails, seconds=self._clock.time_for(self.reduce_seconds))
-        except KeyboardInterrupt:
-            self._ledger.enter(self._finding(history, found, broken))  # as it is, rather than not at all
-            raise
-        last = self._broken(reduced)
-        self._result.reducing += time.monotonic() - begin
-        return self._ledger.enter(self._finding(reduced, found, last[0] if last else broken))
-
-    def _finding(self, reduced: History, found: History, broken: LawBrokenError) -> HistoryFinding:
-        return HistoryFinding(
-            signature_of(broken).with_features(features_of_history(reduced)),
+    def finding(
+        self, reduced: CacheSequence, original: CacheSequence, violation: OracleViolationError
+    ) -> SequenceFinding:
+        """Return the finding that ``violation`` is."""
+        return SequenceFinding(
+            signature_of(violation).with_features(features_of_sequence(reduced)),
             reduced,
-            found,
-            broken.detail,
+            original,
+            violation.detail,
             backend=self.backend,
             device=self.regional.device_under_test.name,
-            lane=self.lane,
+            mode=self.mode,
             versions=installed_versions(),
         )
 
-    def _broken(self, history: History) -> tuple[LawBrokenError, History] | None:
-        """Play ``history``; return what broke the model and the events up to that, None where nothing did."""
-        events = iter(history)
+    def _violation(self, events: Iterator[Event]) -> OracleViolationError | None:
         try:
-            run_history(self.regional, events, lane=self.lane)
-        except LawBrokenError as broken:
-            return broken, history[: len(history) - len(list(events))]
+            run_sequence(self.regional, events, mode=self.mode)
+        except OracleViolationError as violation:
+            return violation
         return None
 
 
-__all__ = ["CacheCampaign"]
+__all__ = ["CacheSequences"]

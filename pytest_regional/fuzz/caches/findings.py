@@ -1,4 +1,4 @@
-"""A finding that is a history of a cache: its signature, its file, its script, and how it becomes short."""
+"""A finding that is a sequence of cache operations: its signature, its file, its script, and how it becomes short."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pytest_regional.fuzz.caches.histories import (
+from pytest_regional._torch.config import TIMINGS
+from pytest_regional.fuzz.caches.model import PROGRAMS, STATES, Key, canonical
+from pytest_regional.fuzz.caches.sequences import (
     DAMAGES,
     Clear,
     Compile,
@@ -16,18 +18,17 @@ from pytest_regional.fuzz.caches.histories import (
     Event,
     NewProcess,
     Restart,
-    run_history,
+    run_sequence,
 )
-from pytest_regional.fuzz.caches.model import PROGRAMS, STATES, Key, canonical
-from pytest_regional.fuzz.findings.provenance import Circumstances, Signature, circumstances_of
+from pytest_regional.fuzz.findings.provenance import Provenance, Signature, provenance_of
 from pytest_regional.fuzz.findings.scripts import with_harness
 from pytest_regional.fuzz.findings.strict_json import Field
-from pytest_regional.fuzz.modes import nearest_lane
+from pytest_regional.fuzz.modes import nearest_mode
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
-History = tuple[Event, ...]
+CacheSequence = tuple[Event, ...]
 
 _KINDS: Mapping[str, type] = {
     "compile": Compile,
@@ -39,21 +40,21 @@ _KINDS: Mapping[str, type] = {
 
 
 @dataclass(frozen=True)
-class HistoryFinding(Circumstances):
+class SequenceFinding(Provenance):
     """One distinct defect of a cache.
 
     Attributes:
         signature: what makes another failure the same defect.
-        history: the shortest history known to show it.
-        found: the history that showed it first.
+        sequence: the shortest sequence known to show it.
+        original_sequence: the sequence that showed it first.
         detail: what was seen, for people.
     """
 
     unit: ClassVar[str] = "event"
 
     signature: Signature
-    history: History
-    found: History
+    sequence: CacheSequence
+    original_sequence: CacheSequence
     detail: str
 
     @property
@@ -63,19 +64,19 @@ class HistoryFinding(Circumstances):
 
     @property
     def size(self) -> int:
-        """How many events the history has."""
-        return len(self.history)
+        """How many events the sequence has."""
+        return len(self.sequence)
 
     @property
     def title(self) -> str:
         """One line that says what happens."""
-        told = ", ".join(sorted(feature.partition(":")[2] for feature in self.signature.features))
-        return f"{self.signature} ({told})"
+        features = ", ".join(sorted(feature.partition(":")[2] for feature in self.signature.features))
+        return f"{self.signature} ({features})"
 
     @property
     def text(self) -> str:
-        """The history, a line for each event."""
-        return "\n".join(told(self.history))
+        """The sequence, a line for each event."""
+        return "\n".join(lines_of(self.sequence))
 
     @property
     def script(self) -> str:
@@ -90,27 +91,27 @@ class HistoryFinding(Circumstances):
     @property
     def features(self) -> frozenset[str]:
         """What tells it from others."""
-        return features_of_history(self.history)
+        return features_of_sequence(self.sequence)
 
-    def judge(self, regional: Regional) -> None:
-        """Play the history again, in its lane, or in the one that this harness can take.
+    def check(self, regional: Regional) -> None:
+        """Execute the sequence again, in its mode, or in the one that this harness can take.
 
         Raises:
-            LawBrokenError: it still breaks the model.
+            OracleViolationError: it still breaks the model.
         """
-        run_history(regional, self.history, lane=nearest_lane(regional, self.lane))
+        run_sequence(regional, self.sequence, mode=nearest_mode(regional, self.mode))
 
     def to_data(self) -> dict[str, Any]:
         """Return it as plain data, all but its version."""
         return {
-            "history": list(map(_data, self.history)),
-            "found": list(map(_data, self.found)),
+            "sequence": list(map(_data, self.sequence)),
+            "original_sequence": list(map(_data, self.original_sequence)),
             "detail": self.detail,
-            **self.circumstances(),
+            **self.provenance(),
         }
 
     @classmethod
-    def from_fields(cls, signature: Signature, fields: Mapping[str, Field]) -> HistoryFinding:
+    def from_fields(cls, signature: Signature, fields: Mapping[str, Field]) -> SequenceFinding:
         """Return the finding that the fields of a document describe.
 
         Raises:
@@ -118,19 +119,19 @@ class HistoryFinding(Circumstances):
         """
         return cls(
             signature,
-            tuple(map(_event, fields["history"].items())),
-            tuple(map(_event, fields["found"].items())),
+            tuple(map(_event, fields["sequence"].items())),
+            tuple(map(_event, fields["original_sequence"].items())),
             fields["detail"].text(),
-            **circumstances_of(fields),
+            **provenance_of(fields),
         )
 
 
-def told(history: Sequence[Event]) -> list[str]:
+def lines_of(sequence: Sequence[Event]) -> list[str]:
     """Return a line for each event."""
-    return list(map(_told, history))
+    return list(map(_line, sequence))
 
 
-def _told(event: Event) -> str:
+def _line(event: Event) -> str:
     match event:
         case Compile(key):
             return f"compile: {key}"
@@ -144,18 +145,18 @@ def _told(event: Event) -> str:
             return "clear the cache"
 
 
-def features_of_history(history: Sequence[Event]) -> frozenset[str]:
-    """Return what tells histories apart: what happened, and how the last compile differs from the most similar one."""
-    if any(isinstance(event, Damage) for event in history):
+def features_of_sequence(sequence: Sequence[Event]) -> frozenset[str]:
+    """Return what tells sequences apart: what happened, and how the last compile differs from the most similar one."""
+    if any(isinstance(event, Damage) for event in sequence):
         # Which file was hit decides, and that is drawn from names that differ from run to run.
         return frozenset({"event:damage"})
-    return min(possible_features(history), key=len)
+    return min(possible_features(sequence), key=len)
 
 
-def possible_features(history: Sequence[Event]) -> list[frozenset[str]]:
-    """Return what may tell a history apart: the last compile may be taken for any before it."""
-    keys = [event.key for event in history if isinstance(event, (Compile, NewProcess))]
-    happened = {f"event:{kind}" for kind, cls in _KINDS.items() if any(type(event) is cls for event in history)}
+def possible_features(sequence: Sequence[Event]) -> list[frozenset[str]]:
+    """Return what may tell a sequence apart: the last compile may be taken for any before it."""
+    keys = [event.key for event in sequence if isinstance(event, (Compile, NewProcess))]
+    happened = {f"event:{kind}" for kind, cls in _KINDS.items() if any(type(event) is cls for event in sequence)}
     happened -= {"event:compile"}
     others = [key for key in keys[:-1] if key.entry != keys[-1].entry]
     if others:
@@ -168,30 +169,32 @@ def _changed(one: Key, other: Key) -> list[str]:
     return [name for name in names if getattr(one, name) != getattr(other, name)]
 
 
-def reduce_history(history: History, still_fails: Callable[[History], bool], *, seconds: float = 60.0) -> History:
-    """Return a shorter history that ``still_fails``: fewer events, then keys with fewer settings."""
+def reduce_sequence(
+    sequence: CacheSequence, still_fails: Callable[[CacheSequence], bool], *, seconds: float = 60.0
+) -> CacheSequence:
+    """Return a shorter sequence that ``still_fails``: fewer events, then keys with fewer settings."""
     end = time.monotonic() + seconds
     shorter = True
     while shorter:
         shorter = False
-        for candidate in _smaller(history):
+        for candidate in _smaller(sequence):
             if time.monotonic() > end:
-                return history
+                return sequence
             if still_fails(candidate):
-                history, shorter = candidate, True
+                sequence, shorter = candidate, True
                 break
-    return history
+    return sequence
 
 
-def _smaller(history: History) -> Iterator[History]:
-    """Yield histories with one event less, then with one field of all keys as simple as it gets."""
-    for place in reversed(range(len(history))):
-        yield (*history[:place], *history[place + 1 :])
+def _smaller(sequence: CacheSequence) -> Iterator[CacheSequence]:
+    """Yield sequences with one event less, then with one field of all keys as simple as it gets."""
+    for place in reversed(range(len(sequence))):
+        yield (*sequence[:place], *sequence[place + 1 :])
     simplest = Key()
     for entry in dataclasses.fields(Key):
         changes = {entry.name: getattr(simplest, entry.name)}
-        simpler = tuple(_with_key(event, changes) for event in history)
-        if simpler != history:
+        simpler = tuple(_with_key(event, changes) for event in sequence)
+        if simpler != sequence:
             yield simpler
 
 
@@ -228,7 +231,7 @@ _KEY: Mapping[str, Callable[[Field], Any]] = {
     "region": lambda field: field.or_none(Field.line),
     "fusion": lambda field: field.or_none(lambda number: number.integer(0, 4096)),
     "passes": lambda field: tuple(item.or_none(Field.line) for item in field.items(100)),
-    "timing": lambda field: field.one_of(("early", "default", "late")),
+    "timing": lambda field: field.one_of(TIMINGS),
     "size": lambda field: field.integer(0, 4096),
     "dynamic": Field.flag,
     "training": Field.flag,

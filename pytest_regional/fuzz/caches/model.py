@@ -82,7 +82,7 @@ class Key:
 def canonical(key: Key) -> Key:
     """Return the key of the same compile: what says nothing where something else is missing is left out."""
     if key.region is None:
-        # Settings go with the annotation, and so does where its border stood.
+        # Settings go with the annotation, and so does where its boundary stood.
         key = replace(key, fusion=None, program="plain" if key.program == "shorter region" else key.program)
     if not key.passes:
         key = replace(key, timing="late")

@@ -1,10 +1,10 @@
-"""From rows of small integers to a program: the layout that lets Hypothesis shrink.
+"""From small integers to a program: the layout that lets Hypothesis shrink.
 
-Every node of a program is one row, and every row has the same number of integers whatever its operator is, so that
-taking a row away, or making an integer smaller, leaves the meaning of all others alone. References are relative and
-taken modulo what fits; a row that fits nothing is skipped, not rejected. Zero always means the simplest.
+Every node of a program is one code, and every code has the same number of integers whatever its operator is, so that
+taking a code away, or making an integer smaller, leaves the meaning of all others alone. References are relative and
+taken modulo what fits; a code that fits nothing is skipped, not rejected. Zero always means the simplest.
 (Measured before this was built, on one seeded bug: size first with absolute references gave the minimal program in 0 of
-16 runs, rows in 7 of 16, rows and a reducer that knows graphs in 16 of 16.)
+16 runs, codes in 7 of 16, codes and a reducer that knows graphs in 16 of 16.)
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_regional.fuzz.draw.templates import add_motif, add_twins
+from pytest_regional.fuzz.draw.templates import add_near_duplicates, add_template
 from pytest_regional.fuzz.model.arguments import FLOATS, LAYOUTS, Content, Layout, TensorInput
 from pytest_regional.fuzz.model.building import Builder, Refused
 from pytest_regional.fuzz.model.claims import needs_of_operator, restricted
-from pytest_regional.fuzz.model.evaluation import draws, live_values
+from pytest_regional.fuzz.model.evaluation import live_values, uses_rng
 from pytest_regional.fuzz.model.program import Block, Context, Program, Region, Scope, Step
 from pytest_regional.fuzz.operators.operator import Operator
 from pytest_regional.fuzz.operators.table import families, operator_named, operators
 
 
-def repaired(builder: Builder, outputs: Sequence[int], *, training: bool) -> tuple[Builder, list[int]]:
+def fixed_up(builder: Builder, outputs: Sequence[int], *, training: bool) -> tuple[Builder, list[int]]:
     """Return all that is drawn, and leave out the last writes until eager can backpropagate from the outputs.
 
     Where there are none, it is the last step that goes: some operators of low precision have no derivative.
     """
-    kept = [*outputs, *builder.dead_draws(outputs)]
+    kept = [*outputs, *builder.unused_random_values(outputs)]
     while training and not builder.backpropagates(kept):
         builder = _replayed(builder, _last_write(builder.steps))
         kept = [number for number in kept if number in builder.values] or [0]
-        kept += builder.dead_draws(kept)
+        kept += builder.unused_random_values(kept)
     return builder, kept
 
 
@@ -73,7 +73,7 @@ def with_order(program: Program) -> Program:
 
 
 def _pairs_to_turn_round(program: Program) -> Iterator[tuple[str | int, str | int]]:
-    if any(operator_named(step.operator).writes or draws(step) or step.blocks for step in program.steps):
+    if any(operator_named(step.operator).writes or uses_rng(step) or step.blocks for step in program.steps):
         return  # they have an order of their own
     for first, second in _ordered_pairs(program):
         ahead, behind = ([step for step in program.steps if _stands_in(step, name)] for name in (first, second))
@@ -119,7 +119,7 @@ SHAPES: tuple[tuple[tuple[int, ...], ...], ...] = (
     ((3, 5), (5,), (5, 3), (3, 1), (3, 3)),
 )
 
-#: What a row can stand in, the simplest first; each program picks three of them.
+#: What a code can stand in, the simplest first; each program picks three of them.
 SCOPES: tuple[Scope, ...] = (
     (Region("a"),),
     (Region("b"),),
@@ -144,7 +144,7 @@ SCOPES: tuple[Scope, ...] = (
 WEIGHTS = {"call": 5, "checkpoint": 5, "nested": 5, "cond": 6, "loop": 6, "statement": 4, "write": 2, "custom": 2}
 WEIGHTS |= {"scatter": 3, "index": 3, "matmul": 4, "convolution": 4, "sort": 2, "integer": 2, "out": 3}
 
-#: How many operators a row tries, and how far they lie apart in the table.
+#: How many operators a code tries, and how far they lie apart in the table.
 _ATTEMPTS, _STRIDE = 4, 101
 
 #: Families that need settings of Dynamo.
@@ -152,7 +152,7 @@ _SWITCHED = ("data_dependent",)
 
 
 @dataclass(frozen=True)
-class ArgumentRow:
+class EncodedArgument:
     """One input, as integers."""
 
     shape: int = 0
@@ -167,7 +167,7 @@ class ArgumentRow:
 
 
 @dataclass(frozen=True)
-class StepRow:
+class EncodedStep:
     """One step, as integers."""
 
     operator: int = 0
@@ -178,7 +178,7 @@ class StepRow:
 
 
 @dataclass(frozen=True)
-class PlanRow:
+class EncodedPlan:
     """What holds for a whole program, as integers; and the families of operators that are switched off in it."""
 
     shapes: int = 0
@@ -188,18 +188,18 @@ class PlanRow:
     dynamic: int = 0
     nonfinite: int = 0
     order: int = 0
-    twin: int = 0
+    duplicate: int = 0
     off: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
-class ProgramRows:
-    """A whole program, as rows."""
+class EncodedProgram:
+    """A whole program, encoded."""
 
-    arguments: tuple[ArgumentRow, ...]
-    steps: tuple[StepRow, ...]
-    blocks: tuple[tuple[StepRow, ...], ...] = ()
-    plan: PlanRow = PlanRow()
+    arguments: tuple[EncodedArgument, ...]
+    steps: tuple[EncodedStep, ...]
+    blocks: tuple[tuple[EncodedStep, ...], ...] = ()
+    plan: EncodedPlan = EncodedPlan()
 
 
 @dataclass(frozen=True)
@@ -231,30 +231,30 @@ class Options:
 # Inputs
 
 
-def argument_of(row: ArgumentRow, plan: PlanRow, options: Options, *, first: bool) -> TensorInput:
-    """Return the input that ``row`` describes; the first of a program is floating-point."""
+def argument_of(code: EncodedArgument, plan: EncodedPlan, options: Options, *, first: bool) -> TensorInput:
+    """Return the input that ``code`` describes; the first of a program is floating-point."""
     shapes = SHAPES[plan.shapes % len(SHAPES)]
-    made = TensorInput(shapes[row.shape % len(shapes)], layout=_layout(row, options))
-    kind = 0 if first else row.kind % 8
+    made = TensorInput(shapes[code.shape % len(shapes)], layout=_layout(code, options))
+    kind = 0 if first else code.kind % 8
     if kind == 5:
         return replace(made, dtype="bool", content="mask")
     if kind == 6:
-        return replace(made, dtype="int64", content="index", below=2 + row.content % 3)
+        return replace(made, dtype="int64", content="index", below=2 + code.content % 3)
     if kind == 7:
         return replace(
-            made, dtype=("int32", "int64", "uint8")[row.dtype % 3], content="index", below=2 + row.content % 7
+            made, dtype=("int32", "int64", "uint8")[code.dtype % 3], content="index", below=2 + code.content % 7
         )
     return replace(
         made,
-        dtype=options.dtypes[(plan.dtype + (row.dtype % 6 == 5)) % len(options.dtypes)],
-        content=_content(row, plan, options),
-        requires_grad=is_trained(plan, options) and row.gradient % 4 > 0,
-        dynamic=_dynamic(row, made.shape) if _has_sizes(options) and plan.dynamic % 4 > 1 else (),
+        dtype=options.dtypes[(plan.dtype + (code.dtype % 6 == 5)) % len(options.dtypes)],
+        content=_content(code, plan, options),
+        requires_grad=is_trained(plan, options) and code.gradient % 4 > 0,
+        dynamic=_dynamic(code, made.shape) if _has_sizes(options) and plan.dynamic % 4 > 1 else (),
     )
 
 
-def _layout(row: ArgumentRow, options: Options) -> Layout:
-    place = row.layout % 12
+def _layout(code: EncodedArgument, options: Options) -> Layout:
+    place = code.layout % 12
     layout: Layout = LAYOUTS[place] if place < len(LAYOUTS) else "dense"
     return "dense" if layout in options.without else layout
 
@@ -264,40 +264,40 @@ def _has_sizes(options: Options) -> bool:
     return options.dynamic and "dynamic_shapes" not in options.without
 
 
-def _content(row: ArgumentRow, plan: PlanRow, options: Options) -> Content:
+def _content(code: EncodedArgument, plan: EncodedPlan, options: Options) -> Content:
     contents: tuple[Content, ...] = ("signed", "positive", "distinct")
     if options.nonfinite and plan.nonfinite % 8 == 7:
         contents = ("signed", "nonfinite", "positive", "nonfinite")
-    return contents[row.content % len(contents)]
+    return contents[code.content % len(contents)]
 
 
-def _dynamic(row: ArgumentRow, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _dynamic(code: EncodedArgument, shape: tuple[int, ...]) -> tuple[int, ...]:
     large = [dim for dim, size in enumerate(shape) if size > 1]
-    return (large[row.dynamic % len(large)],) if large and row.dynamic % 3 < 2 else ()
+    return (large[code.dynamic % len(large)],) if large and code.dynamic % 3 < 2 else ()
 
 
-def is_trained(plan: PlanRow, options: Options) -> bool:
+def is_trained(plan: EncodedPlan, options: Options) -> bool:
     """Tell whether the program is to be backpropagated through."""
     if "backward" in options.without:
         return False
     return plan.training % 3 > 0 if options.training is None else options.training
 
 
-def _arguments(rows: ProgramRows, options: Options) -> tuple[TensorInput, ...]:
+def _arguments(encoded: EncodedProgram, options: Options) -> tuple[TensorInput, ...]:
     made: list[TensorInput] = []
-    for row in rows.arguments:
-        alias = None if "aliasing" in options.without else _aliasing(row, made)
-        made.append(alias or argument_of(row, rows.plan, options, first=not made))
-    if is_trained(rows.plan, options) and not any(argument.requires_grad for argument in made):
+    for code in encoded.arguments:
+        alias = None if "aliasing" in options.without else _aliasing(code, made)
+        made.append(alias or argument_of(code, encoded.plan, options, first=not made))
+    if is_trained(encoded.plan, options) and not any(argument.requires_grad for argument in made):
         made[0] = replace(made[0], requires_grad=True)
     return tuple(made)
 
 
-def _aliasing(row: ArgumentRow, made: Sequence[TensorInput]) -> TensorInput | None:
-    """Return an input that shares the memory of an earlier one, if the row asks for it."""
-    if not made or row.alias % 10 != 9:
+def _aliasing(code: EncodedArgument, made: Sequence[TensorInput]) -> TensorInput | None:
+    """Return an input that shares the memory of an earlier one, if the code asks for it."""
+    if not made or code.alias % 10 != 9:
         return None
-    target = row.shape % len(made)
+    target = code.shape % len(made)
     # Of other layouts only AOTAutograd's refusals come: it wants both views or neither.
     if made[target].alias_of is not None or made[target].layout != "dense":
         return None
@@ -325,42 +325,42 @@ def _open(options: Options, off: frozenset[str]) -> tuple[Operator, ...]:
     return tuple(operator for operator in everything if operator.family not in off) or everything
 
 
-def _candidates(row: StepRow, options: Options, off: frozenset[str]) -> Iterator[Operator]:
-    """Yield the operator of a row, and others in case that it fits nothing.
+def _candidates(code: EncodedStep, options: Options, off: frozenset[str]) -> Iterator[Operator]:
+    """Yield the operator of a code, and others in case that it fits nothing.
 
     They stay the same when a family is switched on that they are not of.
     """
     everything, still = table(options), _open(options, off)
     for attempt in range(_ATTEMPTS):
-        place = row.operator + attempt * _STRIDE
+        place = code.operator + attempt * _STRIDE
         operator = everything[place % len(everything)]
         yield operator if operator.family not in off else still[place % len(still)]
 
 
-def _scope(row: StepRow, plan: PlanRow, options: Options) -> Scope:
-    place = row.scope % 4
+def _scope(code: EncodedStep, plan: EncodedPlan, options: Options) -> Scope:
+    place = code.scope % 4
     scope = SCOPES[(plan.scopes[place - 1] + place - 1) % len(SCOPES)] if place else ()
     if options.regions:
         return scope
     return tuple(context for context in scope if not isinstance(context, Region))
 
 
-def _block(rows: Iterable[StepRow], position: int, plan: PlanRow, options: Options) -> Block:
-    """Return the block that the rows describe: elementwise, so that it can be called with any shape."""
+def _block(codes: Iterable[EncodedStep], position: int, plan: EncodedPlan, options: Options) -> Block:
+    """Return the block that the codes describe: elementwise, so that it can be called with any shape."""
     parameters = 1 + position % 2
     builder = Builder((TensorInput((4,), content="positive"),) * parameters, (), options.without)
     small = tuple(operator for operator in _open(options, plan.off) if operator.elementwise) or _elementwise()
-    for row in rows:
-        scope = _scope(row, plan, options)
+    for code in codes:
+        scope = _scope(code, plan, options)
         if any(isinstance(context, Context) for context in scope):
             scope = ()
-        builder.choose(small[row.operator % len(small)], row.references, row.numbers, scope)
+        builder.choose(small[code.operator % len(small)], code.references, code.numbers, scope)
     if not builder.steps:
         builder.add(Step("sin", (0,)))
     result = builder.steps[-1].results[0]
     live = live_values(builder.steps, (result,))
     steps = tuple(builder.steps)
-    if any(draws(step) and not live.intersection(step.results) for step in steps):
+    if any(uses_rng(step) and not live.intersection(step.results) for step in steps):
         steps = tuple(step for step in steps if live.intersection(step.results))
     return Block(tuple(range(parameters)), steps, result)
 
@@ -370,30 +370,30 @@ def _elementwise() -> tuple[Operator, ...]:
     return tuple(operator for operator in operators().values() if operator.elementwise)
 
 
-def program_of(rows: ProgramRows, options: Options | None = None) -> Program:
-    """Return the program that the rows describe; rows that fit nothing are left out.
+def program_of(encoded: EncodedProgram, options: Options | None = None) -> Program:
+    """Return the program that the codes describe; codes that fit nothing are left out.
 
     Writes that eager cannot backpropagate through are left out as well, so that every program runs and, if it is one to
     train, trains.
     """
     options = options or Options()
-    plan = rows.plan
-    blocks = tuple(_block(block, position, plan, options) for position, block in enumerate(rows.blocks))
-    builder = Builder(_arguments(rows, options), blocks, options.without)
+    plan = encoded.plan
+    blocks = tuple(_block(block, position, plan, options) for position, block in enumerate(encoded.blocks))
+    builder = Builder(_arguments(encoded, options), blocks, options.without)
     asked: dict[int, int] = {}
-    for row in rows.steps:
-        step = _chosen(builder, row, plan, options)
-        asked.update(dict.fromkeys(step.results if step else (), row.returned % 12))
+    for code in encoded.steps:
+        step = _chosen(builder, code, plan, options)
+        asked.update(dict.fromkeys(step.results if step else (), code.returned % 12))
     if not any(step.results or operators()[step.operator].writes for step in builder.steps):
-        scope = _scope(rows.steps[0], plan, options) if rows.steps else ()
+        scope = _scope(encoded.steps[0], plan, options) if encoded.steps else ()
         builder.add(Step("add", (0, 0), scope=scope))
-    if options.regions and plan.twin % 4 == 3:
-        add_twins(builder, plan.twin // 4)
-    if options.regions and plan.twin % 4 == 1:
-        add_motif(builder, plan.twin // 4, options.families)
-    outputs = _outputs(builder, rows.arguments, asked)
+    if options.regions and plan.duplicate % 4 == 3:
+        add_near_duplicates(builder, plan.duplicate // 4)
+    if options.regions and plan.duplicate % 4 == 1:
+        add_template(builder, plan.duplicate // 4, options.families)
+    outputs = _outputs(builder, encoded.arguments, asked)
     training = is_trained(plan, options)
-    builder, outputs = repaired(builder, outputs, training=training)
+    builder, outputs = fixed_up(builder, outputs, training=training)
     if "aliasing" in options.without:
         outputs = builder.apart(outputs) or list(builder.add(Step("clone", tuple(outputs[:1]))).results)
     dynamic = True if _has_sizes(options) and plan.dynamic % 16 == 15 else None
@@ -401,17 +401,17 @@ def program_of(rows: ProgramRows, options: Options | None = None) -> Program:
     return with_order(program) if plan.order % 4 == 3 and "region_order" not in options.without else program
 
 
-def _chosen(builder: Builder, row: StepRow, plan: PlanRow, options: Options) -> Step | None:
-    scope = _scope(row, plan, options)
-    for operator in _candidates(row, options, plan.off):
-        step = builder.choose(operator, row.references, row.numbers, scope)
+def _chosen(builder: Builder, code: EncodedStep, plan: EncodedPlan, options: Options) -> Step | None:
+    scope = _scope(code, plan, options)
+    for operator in _candidates(code, options, plan.off):
+        step = builder.choose(operator, code.references, code.numbers, scope)
         if step is not None:
             return step
     return None
 
 
-def _outputs(builder: Builder, arguments: Sequence[ArgumentRow], asked: dict[int, int]) -> list[int]:
-    """Return what nobody reads, what rows ask for, some of it twice, and sometimes an input."""
+def _outputs(builder: Builder, arguments: Sequence[EncodedArgument], asked: dict[int, int]) -> list[int]:
+    """Return what nobody reads, what codes ask for, some of it twice, and sometimes an input."""
     used = {number for step in builder.steps for number in step.operands}
     made = [number for step in builder.steps for number in step.results if number in builder.values]
     hidden, returned, twice = 2, (1, 3), 3
@@ -421,8 +421,17 @@ def _outputs(builder: Builder, arguments: Sequence[ArgumentRow], asked: dict[int
         if (number not in used and asked.get(number) != hidden) or asked.get(number) in returned
     ]
     outputs += [number for number in made if asked.get(number) == twice]
-    outputs += [index for index, row in enumerate(arguments) if row.returned % 12 == 11]
+    outputs += [index for index, code in enumerate(arguments) if code.returned % 12 == 11]
     return outputs or made[-1:] or [0]
 
 
-__all__ = ["ArgumentRow", "Options", "PlanRow", "ProgramRows", "StepRow", "argument_of", "program_of", "table"]
+__all__ = [
+    "EncodedArgument",
+    "EncodedPlan",
+    "EncodedProgram",
+    "EncodedStep",
+    "Options",
+    "argument_of",
+    "program_of",
+    "table",
+]

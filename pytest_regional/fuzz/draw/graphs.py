@@ -1,4 +1,4 @@
-"""FX graphs of ATen operators with region annotations and order edges, from rows; and passes that change no value."""
+"""FX graphs of ATen operators with region annotations and order edges, from codes; and passes that change no value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pytest_regional.fuzz.model.arguments import LAYOUTS, TensorInput
-from pytest_regional.fuzz.model.building import check
+from pytest_regional.fuzz.model.building import check_buildable
 from pytest_regional.fuzz.model.program import Program, ProgramError
 from pytest_regional.harness.parity.inputs import fresh_inputs
 
@@ -25,7 +25,7 @@ SIZE = 4
 
 
 @dataclass(frozen=True)
-class NodeRow:
+class EncodedNode:
     """One node, as integers: what it computes, the two values it reads counted backwards, and its region."""
 
     operator: int = 0
@@ -64,11 +64,11 @@ def region_of(node: torch.fx.Node) -> str | None:
     return name
 
 
-def graph_of(rows: Sequence[NodeRow], edges: Sequence[tuple[int, int]] = (), regions: int = 2) -> AnnotatedGraph:
-    """Return the graph that rows describe.
+def graph_of(codes: Sequence[EncodedNode], edges: Sequence[tuple[int, int]] = (), regions: int = 2) -> AnnotatedGraph:
+    """Return the graph that codes describe.
 
     Args:
-        rows: its nodes.
+        codes: its nodes.
         edges: pairs of numbers of nodes; the earlier of the two runs first.
         regions: how many different regions there may be.
     """
@@ -76,20 +76,20 @@ def graph_of(rows: Sequence[NodeRow], edges: Sequence[tuple[int, int]] = (), reg
     values = [graph.placeholder("x"), graph.placeholder("y")]
     for value in values:
         value.meta["val"] = torch.empty(SIZE, SIZE, device="meta")
-    nodes = [_add_node(graph, values, row, regions) for row in rows]
+    nodes = [_add_node(graph, values, code, regions) for code in codes]
     graph.output(tuple(node for node in nodes if not node.users))
     pairs = [sorted((one % len(nodes), other % len(nodes))) for one, other in edges]
     distinct = dict.fromkeys((nodes[one], nodes[other]) for one, other in pairs if one != other)
     return AnnotatedGraph(torch.fx.GraphModule({}, graph), tuple(distinct))
 
 
-def _add_node(graph: torch.fx.Graph, values: list[torch.fx.Node], row: NodeRow, regions: int) -> torch.fx.Node:
+def _add_node(graph: torch.fx.Graph, values: list[torch.fx.Node], code: EncodedNode, regions: int) -> torch.fx.Node:
     operators = (*_BINARY, *_UNARY)
-    operator = operators[row.operator % len(operators)]
-    left, right = values[-1 - row.left % len(values)], values[-1 - row.right % len(values)]
+    operator = operators[code.operator % len(operators)]
+    left, right = values[-1 - code.left % len(values)], values[-1 - code.right % len(values)]
     node = graph.call_function(operator, (left, right) if operator in _BINARY else (left,))
     node.meta["val"] = operator(*(operand.meta["val"] for operand in node.args))
-    name = REGIONS[row.region % (min(regions, len(REGIONS) - 1) + 1)]
+    name = REGIONS[code.region % (min(regions, len(REGIONS) - 1) + 1)]
     if name is not None:
         node.meta["custom"] = {"compile_with_inductor": {"inductor_region": name}}
     values.append(node)
@@ -163,7 +163,7 @@ PASSES = (
     NamedPass("negate twice", _negate_twice),
 )
 
-__all__ = ["PASSES", "REGIONS", "AnnotatedGraph", "NamedPass", "NodeRow", "graph_of", "region_of"]
+__all__ = ["PASSES", "REGIONS", "AnnotatedGraph", "EncodedNode", "NamedPass", "graph_of", "region_of"]
 
 
 #: Layouts whose tensors can stand in for each other as far as operators go; an expanded one cannot be written to.
@@ -178,7 +178,7 @@ def fresh_program_inputs(program: Program, device: Any, seed: int, layout: int, 
     ):
         with contextlib.suppress(ProgramError, RuntimeError, ValueError):
             other = replace(program, arguments=tuple(changed))
-            check(other)
+            check_buildable(other)
             return other.inputs(device, seed)
     return program.inputs(device, seed)
 

@@ -1,4 +1,4 @@
-"""Motifs: a few steps that rarely come together by chance, and that regional compilation gets wrong when they do.
+"""Templates: a few steps that rarely come together by chance, and that regional compilation gets wrong when they do.
 
 Each is added to a program as it is, behind what was drawn, and reads a value of it; what does not fit is left out.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from pytest_regional.fuzz.model.building import Builder, Refused
 from pytest_regional.fuzz.model.program import Region, Scope, Step
-from pytest_regional.fuzz.operators.operator import Value
+from pytest_regional.fuzz.operators.operator import ProgramValue
 from pytest_regional.fuzz.operators.table import operators
 
 ONE: Scope = (Region("one"),)
@@ -20,7 +20,7 @@ OUTSIDE: Scope = ()
 
 
 @dataclass(frozen=True)
-class Motif:
+class Template:
     """Steps that come together.
 
     Attributes:
@@ -39,8 +39,8 @@ class Motif:
         return frozenset(operators()[step.operator].family for step in self.steps)
 
 
-MOTIFS = (
-    Motif(
+TEMPLATES = (
+    Template(
         "a draw outside of a region, between two of it",
         (
             Step("rand_like", (0,), (), (-1,), ONE),
@@ -49,11 +49,11 @@ MOTIFS = (
             Step("add", (-1, -3), (), (-4,), ONE),
         ),
     ),
-    Motif(
+    Template(
         "a draw behind another operator of its region",
         (Step("sin", (0,), (), (-1,), ONE), Step("dropout", (-1,), (), (-2,), ONE)),
     ),
-    Motif(
+    Template(
         "channels-last values are stacked in a region, and what leaves it is viewed",
         (
             Step("channels_last", (0,), (), (-1,), OUTSIDE),
@@ -62,7 +62,7 @@ MOTIFS = (
         ),
         rank=4,
     ),
-    Motif(
+    Template(
         "transposed values enter a region and leave it, and are viewed",
         (
             Step("matrix_transpose", (0,), (), (-1,), OUTSIDE),
@@ -72,7 +72,7 @@ MOTIFS = (
         ),
         rank=2,
     ),
-    Motif(
+    Template(
         "two regions that wait for each other",
         (
             Step("sin", (0,), (), (-1,), ONE),
@@ -81,7 +81,7 @@ MOTIFS = (
             Step("mul", (-1, -2), (), (-4,), ONE),
         ),
     ),
-    Motif(
+    Template(
         "the same operator inside and outside",
         (
             Step("sin", (0,), (), (-1,), ONE),
@@ -89,12 +89,12 @@ MOTIFS = (
             Step("mul", (-1, -2), (), (-3,), OUTSIDE),
         ),
     ),
-    Motif(
+    Template(
         "a number written into a slice in a region",
         (Step("clone", (0,), (), (-1,), ONE), Step("set_column_number", (-1,), (("index", 0),), (), ONE)),
         rank=1,
     ),
-    Motif(
+    Template(
         "a write between two parts of a region",
         (
             Step("clone", (0,), (), (-1,), ONE),
@@ -102,35 +102,35 @@ MOTIFS = (
             Step("sin", (-1,), (), (-2,), ONE),
         ),
     ),
-    Motif(
+    Template(
         "a size that is an expression enters a region",
         (Step("cat_itself", (0,), (), (-1,), OUTSIDE), Step("sin", (-1,), (), (-2,), ONE)),
         rank=1,
     ),
-    Motif(
+    Template(
         "a region feeds a region, with nothing between",
         (Step("sin", (0,), (), (-1,), ONE), Step("cos", (-1,), (), (-2,), OTHER)),
     ),
 )
 
 
-def add_motif(builder: Builder, choice: int, families: Collection[str] | None = None) -> None:
-    """Add a motif; nothing, or its first steps, where it does not fit.
+def add_template(builder: Builder, choice: int, families: Collection[str] | None = None) -> None:
+    """Add a template; nothing, or its first steps, where it does not fit.
 
     Args:
         builder: a program under construction.
         choice: which one, and which value it reads.
         families: the families of operators that the program may hold; all where None.
     """
-    motif = MOTIFS[choice % len(MOTIFS)]
-    if families is not None and not motif.families <= frozenset(families):
+    template = TEMPLATES[choice % len(TEMPLATES)]
+    if families is not None and not template.families <= frozenset(families):
         return
-    values = [value.number for value in builder.values.values() if value.is_float and value.rank >= motif.rank]
+    values = [value.number for value in builder.values.values() if value.is_float and value.rank >= template.rank]
     if not values:
         return
-    numbers = {0: values[choice // len(MOTIFS) % len(values)]}
+    numbers = {0: values[choice // len(TEMPLATES) % len(values)]}
     try:
-        for step in motif.steps:
+        for step in template.steps:
             operands = tuple(numbers[number] for number in step.operands)
             added = builder.add(replace(step, operands=operands, results=()))
             numbers |= dict(zip(step.results, added.results, strict=True))
@@ -138,14 +138,14 @@ def add_motif(builder: Builder, choice: int, families: Collection[str] | None = 
         return
 
 
-__all__ = ["MOTIFS", "Motif", "add_motif"]
+__all__ = ["TEMPLATES", "Template", "add_template"]
 
 
 LONGEST = 3
 FIRST, SECOND = Region("one"), Region("other")
 
 
-def add_twins(builder: Builder, choice: int) -> None:
+def add_near_duplicates(builder: Builder, choice: int) -> None:
     """Add two regions that differ in one thing; nothing, or a part of them, where that does not fit.
 
     Args:
@@ -178,7 +178,7 @@ class Difference:
         reads: which of its values eager code reads, the first and the second region's; they leave the regions.
     """
 
-    prepare: Callable[[Value], Sequence[Step]] = lambda value: ()
+    prepare: Callable[[ProgramValue], Sequence[Step]] = lambda value: ()
     change: Callable[[Sequence[Step]], Sequence[Step]] = lambda run: run
     region: Region = SECOND
     own: bool = False
@@ -210,8 +210,8 @@ def _made(number: int) -> list[Step]:
     ]
 
 
-def _inputs(builder: Builder, run: Sequence[Step], prepare: Callable[[Value], Sequence[Step]]) -> dict[int, int]:
-    """Map what the run reads from outside to what its twin is to read, made by eager steps."""
+def _inputs(builder: Builder, run: Sequence[Step], prepare: Callable[[ProgramValue], Sequence[Step]]) -> dict[int, int]:
+    """Map what the run reads from outside to what its near-duplicate is to read, made by eager steps."""
     made = {number for step in run for number in step.results}
     outside = dict.fromkeys(number for step in run for number in step.operands if number not in made)
     numbers = {}
@@ -247,21 +247,21 @@ def _read_outside(
 # What is done to what the second region reads
 
 
-def _negated(value: Value) -> list[Step]:
+def _negated(value: ProgramValue) -> list[Step]:
     return [Step("neg")] if value.is_float else []
 
 
-def _restrided(value: Value) -> list[Step]:
+def _restrided(value: ProgramValue) -> list[Step]:
     return [Step("matrix_transpose"), Step("contiguous"), Step("matrix_transpose")] if value.rank > 1 else []
 
 
-def _cast(value: Value) -> list[Step]:
+def _cast(value: ProgramValue) -> list[Step]:
     if not value.is_float:
         return []
     return [Step("to_float32" if value.dtype == "float64" else "to_float64")]
 
 
-def _cut(value: Value) -> list[Step]:
+def _cut(value: ProgramValue) -> list[Step]:
     size = value.shape[0] - 1 if value.rank else 0
     return [Step("narrow", (), (("dim", 0), ("start", 0), ("length", size)))] if size > 0 else []
 

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional._errors import RegionalError
+from pytest_regional._files import write_whole
 from pytest_regional.fuzz.findings import strict_json
 from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
 from pytest_regional.fuzz.model.arguments import CONTENT_SOURCES, DTYPES, LAYOUTS, TensorInput
-from pytest_regional.fuzz.model.building import check
+from pytest_regional.fuzz.model.building import check_buildable
 from pytest_regional.fuzz.model.program import CONTEXT_SOURCES, Block, Context, Parameter, Program, Region, Step
 from pytest_regional.fuzz.operators.operator import Operator
 from pytest_regional.fuzz.operators.table import UnknownOperatorError, operator_named
@@ -103,7 +104,7 @@ def program_in(field: Field) -> Program:
     training, dynamic = fields["training"].flag(), fields["dynamic"].or_none(Field.flag)
     try:
         program = Program(arguments, steps, outputs, blocks, training=training, dynamic=dynamic)
-        check(program)
+        check_buildable(program)
     except _UNFIT as error:
         field.refuse(f"no program: {type(error).__name__}: {error}")
     return program
@@ -111,7 +112,7 @@ def program_in(field: Field) -> Program:
 
 def save(program: Program, path: Path) -> None:
     """Write ``program`` to ``path``."""
-    path.write_text(json.dumps(to_data(program), indent=1) + "\n", encoding="utf-8")
+    write_whole(path, (json.dumps(to_data(program), indent=1) + "\n").encode())
 
 
 def load(path: Path) -> Program:

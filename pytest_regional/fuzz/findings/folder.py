@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from pytest_regional._errors import RegionalError
 from pytest_regional._files import write_whole
-from pytest_regional.fuzz.caches.findings import HistoryFinding
+from pytest_regional.fuzz.caches.findings import SequenceFinding
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import files, strict_json
-from pytest_regional.fuzz.findings.provenance import CIRCUMSTANCES, Circumstances, Signature, circumstances_of
+from pytest_regional.fuzz.findings.provenance import PROVENANCE, Provenance, Signature, provenance_of
 from pytest_regional.fuzz.findings.scripts import Case, shows, stand_alone, with_harness
 from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.modes import nearest_lane
+from pytest_regional.fuzz.modes import nearest_mode
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pytest_regional.fuzz.findings.provenance import Signature
 
 
-#: Raised when the meaning of a finding file changes.
-VERSION = 1
+#: Raised when the meaning of a finding file changes. Files of version 1 are read, too.
+VERSION = 2
 
 
 class FindingError(RegionalError, ValueError):
@@ -43,13 +43,13 @@ class FindingError(RegionalError, ValueError):
 
 
 @dataclass(frozen=True)
-class Finding(Circumstances):
+class Finding(Provenance):
     """One distinct defect.
 
     Attributes:
         signature: what makes another failure the same defect.
         program: the smallest program known to show it.
-        found: the program that showed it first.
+        original_program: the program that showed it first.
         detail: what was seen, for people.
         region: what is to blame, where that was looked for.
     """
@@ -58,7 +58,7 @@ class Finding(Circumstances):
 
     signature: Signature
     program: Program
-    found: Program
+    original_program: Program
     detail: str
     region: str | None = None
 
@@ -96,28 +96,28 @@ class Finding(Circumstances):
 
     @property
     def script_with_torch_alone(self) -> str | None:
-        """A script that needs nothing but torch; None where the law cannot be shown so."""
-        return stand_alone(Case(self.program, self.signature.law, self.title, self.backend))
+        """A script that needs nothing but torch; None where the oracle cannot be shown so."""
+        return stand_alone(Case(self.program, self.signature.oracle, self.title, self.backend))
 
-    def judge(self, regional: Regional) -> None:
-        """Judge the program again by the law that it broke, in its lane, or in the one that this harness can take.
+    def check(self, regional: Regional) -> None:
+        """Check the program against the violated oracle again, in its mode, or in the one that this harness can take.
 
         Raises:
-            LawBrokenError: it still does.
+            OracleViolationError: it still does.
             BadProgramError: eager refuses the program.
         """
-        from pytest_regional.fuzz.oracles import judge
+        from pytest_regional.fuzz.oracles import check
 
-        judge(regional, self.program, lane=nearest_lane(regional, self.lane), laws=(self.signature.law,))
+        check(regional, self.program, mode=nearest_mode(regional, self.mode), oracles=(self.signature.oracle,))
 
     def to_data(self) -> dict[str, Any]:
         """Return it as plain data, all but version and signature."""
         return {
             "detail": self.detail,
             "region": self.region,
-            **self.circumstances(),
+            **self.provenance(),
             "program": files.to_data(self.program),
-            "found": files.to_data(self.found),
+            "original_program": files.to_data(self.original_program),
         }
 
     @classmethod
@@ -130,15 +130,15 @@ class Finding(Circumstances):
         return cls(
             signature,
             files.program_in(fields["program"]),
-            files.program_in(fields["found"]),
+            files.program_in(fields["original_program"]),
             fields["detail"].text(),
             fields["region"].or_none(Field.text),
-            **circumstances_of(fields),
+            **provenance_of(fields),
         )
 
 
-#: A program that breaks a law, or a history that breaks the model of a cache.
-AnyFinding: TypeAlias = "Finding | HistoryFinding"
+#: A program that violates an oracle, or a sequence that breaks the model of a cache.
+AnyFinding: TypeAlias = "Finding | SequenceFinding"
 
 
 def to_data(finding: AnyFinding) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def to_data(finding: AnyFinding) -> dict[str, Any]:
     signature = finding.signature
     return {
         "version": VERSION,
-        "law": signature.law,
+        "oracle": signature.oracle,
         "stage": signature.stage,
         "origin": signature.origin,
         "features": sorted(signature.features),
@@ -154,9 +154,9 @@ def to_data(finding: AnyFinding) -> dict[str, Any]:
     }
 
 
-_SIGNATURE = ("version", "law", "stage", "origin", "features")
-_OF_PROGRAM = (*_SIGNATURE, "detail", "region", *CIRCUMSTANCES, "program", "found")
-_OF_HISTORY = (*_SIGNATURE, "detail", *CIRCUMSTANCES, "history", "found")
+_SIGNATURE = ("version", "oracle", "stage", "origin", "features")
+_OF_PROGRAM = (*_SIGNATURE, "detail", "region", *PROVENANCE, "program", "original_program")
+_OF_SEQUENCE = (*_SIGNATURE, "detail", *PROVENANCE, "sequence", "original_sequence")
 
 
 def from_data(data: Any) -> AnyFinding:
@@ -166,35 +166,68 @@ def from_data(data: Any) -> AnyFinding:
         FindingError: it describes none, or one of another version; names the field.
     """
     version = data.get("version") if isinstance(data, Mapping) else None
-    if type(version) is not int or version != VERSION:
+    if type(version) is not int or version not in (1, VERSION):
         shown = reprlib.repr(version)
-        raise FindingError(f"the finding has version {shown}, this pytest-regional reads version {VERSION}")
+        raise FindingError(f"the finding has version {shown}, this pytest-regional reads versions 1 and {VERSION}")
     try:
-        if "history" in data:
-            fields = Field(data).fields(_OF_HISTORY)
-            return HistoryFinding.from_fields(_signature(fields), fields)
+        if version == 1:
+            data = _from_version_1(data)
+        if "sequence" in data:
+            fields = Field(data).fields(_OF_SEQUENCE)
+            return SequenceFinding.from_fields(_signature(fields), fields)
         fields = Field(data).fields(_OF_PROGRAM)
         return Finding.from_fields(_signature(fields), fields)
     except MalformedError as error:
         raise FindingError(f"no finding: {error}") from error
 
 
+#: What version 1 calls the fields of version 2, the execution modes, an oracle and a feature.
+_FIELDS_1 = {"law": "oracle", "lane": "mode", "history": "sequence"}
+_VALUES_1 = {
+    "oracle": {"borders": "region_boundary"},
+    "mode": {"structure": "interpret", "fast": "emulated", "full": "native"},
+}
+_FEATURES_1 = {"region:twins": "region:near duplicates"}
+
+
+def _from_version_1(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a document of version 1 says, as one of version 2.
+
+    Raises:
+        MalformedError: it has a field that only version 2 has.
+    """
+    names = {**_FIELDS_1, "found": "original_sequence" if "history" in data else "original_program"}
+    for name in names.values():
+        if name in data:
+            Field(data).refuse(f"there is no field {name!r} in version 1")
+    renamed = {names.get(name, name): value for name, value in data.items()}
+    for name, values in _VALUES_1.items():
+        renamed |= {name: _replaced(renamed[name], values)} if name in renamed else {}
+    if isinstance(renamed.get("features"), list):
+        renamed["features"] = [_replaced(feature, _FEATURES_1) for feature in renamed["features"]]
+    return {**renamed, "version": VERSION}
+
+
+def _replaced(value: Any, values: Mapping[str, str]) -> Any:
+    return values.get(value, value) if isinstance(value, str) else value
+
+
 def _signature(fields: Mapping[str, Field]) -> Signature:
     features = frozenset(item.line() for item in fields["features"].items())
-    return Signature(_word(fields["law"]), _word(fields["stage"]), fields["origin"].text(), features)
+    return Signature(_word(fields["oracle"]), _word(fields["stage"]), fields["origin"].text(), features)
 
 
 def _word(field: Field) -> str:
-    """Return the name of a law or a stage, of this release or an earlier one; file names are made of it."""
+    """Return the name of an oracle or a stage, of this release or an earlier one; file names are made of it."""
     word = field.line(60)
     if not re.fullmatch("[a-z][a-z_]*", word):
         field.refuse(f"{word!r} is no word of letters")
     return word
 
 
-def signature_of(broken: Any, program: Program | None = None) -> Signature:
-    """Return the signature of a broken law; with the features of ``program``, once that is reduced."""
-    signature = Signature(broken.law, broken.stage, broken.origin)
+def signature_of(violation: Any, program: Program | None = None) -> Signature:
+    """Return the signature of a violated oracle; with the features of ``program``, once that is reduced."""
+    signature = Signature(violation.oracle, violation.stage, violation.origin)
     return signature if program is None else signature.with_features(features_of(program))
 
 
@@ -203,22 +236,24 @@ class FindingsFolder:
 
     Args:
         path: where; made when the first finding is saved.
+        unreadable: called with the error of each file that :meth:`readable` skips.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, unreadable: Callable[[FindingError], Any] | None = None) -> None:
+        self.path, self._unreadable = path, unreadable
 
     def __iter__(self) -> Iterator[AnyFinding]:
         for path in self.paths():
             yield self.read(path)
 
-    def readable(self, unreadable: Callable[[FindingError], Any]) -> Iterator[AnyFinding]:
-        """Yield the findings; files that hold none are told to ``unreadable``."""
+    def readable(self) -> Iterator[AnyFinding]:
+        """Yield the findings; files that hold none are skipped."""
         for path in self.paths():
             try:
                 yield self.read(path)
             except FindingError as error:
-                unreadable(error)
+                if self._unreadable is not None:
+                    self._unreadable(error)
 
     def paths(self) -> list[Path]:
         """Return the finding files, by name."""
@@ -260,13 +295,13 @@ class FindingsFolder:
             return float("inf")
 
     def save_shown(self, finding: AnyFinding) -> Path:
-        """Save ``finding``, and run its script: where torch alone does not show it, the script judges with a harness.
+        """Save ``finding``, and run its script: where torch alone does not show it, the script checks with a harness.
 
         What shows in code for an emulated GPU need not show in C++ code, which is what the script runs.
         """
         script = self.save(finding)
         # What takes too long has no exception, and a script that would be waited for.
-        checked = finding.signature.law == "parity" or finding.signature.exception
+        checked = finding.signature.oracle == "parity" or finding.signature.exception
         if checked and finding.script_with_torch_alone and not shows(script, finding.signature.exception):
             _write(script, finding.script)
         return script
@@ -299,46 +334,45 @@ def merged(findings: Sequence[AnyFinding]) -> list[AnyFinding]:
     return list(smallest.values())
 
 
-F = TypeVar("F", bound="AnyFinding")
-
-
-class Ledger(Generic[F]):
-    """The findings of one campaign.
+class FindingStore:
+    """The findings of one campaign, each once.
 
     Args:
-        elsewhere: gives what is known outside of this campaign; asked again before a failure is taken for new.
+        elsewhere: returns what is known outside of this campaign; called again before a failure is taken for new.
         result: where new findings are entered.
-        found: called with each new finding.
+        keep: called with each new finding.
     """
 
     def __init__(
-        self, elsewhere: Callable[[], Iterable[F]], result: CampaignResult, found: Callable[[F], Any] | None
+        self,
+        elsewhere: Callable[[], Iterable[AnyFinding]],
+        result: CampaignResult,
+        keep: Callable[[AnyFinding], Any],
     ) -> None:
-        self._elsewhere, self._result, self._found = elsewhere, result, found
+        self._elsewhere, self._result, self._keep = elsewhere, result, keep
         self.known = list(elsewhere())
 
-    def explanation(self, signature: Signature, *possible: frozenset[str]) -> F | None:
+    def explanation(self, signature: Signature, *possible: frozenset[str]) -> AnyFinding | None:
         """Return the finding that a failure with ``signature`` of what has one of the ``possible`` features may be."""
         for finding in chain(self.known, self._of_others()):
             if any(finding.signature.covers(signature, features) for features in possible):
                 return finding
         return None
 
-    def _of_others(self) -> Iterator[F]:
+    def _of_others(self) -> Iterator[AnyFinding]:
         """Yield what other shards found since; only asked where nothing else explains a failure."""
         names = {finding.name for finding in self.known}
         new = [finding for finding in self._elsewhere() if finding.name not in names]
         self.known += new
         yield from new
 
-    def enter(self, finding: F) -> F:
+    def enter(self, finding: AnyFinding) -> AnyFinding:
         """Enter ``finding``, or return the one of its name that is known."""
         known = next((one for one in self.known if one.name == finding.name), None)
         if known is not None:
             return known
         self.known.append(finding)
         self._result.findings.append(finding)
-        self._result.first_seen[finding.name] = self._result.examples
-        if self._found is not None:
-            self._found(finding)
+        self._result.discovered_at[finding.name] = self._result.examples
+        self._keep(finding)
         return finding

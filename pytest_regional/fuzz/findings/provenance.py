@@ -1,4 +1,4 @@
-"""Where a finding was met: on which backend and device, in which lane, with which versions."""
+"""Where a finding was met: on which backend and device, in which mode, with which versions."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional._text import plural
 from pytest_regional.fuzz.findings.strict_json import Field
-from pytest_regional.fuzz.modes import LANES
+from pytest_regional.fuzz.modes import MODES
 
 if TYPE_CHECKING:
     from pytest_regional.harness.parity.report import BadProgramError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Circumstances:
+class Provenance:
     """Where a finding was met.
 
     Attributes:
         backend: the backend, as ``--regional-backend`` takes it.
         device: the device by name.
-        lane: the lane that it was found in.
+        mode: the mode that it was found in.
         versions: of torch, and of triton where it is installed.
     """
 
     backend: str = "reference"
     device: str = "cpu"
-    lane: str = "full"
+    mode: str = "native"
     versions: Mapping[str, str] = field(default_factory=dict)
 
-    def circumstances(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, Any]:
         """Return them as plain data, which are arguments again."""
         return {
             "backend": self.backend,
             "device": self.device,
-            "lane": self.lane,
+            "mode": self.mode,
             "versions": dict(self.versions),
         }
 
 
 #: The fields that say it.
-CIRCUMSTANCES = ("backend", "device", "lane", "versions")
+PROVENANCE = ("backend", "device", "mode", "versions")
 
 _DEVICE = r"[a-z][a-z0-9_-]*(:[a-z0-9_.-]+)?"
 _BACKEND = r"[A-Za-z0-9_][A-Za-z0-9_.+ -]*"
 
 
-def circumstances_of(fields: Mapping[str, Field]) -> dict[str, Any]:
-    """Return what the fields of a finding say of circumstances.
+def provenance_of(fields: Mapping[str, Field]) -> dict[str, Any]:
+    """Return what the fields of a finding say of provenance.
 
     Raises:
         MalformedError: one says nothing that it could; names it.
@@ -60,7 +60,7 @@ def circumstances_of(fields: Mapping[str, Field]) -> dict[str, Any]:
     return {
         "backend": _backend(fields["backend"]),
         "device": _matching(fields["device"], _DEVICE, "a device, such as cuda:0"),
-        "lane": fields["lane"].one_of(LANES),
+        "mode": fields["mode"].one_of(MODES),
         "versions": {name: one.line() for name, one in fields["versions"].mapping(100).items() if _package(one, name)},
     }
 
@@ -91,14 +91,14 @@ def _is_identifier(text: str) -> bool:
     return text.isidentifier() and text == unicodedata.normalize("NFKC", text) and not keyword.iskeyword(text)
 
 
-#: Laws whose breaches are told apart by what the program computes. Of the others the origin says it all: an exception
-#: and the place that raised it, or the change that the cache overlooked.
-_BY_FEATURES = ("parity", "borders", "inference", "warm", "order", "caches")
+#: Oracles whose violations differ by what the program computes. For the others the origin is enough: an exception and
+#: the place that raised it, or the change that the cache overlooked.
+_BY_FEATURES = ("parity", "region_boundary", "inference", "warm", "order", "caches")
 
 #: Features that name a defect; the rest says how the program that met it happens to look.
 _OF_PROGRAMS = ("op:", "dtype:", "layout:", "region:", "input:", "output:", "context:", "training", "dynamic")
-#: The same of histories of caches.
-_OF_HISTORIES = ("event:", "changed:", "key:")
+#: The same of sequences of cache operations.
+_OF_SEQUENCES = ("event:", "changed:", "key:")
 
 
 @dataclass(frozen=True)
@@ -106,13 +106,13 @@ class Signature:
     """The identity of a defect, as far as one can tell from outside.
 
     Attributes:
-        law: the law that is broken; see ``docs/fuzzing-laws.md``.
+        oracle: the oracle that is violated; see ``docs/fuzzing-oracles.md``.
         stage: ``"compile"``, ``"run"``, ``"backward"`` or ``"restart"``.
         origin: exception type and innermost frame, or the kinds of mismatch.
         features: what the reduced program has that matters; empty before it is reduced.
     """
 
-    law: str
+    oracle: str
     stage: str
     origin: str
     features: frozenset[str] = frozenset()
@@ -120,22 +120,22 @@ class Signature:
     def with_features(self, features: frozenset[str]) -> Signature:
         """Return the signature of a program with ``features``, those kept that name a defect."""
         kept = (
-            frozenset(f for f in features if f.startswith(_OF_PROGRAMS + _OF_HISTORIES))
-            if self.law in _BY_FEATURES
+            frozenset(f for f in features if f.startswith(_OF_PROGRAMS + _OF_SEQUENCES))
+            if self.oracle in _BY_FEATURES
             else frozenset()
         )
-        return Signature(self.law, self.stage, self.origin, kept)
+        return Signature(self.oracle, self.stage, self.origin, kept)
 
     def covers(self, other: Signature, features: frozenset[str]) -> bool:
         """Whether a failure with signature ``other`` of a program with ``features`` may be this defect again."""
-        same = (self.law, self.stage, self.origin) == (other.law, other.stage, other.origin)
+        same = (self.oracle, self.stage, self.origin) == (other.oracle, other.stage, other.origin)
         return same and self.features <= features
 
     @property
     def name(self) -> str:
-        """A short name that is a file name: law, stage, and eight digits that tell it from others."""
+        """A short name that is a file name: oracle, stage, and eight digits that tell it from others."""
         digits = hashlib.sha256(repr((self.origin, sorted(self.features))).encode()).hexdigest()[:8]
-        return f"{self.law}-{self.stage}-{digits}"
+        return f"{self.oracle}-{self.stage}-{digits}"
 
     @property
     def exception(self) -> str:
@@ -144,7 +144,7 @@ class Signature:
         return name if at else ""
 
     def __str__(self) -> str:
-        return f"{self.law} ({self.stage}): {self.origin}"
+        return f"{self.oracle} ({self.stage}): {self.origin}"
 
 
 #: Of the programs of a campaign, the share that eager may refuse.
@@ -173,7 +173,7 @@ def too_many(refused: Mapping[str, int], examples: int) -> str:
     reasons = "".join(f"\n  {number} times: {reason}" for reason, number in sorted(refused.items(), key=_often_first))
     return (
         f"eager refuses {count} of {plural(examples, 'program')}, more than {REFUSED_AT_MOST:.0%}: "
-        f"the generator is to be mended, or the programs that draw= gives{reasons}"
+        f"the generator is to be fixed, or the programs that draw= gives{reasons}"
     )
 
 

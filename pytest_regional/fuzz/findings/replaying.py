@@ -1,4 +1,4 @@
-"""Judge kept findings again: FIXED, FAILED or ERROR for each."""
+"""Check kept findings again: each is fixed, still fails, or is an error."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from pytest_regional.fuzz.findings.folder import AnyFinding, FindingError, Findi
 
 
 class Outcome(Enum):
-    """How the replay of one finding ended; the value is the exit status that it asks for."""
+    """How the replay of one finding ended; the value is the exit status of the command."""
 
     FIXED = 0
-    FAILED = 1
+    STILL_FAILS = 1
     ERROR = 2
+
+    def __str__(self) -> str:
+        return self.name.lower().replace("_", " ")
 
 
 @dataclass(frozen=True)
 class Replay:
-    """One finding, judged again.
+    """One finding, checked again.
 
     Attributes:
         path: its file.
-        outcome: whether it still stands.
+        outcome: what the check showed.
         detail: what was seen.
     """
 
@@ -36,13 +39,13 @@ class Replay:
 
 
 def replay(paths: Sequence[Path], *, backend: str | None = None, device: str | None = None) -> Iterator[Replay]:
-    """Judge the findings in ``paths`` (folders, or finding files), one after the other.
+    """Check the findings in ``paths`` (folders, or finding files), one after the other.
 
-    A backend that a finding names as ``module:attribute`` is not imported: the file may be anybody's. It is an ERROR.
+    A backend that a finding names as ``module:attribute`` is not imported: the file may be anybody's. It is an error.
 
     Args:
         paths: where they are.
-        backend: judge on this backend, not on the one that each was found on; a ``module:attribute`` is imported.
+        backend: check on this backend, not on the one that each was found on; a ``module:attribute`` is imported.
         device: likewise.
     """
     for path in paths:
@@ -59,23 +62,23 @@ def _replayed(path: Path, backend: str | None, device: str | None) -> Replay:
         asking = f"replay --backend={finding.backend} {shlex.quote(str(path))}"
         said = f"its backend {finding.backend} is not imported unasked: python -m pytest_regional {asking}"
         return Replay(path, Outcome.ERROR, said)
-    return _judged(path, finding, backend or finding.backend, device or finding.device)
+    return _checked(path, finding, backend or finding.backend, device or finding.device)
 
 
-def _judged(path: Path, finding: AnyFinding, backend: str, device: str) -> Replay:
-    from pytest_regional.fuzz.oracles import LawBrokenError
+def _checked(path: Path, finding: AnyFinding, backend: str, device: str) -> Replay:
+    from pytest_regional.fuzz.oracles import OracleViolationError
     from pytest_regional.testing import regional
 
     try:
         with regional(backend, device, expects_regions=False) as harness:
-            finding.judge(harness)
-    except LawBrokenError as broken:
-        other = broken.origin != finding.signature.origin
+            finding.check(harness)
+    except OracleViolationError as violation:
+        other = violation.origin != finding.signature.origin
         note = f" (it was {finding.signature.origin})" if other else ""
-        return Replay(path, Outcome.FAILED, f"{broken.law} ({broken.stage}): {broken.origin}{note}")
-    except Exception as error:  # noqa: BLE001 - said of this finding; the others are judged, and 1 means that one stands
+        return Replay(path, Outcome.STILL_FAILS, f"{violation.oracle} ({violation.stage}): {violation.origin}{note}")
+    except Exception as error:  # noqa: BLE001 - said of this finding; the others are checked, and 1 means that one still fails
         return Replay(path, Outcome.ERROR, f"{type(error).__name__}: {_first_line(error)}")
-    return Replay(path, Outcome.FIXED, f"{finding.signature.law} holds")
+    return Replay(path, Outcome.FIXED, f"{finding.signature.oracle} holds")
 
 
 def _first_line(error: BaseException) -> str:
@@ -83,7 +86,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def exit_status(replays: Sequence[Replay]) -> int:
-    """Return 0 where all are fixed, 1 where one failed, 2 where one could not be judged."""
+    """Return 0 where all are fixed, 1 where one still fails, 2 where one could not be checked."""
     return max((one.outcome.value for one in replays), default=0)
 
 

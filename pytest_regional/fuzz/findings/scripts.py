@@ -1,10 +1,10 @@
-"""Write a finding as a script that somebody else can run: it prints what it sees and exits with 1 while that stands.
+"""Write a finding as a script that anyone can run: it prints what it sees; exit status 1 says that it still fails.
 
-It exits with 0 where the defect is mended, and with 2 where that cannot be said: torch, the backend or another package
-cannot be imported, eager refuses the program, no compiler is there. Whatever is raised and not caught means 2, which
-Python alone would tell from 1 by nothing.
+It exits with 0 where the defect is fixed, and with 2 where that cannot be said: torch, the backend or another package
+cannot be imported, eager refuses the program, or there is no compiler. An uncaught exception means 2 as well; Python
+itself would exit with 1.
 
-Broken parity and compiles that fail need nothing but torch. The other laws are about what a harness observes; their
+Broken parity and compiles that fail need nothing but torch. The other oracles are about what a harness observes; their
 scripts need this package and say so.
 """
 
@@ -22,7 +22,7 @@ from pytest_regional._text import printable
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.harness.kernel_store import environment_of_scripts
 
-#: Laws whose scripts need only torch.
+#: Oracles whose scripts need only torch.
 STAND_ALONE = ("compiles", "parity")
 
 _START = '''\
@@ -38,15 +38,15 @@ import tempfile
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
 
 
-def cannot_be_judged(kind, error, trace):
-    """Exit with 2, neither 0 (mended) nor 1 (stands): the error says nothing about the defect."""
+def cannot_be_checked(kind, error, trace):
+    """Exit with 2, neither 0 (fixed) nor 1 (still fails): the error says nothing about the defect."""
     sys.__excepthook__(kind, error, trace)
-    print(f"cannot be judged here: {{kind.__name__}}", flush=True)
+    print(f"cannot be checked here: {{kind.__name__}}", flush=True)
     os._exit(2)
 
 
 if __name__ == "__main__":
-    sys.excepthook = cannot_be_judged
+    sys.excepthook = cannot_be_checked
 
 '''
 
@@ -154,7 +154,7 @@ for seed in SEEDS:
     else:
         wrong += [f"call {seed + 1}: {what}" for what in differences(found, expected)]
 print("\\n".join(wrong))
-print(f"torch {torch.__version__}: {'stands' if wrong else 'mended'}")
+print(f"torch {torch.__version__}: {'still fails' if wrong else 'fixed'}")
 sys.exit(bool(wrong))
 """
 
@@ -167,23 +167,23 @@ for seed in SEEDS:
         if is_lacking(error):
             raise
         text = " ".join(str(error).split())[:160]
-        print(f"torch {torch.__version__}: stands: {type(error).__name__}: {text}")
+        print(f"torch {torch.__version__}: still fails: {type(error).__name__}: {text}")
         sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")
 """
 
 _WITH_HARNESS = """\
-from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.fuzz.findings.replaying import finding_beside
 from pytest_regional.testing import regional
 
 with regional({backend!r}, {device!r}, expects_regions=False) as harness:
     try:
-        finding_beside(__file__).judge(harness)
-    except LawBrokenError as broken:
-        print(f"torch {{torch.__version__}}: stands: {{broken}}")
+        finding_beside(__file__).check(harness)
+    except OracleViolationError as violation:
+        print(f"torch {{torch.__version__}}: still fails: {{violation}}")
         sys.exit(1)
-print(f"torch {{torch.__version__}}: mended")
+print(f"torch {{torch.__version__}}: fixed")
 """
 
 
@@ -193,20 +193,20 @@ class Case:
 
     Attributes:
         program: the program, reduced.
-        law: which law it breaks.
+        oracle: which oracle it breaks.
         title: one sentence saying what happens.
         backend: the backend, as ``--regional-backend`` takes it.
     """
 
     program: Program
-    law: str
+    oracle: str
     title: str
     backend: str = "torch"
 
 
 def stand_alone(case: Case) -> str | None:
-    """Return a script that needs only torch (and the backend itself); None where the law cannot be shown so."""
-    if case.law not in STAND_ALONE:
+    """Return a script that needs only torch (and the backend itself); None where the oracle cannot be shown so."""
+    if case.oracle not in STAND_ALONE:
         return None
     program = case.program
     constants = f"SEEDS = (0, 1)\nTRAINING = {program.training}\nDYNAMIC = {program.dynamic}\n"
@@ -215,15 +215,15 @@ def stand_alone(case: Case) -> str | None:
         + _program_with(program, _BACKENDS.get(case.backend) or _imported(case.backend))
         + f"\n\n{constants}\n\n"
         + _RUN
-        + (f"\n{_DIFFERENCES}" if case.law == "parity" else "")
+        + (f"\n{_DIFFERENCES}" if case.oracle == "parity" else "")
         + f"\n{_LACKING}"
         + f"\n{_COMPILED}"
-        + (_PARITY if case.law == "parity" else _COMPILES)
+        + (_PARITY if case.oracle == "parity" else _COMPILES)
     )
 
 
 def with_harness(title: str, shown: str, backend: str, device: str) -> str:
-    """Return a script that judges the finding beside it with this package.
+    """Return a script that checks the finding beside it with this package.
 
     Args:
         title: one sentence saying what happens.

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pytest_regional.fuzz.model.value_range import Facts, integers
+from pytest_regional.fuzz.model.value_range import ValueRange, integers
 
 #: Dtypes of generated tensors, the simplest first.
 FLOATS = ("float32", "float64", "bfloat16", "float16")
@@ -58,11 +58,11 @@ def mask(*shape):
 """,
 }
 
-_FACTS: dict[Content, Facts] = {
-    "signed": Facts(-2.0, 2.0, exact=True),
-    "positive": Facts(0.5, 2.0, exact=True),
-    "distinct": Facts(-2.0, 2.0, exact=True, distinct=True),
-    "nonfinite": Facts(0.25, 1.5, exact=True, finite=False),
+_RANGES_OF_CONTENT: dict[Content, ValueRange] = {
+    "signed": ValueRange(-2.0, 2.0, exact=True),
+    "positive": ValueRange(0.5, 2.0, exact=True),
+    "distinct": ValueRange(-2.0, 2.0, exact=True, distinct=True),
+    "nonfinite": ValueRange(0.25, 1.5, exact=True, finite=False),
     "mask": integers(0, 1),
 }
 
@@ -94,14 +94,14 @@ class TensorInput:
     dynamic: tuple[int, ...] = ()
 
     @property
-    def facts(self) -> Facts:
+    def value_range(self) -> ValueRange:
         """What holds of its values."""
         if self.content == "index":
             return integers(0, max(self.below - 1, 0), distinct=math.prod(self.shape) <= 1)
-        facts = _FACTS[self.content]
+        value_range = _RANGES_OF_CONTENT[self.content]
         if self.content == "distinct" and (self.layout == "expanded" or not self.holds_distinct):
-            return facts.repeated()
-        return facts
+            return value_range.repeated()
+        return value_range
 
     @property
     def holds_distinct(self) -> bool:

@@ -17,7 +17,6 @@ from pytest_regional.fuzz.model.claims import needs_of_operator
 from pytest_regional.fuzz.model.evaluation import (
     REFUSALS,
     apart,
-    draws,
     eager,
     evaluate,
     function_of_block,
@@ -26,11 +25,12 @@ from pytest_regional.fuzz.model.evaluation import (
     makes_at_most,
     memory_of,
     touched,
+    uses_rng,
 )
 from pytest_regional.fuzz.model.program import Block, Context, Parameter, Program, ProgramError, Scope, Step
 from pytest_regional.fuzz.model.source import make_inputs
-from pytest_regional.fuzz.model.value_range import Facts
-from pytest_regional.fuzz.operators.operator import Operator, Picks, Value, fits_dtype
+from pytest_regional.fuzz.model.value_range import ValueRange
+from pytest_regional.fuzz.operators.operator import Operator, Picks, ProgramValue, fits_dtype
 from pytest_regional.fuzz.operators.table import operator_named
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Builder:
         unmarked = tuple(replace(argument, dynamic=()) for argument in self.arguments)
         self._inputs = tensors = make_inputs(unmarked, "cpu", 0)
         self.values = {
-            index: Value(index, tensor, argument.facts)
+            index: ProgramValue(index, tensor, argument.value_range)
             for index, (tensor, argument) in enumerate(zip(tensors, self.arguments, strict=True))
         }
         self.steps: list[Step] = []
@@ -79,7 +79,7 @@ class Builder:
 
     # Choosing
 
-    def suitable(self, operator: Operator, before: Sequence[Value]) -> list[Value]:
+    def suitable(self, operator: Operator, before: Sequence[ProgramValue]) -> list[ProgramValue]:
         """Return the values that suit as the next operand behind ``before``, the newest first."""
         wanted = operator.operands[len(before)]
         return [value for value in reversed(self.values.values()) if wanted(value, *before)]
@@ -110,7 +110,9 @@ class Builder:
         except Refused:
             return None
 
-    def _operands(self, operator: Operator, references: Sequence[int], before: list[Value]) -> list[Value] | None:
+    def _operands(
+        self, operator: Operator, references: Sequence[int], before: list[ProgramValue]
+    ) -> list[ProgramValue] | None:
         """Return the first operands, counted from those that are referred to, behind which all others are found."""
         position = len(before)
         if position == len(operator.operands):
@@ -160,18 +162,18 @@ class Builder:
         for position, wanted in enumerate(operator.operands):
             if not wanted(operands[position], *operands[:position]):
                 raise Refused(f"operand {position} of {operator.name} does not suit")
-        facts = self._facts_of(operator, step, operands)
+        ranges = self._ranges_of(operator, step, operands)
         tensors = self._evaluated(operator, step, before)
-        if len(tensors) != operator.results or not all(map(fits_dtype, tensors, facts)):
+        if len(tensors) != operator.results or not all(map(fits_dtype, tensors, ranges)):
             raise Refused(f"{operator.name} makes other results than the table says, or what its dtype cannot hold")
         if any(tensor.requires_grad and tensor.grad_fn is None for tensor in tensors):
             raise Refused("a view that is made under no_grad wants a gradient that eager then refuses to compute")
         results = step.results or tuple(range(self._next, self._next + operator.results))
-        for number, tensor, held in zip(results, tensors, facts, strict=False):
-            self.values[number] = Value(number, tensor, held, operator.unbacked)
-        for position, held in zip(operator.writes, facts[operator.results :], strict=True):
+        for number, tensor, held in zip(results, tensors, ranges, strict=False):
+            self.values[number] = ProgramValue(number, tensor, held, operator.unbacked)
+        for position, held in zip(operator.writes, ranges[operator.results :], strict=True):
             self._written(operands[position], held)
-        if self._draws(step):
+        if self._uses_rng(step):
             written = (operands[position].tensor for position in operator.writes)
             self._drawn.update(map(memory_of, (*tensors, *written)))
         if operator.sealed:
@@ -181,26 +183,26 @@ class Builder:
         self.steps.append(added)
         return added
 
-    def _draws(self, step: Step) -> bool:
-        return draws(step) or any(draws(inner) for index in step.blocks for inner in self.blocks[index].steps)
+    def _uses_rng(self, step: Step) -> bool:
+        return uses_rng(step) or any(uses_rng(inner) for index in step.blocks for inner in self.blocks[index].steps)
 
-    def dead_draws(self, outputs: Sequence[int]) -> list[int]:
+    def unused_random_values(self, outputs: Sequence[int]) -> list[int]:
         """Return values that are drawn for nothing where ``outputs`` are returned.
 
         AOTAutograd leaves such draws out, on every backend, and then all that follow are others.
         """
         live = live_values(self.steps, outputs)
-        lost = [step for step in self.steps if self._draws(step) and not live.intersection(touched(step))]
+        lost = [step for step in self.steps if self._uses_rng(step) and not live.intersection(touched(step))]
         return [number for step in lost for number in touched(step)]
 
-    def _check_claims(self, operator: Operator, operands: Sequence[Value]) -> None:
+    def _check_claims(self, operator: Operator, operands: Sequence[ProgramValue]) -> None:
         needs = needs_of_operator(operator) & self.without
         if needs:
             raise Refused(f"{operator.name} needs {min(needs)}")
         if "mutation" in self.without and self._writes_to_inputs(operator, operands):
             raise Refused(f"{operator.name} would write to an input, which needs mutation")
 
-    def _writes_to_inputs(self, operator: Operator, operands: Sequence[Value]) -> bool:
+    def _writes_to_inputs(self, operator: Operator, operands: Sequence[ProgramValue]) -> bool:
         written = {memory_of(operands[position].tensor) for position in operator.writes}
         return any(memory_of(tensor) in written for tensor in self._inputs)
 
@@ -218,7 +220,7 @@ class Builder:
         if not (operator.operands or step.regions):
             raise Refused(f"{operator.name} without a region around it is nothing at all")
 
-    def _checkmemory_of(self, operator: Operator, operands: Sequence[Value]) -> None:
+    def _checkmemory_of(self, operator: Operator, operands: Sequence[ProgramValue]) -> None:
         """Refuse writes into memory of inputs that gradients have to do with.
 
         Eager allows none into leaves. What AOTAutograd makes of an input that takes a value with a gradient (it copies
@@ -240,29 +242,29 @@ class Builder:
         if targets & inputs and any(value.requires_grad for value in operands):
             raise Refused(f"{operator.name} would make an input want a gradient that did not")
 
-    def _value(self, number: int) -> Value:
+    def _value(self, number: int) -> ProgramValue:
         if number not in self.values:
             raise Refused(f"value {number} is not there")
         return self.values[number]
 
-    def _facts_of(self, operator: Operator, step: Step, operands: Sequence[Value]) -> list[Facts]:
+    def _ranges_of(self, operator: Operator, step: Step, operands: Sequence[ProgramValue]) -> list[ValueRange]:
         try:
             if operator.calls:
-                made = self._block_facts(operator, step, operands)
+                made = self._block_ranges(operator, step, operands)
             else:
-                made = operator.facts(*operands, **dict(step.parameters))
+                made = operator.value_range(*operands, **dict(step.parameters))
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             # Parameters that were chosen for other operands: a dimension that is not there, for one.
             raise Refused(f"parameters of {operator.name} do not suit: {error}") from error
-        facts = [made] if isinstance(made, Facts) else list(made or ())
-        if len(facts) != operator.results + len(operator.writes) or not all(held.reasonable for held in facts):
+        ranges = [made] if isinstance(made, ValueRange) else list(made or ())
+        if len(ranges) != operator.results + len(operator.writes) or not all(held.reasonable for held in ranges):
             raise Refused(f"{operator.name} would leave the range in which values are kept")
         written = [operands[position].tensor for position in operator.writes]
-        if not all(map(fits_dtype, written, facts[operator.results :])):
+        if not all(map(fits_dtype, written, ranges[operator.results :])):
             raise Refused(f"{operator.name} would write what the dtype cannot hold")
-        return facts
+        return ranges
 
-    def _block_facts(self, operator: Operator, step: Step, operands: Sequence[Value]) -> Any:
+    def _block_ranges(self, operator: Operator, step: Step, operands: Sequence[ProgramValue]) -> Any:
         passed = operands[-operator.passes :]
         results = []
         times = dict(step.parameters).get("count", 1)
@@ -271,48 +273,48 @@ class Builder:
         for index in step.blocks:
             for _ in range(times):
                 block = self._block(index)
-                result = self._facts_through(operator, block, passed)
-                passed = [replace(passed[0], facts=result), *passed[1:]]
+                result = self._ranges_through(operator, block, passed)
+                passed = [replace(passed[0], value_range=result), *passed[1:]]
             results.append(result)
             passed = operands[-operator.passes :]
-        return operator.facts(*operands, *results, **dict(step.parameters))
+        return operator.value_range(*operands, *results, **dict(step.parameters))
 
     def _block(self, index: int) -> Block:
         if index >= len(self.blocks):
             raise Refused(f"block {index} is not there")
         return self.blocks[index]
 
-    def _facts_through(self, caller: Operator, block: Block, operands: Sequence[Value]) -> Facts:
+    def _ranges_through(self, caller: Operator, block: Block, operands: Sequence[ProgramValue]) -> ValueRange:
         if len(block.parameters) != len(operands):
             raise Refused(f"{caller.name} passes {len(operands)} arguments, the block takes {len(block.parameters)}")
-        if any(draws(step) for step in set(block.steps) - live_steps(block)):
+        if any(uses_rng(step) for step in set(block.steps) - live_steps(block)):
             raise Refused("a block draws random numbers for nothing")
-        held = {number: value.facts for number, value in zip(block.parameters, operands, strict=True)}
+        held = {number: value.value_range for number, value in zip(block.parameters, operands, strict=True)}
         like = operands[0]
         for step in block.steps:
             operator = operator_named(step.operator)
             if any(isinstance(context, Context) and context.kind != "tag" for context in step.scope):
                 raise Refused("a block has no contexts of its own")
-            if operator.draws and not self._may_draw(caller, operands):
+            if operator.uses_rng and not self._may_draw(caller, operands):
                 raise Refused(f"{caller.name} calls no block that draws random numbers here")
             if any(number not in held for number in step.operands):
                 raise Refused("a block reads a value that is not there")
-            values = [replace(like, facts=held[number]) for number in step.operands]
+            values = [replace(like, value_range=held[number]) for number in step.operands]
             # All operands of a block have the first one's shape and dtype, so one value can stand for them.
             for position, wanted in enumerate(operator.operands):
                 if not wanted(values[position], *values[:position]):
                     raise Refused(f"operand {position} of {operator.name} in a block does not suit")
-            made = operator.facts(*values, **dict(step.parameters))
-            if not operator.elementwise or not isinstance(made, Facts) or not made.reasonable:
+            made = operator.value_range(*values, **dict(step.parameters))
+            if not operator.elementwise or not isinstance(made, ValueRange) or not made.reasonable:
                 raise Refused(f"{operator.name} in a block would leave the range in which values are kept")
             held[step.results[0]] = made
         return held[block.result]
 
-    def _may_draw(self, caller: Operator, operands: Sequence[Value]) -> bool:
+    def _may_draw(self, caller: Operator, operands: Sequence[ProgramValue]) -> bool:
         # AOTAutograd refuses a checkpoint that draws where no gradient flows.
-        if caller.calls_draws == "trained":
+        if caller.calls_rng == "trained":
             return any(value.requires_grad for value in operands)
-        return caller.calls_draws == "always"
+        return caller.calls_rng == "always"
 
     def _evaluated(self, operator: Operator, step: Step, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         functions = self._functions(step)
@@ -331,13 +333,13 @@ class Builder:
     def _functions(self, step: Step) -> list[Callable[..., Any]]:
         return [function_of_block(self.blocks[index]) for index in step.blocks]
 
-    def _written(self, target: Value, facts: Facts) -> None:
+    def _written(self, target: ProgramValue, value_range: ValueRange) -> None:
         """Note that ``target``'s memory was written to: all who share it now hold, perhaps in part, the new values."""
         memory = memory_of(target.tensor)
         for number, value in list(self.values.items()):
             if memory_of(value.tensor) != memory:
                 continue
-            self.values[number] = replace(value, facts=value.facts.join(facts))
+            self.values[number] = replace(value, value_range=value.value_range.join(value_range))
             if not _is_usable(value.tensor):
                 del self.values[number]
 
@@ -380,7 +382,7 @@ def _is_usable(tensor: torch.Tensor) -> bool:
 MOST_ELEMENTS = 2**24
 
 
-def check(program: Program) -> None:
+def check_buildable(program: Program) -> None:
     """Build ``program`` again from its parts.
 
     Raises:
@@ -400,4 +402,4 @@ def check(program: Program) -> None:
         raise ProgramError(f"the program returns value {missing[0]}, which no step makes")
 
 
-__all__ = ["Builder", "Refused", "check"]
+__all__ = ["Builder", "Refused", "check_buildable"]

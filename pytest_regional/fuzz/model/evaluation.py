@@ -126,7 +126,7 @@ class Memory:
                 for step in program.steps:
                     self._step(step, tensors, functions, set(map(memory_of, inputs)))
             except REFUSALS:
-                return  # what eager refuses is told where the program is judged
+                return  # what eager refuses is told where the program is checked
         self.outputs_shared = len(apart(inputs, tensors, program.outputs)) < len(program.outputs)
 
     def _step(
@@ -151,9 +151,9 @@ def apart(inputs: Sequence[torch.Tensor], tensors: Mapping[int, torch.Tensor], o
     return found
 
 
-def draws(step: Step) -> bool:
+def uses_rng(step: Step) -> bool:
     """Tell whether the step's own operator draws random numbers."""
-    return operator_named(step.operator).draws
+    return operator_named(step.operator).uses_rng
 
 
 def touched(step: Step) -> tuple[int, ...]:

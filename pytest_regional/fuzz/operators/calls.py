@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pytest_regional.fuzz.model.value_range import Facts, between, product, total
+from pytest_regional.fuzz.model.value_range import ValueRange, between, product, total
 from pytest_regional.fuzz.operators.operator import (
     Operator,
     Parameters,
     Picks,
-    Value,
+    ProgramValue,
     Wanted,
     also,
     another,
@@ -37,9 +37,9 @@ def _first_of_two(a: Any, b: Any, block: Function) -> Any:
     return block(a, b)
 
 
-def _result(*values: Any, **parameters: Any) -> Facts:
-    """Return the facts of the block's result, which stand behind the operands."""
-    result: Facts = values[-1]
+def _result(*values: Any, **parameters: Any) -> ValueRange:
+    """Return the range of the block's result, which stand behind the operands."""
+    result: ValueRange = values[-1]
     return result
 
 
@@ -53,7 +53,7 @@ def _call_with_two(name: str, family: str, template: str, **fields: Any) -> Oper
     return Operator(name, family, template, operands, _result, calls=1, passes=2, evaluate=_first_of_two, **fields)
 
 
-def _either(condition: Value, a: Value, first: Facts, second: Facts) -> Facts:
+def _either(condition: ProgramValue, a: ProgramValue, first: ValueRange, second: ValueRange) -> ValueRange:
     return first.join(second)
 
 
@@ -61,7 +61,7 @@ def _branch(condition: Any, a: Any, block: Function, other: Function) -> Any:
     return block(a) if condition.flatten()[0] > 0 else other(a)
 
 
-def _count(values: Sequence[Value], picks: Picks) -> Parameters:
+def _count(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
     return {"count": 2 + picks.below(2)}
 
 
@@ -74,12 +74,12 @@ def _loop(a: Any, block: Function, count: int) -> Any:
 _CHECKPOINT = "torch.utils.checkpoint.checkpoint({block}, {operands}, use_reentrant=False)"
 _WRAPPER = "torch.compiler.nested_compile_region"
 
-OPERATORS = (
-    _call("call", "call", "{block}({a})", calls_draws="always"),
-    _call_with_two("call_with_two", "call", "{block}({a}, {b})", calls_draws="always"),
-    _call("checkpoint", "checkpoint", _CHECKPOINT.replace("{operands}", "{a}"), calls_draws="trained"),
+_CALLS = (
+    _call("call", "call", "{block}({a})", calls_rng="always"),
+    _call_with_two("call_with_two", "call", "{block}({a}, {b})", calls_rng="always"),
+    _call("checkpoint", "checkpoint", _CHECKPOINT.replace("{operands}", "{a}"), calls_rng="trained"),
     _call_with_two(
-        "checkpoint_of_two", "checkpoint", _CHECKPOINT.replace("{operands}", "{a}, {b}"), calls_draws="trained"
+        "checkpoint_of_two", "checkpoint", _CHECKPOINT.replace("{operands}", "{a}, {b}"), calls_rng="trained"
     ),
     _call("nested", "nested", "{block}({a})", block_wrapper=_WRAPPER),
     _call_with_two("nested_of_two", "nested", "{block}({a}, {b})", block_wrapper=_WRAPPER),
@@ -107,19 +107,19 @@ OPERATORS = (
 )
 
 
-def _custom(name: str, template: str, facts: Any, *operands: Wanted, needs: str, **fields: Any) -> Operator:
-    return Operator(name, "custom", template, operands, facts, needs=(needs,), **fields)
+def _custom(name: str, template: str, value_range: Any, *operands: Wanted, needs: str, **fields: Any) -> Operator:
+    return Operator(name, "custom", template, operands, value_range, needs=(needs,), **fields)
 
 
 _TARGET = also(floating, writable, without_gradient)
 _OTHER = also(floating, same_dtype, same_shape)
 
-CUSTOM = (
-    _custom("custom_scale", "scale({a}, 0.5)", lambda a: a.facts.scaled(0.5), floating, needs="scale"),
+_CUSTOM = (
+    _custom("custom_scale", "scale({a}, 0.5)", lambda a: a.value_range.scaled(0.5), floating, needs="scale"),
     _custom(
         "custom_pair",
         "sum_and_difference({a}, {b})",
-        lambda a, b: (total(a.facts, b.facts), total(a.facts, b.facts.scaled(-1.0))),
+        lambda a, b: (total(a.value_range, b.value_range), total(a.value_range, b.value_range.scaled(-1.0))),
         floating,
         _OTHER,
         needs="sum_and_difference",
@@ -128,7 +128,7 @@ CUSTOM = (
     _custom(
         "custom_mutating",
         "accumulate({a}, {b})",
-        lambda a, b: total(a.facts, b.facts),
+        lambda a, b: total(a.value_range, b.value_range),
         _TARGET,
         also(_OTHER, without_gradient, apart),
         needs="accumulate",
@@ -138,7 +138,7 @@ CUSTOM = (
     _custom(
         "custom_mutating_with_result",
         "scale_in_place({a}, 2.0)",
-        lambda a: (a.facts, a.facts.scaled(2.0)),
+        lambda a: (a.value_range, a.value_range.scaled(2.0)),
         _TARGET,
         needs="scale_in_place",
         writes=(0,),
@@ -146,14 +146,14 @@ CUSTOM = (
     _custom(
         "function_doubled_gradient",
         "DoubledGradient.apply({a})",
-        lambda a: between(-1, 1, a.facts),
+        lambda a: between(-1, 1, a.value_range),
         also(floating, no_larger_than(32)),
         needs="DoubledGradient",
     ),
     _custom(
         "function_of_two",
         "ScaledProduct.apply({a}, {b}, 0.5)",
-        lambda a, b: product(a.facts, b.facts).scaled(0.5),
+        lambda a, b: product(a.value_range, b.value_range).scaled(0.5),
         floating,
         also(_OTHER, another),
         needs="ScaledProduct",
@@ -161,8 +161,12 @@ CUSTOM = (
     _custom(
         "function_straight_through",
         "StraightThrough.apply({a})",
-        lambda a: Facts(a.facts.low - 1, a.facts.high + 1, exact=True),
-        also(floating, lambda value, *before: value.facts.exact),
+        lambda a: ValueRange(a.value_range.low - 1, a.value_range.high + 1, exact=True),
+        also(floating, lambda value, *before: value.value_range.exact),
         needs="StraightThrough",
     ),
 )
+
+_STATEMENTS = (Operator("nothing", "statement", "pass", (), lambda: (), results=0),)
+
+OPERATORS = (*_CUSTOM, *_CALLS, *_STATEMENTS)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_regional.fuzz.model.value_range import Facts, between, integers
+from pytest_regional.fuzz.model.value_range import ValueRange, between, integers
 from pytest_regional.fuzz.operators.operator import (
     Operator,
     Parameters,
     Picks,
-    Value,
+    ProgramValue,
     Wanted,
     also,
     anything,
@@ -23,44 +23,44 @@ from pytest_regional.fuzz.operators.operator import (
 )
 
 
-def _factory(name: str, template: str, facts: Any, wanted: Wanted = real, choose: Any = None) -> Operator:
+def _factory(name: str, template: str, value_range: Any, wanted: Wanted = real, choose: Any = None) -> Operator:
     fields = {} if choose is None else {"choose": choose}
-    return Operator(name, "factory", template, (wanted,), facts, **fields)
+    return Operator(name, "factory", template, (wanted,), value_range, **fields)
 
 
-def _value(values: Sequence[Value], picks: Picks) -> Parameters:
+def _value(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
     return {"value": picks.one_of((1.0, 0.5, -2.0, 0.0))}
 
 
-def _shape(values: Sequence[Value], picks: Picks) -> Parameters:
+def _shape(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
     return {"shape": values[0].shape if picks.flag() else (2, 3)}
 
 
-def _shape_and_value(values: Sequence[Value], picks: Picks) -> Parameters:
+def _shape_and_value(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
     return {**_shape(values, picks), **_value(values, picks)}
 
 
-def _size(values: Sequence[Value], picks: Picks) -> Parameters:
+def _size(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
     return {"size": 2 + picks.below(4)}
 
 
-def _constant(a: Value, value: float, **parameters: Any) -> Facts:
-    return Facts(value, value, exact=True)
+def _constant(a: ProgramValue, value: float, **parameters: Any) -> ValueRange:
+    return ValueRange(value, value, exact=True)
 
 
-def _ones(a: Value, **parameters: Any) -> Facts:
-    return Facts(1.0, 1.0, exact=True)
+def _ones(a: ProgramValue, **parameters: Any) -> ValueRange:
+    return ValueRange(1.0, 1.0, exact=True)
 
 
-def _zeros(a: Value, **parameters: Any) -> Facts:
-    return Facts(0.0, 0.0, exact=True)
+def _zeros(a: ProgramValue, **parameters: Any) -> ValueRange:
+    return ValueRange(0.0, 0.0, exact=True)
 
 
-def _counted(a: Value, size: int) -> Facts:
-    return Facts(0, size - 1, exact=True, distinct=True)
+def _counted(a: ProgramValue, size: int) -> ValueRange:
+    return ValueRange(0, size - 1, exact=True, distinct=True)
 
 
-OPERATORS = (
+_FACTORIES = (
     _factory("zeros_like", "torch.zeros_like({a})", _zeros),
     _factory("ones_like", "torch.ones_like({a})", _ones),
     _factory("full_like", "torch.full_like({a}, {value})", _constant, choose=_value),
@@ -68,12 +68,12 @@ OPERATORS = (
     _factory("new_ones", "{a}.new_ones({shape})", _ones, choose=_shape),
     _factory("new_full", "{a}.new_full({shape}, {value})", _constant, choose=_shape_and_value),
     _factory(
-        "new_tensor", "{a}.new_tensor([1.0, -2.0, 0.5, 1.5])", lambda a: Facts(-2, 1.5, exact=True, distinct=True)
+        "new_tensor", "{a}.new_tensor([1.0, -2.0, 0.5, 1.5])", lambda a: ValueRange(-2, 1.5, exact=True, distinct=True)
     ),
     _factory(
         "literal",
         "torch.tensor([0.5, 1.0, -1.5, 2.0], device={a}.device)",
-        lambda a: Facts(-1.5, 2, exact=True, distinct=True),
+        lambda a: ValueRange(-1.5, 2, exact=True, distinct=True),
         anything,
     ),
     _factory(
@@ -96,16 +96,18 @@ OPERATORS = (
     _factory(
         "eye",
         "torch.eye({size}, dtype={a}.dtype, device={a}.device)",
-        lambda a, size: Facts(0, 1, exact=True),
+        lambda a, size: ValueRange(0, 1, exact=True),
         choose=_size,
     ),
     _factory(
         "linspace",
         "torch.linspace(-1.0, 1.0, {size}, dtype={a}.dtype, device={a}.device)",
-        lambda a, size: Facts(-1, 1),
+        lambda a, size: ValueRange(-1, 1),
         choose=_size,
     ),
-    _factory("scalar", "torch.tensor(1.5, dtype={a}.dtype, device={a}.device)", lambda a: Facts(1.5, 1.5, exact=True)),
+    _factory(
+        "scalar", "torch.tensor(1.5, dtype={a}.dtype, device={a}.device)", lambda a: ValueRange(1.5, 1.5, exact=True)
+    ),
     _factory(
         "causal_mask",
         "torch.ones({size}, {size}, dtype=torch.bool, device={a}.device).tril()",
@@ -117,26 +119,26 @@ OPERATORS = (
 )
 
 
-def _draw(name: str, template: str, facts: Any, wanted: Any = floating, **fields: Any) -> Operator:
-    return Operator(name, "random", template, (wanted,), facts, draws=True, **fields)
+def _draw(name: str, template: str, value_range: Any, wanted: Any = floating, **fields: Any) -> Operator:
+    return Operator(name, "random", template, (wanted,), value_range, uses_rng=True, **fields)
 
 
-def _random_size(values: Sequence[Value], picks: Picks) -> Parameters:
+def _random_size(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
     return {"size": 2 + picks.below(3)}
 
 
-def _dropped(a: Value) -> Facts:
-    return between(min(0.0, a.facts.low * 2), max(0.0, a.facts.high * 2), a.facts)
+def _dropped(a: ProgramValue) -> ValueRange:
+    return between(min(0.0, a.value_range.low * 2), max(0.0, a.value_range.high * 2), a.value_range)
 
 
-RANDOM = (
-    _draw("rand_like", "torch.rand_like({a})", lambda a: Facts(0, 1)),
-    _draw("randn_like", "torch.randn_like({a})", lambda a: Facts(-6, 6)),
+_RANDOM = (
+    _draw("rand_like", "torch.rand_like({a})", lambda a: ValueRange(0, 1)),
+    _draw("randn_like", "torch.randn_like({a})", lambda a: ValueRange(-6, 6)),
     _draw("dropout", "torch.nn.functional.dropout({a}, 0.5)", _dropped, elementwise=True),
     _draw(
         "rand",
         "torch.rand({size}, {size}, device={a}.device)",
-        lambda a, size: Facts(0, 1),
+        lambda a, size: ValueRange(0, 1),
         anything,
         choose=_random_size,
     ),
@@ -157,64 +159,64 @@ RANDOM = (
     _draw(
         "uniform_",
         "{a}.uniform_(0.25, 1.0)",
-        lambda a: Facts(0.25, 1.0),
+        lambda a: ValueRange(0.25, 1.0),
         also(floating, writable),
         results=0,
         writes=(0,),
     ),
-    _draw("bernoulli", "torch.bernoulli(torch.full_like({a}, 0.5))", lambda a: Facts(0, 1)),
+    _draw("bernoulli", "torch.bernoulli(torch.full_like({a}, 0.5))", lambda a: ValueRange(0, 1)),
     _draw(
         "noise",
         "{a} + torch.rand_like({a}) * 0.5",
-        lambda a: between(a.facts.low, a.facts.high + 0.5, a.facts),
+        lambda a: between(a.value_range.low, a.value_range.high + 0.5, a.value_range),
         elementwise=True,
     ),
 )
 
 
 def _copy(name: str, call: str, *conditions: Wanted, choose: Any = None, repeats: bool = False) -> Operator:
-    def facts(a: Value, **parameters: Any) -> Facts:
-        return a.facts.repeated() if repeats else a.facts.moved()
+    def value_range(a: ProgramValue, **parameters: Any) -> ValueRange:
+        return a.value_range.repeated() if repeats else a.value_range.moved()
 
     fields = {} if choose is None else {"choose": choose}
-    return Operator(name, "copy", call, (also(anything, *conditions),), facts, **fields)
+    return Operator(name, "copy", call, (also(anything, *conditions),), value_range, **fields)
 
 
 def _joined(name: str, call: str, *conditions: Wanted, choose: Any) -> Operator:
     operands = (also(anything, *conditions), also(anything, same_dtype, *conditions, same_shape))
-    return Operator(name, "copy", call, operands, lambda a, b, **parameters: a.facts.join(b.facts), choose)
+    return Operator(name, "copy", call, operands, lambda a, b, **parameters: a.value_range.join(b.value_range), choose)
 
 
-def _dimension(values: Sequence[Value], picks: Picks) -> Parameters:
+def _dimension(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
     return {"dim": picks.below(values[0].rank)}
 
 
-def _new_dimension(values: Sequence[Value], picks: Picks) -> Parameters:
+def _new_dimension(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
     return {"dim": picks.below(values[0].rank + 1)}
 
 
-def _repeats(values: Sequence[Value], picks: Picks) -> Parameters:
+def _repeats(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
     rank = values[0].rank
     return {"repeats": (2, *(1,) * (rank - 1)) if picks.flag() else (1,) * rank + (2,) * (rank == 0)}
 
 
-def _shift(values: Sequence[Value], picks: Picks) -> Parameters:
+def _shift(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
     return {"dim": picks.below(values[0].rank), "shift": 1 + picks.below(3)}
 
 
-def _diagonal(values: Sequence[Value], picks: Picks) -> Parameters:
+def _diagonal(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
     return {"diagonal": picks.one_of((0, 1, -1))}
 
 
-def _with_zero(a: Value, **parameters: Any) -> Facts:
-    return a.facts.join(Facts(0.0, 0.0, exact=True))
+def _with_zero(a: ProgramValue, **parameters: Any) -> ValueRange:
+    return a.value_range.join(ValueRange(0.0, 0.0, exact=True))
 
 
-def _channels(value: Value, *before: Value) -> bool:
+def _channels(value: ProgramValue, *before: ProgramValue) -> bool:
     return value.rank == 4
 
 
-COPIES = (
+_COPIES = (
     _copy("clone", "{a}.clone()"),
     _copy("contiguous", "{a}.contiguous()"),
     _copy("channels_last", "{a}.contiguous(memory_format=torch.channels_last)", _channels),
@@ -225,7 +227,9 @@ COPIES = (
     _copy("repeat_interleave", "{a}.repeat_interleave(2, {dim})", ranked(1, 3), choose=_dimension, repeats=True),
     _joined("cat", "torch.cat([{a}, {b}], {dim})", ranked(1), choose=_dimension),
     _joined("stack", "torch.stack([{a}, {b}], {dim})", ranked(0, 4), choose=_new_dimension),
-    Operator("cat_itself", "copy", "torch.cat([{a}, {a}])", (also(anything, ranked(1)),), lambda a: a.facts.repeated()),
+    Operator(
+        "cat_itself", "copy", "torch.cat([{a}, {a}])", (also(anything, ranked(1)),), lambda a: a.value_range.repeated()
+    ),
     Operator("tril", "copy", "torch.tril({a}, {diagonal})", (also(anything, ranked(2)),), _with_zero, _diagonal),
     Operator("triu", "copy", "torch.triu({a}, {diagonal})", (also(anything, ranked(2)),), _with_zero, _diagonal),
     Operator("pad", "copy", "torch.nn.functional.pad({a}, (1, 0))", (also(anything, ranked(1)),), _with_zero),
@@ -235,6 +239,8 @@ COPIES = (
         "copy",
         "torch.nn.functional.pad({a}, (0, 1, 1, 0), value=0.5)",
         (also(anything, ranked(2), lambda value, *before: value.is_float),),
-        lambda a: a.facts.join(Facts(0.5, 0.5, exact=True)),
+        lambda a: a.value_range.join(ValueRange(0.5, 0.5, exact=True)),
     ),
 )
+
+OPERATORS = (*_FACTORIES, *_RANDOM, *_COPIES)

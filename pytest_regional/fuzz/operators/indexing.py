@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_regional.fuzz.model.value_range import Facts, total
+from pytest_regional.fuzz.model.value_range import ValueRange, total
 from pytest_regional.fuzz.operators.operator import (
     Operator,
     Parameters,
     Picks,
-    Value,
+    ProgramValue,
     Wanted,
     also,
     anything,
@@ -26,21 +26,21 @@ from pytest_regional.fuzz.operators.operator import (
 )
 
 
-def _index(value: Value, *before: Value) -> bool:
-    return value.dtype == "int64" and value.facts.low >= 0 and not value.unbacked
+def _index(value: ProgramValue, *before: ProgramValue) -> bool:
+    return value.dtype == "int64" and value.value_range.low >= 0 and not value.unbacked
 
 
-def _index_of_rows(value: Value, *before: Value) -> bool:
+def _index_of_rows(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want indices into the first dimension of the first operand."""
     # Dynamo makes a number of a scalar, and then has to know it.
-    return _index(value) and value.rank >= 1 and before[0].rank >= 1 and value.facts.high < before[0].shape[0]
+    return _index(value) and value.rank >= 1 and before[0].rank >= 1 and value.value_range.high < before[0].shape[0]
 
 
-def _vector(value: Value, *before: Value) -> bool:
+def _vector(value: ProgramValue, *before: ProgramValue) -> bool:
     return value.rank == 1
 
 
-def _index_by_element(value: Value, *before: Value) -> bool:
+def _index_by_element(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want indices for ``gather`` and ``scatter`` along the first dimension."""
     first = before[0]
     return (
@@ -50,23 +50,23 @@ def _index_by_element(value: Value, *before: Value) -> bool:
     )
 
 
-def _one_each(value: Value, a: Value, b: Value) -> bool:
+def _one_each(value: ProgramValue, a: ProgramValue, b: ProgramValue) -> bool:
     """Want one element for each index, of the first operand's dtype."""
     return value.dtype == a.dtype and value.shape == b.shape
 
 
-def _rows_for(value: Value, a: Value, b: Value) -> bool:
+def _rows_for(value: ProgramValue, a: ProgramValue, b: ProgramValue) -> bool:
     """Want one row for each index, of the first operand's dtype."""
     return value.dtype == a.dtype and value.shape == (*b.shape, *a.shape[1:])
 
 
-def _two_rows(values: Sequence[Value], picks: Picks) -> Parameters | None:
+def _two_rows(values: Sequence[ProgramValue], picks: Picks) -> Parameters | None:
     size = values[0].shape[0]
     first = picks.below(size)
     return {"first": first, "second": (first + 1 + picks.below(size - 1)) % size}
 
 
-def _same_row_twice(values: Sequence[Value], picks: Picks) -> Parameters:
+def _same_row_twice(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
     row = picks.below(values[0].shape[0])
     return {"first": row, "second": row}
 
@@ -75,39 +75,41 @@ def _rows(least: int) -> Wanted:
     return lambda value, *before: value.rank >= 1 and value.shape[0] >= least
 
 
-def _one_row(value: Value, a: Value) -> bool:
+def _one_row(value: ProgramValue, a: ProgramValue) -> bool:
     return value.dtype == a.dtype and value.shape == a.shape[1:]
 
 
-def _dimension(values: Sequence[Value], picks: Picks) -> Parameters | None:
-    high = values[1].facts.high
+def _dimension(values: Sequence[ProgramValue], picks: Picks) -> Parameters | None:
+    high = values[1].value_range.high
     fitting = [dim for dim, size in enumerate(values[0].shape) if size > high]
     return {"dim": picks.one_of(fitting)} if fitting else None
 
 
-def _mixed(a: Value, b: Value, *others: Value, **parameters: Any) -> Facts:
-    return a.facts.join(others[0].facts if others else b.facts)
+def _mixed(a: ProgramValue, b: ProgramValue, *others: ProgramValue, **parameters: Any) -> ValueRange:
+    return a.value_range.join(others[0].value_range if others else b.value_range)
 
 
-def _repeated(a: Value, *others: Value, **parameters: Any) -> Facts:
-    return a.facts.repeated()
+def _repeated(a: ProgramValue, *others: ProgramValue, **parameters: Any) -> ValueRange:
+    return a.value_range.repeated()
 
 
-def _accumulated(a: Value, b: Value, c: Value, **parameters: Any) -> Facts:
-    return total(a.facts, c.facts.summed(max(b.count, 1)))
+def _accumulated(a: ProgramValue, b: ProgramValue, c: ProgramValue, **parameters: Any) -> ValueRange:
+    return total(a.value_range, c.value_range.summed(max(b.count, 1)))
 
 
-def _into(value: Value, *before: Value) -> bool:
+def _into(value: ProgramValue, *before: ProgramValue) -> bool:
     return fits_into(value, *before) and value.dtype == before[0].dtype
 
 
-def _reading(name: str, template: str, *operands: Wanted, choose: Any = None, facts: Any = _repeated) -> Operator:
+def _reading(name: str, template: str, *operands: Wanted, choose: Any = None, value_range: Any = _repeated) -> Operator:
     fields = {} if choose is None else {"choose": choose}
-    return Operator(name, "index", template, operands, facts, **fields)
+    return Operator(name, "index", template, operands, value_range, **fields)
 
 
-def _scattering(name: str, template: str, *operands: Wanted, facts: Any = _accumulated, **fields: Any) -> Operator:
-    return Operator(name, "scatter", template, operands, facts, **fields)
+def _scattering(
+    name: str, template: str, *operands: Wanted, value_range: Any = _accumulated, **fields: Any
+) -> Operator:
+    return Operator(name, "scatter", template, operands, value_range, **fields)
 
 
 _TABLE = also(anything, ranked(1), nonempty)
@@ -128,8 +130,8 @@ OPERATORS = (
     _reading(
         "one_hot",
         "torch.nn.functional.one_hot({a}, 4)",
-        also(_index, lambda v, *b: v.facts.high < 4),
-        facts=lambda a: Facts(0, 1, exact=True),
+        also(_index, lambda v, *b: v.value_range.high < 4),
+        value_range=lambda a: ValueRange(0, 1, exact=True),
     ),
     _scattering(
         "scatter_add",
@@ -152,7 +154,7 @@ OPERATORS = (
         _TABLE,
         also(_index_of_rows, distinct),
         _rows_for,
-        facts=_mixed,
+        value_range=_mixed,
     ),
     _scattering(
         "index_copy",
@@ -160,33 +162,40 @@ OPERATORS = (
         _TABLE,
         also(_vector, _index_of_rows, distinct),
         _rows_for,
-        facts=_mixed,
+        value_range=_mixed,
     ),
     _scattering(
-        "scatter", "torch.scatter({a}, 0, {b}, {c})", _TABLE, also(_index_by_element, distinct), _one_each, facts=_mixed
+        "scatter",
+        "torch.scatter({a}, 0, {b}, {c})",
+        _TABLE,
+        also(_index_by_element, distinct),
+        _one_each,
+        value_range=_mixed,
     ),
     _scattering(
         "index_fill",
         "torch.index_fill({a}, 0, {b}, 0.5)",
         _NUMBERS,
         also(_vector, _index_of_rows),
-        facts=lambda a, b: a.facts.join(Facts(0.5, 0.5, exact=True)),
+        value_range=lambda a, b: a.value_range.join(ValueRange(0.5, 0.5, exact=True)),
     ),
     _scattering(
         "select_scatter",
         "torch.select_scatter({a}, {b}, 0, 0)",
         _TABLE,
         _one_row,
-        facts=_mixed,
+        value_range=_mixed,
     ),
-    _scattering("slice_scatter", "torch.slice_scatter({a}, {b})", _TABLE, also(same_dtype, same_shape), facts=_mixed),
+    _scattering(
+        "slice_scatter", "torch.slice_scatter({a}, {b})", _TABLE, also(same_dtype, same_shape), value_range=_mixed
+    ),
     _scattering(
         "masked_scatter",
         "torch.masked_scatter({a}, {b}, {c})",
         _TABLE,
         also(boolean, same_shape),
         also(lambda value, *before: value.dtype == before[0].dtype, same_shape),
-        facts=_mixed,
+        value_range=_mixed,
     ),
     # Statements that write
     _scattering(
@@ -194,7 +203,7 @@ OPERATORS = (
         "{a}[[{first}, {second}]] = {b}",
         also(_TABLE, _rows(2), writable),
         _into,
-        facts=_mixed,
+        value_range=_mixed,
         choose=_two_rows,
         results=0,
         writes=(0,),
@@ -204,7 +213,7 @@ OPERATORS = (
         "{a}[{b}] = {value}",
         also(_NUMBERS, writable),
         _index_of_rows,
-        facts=lambda a, b, value: a.facts.join(Facts(value, value, exact=True)),
+        value_range=lambda a, b, value: a.value_range.join(ValueRange(value, value, exact=True)),
         choose=lambda values, picks: {"value": picks.one_of((1.0, 0.5))},
         results=0,
         writes=(0,),
@@ -214,7 +223,7 @@ OPERATORS = (
         "{a}[{b}] = 0.5",
         also(_NUMBERS, writable),
         also(boolean, same_shape),
-        facts=lambda a, b: a.facts.join(Facts(0.5, 0.5, exact=True)),
+        value_range=lambda a, b: a.value_range.join(ValueRange(0.5, 0.5, exact=True)),
         results=0,
         writes=(0,),
     ),
@@ -248,8 +257,8 @@ OPERATORS = (
     _reading(
         "bincount_weights",
         "torch.zeros(4, dtype={b}.dtype, device={b}.device).index_add(0, {a}, {b})",
-        also(_index, _vector, lambda value, *before: value.facts.high < 4),
+        also(_index, _vector, lambda value, *before: value.value_range.high < 4),
         also(floating, lambda value, a: value.shape == a.shape),
-        facts=lambda a, b: b.facts.summed(a.count),
+        value_range=lambda a, b: b.value_range.summed(a.count),
     ),
 )

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_regional.fuzz.model.value_range import Facts, product, total
+from pytest_regional.fuzz.model.value_range import ValueRange, product, total
 from pytest_regional.fuzz.operators.operator import (
     Operator,
     Parameters,
     Picks,
-    Value,
+    ProgramValue,
     Wanted,
     also,
     anything,
@@ -24,54 +24,54 @@ from pytest_regional.fuzz.operators.operator import (
 )
 
 
-def _summed(a: Value, b: Value) -> Facts:
-    return product(a.facts, b.facts).summed(a.shape[-1])
+def _summed(a: ProgramValue, b: ProgramValue) -> ValueRange:
+    return product(a.value_range, b.value_range).summed(a.shape[-1])
 
 
-def _family(name: str, template: str, operands: tuple[Wanted, ...], facts: Any = _summed) -> Operator:
-    return Operator(name, "matmul", template, operands, facts, autocast=True)
+def _family(name: str, template: str, operands: tuple[Wanted, ...], value_range: Any = _summed) -> Operator:
+    return Operator(name, "matmul", template, operands, value_range, autocast=True)
 
 
 def _of(rank: int) -> Wanted:
     return also(floating, nonempty, ranked(rank, rank))
 
 
-def _batched(value: Value, *before: Value) -> bool:
+def _batched(value: ProgramValue, *before: ProgramValue) -> bool:
     first = before[0].shape
     return value.shape[:-2] == first[:-2] and value.shape[-2] == first[-1]
 
 
-def _rows_of(value: Value, *before: Value) -> bool:
+def _rows_of(value: ProgramValue, *before: ProgramValue) -> bool:
     return value.shape[-1] == before[0].shape[-1]
 
 
-def _vector_of(value: Value, *before: Value) -> bool:
+def _vector_of(value: ProgramValue, *before: ProgramValue) -> bool:
     return value.shape == before[0].shape[-1:]
 
 
-def _third_fits(value: Value, a: Value, b: Value) -> bool:
+def _third_fits(value: ProgramValue, a: ProgramValue, b: ProgramValue) -> bool:
     return value.dtype == a.dtype and value.shape in ((b.shape[-1],), (a.shape[0], b.shape[-1]), (1, b.shape[-1]))
 
 
-def _bias_of_rows(value: Value, a: Value, b: Value) -> bool:
+def _bias_of_rows(value: ProgramValue, a: ProgramValue, b: ProgramValue) -> bool:
     return value.dtype == a.dtype and value.shape == b.shape[:1]
 
 
-def _batched_third(value: Value, a: Value, b: Value) -> bool:
+def _batched_third(value: ProgramValue, a: ProgramValue, b: ProgramValue) -> bool:
     return value.dtype == a.dtype and value.rank == 3 and value.shape == (*a.shape[:2], b.shape[2])
 
 
-def _added(a: Value, b: Value, c: Value) -> Facts:
-    return total(_summed(a, b), c.facts)
+def _added(a: ProgramValue, b: ProgramValue, c: ProgramValue) -> ValueRange:
+    return total(_summed(a, b), c.value_range)
 
 
-def _attended(a: Value, b: Value, c: Value) -> Facts:
-    return Facts(c.facts.low, c.facts.high, finite=c.facts.finite)
+def _attended(a: ProgramValue, b: ProgramValue, c: ProgramValue) -> ValueRange:
+    return ValueRange(c.value_range.low, c.value_range.high, finite=c.value_range.finite)
 
 
 _ATTENTION = (_of(4), also(_of(4), same_dtype, lambda value, a, *others: value.shape == a.shape))
 
-OPERATORS = (
+_PRODUCTS = (
     _family("mm", "torch.mm({a}, {b})", (_of(2), also(_of(2), same_dtype, matrix_of))),
     _family("matmul", "{a} @ {b}", (also(floating, nonempty, ranked(1)), also(_of(2), same_dtype, matrix_of))),
     _family("bmm", "torch.bmm({a}, {b})", (_of(3), also(_of(3), same_dtype, _batched))),
@@ -103,7 +103,7 @@ OPERATORS = (
         "matmul",
         "torch.outer({a}, {b})",
         (_of(1), also(_of(1), same_dtype)),
-        lambda a, b: product(a.facts, b.facts),
+        lambda a, b: product(a.value_range, b.value_range),
     ),
     Operator(
         "einsum",
@@ -138,62 +138,62 @@ OPERATORS = (
         "matmul",
         "torch.kron({a}, {b})",
         (_of(1), also(_of(1), same_dtype)),
-        lambda a, b: product(a.facts, b.facts),
+        lambda a, b: product(a.value_range, b.value_range),
     ),
 )
 
 
-def _convolution(name: str, template: str, facts: Any, *operands: Wanted, choose: Any = None) -> Operator:
+def _convolution(name: str, template: str, value_range: Any, *operands: Wanted, choose: Any = None) -> Operator:
     fields = {} if choose is None else {"choose": choose}
-    return Operator(name, "convolution", template, operands, facts, **fields)
+    return Operator(name, "convolution", template, operands, value_range, **fields)
 
 
-def _settings(values: Sequence[Value], picks: Picks) -> Parameters:
+def _settings(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
     return {"stride": 1 + picks.below(2), "padding": picks.below(2)}
 
 
-def _weight(value: Value, a: Value, *others: Value) -> bool:
+def _weight(value: ProgramValue, a: ProgramValue, *others: ProgramValue) -> bool:
     # Channels agree, and the kernel is no larger than the image.
     return value.rank == a.rank and value.shape[1] == a.shape[1] and _no_larger(value, a)
 
 
-def _no_larger(value: Value, a: Value) -> bool:
+def _no_larger(value: ProgramValue, a: ProgramValue) -> bool:
     return all(ours <= theirs for ours, theirs in zip(value.shape[2:], a.shape[2:], strict=True))
 
 
-def _weight_of_one(value: Value, a: Value) -> bool:
+def _weight_of_one(value: ProgramValue, a: ProgramValue) -> bool:
     return value.rank == a.rank and value.shape[:2] == (a.shape[1], 1) and _no_larger(value, a)
 
 
-def _transposed_weight(value: Value, a: Value) -> bool:
+def _transposed_weight(value: ProgramValue, a: ProgramValue) -> bool:
     return value.rank == a.rank and value.shape[0] == a.shape[1]
 
 
-def _bias(value: Value, a: Value, b: Value) -> bool:
+def _bias(value: ProgramValue, a: ProgramValue, b: ProgramValue) -> bool:
     return value.dtype == a.dtype and value.shape == b.shape[:1]
 
 
-def _summed_of_convolution(a: Value, b: Value, **parameters: Any) -> Facts:
-    return product(a.facts, b.facts).summed(math.prod(b.shape) // min(b.shape[0], b.shape[1]))
+def _summed_of_convolution(a: ProgramValue, b: ProgramValue, **parameters: Any) -> ValueRange:
+    return product(a.value_range, b.value_range).summed(math.prod(b.shape) // min(b.shape[0], b.shape[1]))
 
 
-def _added_of_convolution(a: Value, b: Value, c: Value, **parameters: Any) -> Facts:
-    return total(_summed_of_convolution(a, b), c.facts)
+def _added_of_convolution(a: ProgramValue, b: ProgramValue, c: ProgramValue, **parameters: Any) -> ValueRange:
+    return total(_summed_of_convolution(a, b), c.value_range)
 
 
-def _averaged(a: Value) -> Facts:
-    return Facts(min(a.facts.low, 0.0), max(a.facts.high, 0.0))
+def _averaged(a: ProgramValue) -> ValueRange:
+    return ValueRange(min(a.value_range.low, 0.0), max(a.value_range.high, 0.0))
 
 
-def _kept(a: Value) -> Facts:
-    return a.facts.repeated()
+def _kept(a: ProgramValue) -> ValueRange:
+    return a.value_range.repeated()
 
 
 _LINES = also(floating, nonempty, ranked(3, 3))
 _IMAGES = also(floating, nonempty, ranked(4, 4))
 _LARGE = also(_IMAGES, lambda value, *before: min(value.shape[2:]) >= 2)
 
-CONVOLUTIONS = (
+_CONVOLUTIONS = (
     _convolution(
         "conv2d",
         "torch.nn.functional.conv2d({a}, {b}, stride={stride}, padding={padding})",
@@ -244,3 +244,5 @@ CONVOLUTIONS = (
     ),
     _convolution("channel_shuffle", "{a}.reshape({a}.shape[0], 1, -1).mT", _kept, also(anything, ranked(3), nonempty)),
 )
+
+OPERATORS = (*_PRODUCTS, *_CONVOLUTIONS)

@@ -10,7 +10,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pytest_regional._torch.tracing import base_of, storage_key
-from pytest_regional.fuzz.model.value_range import Facts
+from pytest_regional.fuzz.model.value_range import ValueRange
 
 if TYPE_CHECKING:
     import torch
@@ -20,19 +20,19 @@ OPERAND_NAMES = ("a", "b", "c", "d")
 
 
 @dataclass(frozen=True, eq=False)
-class Value:
+class ProgramValue:
     """A value of a program under construction.
 
     Attributes:
         number: its number in the program.
         tensor: what it is for the inputs that the program is built with; shapes, strides and aliasing are eager's own.
-        facts: what holds of it for all inputs.
+        value_range: what holds of it for all inputs.
         unbacked: whether its sizes depend on data.
     """
 
     number: int
     tensor: torch.Tensor
-    facts: Facts
+    value_range: ValueRange
     unbacked: bool = False
 
     @property
@@ -77,7 +77,7 @@ class Value:
 
 
 class Picks:
-    """The numbers that a row holds for an operator's parameters; 0, or none left, picks the first, simplest choice."""
+    """The numbers that a code holds for an operator's parameters; 0, or none left, picks the first, simplest choice."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._numbers = list(numbers)
@@ -102,7 +102,7 @@ Wanted: TypeAlias = Callable[..., bool]
 Parameters: TypeAlias = Mapping[str, Any]
 
 
-def no_parameters(values: Sequence[Value], picks: Picks) -> Parameters:
+def no_parameters(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
     """Return no parameters."""
     return {}
 
@@ -116,19 +116,20 @@ class Operator:
         family: the class of operators it belongs to, such as ``"pointwise"``.
         template: its source: ``{a}``, ``{b}``, ... stand for operands, other names for parameters.
         operands: what each operand has to be.
-        facts: what holds of the result, from the operands' values and the parameters: one :class:`Facts`, or one for
-            each result and then each written operand; None refuses. Facts of called blocks come behind the operands.
+        value_range: returns what holds of the result, given the operands' values and the parameters: one
+            :class:`ValueRange`, or one for each result and then each written operand; None refuses. Value ranges of
+            called blocks come behind the operands.
         choose: parameters for given operands; None where there are none.
         results: how many values it makes; 0 for a statement that only writes.
         writes: which operands it writes to.
         elementwise: whether each element of the result depends on the same element of the operands alone, so that it
             serves in blocks, which are called with any shape.
-        draws: whether it draws random numbers.
+        uses_rng: whether it draws random numbers.
         unbacked: whether sizes of its result depend on data.
         needs: names of definitions (functions, custom ops) that its source uses.
         calls: how many blocks it calls; its template names them ``{block}`` and ``{other}``.
         passes: how many operands, the last ones, it passes to a block.
-        calls_draws: whether a block that it calls may draw random numbers: ``"trained"`` where gradients flow.
+        calls_rng: whether a block that it calls may draw random numbers: ``"trained"`` where gradients flow.
         block_wrapper: a function that its blocks are wrapped with where they are defined.
         autocast: whether it does the same under autocast on every device, so that it may stand there.
         evaluate: how to compute it while building, where its source would compile; gets operands, parameters, and the
@@ -142,17 +143,17 @@ class Operator:
     family: str
     template: str
     operands: tuple[Wanted, ...] = ()
-    facts: Callable[..., Any] = field(default=lambda *operands, **parameters: None)
-    choose: Callable[[Sequence[Value], Picks], Parameters | None] = no_parameters
+    value_range: Callable[..., Any] = field(default=lambda *operands, **parameters: None)
+    choose: Callable[[Sequence[ProgramValue], Picks], Parameters | None] = no_parameters
     results: int = 1
     writes: tuple[int, ...] = ()
     elementwise: bool = False
-    draws: bool = False
+    uses_rng: bool = False
     unbacked: bool = False
     needs: tuple[str, ...] = ()
     calls: int = 0
     passes: int = 1
-    calls_draws: Literal["never", "trained", "always"] = "never"
+    calls_rng: Literal["never", "trained", "always"] = "never"
     block_wrapper: str = ""
     autocast: bool = False
     evaluate: Callable[..., Any] | None = None
@@ -186,10 +187,10 @@ def _field_names(template: str) -> list[str]:
     return [name for _, name, _, _ in string.Formatter().parse(template) if name]
 
 
-def fits_dtype(tensor: torch.Tensor, facts: Facts) -> bool:
-    """Tell whether the dtype of ``tensor`` holds all values between the bounds of ``facts``, without wrapping round."""
+def fits_dtype(tensor: torch.Tensor, value_range: ValueRange) -> bool:
+    """Tell whether the dtype of ``tensor`` holds all values of ``value_range`` without wrapping round."""
     low, high = _RANGES.get(str(tensor.dtype), (-math.inf, math.inf))
-    return low <= facts.low and facts.high <= high
+    return low <= value_range.low and value_range.high <= high
 
 
 _RANGES = {"torch.uint8": (0, 255), "torch.int8": (-128, 127), "torch.bool": (0, 1)}
@@ -198,27 +199,27 @@ _RANGES = {"torch.uint8": (0, 255), "torch.int8": (-128, 127), "torch.bool": (0,
 # What operands may be
 
 
-def anything(value: Value, *before: Value) -> bool:
+def anything(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want any tensor with static sizes."""
     return not value.unbacked
 
 
-def real(value: Value, *before: Value) -> bool:
+def real(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want a floating-point tensor, NaN and infinities allowed."""
     return value.is_float and not value.unbacked
 
 
-def floating(value: Value, *before: Value) -> bool:
+def floating(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want a floating-point tensor of numbers."""
-    return value.is_float and value.facts.finite and not value.unbacked
+    return value.is_float and value.value_range.finite and not value.unbacked
 
 
-def integer(value: Value, *before: Value) -> bool:
+def integer(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want an integer tensor."""
     return value.is_integer and not value.unbacked
 
 
-def boolean(value: Value, *before: Value) -> bool:
+def boolean(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want a tensor of truth values."""
     return value.is_bool and not value.unbacked
 
@@ -226,7 +227,7 @@ def boolean(value: Value, *before: Value) -> bool:
 def also(*conditions: Wanted) -> Wanted:
     """Return a condition that holds where all of ``conditions`` do."""
 
-    def all_hold(value: Value, *before: Value) -> bool:
+    def all_hold(value: ProgramValue, *before: ProgramValue) -> bool:
         return all(condition(value, *before) for condition in conditions)
 
     return all_hold
@@ -237,29 +238,29 @@ def ranked(least: int, most: int = 8) -> Wanted:
     return lambda value, *before: least <= value.rank <= most
 
 
-def nonempty(value: Value, *before: Value) -> bool:
+def nonempty(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want a tensor with elements."""
     return value.count > 0
 
 
-def finite(value: Value, *before: Value) -> bool:
+def finite(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want a tensor without NaN and infinities."""
-    return value.facts.finite
+    return value.value_range.finite
 
 
-def exact(value: Value, *before: Value) -> bool:
+def exact(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want a tensor whose bits every implementation agrees on, and that is finite."""
-    return value.facts.exact and value.facts.finite
+    return value.value_range.exact and value.value_range.finite
 
 
-def distinct(value: Value, *before: Value) -> bool:
+def distinct(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want a tensor without ties."""
-    return value.facts.distinct and value.facts.exact and value.facts.finite
+    return value.value_range.distinct and value.value_range.exact and value.value_range.finite
 
 
-def bits(value: Value, *before: Value) -> bool:
+def bits(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want a tensor whose bits every implementation agrees on, NaN and infinities allowed."""
-    return value.facts.exact and not value.unbacked
+    return value.value_range.exact and not value.unbacked
 
 
 def unkinked_at(*points: float) -> Wanted:
@@ -268,55 +269,55 @@ def unkinked_at(*points: float) -> Wanted:
     It does none where there is no gradient, where all agree on the bits, and where values stay on one side.
     """
 
-    def harmless(value: Value, *before: Value) -> bool:
-        facts = value.facts
+    def harmless(value: ProgramValue, *before: ProgramValue) -> bool:
+        value_range = value.value_range
         return (
             not value.requires_grad
-            or facts.exact
-            or not any(facts.low - 0.01 <= at <= facts.high + 0.01 for at in points)
+            or value_range.exact
+            or not any(value_range.low - 0.01 <= at <= value_range.high + 0.01 for at in points)
         )
 
     return harmless
 
 
-def unkinked(value: Value, *before: Value) -> bool:
+def unkinked(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want that a derivative that depends on which of the operands is larger does no harm."""
     operands = (value, *before)
-    return not any(one.requires_grad for one in operands) or all(one.facts.exact for one in operands)
+    return not any(one.requires_grad for one in operands) or all(one.value_range.exact for one in operands)
 
 
 def at_least(low: float) -> Wanted:
     """Return the condition of elements from ``low`` upward."""
-    return lambda value, *before: value.facts.low >= low
+    return lambda value, *before: value.value_range.low >= low
 
 
 def no_larger_than(size: float) -> Wanted:
     """Return the condition of magnitudes up to ``size``."""
-    return lambda value, *before: value.facts.size <= size
+    return lambda value, *before: value.value_range.size <= size
 
 
-def same_dtype(value: Value, *before: Value) -> bool:
+def same_dtype(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want the first operand's dtype."""
     return value.dtype == before[0].dtype
 
 
-def same_shape(value: Value, *before: Value) -> bool:
+def same_shape(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want the first operand's shape."""
     return value.shape == before[0].shape
 
 
-def broadcasts(value: Value, *before: Value) -> bool:
+def broadcasts(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want a shape that broadcasts with the first operand's."""
     pairs = zip(reversed(value.shape), reversed(before[0].shape), strict=False)
     return all(ours == theirs or 1 in (ours, theirs) for ours, theirs in pairs)
 
 
-def matrix_of(value: Value, *before: Value) -> bool:
+def matrix_of(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want a matrix that the first operand can be multiplied with from the left."""
     return value.rank == 2 and before[0].rank >= 1 and value.shape[0] == before[0].shape[-1]
 
 
-def fits_into(value: Value, *before: Value) -> bool:
+def fits_into(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want a shape that broadcasts to the first operand's, which it does not enlarge."""
     if value.rank > before[0].rank:
         return False
@@ -324,7 +325,7 @@ def fits_into(value: Value, *before: Value) -> bool:
     return all(ours in (theirs, 1) for ours, theirs in pairs)
 
 
-def writable(value: Value, *before: Value) -> bool:
+def writable(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want a tensor that eager allows to write to: no leaf that wants a gradient, no element twice in memory."""
     tensor = value.tensor
     leaf = tensor.requires_grad and (tensor.is_leaf or _is_view_of_leaf(tensor))
@@ -347,23 +348,23 @@ def _is_view_of_leaf(tensor: torch.Tensor) -> bool:
     return base is not None and base.requires_grad and base.is_leaf
 
 
-def dense(value: Value, *before: Value) -> bool:
+def dense(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want a tensor whose rows lie one behind the other in memory."""
     return bool(value.tensor.is_contiguous())
 
 
-def as_made(value: Value, *before: Value) -> bool:
+def as_made(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want the strides of a new tensor, also in dimensions of one element, where any stride is as good."""
     return bool(value.tensor.stride() == value.tensor.new_empty(value.tensor.shape).stride())
 
 
-def apart(value: Value, *before: Value) -> bool:
+def apart(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want a tensor that shares no memory with the operands before."""
     memory = storage_key(value.tensor)
     return all(storage_key(one.tensor) != memory for one in before)
 
 
-def same_or_apart(value: Value, *before: Value) -> bool:
+def same_or_apart(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want the first operand itself, seen alike, or a tensor that shares no memory with it.
 
     What is read while its own elements are written has no defined value; eager refuses that, but not of all strides.
@@ -373,7 +374,7 @@ def same_or_apart(value: Value, *before: Value) -> bool:
     return alike or apart(value, before[0])
 
 
-def another(value: Value, *before: Value) -> bool:
+def another(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want a value that is none of the operands before."""
     return all(value.number != one.number for one in before)
 
@@ -383,9 +384,6 @@ def either(*conditions: Wanted) -> Wanted:
     return lambda value, *before: any(condition(value, *before) for condition in conditions)
 
 
-def without_gradient(value: Value, *before: Value) -> bool:
+def without_gradient(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want a tensor that gradients do not flow to."""
     return not value.requires_grad
-
-
-OPERATORS = (Operator("nothing", "statement", "pass", (), lambda: (), results=0),)

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pytest_regional.fuzz.model.value_range import Facts, between, difference, integers, product, total
+from pytest_regional.fuzz.model.value_range import ValueRange, between, difference, integers, product, total
 from pytest_regional.fuzz.operators.operator import (
     Operator,
     Picks,
-    Value,
+    ProgramValue,
     Wanted,
     also,
     at_least,
@@ -44,19 +44,21 @@ _PLAIN = (
 )
 
 
-def _operator(name: str, template: str, operands: tuple[Wanted, ...], facts: Any, **fields: Any) -> Operator:
+def _operator(name: str, template: str, operands: tuple[Wanted, ...], value_range: Any, **fields: Any) -> Operator:
     fields = {"elementwise": True, "autocast": name in _PLAIN, **fields}
-    return Operator(name, "pointwise", template, operands, facts, **fields)
+    return Operator(name, "pointwise", template, operands, value_range, **fields)
 
 
-def _unary(name: str, facts: Callable[[Facts], Facts], *conditions: Wanted, call: str = "") -> Operator:
+def _unary(name: str, value_range: Callable[[ValueRange], ValueRange], *conditions: Wanted, call: str = "") -> Operator:
     template = call or f"torch.{name}({{a}})"
-    return _operator(name, template, (also(*(conditions or (floating,))),), lambda a: facts(a.facts))
+    return _operator(name, template, (also(*(conditions or (floating,))),), lambda a: value_range(a.value_range))
 
 
-def _functional(name: str, facts: Callable[[Facts], Facts], *conditions: Wanted, arguments: str = "") -> Operator:
+def _functional(
+    name: str, value_range: Callable[[ValueRange], ValueRange], *conditions: Wanted, arguments: str = ""
+) -> Operator:
     call = f"torch.nn.functional.{name}({{a}}{arguments})"
-    return _unary(name, facts, floating, *conditions, call=call)
+    return _unary(name, value_range, floating, *conditions, call=call)
 
 
 def _monotone(name: str, function: Callable[[float], float], *conditions: Wanted) -> Operator:
@@ -68,48 +70,58 @@ def _bounded(name: str, low: float, high: float, *conditions: Wanted) -> Operato
 
 
 def _binary(
-    name: str, facts: Callable[[Facts, Facts], Facts], *conditions: Wanted, call: str = "", first: Wanted = floating
+    name: str,
+    value_range: Callable[[ValueRange, ValueRange], ValueRange],
+    *conditions: Wanted,
+    call: str = "",
+    first: Wanted = floating,
 ) -> Operator:
     template = call or f"torch.{name}({{a}}, {{b}})"
     second = also(first, same_dtype, broadcasts, *conditions)
-    return _operator(name, template, (first, second), lambda a, b: facts(a.facts, b.facts))
+    return _operator(name, template, (first, second), lambda a, b: value_range(a.value_range, b.value_range))
 
 
-def _constant(values: Sequence[Value], picks: Picks) -> dict[str, Any]:
+def _constant(values: Sequence[ProgramValue], picks: Picks) -> dict[str, Any]:
     return {"value": picks.one_of((2.0, 0.5, -1.0, 3, 1.0, 0.0))}
 
 
-def _with_number(name: str, call: str, facts: Callable[[Facts, float], Facts], *conditions: Wanted) -> Operator:
+def _with_number(
+    name: str, call: str, value_range: Callable[[ValueRange, float], ValueRange], *conditions: Wanted
+) -> Operator:
     return _operator(
-        name, call, (also(*(conditions or (floating,))),), lambda a, value: facts(a.facts, value), choose=_constant
+        name,
+        call,
+        (also(*(conditions or (floating,))),),
+        lambda a, value: value_range(a.value_range, value),
+        choose=_constant,
     )
 
 
-def _kept(low: float, high: float, a: Facts) -> Facts:
-    """Return the facts of elements moved to a range where they are outside of it."""
+def _kept(low: float, high: float, a: ValueRange) -> ValueRange:
+    """Return the range of elements moved to a range where they are outside of it."""
     ends = min(max(a.low, low), high), min(max(a.high, low), high)
-    return Facts(*ends, exact=a.exact, finite=a.finite)
+    return ValueRange(*ends, exact=a.exact, finite=a.finite)
 
 
-def _quotient(a: Facts, b: Facts) -> Facts:
+def _quotient(a: ValueRange, b: ValueRange) -> ValueRange:
     return product(a, b.within(lambda x: 1 / x))
 
 
-def _power(a: Facts, b: Facts) -> Facts:
+def _power(a: ValueRange, b: ValueRange) -> ValueRange:
     ends = [x**y for x in (a.low, a.high) for y in (b.low, b.high)]
     return between(min(1.0, *ends), max(1.0, *ends), a, b)
 
 
-def _rounded(a: Facts) -> Facts:
-    return Facts(math.floor(a.low), math.ceil(a.high), exact=True)
+def _rounded(a: ValueRange) -> ValueRange:
+    return ValueRange(math.floor(a.low), math.ceil(a.high), exact=True)
 
 
-def _choose_bounds(values: Sequence[Value], picks: Picks) -> dict[str, Any]:
+def _choose_bounds(values: Sequence[ProgramValue], picks: Picks) -> dict[str, Any]:
     low = picks.one_of((-1.0, 0.0, -0.5))
     return {"low": low, "high": picks.one_of((1.0, 0.75, 1.5))}
 
 
-def _alpha(values: Sequence[Value], picks: Picks) -> dict[str, Any]:
+def _alpha(values: Sequence[ProgramValue], picks: Picks) -> dict[str, Any]:
     return {"alpha": picks.one_of((2, -1, 0.5))}
 
 
@@ -143,7 +155,7 @@ _SMOOTH = (
         "pointwise",
         'torch.nn.functional.gelu({a}, approximate="tanh")',
         (floating,),
-        lambda a: between(-0.2, max(a.facts.high, 0.0), a.facts),
+        lambda a: between(-0.2, max(a.value_range.high, 0.0), a.value_range),
         elementwise=True,
     ),
     _functional("mish", lambda a: between(-0.4, max(a.high, 0.0), a)),
@@ -154,7 +166,7 @@ _SMOOTH = (
 
 _KINKED = (
     _unary("relu", lambda a: _kept(0.0, math.inf, a), real, unkinked_at(0.0)),
-    _unary("abs", lambda a: Facts(0.0, a.size, a.exact, finite=a.finite), real, unkinked_at(0.0)),
+    _unary("abs", lambda a: ValueRange(0.0, a.size, a.exact, finite=a.finite), real, unkinked_at(0.0)),
     _functional(
         "leaky_relu", lambda a: between(min(a.low, 0.0), max(a.high, 0.0), a), unkinked_at(0.0), arguments=", 0.1"
     ),
@@ -166,7 +178,7 @@ _KINKED = (
         "clamp",
         "torch.clamp({a}, {low}, {high})",
         (also(floating, unkinked_at(-1.0, -0.5, 0.0, 0.75, 1.0, 1.5)),),
-        lambda a, low, high: _kept(low, high, a.facts),
+        lambda a, low, high: _kept(low, high, a.value_range),
         choose=_choose_bounds,
     ),
 )
@@ -176,11 +188,11 @@ _JUMPING = (
     _unary("ceil", _rounded, exact, floating),
     _unary("round", _rounded, exact, floating),
     _unary("trunc", _rounded, exact, floating),
-    _unary("frac", lambda a: Facts(-1, 1, exact=True), exact, floating),
-    _unary("sign", lambda a: Facts(-1, 1, exact=True), exact, floating),
+    _unary("frac", lambda a: ValueRange(-1, 1, exact=True), exact, floating),
+    _unary("sign", lambda a: ValueRange(-1, 1, exact=True), exact, floating),
     _unary(
         "nan_to_num",
-        lambda a: Facts(min(a.low, 0.0), max(a.high, 0.0), a.exact),
+        lambda a: ValueRange(min(a.low, 0.0), max(a.high, 0.0), a.exact),
         bits,
         real,
         call="torch.nan_to_num({a}, 0.0, 1.5, -1.5)",
@@ -196,23 +208,25 @@ _BINARY = (
         "pow",
         "torch.pow({a}, {b})",
         (also(floating, at_least(0.1)), also(floating, same_dtype, broadcasts, no_larger_than(2))),
-        lambda a, b: _power(a.facts, b.facts),
+        lambda a, b: _power(a.value_range, b.value_range),
     ),
     _operator(
         "atan2",
         "torch.atan2({a}, {b})",
         (also(floating, at_least(0.1)), also(floating, same_dtype, broadcasts, at_least(0.1))),
-        lambda a, b: between(0, 1.6, a.facts, b.facts),
+        lambda a, b: between(0, 1.6, a.value_range, b.value_range),
     ),
     _operator(
         "hypot",
         "torch.hypot({a}, {b})",
         (also(floating, at_least(0.1)), also(floating, same_dtype, broadcasts)),
-        lambda a, b: between(0, a.facts.size + b.facts.size, a.facts, b.facts),
+        lambda a, b: between(0, a.value_range.size + b.value_range.size, a.value_range, b.value_range),
     ),
-    _binary("copysign", lambda a, b: Facts(-a.size, a.size, a.exact, finite=a.finite), exact),
+    _binary("copysign", lambda a, b: ValueRange(-a.size, a.size, a.exact, finite=a.finite), exact),
     _binary("logaddexp", lambda a, b: between(max(a.low, b.low), max(a.high, b.high) + 0.7, a, b)),
-    _binary("fmod", lambda a, b: Facts(-a.size, a.size, exact=True), exact, at_least(0.1), first=also(floating, exact)),
+    _binary(
+        "fmod", lambda a, b: ValueRange(-a.size, a.size, exact=True), exact, at_least(0.1), first=also(floating, exact)
+    ),
     _binary(
         "swiglu", lambda a, b: product(between(-0.3, max(a.high, 0.0)), b), call="torch.nn.functional.silu({a}) * {b}"
     ),
@@ -220,7 +234,7 @@ _BINARY = (
         "add_alpha",
         "torch.add({a}, {b}, alpha={alpha})",
         (floating, also(floating, same_dtype, broadcasts)),
-        lambda a, b, alpha: total(a.facts, b.facts.scaled(alpha)),
+        lambda a, b, alpha: total(a.value_range, b.value_range.scaled(alpha)),
         choose=_alpha,
     ),
     Operator(
@@ -228,7 +242,7 @@ _BINARY = (
         "pointwise",
         "{a} + {b}",
         (floating, also(floating, broadcasts)),
-        lambda a, b: total(a.facts, b.facts),
+        lambda a, b: total(a.value_range, b.value_range),
         autocast=True,
     ),
     Operator(
@@ -236,7 +250,7 @@ _BINARY = (
         "pointwise",
         "{a} * {b}",
         (floating, also(floating, broadcasts)),
-        lambda a, b: product(a.facts, b.facts),
+        lambda a, b: product(a.value_range, b.value_range),
         autocast=True,
     ),
     Operator(
@@ -244,7 +258,7 @@ _BINARY = (
         "pointwise",
         "{a} * {b}",
         (real, also(boolean, broadcasts)),
-        lambda a, b: product(a.facts, b.facts),
+        lambda a, b: product(a.value_range, b.value_range),
     ),
 )
 
@@ -257,8 +271,8 @@ _NUMBERS = (
 )
 
 
-def _mixed(a: Value, b: Value, c: Value) -> Facts:
-    return b.facts.join(c.facts)
+def _mixed(a: ProgramValue, b: ProgramValue, c: ProgramValue) -> ValueRange:
+    return b.value_range.join(c.value_range)
 
 
 _TERNARY = (
@@ -278,7 +292,7 @@ _TERNARY = (
         "pointwise",
         "{a}.masked_fill({b}, {value})",
         (real, also(boolean, broadcasts)),
-        lambda a, b, value: a.facts.join(Facts(value, value, exact=True)),
+        lambda a, b, value: a.value_range.join(ValueRange(value, value, exact=True)),
         _constant,
     ),
     Operator(
@@ -286,33 +300,38 @@ _TERNARY = (
         "pointwise",
         '{a}.masked_fill({b}, float("-inf"))',
         (floating, also(boolean, broadcasts)),
-        lambda a, b: Facts(a.facts.low, a.facts.high, a.facts.exact, finite=False),
+        lambda a, b: ValueRange(a.value_range.low, a.value_range.high, a.value_range.exact, finite=False),
     ),
     Operator(
         "where_number",
         "pointwise",
         "torch.where({a}, {b}, {value})",
         (boolean, also(real, broadcasts)),
-        lambda a, b, value: b.facts.join(Facts(value, value, exact=True)),
+        lambda a, b, value: b.value_range.join(ValueRange(value, value, exact=True)),
         _constant,
     ),
     _operator(
         "lerp",
         "torch.lerp({a}, {b}, 0.25)",
         (floating, also(floating, same_dtype, broadcasts)),
-        lambda a, b: between(min(a.facts.low, b.facts.low), max(a.facts.high, b.facts.high), a.facts, b.facts),
+        lambda a, b: between(
+            min(a.value_range.low, b.value_range.low),
+            max(a.value_range.high, b.value_range.high),
+            a.value_range,
+            b.value_range,
+        ),
     ),
     _operator(
         "addcmul",
         "torch.addcmul({a}, {b}, {c})",
         (floating, also(floating, same_dtype, broadcasts), also(floating, same_dtype, broadcasts)),
-        lambda a, b, c: total(a.facts, product(b.facts, c.facts)),
+        lambda a, b, c: total(a.value_range, product(b.value_range, c.value_range)),
     ),
     _operator(
         "addcdiv",
         "torch.addcdiv({a}, {b}, {c})",
         (floating, also(floating, same_dtype, broadcasts), also(floating, same_dtype, broadcasts, at_least(0.1))),
-        lambda a, b, c: total(a.facts, _quotient(b.facts, c.facts)),
+        lambda a, b, c: total(a.value_range, _quotient(b.value_range, c.value_range)),
     ),
 )
 
@@ -339,7 +358,7 @@ OPERATORS = (
     _binary("add", total, first=real),
     _binary("mul", product, first=real),
     _SMOOTH[0],
-    _unary("neg", lambda a: Facts(-a.high, -a.low, a.exact, a.distinct, a.finite), real),
+    _unary("neg", lambda a: ValueRange(-a.high, -a.low, a.exact, a.distinct, a.finite), real),
     *_SMOOTH[1:],
     *_NUMBERS,
     *_BINARY,

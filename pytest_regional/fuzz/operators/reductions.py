@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pytest_regional.fuzz.model.value_range import Facts, between, integers
+from pytest_regional.fuzz.model.value_range import ValueRange, between, integers
 from pytest_regional.fuzz.operators.operator import (
     Operator,
     Parameters,
     Picks,
-    Value,
+    ProgramValue,
     Wanted,
     also,
     anything,
@@ -26,83 +26,85 @@ from pytest_regional.fuzz.operators.operator import (
 )
 
 
-def _dimension(values: Sequence[Value], picks: Picks) -> dict[str, Any]:
+def _dimension(values: Sequence[ProgramValue], picks: Picks) -> dict[str, Any]:
     return {"dim": picks.below(values[0].rank), "keepdim": picks.flag()}
 
 
-def _only_dimension(values: Sequence[Value], picks: Picks) -> dict[str, Any]:
+def _only_dimension(values: Sequence[ProgramValue], picks: Picks) -> dict[str, Any]:
     return {"dim": picks.below(values[0].rank)}
 
 
-def _last_two(values: Sequence[Value], picks: Picks) -> dict[str, Any]:
+def _last_two(values: Sequence[ProgramValue], picks: Picks) -> dict[str, Any]:
     return {"dims": picks.one_of(((-1, -2), (0, -1))), "keepdim": picks.flag()}
 
 
-def _along(name: str, facts: Callable[..., Facts], *conditions: Wanted, call: str = "") -> Operator:
+def _along(name: str, value_range: Callable[..., ValueRange], *conditions: Wanted, call: str = "") -> Operator:
     template = call or f"torch.{name}({{a}}, {{dim}}, keepdim={{keepdim}})"
-    return Operator(name, "reduction", template, (also(ranked(1), nonempty, *conditions),), facts, _dimension)
+    return Operator(name, "reduction", template, (also(ranked(1), nonempty, *conditions),), value_range, _dimension)
 
 
-def _running(name: str, facts: Callable[..., Facts], *conditions: Wanted) -> Operator:
+def _running(name: str, value_range: Callable[..., ValueRange], *conditions: Wanted) -> Operator:
     template = f"torch.{name}({{a}}, {{dim}})"
     return Operator(
-        name, "reduction", template, (also(floating, ranked(1), nonempty, *conditions),), facts, _only_dimension
+        name, "reduction", template, (also(floating, ranked(1), nonempty, *conditions),), value_range, _only_dimension
     )
 
 
-def _whole(name: str, template: str, facts: Callable[[Value], Facts], *conditions: Wanted) -> Operator:
-    return Operator(name, "reduction", template, (also(floating, nonempty, *conditions),), facts)
+def _whole(
+    name: str, template: str, value_range: Callable[[ProgramValue], ValueRange], *conditions: Wanted
+) -> Operator:
+    return Operator(name, "reduction", template, (also(floating, nonempty, *conditions),), value_range)
 
 
-def _sum(a: Value, dim: int, **parameters: Any) -> Facts:
-    return a.facts.summed(a.shape[dim])
+def _sum(a: ProgramValue, dim: int, **parameters: Any) -> ValueRange:
+    return a.value_range.summed(a.shape[dim])
 
 
-def _mean(a: Value, **parameters: Any) -> Facts:
-    return Facts(a.facts.low, a.facts.high, finite=a.facts.finite)
+def _mean(a: ProgramValue, **parameters: Any) -> ValueRange:
+    return ValueRange(a.value_range.low, a.value_range.high, finite=a.value_range.finite)
 
 
-def _extreme(a: Value, **parameters: Any) -> Facts:
-    return Facts(a.facts.low, a.facts.high, a.facts.exact, finite=a.facts.finite)
+def _extreme(a: ProgramValue, **parameters: Any) -> ValueRange:
+    return ValueRange(a.value_range.low, a.value_range.high, a.value_range.exact, finite=a.value_range.finite)
 
 
-def _several(a: Value, dims: tuple[int, ...], **parameters: Any) -> Facts:
-    return a.facts.summed(math.prod(a.shape[dim] for dim in dims))
+def _several(a: ProgramValue, dims: tuple[int, ...], **parameters: Any) -> ValueRange:
+    return a.value_range.summed(math.prod(a.shape[dim] for dim in dims))
 
 
-def _variance(a: Value, **parameters: Any) -> Facts:
-    return between(0.0, (a.facts.high - a.facts.low) ** 2, a.facts)
+def _variance(a: ProgramValue, **parameters: Any) -> ValueRange:
+    return between(0.0, (a.value_range.high - a.value_range.low) ** 2, a.value_range)
 
 
-def _product(a: Value, dim: int, **parameters: Any) -> Facts:
-    size = max(a.facts.size, 1.0) ** a.shape[dim]
-    return between(min(0.0, a.facts.low, -size if a.facts.low < 0 else 0.0), size, a.facts)
+def _product(a: ProgramValue, dim: int, **parameters: Any) -> ValueRange:
+    size = max(a.value_range.size, 1.0) ** a.shape[dim]
+    return between(min(0.0, a.value_range.low, -size if a.value_range.low < 0 else 0.0), size, a.value_range)
 
 
-def _logsumexp(a: Value, dim: int, **parameters: Any) -> Facts:
-    return between(a.facts.low, a.facts.high + math.log(a.shape[dim]), a.facts)
+def _logsumexp(a: ProgramValue, dim: int, **parameters: Any) -> ValueRange:
+    return between(a.value_range.low, a.value_range.high + math.log(a.shape[dim]), a.value_range)
 
 
-def _log_running(a: Value, dim: int) -> Facts:
+def _log_running(a: ProgramValue, dim: int) -> ValueRange:
     return _logsumexp(a, dim)
 
 
-def _norm(a: Value, dim: int, **parameters: Any) -> Facts:
-    return between(a.facts.low, a.facts.size * math.sqrt(a.shape[dim]), a.facts)
+def _norm(a: ProgramValue, dim: int, **parameters: Any) -> ValueRange:
+    return between(a.value_range.low, a.value_range.size * math.sqrt(a.shape[dim]), a.value_range)
 
 
-def _small_enough(value: Value, *before: Value) -> bool:
+def _small_enough(value: ProgramValue, *before: ProgramValue) -> bool:
     return max(value.shape) <= 4
 
 
-def _spread(value: Value, *before: Value) -> bool:
+def _spread(value: ProgramValue, *before: ProgramValue) -> bool:
     return min(value.shape) >= 2
 
 
-OPERATORS = (
+_REDUCTIONS = (
     _along("sum", _sum, real),
     _along("mean", _mean, floating),
-    _whole("sum_all", "torch.sum({a})", lambda a: a.facts.summed(a.count)),
+    _whole("sum_all", "torch.sum({a})", lambda a: a.value_range.summed(a.count)),
     _whole("mean_all", "{a}.mean()", _mean),
     Operator(
         "sum_dims",
@@ -117,7 +119,7 @@ OPERATORS = (
         "reduction",
         "torch.sum({a}, -1, dtype=torch.float64)",
         (also(floating, ranked(1), nonempty),),
-        lambda a: a.facts.summed(a.shape[-1]),
+        lambda a: a.value_range.summed(a.shape[-1]),
     ),
     _along("amax", _extreme, real, unkinked),
     _along("amin", _extreme, real, unkinked),
@@ -160,50 +162,50 @@ OPERATORS = (
         "reduction",
         "torch.count_nonzero({a})",
         (also(exact, nonempty),),
-        lambda a: Facts(0, a.count, exact=True),
+        lambda a: ValueRange(0, a.count, exact=True),
     ),
 )
 
 
-def _norm_op(name: str, template: str, facts: Any, *operands: Wanted, choose: Any = None) -> Operator:
+def _norm_op(name: str, template: str, value_range: Any, *operands: Wanted, choose: Any = None) -> Operator:
     fields = {} if choose is None else {"choose": choose}
-    return Operator(name, "norm", template, operands, facts, **fields)
+    return Operator(name, "norm", template, operands, value_range, **fields)
 
 
-def _norm_dimension(values: Sequence[Value], picks: Picks) -> Parameters:
+def _norm_dimension(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
     return {"dim": picks.below(values[0].rank)}
 
 
-def _normal(a: Value, *others: Value, **parameters: Any) -> Facts:
+def _normal(a: ProgramValue, *others: ProgramValue, **parameters: Any) -> ValueRange:
     reach = math.sqrt(max(a.count, 1))
-    return between(-reach, reach, a.facts)
+    return between(-reach, reach, a.value_range)
 
 
-def _scaled(a: Value, b: Value, c: Value | None = None) -> Facts:
-    reach = math.sqrt(max(a.count, 1)) * b.facts.size + (c.facts.size if c else 0.0)
-    return between(-reach, reach, a.facts)
+def _scaled(a: ProgramValue, b: ProgramValue, c: ProgramValue | None = None) -> ValueRange:
+    reach = math.sqrt(max(a.count, 1)) * b.value_range.size + (c.value_range.size if c else 0.0)
+    return between(-reach, reach, a.value_range)
 
 
-def _unit(a: Value, **parameters: Any) -> Facts:
-    return between(0, 1, a.facts)
+def _unit(a: ProgramValue, **parameters: Any) -> ValueRange:
+    return between(0, 1, a.value_range)
 
 
-def _log_unit(a: Value, dim: int) -> Facts:
-    return between(a.facts.low - a.facts.high - math.log(a.shape[dim]), 0, a.facts)
+def _log_unit(a: ProgramValue, dim: int) -> ValueRange:
+    return between(a.value_range.low - a.value_range.high - math.log(a.shape[dim]), 0, a.value_range)
 
 
-def _last(value: Value, a: Value, *others: Value) -> bool:
+def _last(value: ProgramValue, a: ProgramValue, *others: ProgramValue) -> bool:
     return value.dtype == a.dtype and value.shape == a.shape[-1:]
 
 
-def _channels(value: Value, a: Value, *others: Value) -> bool:
+def _channels(value: ProgramValue, a: ProgramValue, *others: ProgramValue) -> bool:
     return value.dtype == a.dtype and value.shape == a.shape[1:2]
 
 
 _ROWS = also(floating, ranked(1), nonempty)
 _PLANES = also(floating, ranked(3, 4), nonempty)
 
-NORMS = (
+_NORMS = (
     _norm_op("softmax", "torch.softmax({a}, {dim})", _unit, _ROWS, choose=_norm_dimension),
     _norm_op("log_softmax", "torch.log_softmax({a}, {dim})", _log_unit, _ROWS, choose=_norm_dimension),
     _norm_op("layer_norm", "torch.nn.functional.layer_norm({a}, {a}.shape[-1:], eps=0.5)", _normal, _ROWS),
@@ -234,19 +236,19 @@ NORMS = (
     _norm_op(
         "cross_entropy",
         "torch.nn.functional.cross_entropy({a}, {b})",
-        lambda a, b: between(0, a.facts.high - a.facts.low + math.log(a.shape[1]), a.facts),
+        lambda a, b: between(0, a.value_range.high - a.value_range.low + math.log(a.shape[1]), a.value_range),
         also(floating, ranked(2, 2), nonempty),
         lambda value, a: (
             value.dtype == "int64"
             and value.shape == a.shape[:1]
-            and value.facts.low >= 0
-            and value.facts.high < a.shape[1]
+            and value.value_range.low >= 0
+            and value.value_range.high < a.shape[1]
         ),
     ),
     _norm_op(
         "mse_loss",
         "torch.nn.functional.mse_loss({a}, {b})",
-        lambda a, b: between(0, (a.facts.size + b.facts.size) ** 2, a.facts, b.facts),
+        lambda a, b: between(0, (a.value_range.size + b.value_range.size) ** 2, a.value_range, b.value_range),
         _ROWS,
         also(floating, lambda value, a: value.dtype == a.dtype and value.shape == a.shape),
     ),
@@ -257,39 +259,39 @@ _ORDERED = also(anything, distinct, ranked(1), nonempty)
 
 
 def _sorting(
-    name: str, template: str, facts: Any, results: int = 1, wanted: Wanted = _ORDERED, **fields: Any
+    name: str, template: str, value_range: Any, results: int = 1, wanted: Wanted = _ORDERED, **fields: Any
 ) -> Operator:
     return Operator(
-        name, "sort", template, (wanted,), facts, results=results, **{"choose": _sorted_dimension, **fields}
+        name, "sort", template, (wanted,), value_range, results=results, **{"choose": _sorted_dimension, **fields}
     )
 
 
-def _sorted_dimension(values: Sequence[Value], picks: Picks) -> Parameters:
+def _sorted_dimension(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
     return {"dim": picks.below(values[0].rank)}
 
 
-def _some(values: Sequence[Value], picks: Picks) -> Parameters:
+def _some(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
     dim = picks.below(values[0].rank)
     return {"k": 1 + picks.below(values[0].shape[dim]), "dim": dim}
 
 
-def _nothing(values: Sequence[Value], picks: Picks) -> Parameters:
+def _nothing(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
     return {}
 
 
-def _places(a: Value, dim: int = 0, **parameters: Any) -> Facts:
+def _places(a: ProgramValue, dim: int = 0, **parameters: Any) -> ValueRange:
     return integers(0, a.shape[dim] - 1, distinct=a.rank == 1)
 
 
-def _both(a: Value, **parameters: Any) -> tuple[Facts, Facts]:
-    return a.facts, _places(a, **parameters)
+def _both(a: ProgramValue, **parameters: Any) -> tuple[ValueRange, ValueRange]:
+    return a.value_range, _places(a, **parameters)
 
 
-def _one_place(a: Value, dim: int) -> Facts:
+def _one_place(a: ProgramValue, dim: int) -> ValueRange:
     return integers(0, a.shape[dim] - 1, distinct=a.rank == 1)
 
 
-SORTS = (
+_SORTS = (
     _sorting("sort", "torch.sort({a}, {dim})", _both, 2),
     _sorting("sort_descending", "torch.sort({a}, {dim}, descending=True)", _both, 2),
     _sorting("argsort", "torch.argsort({a}, {dim})", _places),
@@ -307,3 +309,5 @@ SORTS = (
         choose=_nothing,
     ),
 )
+
+OPERATORS = (*_REDUCTIONS, *_NORMS, *_SORTS)

@@ -7,7 +7,47 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from pytest_regional._errors import RegionalError
+from pytest_regional.fuzz.operators import (
+    calls,
+    factories,
+    indexing,
+    integer,
+    matmul,
+    pointwise,
+    reductions,
+    views,
+    writes,
+)
 from pytest_regional.fuzz.operators.operator import Operator
+
+_MODULES = (pointwise, reductions, views, factories, matmul, integer, writes, indexing, calls)
+
+#: Families in the table's order: programs shrink to what stands first. Families of one line stand as in their module.
+_ORDER: tuple[tuple[str, ...], ...] = (
+    ("pointwise", "comparison"),
+    ("reduction",),
+    ("view",),
+    ("copy",),
+    ("matmul",),
+    ("cast",),
+    ("factory",),
+    ("write", "out"),
+    ("norm",),
+    ("index", "scatter"),
+    ("integer",),
+    ("convolution",),
+    ("sort",),
+    ("random",),
+    ("custom",),
+    ("call", "checkpoint", "nested", "cond", "loop"),
+    ("statement",),
+    ("data_dependent",),
+)
+_PLACES = {family: place for place, together in enumerate(_ORDER) for family in together}
+
+
+def _place(operator: Operator) -> int:
+    return _PLACES[operator.family]
 
 
 class UnknownOperatorError(RegionalError, ValueError):
@@ -18,9 +58,8 @@ class UnknownOperatorError(RegionalError, ValueError):
 def operators() -> Mapping[str, Operator]:
     """Return the operators that this torch has, the simplest first."""
     from pytest_regional._torch import torch_version
-    from pytest_regional.fuzz.operators import TABLES
 
-    everything = [operator for table in TABLES for operator in table]
+    everything = sorted((one for module in _MODULES for one in module.OPERATORS), key=_place)
     names = [operator.name for operator in everything]
     twice = {name for name in names if names.count(name) > 1}
     if twice:

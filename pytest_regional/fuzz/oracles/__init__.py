@@ -1,16 +1,16 @@
-"""The laws that every program has to keep on every backend, and :func:`judge`, which judges by them.
+"""The oracles that every program has to keep on every backend, and :func:`check`, which checks a program against them.
 
-Modules, by law: ``parity`` (compiles, parity), ``borders``, ``configs``, ``plan``, ``counters``, ``order``
-(region_order, order), ``again`` (results_kept, retained_backward), ``modes`` (inference), ``caching`` (warm,
-annotations_in_key, uuid_in_key), ``determinism``, ``threads``. ``trial`` holds what is computed once for all of them,
-``watching`` sees what the backend does.
-``docs/fuzzing-laws.md`` states the laws.
+Modules, with their oracles: ``parity`` (compiles, parity, configs, inference), ``region_boundary``, ``plan``,
+``order`` (region_order, order), ``caching`` (counters, warm, annotations_in_key, uuid_in_key), ``reruns``
+(results_kept, retained_backward, determinism, threads). ``example_run`` holds what is computed once for all of them,
+``watching`` records what the backend does.
+``docs/fuzzing-oracles.md`` states the oracles.
 """
 
 from __future__ import annotations
 
-from pytest_regional.fuzz.oracles.checking import LAWS, UnknownLawError, judge
-from pytest_regional.fuzz.oracles.oracle import Judgement, Law, LawBrokenError
+from pytest_regional.fuzz.oracles.checking import ORACLES, UnknownOracleError, check
+from pytest_regional.fuzz.oracles.oracle import CheckResult, Oracle, OracleViolationError
 from pytest_regional.harness.parity.report import BadProgramError
 
-__all__ = ["LAWS", "BadProgramError", "Judgement", "Law", "LawBrokenError", "UnknownLawError", "judge"]
+__all__ = ["ORACLES", "BadProgramError", "CheckResult", "Oracle", "OracleViolationError", "UnknownOracleError", "check"]

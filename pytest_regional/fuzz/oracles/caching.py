@@ -1,4 +1,4 @@
-"""The laws of caches: ``warm``, ``annotations_in_key`` and ``uuid_in_key``.
+"""The oracles of caches: ``warm``, ``annotations_in_key`` and ``uuid_in_key``.
 
 A backend without a cache of whole results still has Inductor's, region by region. PyTorch can be told to cache whole
 results of its regional backend as well (``force_autograd_cache``); what is demanded of a key then is demanded of it.
@@ -13,84 +13,83 @@ from dataclasses import replace
 
 from pytest_regional._torch import config
 from pytest_regional.fuzz.model.program import Context, Program, Region, Scope, Step
-from pytest_regional.fuzz.modes import PYTORCHS_OWN
-from pytest_regional.fuzz.oracles.example_run import Run, Trial
-from pytest_regional.fuzz.oracles.oracle import Law, NoClaim, kinds_of
+from pytest_regional.fuzz.oracles.example_run import ExampleRun, Run
+from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of
 from pytest_regional.fuzz.oracles.parity import raise_failure
 from pytest_regional.harness.counters import CounterLog, Counters, describe
 from pytest_regional.harness.parity.compare import compare
 
 
-def check_counters(trial: Trial) -> None:
+def check_counters(example: ExampleRun) -> None:
     """Raise where counters contradict each other, or what was seen."""
-    run = trial.cold
+    run = example.cold
     counters = CounterLog(list(run.events)).counters()
-    wrong = [*_of_graphs(trial, counters), *_of_outer_cache(trial, counters), *_of_regions(trial, counters)]
+    wrong = [*_of_graphs(example, counters), *_of_outer_cache(example, counters), *_of_regions(example, counters)]
     if run.later:
         wrong.append(("the second call moves counters", ", ".join(str(event) for event in run.later[:3])))
     if wrong:
         origin, detail = wrong[0]
         moved = "\n".join(line for line in describe(run.events) if not line.endswith("= 0"))
-        raise trial.broken("counters", "compile", f"{detail}\n{moved}", origin=origin)
+        raise example.violation("counters", "compile", f"{detail}\n{moved}", origin=origin)
 
 
 Wrong = list[tuple[str, str]]
 
 
-def _of_graphs(trial: Trial, counters: Counters) -> Wrong:
+def _of_graphs(example: ExampleRun, counters: Counters) -> Wrong:
     wrong = [
         (f"{name} on a first compile", f"{name} is {counters[name]} on a first compile of one function")
         for name in ("recompiles", "fallbacks")
         if counters[name]
     ]
-    kinds = sorted(graph.kind for graph in trial.cold.watched.graphs) if _is_one_result(trial) else []
+    kinds = sorted(graph.kind for graph in example.cold.watched.graphs) if _is_one_result(example) else []
     if len(kinds) > 2 or kinds.count("inference") + kinds.count("forward") > 1:
         wrong.append(("a graph is compiled twice", f"one function gave the graphs {kinds}"))
     return wrong
 
 
-def _of_outer_cache(trial: Trial, counters: Counters) -> Wrong:
+def _of_outer_cache(example: ExampleRun, counters: Counters) -> Wrong:
     hits, misses, bypasses, saves = (counters[f"cache_{name}"] for name in ("hits", "misses", "bypasses", "saves"))
     wrong: Wrong = []
-    if hits and _is_one_result(trial):
+    if hits and _is_one_result(example):
         wrong.append(("a hit in an empty cache", f"cache_hits is {hits} though all caches are empty"))
-    if not trial.regional.supports("outer_cache") or not trial.cold.watched.graphs:
+    if not example.regional.supports("outer_cache") or not example.cold.watched.graphs:
         return wrong
-    if may_start_over(trial):
+    if may_start_over(example):
         return wrong
     if misses + bypasses < 1 or misses > 1:
         wrong.append(("lookups of one graph", f"one Dynamo graph gave {misses} misses and {bypasses} bypasses"))
-    elif not bypasses and saves != 1 and not is_never_saved(trial):
+    elif not bypasses and saves != 1 and not is_never_saved(example):
         wrong.append(("saves of one graph", f"a miss without a bypass gave {saves} saves"))
-    return wrong + _of_passes(trial, counters)
+    return wrong + _of_passes(example, counters)
 
 
-def _is_one_result(trial: Trial) -> bool:
+def _is_one_result(example: ExampleRun) -> bool:
     """Tell whether the backend promises to compile what Dynamo hands over as one graph.
 
     Any other may split it, and hand the pieces to AOTAutograd one by one; pieces that are alike are hits of each other.
     """
-    return any(trial.regional.supports(name) for name in ("regions", "outer_cache"))
+    return any(example.regional.supports(name) for name in ("regions", "outer_cache"))
 
 
-def may_start_over(trial: Trial) -> bool:
+def may_start_over(example: ExampleRun) -> bool:
     """Tell whether Dynamo may hand the graph over twice: each time is a lookup, and a run of the pass."""
     # It finds behind the lookup that a size is not dynamic, or takes a float64 without dimensions for a Python number
     # (TensorifyScalarRestartAnalysis, which AOTAutograd raises through any backend; 2.11 to 2.15).
-    arguments = trial.program.arguments
+    arguments = example.program.arguments
     numbers = any(argument.shape == () and argument.dtype == "float64" for argument in arguments)
-    return bool(trial.program.dynamic) or numbers or any(argument.dynamic for argument in arguments)
+    return bool(example.program.dynamic) or numbers or any(argument.dynamic for argument in arguments)
 
 
-def is_never_saved(trial: Trial) -> bool:
+def is_never_saved(example: ExampleRun) -> bool:
     """Tell whether AOTAutograd's cache leaves out what whole-graph Inductor made, without counting a bypass."""
     # Inductor gives a graph without operators, mostly a backward, no key (script empty_backward_is_not_saved.py).
-    empty = (not any(node.operator for node in graph.nodes) for graph in trial.cold.watched.graphs)
-    return not trial.regional.supports("regions") and any(empty)
+    empty = (not any(node.operator for node in graph.nodes) for graph in example.cold.watched.graphs)
+    return not example.regional.supports("regions") and any(empty)
 
 
-def _of_passes(trial: Trial, counters: Counters) -> Wrong:
-    if trial.pass_uuid is None:
+def _of_passes(example: ExampleRun, counters: Counters) -> Wrong:
+    if example.pass_uuid is None:
         return []
     if counters["region_pre_grad_calls"]:
         return [("the pre-grad pass runs on regions", f"it ran {counters['region_pre_grad_calls']} times on regions")]
@@ -99,10 +98,10 @@ def _of_passes(trial: Trial, counters: Counters) -> Wrong:
     return []
 
 
-def _of_regions(trial: Trial, counters: Counters) -> Wrong:
-    if trial.lane == "structure" or not trial.regional.supports("regions"):
+def _of_regions(example: ExampleRun, counters: Counters) -> Wrong:
+    if example.mode == "interpret" or not example.regional.supports("regions"):
         return []
-    partitions = sum(len(graph.partitions) for graph in trial.cold.watched.graphs)
+    partitions = sum(len(graph.partitions) for graph in example.cold.watched.graphs)
     answered = counters["region_compiles"] + counters["region_cache_hits"]
     if answered != partitions:
         return [
@@ -117,35 +116,26 @@ def _of_regions(trial: Trial, counters: Counters) -> Wrong:
     return []
 
 
-OF_COUNTERS = (
-    Law(
-        "counters",
-        "A first compile looks up, misses, saves and compiles each partition once; a second call does nothing.",
-        check_counters,
-    ),
-)
-
-
 # Warm
 
 
-def check_warm(trial: Trial) -> None:
+def check_warm(example: ExampleRun) -> None:
     """Raise where the same program after a restart is compiled again, or computes anything else."""
-    reasons = [event.cause for event in trial.events("cache_bypasses", "region_cache_bypasses")]
+    reasons = [event.cause for event in example.events("cache_bypasses", "region_cache_bypasses")]
     if reasons:
         raise NoClaim(f"it is not cached: {reasons[0]}")
-    if not trial.cold.watched.graphs:
+    if not example.cold.watched.graphs:
         raise NoClaim("nothing was compiled")
-    outer = bool(trial.regional.supports("outer_cache"))
-    if not outer and trial.lane == "structure":
-        raise NoClaim("the backend keeps no whole results, and regions are not compiled in this lane")
-    trial.regional.restart()
-    warm = trial.run(trial.program, calls=1)
-    raise_failure(trial, warm, "warm", "restart")
-    _check_nothing_compiled(trial, warm, outer)
-    report = compare(trial.cold.executions[0], warm.executions[0], level="bitwise")
+    outer = bool(example.regional.supports("outer_cache"))
+    if not outer and example.mode == "interpret":
+        raise NoClaim("the backend keeps no whole results, and regions are not compiled in this mode")
+    example.regional.restart()
+    warm = example.run(example.program, calls=1)
+    raise_failure(example, warm, "warm", "restart")
+    _check_nothing_compiled(example, warm, outer)
+    report = compare(example.cold.executions[0], warm.executions[0], level="bitwise")
     if not report.ok:
-        raise trial.broken(
+        raise example.violation(
             "warm",
             "restart",
             f"what was loaded differs from what was compiled: {'; '.join(map(str, report.mismatches[:3]))}",
@@ -153,11 +143,11 @@ def check_warm(trial: Trial) -> None:
         )
 
 
-def _check_nothing_compiled(trial: Trial, warm: Run, outer: bool) -> None:
+def _check_nothing_compiled(example: ExampleRun, warm: Run, outer: bool) -> None:
     counters = _counters(warm)
     # What Dynamo hands over before it starts over is looked up, and never was saved.
-    misses = 0 if may_start_over(trial) else counters.cache_misses
-    runs = 0 if may_start_over(trial) else counters.pre_grad_calls
+    misses = 0 if may_start_over(example) else counters.cache_misses
+    runs = 0 if may_start_over(example) else counters.pre_grad_calls
     partitions = sum(len(graph.partitions) for graph in warm.watched.graphs)
     wrong = ""
     if outer and (counters.cache_hits != 1 or misses):
@@ -168,7 +158,7 @@ def _check_nothing_compiled(trial: Trial, warm: Run, outer: bool) -> None:
     elif runs:
         wrong, origin = f"the pre-grad pass ran {runs} times on a hit", "pre-grad pass on a hit"
     if wrong:
-        raise trial.broken("warm", "restart", f"the same program after a restart: {wrong}", origin=origin)
+        raise example.violation("warm", "restart", f"the same program after a restart: {wrong}", origin=origin)
 
 
 def _counters(run: Run) -> Counters:
@@ -178,22 +168,21 @@ def _counters(run: Run) -> Counters:
 # Keys
 
 
-def check_annotations_in_key(trial: Trial) -> None:
+def check_annotations_in_key(example: ExampleRun) -> None:
     """Raise where another annotation is answered with what was compiled for the first one."""
-    if not trial.regional.supports("outer_cache") and trial.regional._spec.name != PYTORCHS_OWN:
-        raise NoClaim(
-            "the backend keeps no whole results; PyTorch's cache, which can, is judged with PyTorch's backend"
-        )
-    change, changed = changed_program(trial)
-    with _whole_results_cached(trial) as again:
+    caches = [example.regional.supports(name) for name in ("outer_cache", "pytorch_outer_cache")]
+    if not any(caches):
+        raise NoClaim(f"the backend keeps no whole results ({caches[0].reason}; {caches[1].reason})")
+    change, changed = changed_program(example)
+    with _whole_results_cached(example) as again:
         if again:
-            trial.regional.reset(keep_code=True)
-            raise_failure(trial, trial.run(trial.program, calls=1), "annotations_in_key")
-        trial.regional.restart()
-        run = trial.run(changed, calls=1)
-    raise_failure(trial, run, "annotations_in_key", "restart")
+            example.regional.reset(keep_code=True)
+            raise_failure(example, example.run(example.program, calls=1), "annotations_in_key")
+        example.regional.restart()
+        run = example.run(changed, calls=1)
+    raise_failure(example, run, "annotations_in_key", "restart")
     if _counters(run).cache_hits:
-        raise trial.broken(
+        raise example.violation(
             "annotations_in_key",
             "restart",
             f"compiled after a restart with {change}, the program is answered with what was compiled before",
@@ -202,28 +191,28 @@ def check_annotations_in_key(trial: Trial) -> None:
 
 
 @contextlib.contextmanager
-def _whole_results_cached(trial: Trial) -> Iterator[bool]:
+def _whole_results_cached(example: ExampleRun) -> Iterator[bool]:
     """Hold what makes PyTorch's cache keep whole results; gives whether the first program has to be compiled again."""
-    if trial.regional.supports("outer_cache"):
+    if example.regional.supports("outer_cache"):
         yield False
         return
     with config.forced_autograd_cache():
         yield True
 
 
-def changed_program(trial: Trial) -> tuple[str, Program]:
+def changed_program(example: ExampleRun) -> tuple[str, Program]:
     """Return the program with one annotation changed, and in which way.
 
     Raises:
         NoClaim: no operator that reaches a graph is annotated.
     """
-    program = trial.program
-    in_graphs = {name for graph in trial.cold.watched.graphs if graph.kind != "backward" for name, _ in graph.regions}
+    program = example.program
+    in_graphs = {name for graph in example.cold.watched.graphs if graph.kind != "backward" for name, _ in graph.regions}
     regions = [step.region for step in _live_steps(program) if step.region is not None]
     chosen = next((region for region in regions if _name_of(region) in in_graphs), None)
     if chosen is None:
         raise NoClaim("no operator that reaches a graph is annotated")
-    spec = trial.regional._spec
+    spec = example.regional._spec
     needed = {"another region id": "region_ids", "another config": "region_configs", "no annotation": "regions"}
     changes = [change for change, capability in needed.items() if spec.supports(capability)]
     change = changes[zlib.crc32(program.source.encode()) % len(changes)]
@@ -262,17 +251,17 @@ def _changed_scope(scope: Scope, chosen: Region, change: str) -> Iterator[Region
             yield replace(chosen, configs=tuple({**dict(chosen.configs), "max_fusion_size": 3}.items()))
 
 
-def check_uuid_in_key(trial: Trial) -> None:
+def check_uuid_in_key(example: ExampleRun) -> None:
     """Raise where a pre-grad pass with another uuid is answered with what was compiled with the first one."""
-    if trial.pass_uuid is None:
+    if example.pass_uuid is None:
         raise NoClaim("the backend takes no pre-grad pass, or none that runs late")
-    if any(trial.events("cache_bypasses")):
+    if any(example.events("cache_bypasses")):
         raise NoClaim("it is not cached")
-    trial.regional.restart()
-    run = trial.run(trial.program, calls=1, pass_uuid=f"not {trial.pass_uuid}")
-    raise_failure(trial, run, "uuid_in_key", "restart")
+    example.regional.restart()
+    run = example.run(example.program, calls=1, pass_uuid=f"not {example.pass_uuid}")
+    raise_failure(example, run, "uuid_in_key", "restart")
     if _counters(run).cache_hits:
-        raise trial.broken(
+        raise example.violation(
             "uuid_in_key",
             "restart",
             "a pre-grad pass with another uuid is answered with what was compiled with the first",
@@ -280,26 +269,31 @@ def check_uuid_in_key(trial: Trial) -> None:
         )
 
 
-LAWS = (
-    Law(
+ORACLES = (
+    Oracle(
         "warm",
         "The same program after a restart is loaded: nothing is compiled, and it computes the very same bits.",
         check_warm,
         requires=("regions",),
         every=2,
     ),
-    Law(
+    Oracle(
         "uuid_in_key",
         "With another uuid of a late pre-grad pass the program is never answered with the old code.",
         check_uuid_in_key,
         requires=("regions", "outer_cache", "pre_grad_passes", "pre_grad_timing"),
         every=8,
     ),
-    Law(
+    Oracle(
         "annotations_in_key",
         "The same program with another region id, other configs or no annotation is never answered with the old code.",
         check_annotations_in_key,
         requires=("regions",),
         every=4,
+    ),
+    Oracle(
+        "counters",
+        "A first compile looks up, misses, saves and compiles each partition once; a second call does nothing.",
+        check_counters,
     ),
 )

@@ -1,4 +1,4 @@
-"""Judge one program by all laws: compiled once for all that need no other compile."""
+"""Check one program against all oracles: compiled once for all that need no other compile."""
 
 from __future__ import annotations
 
@@ -11,123 +11,139 @@ from types import MappingProxyType
 from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.modes import LANES, in_lane
+from pytest_regional.fuzz.modes import MODES, in_mode
 from pytest_regional.fuzz.oracles import caching, order, parity, plan, region_boundary, reruns
-from pytest_regional.fuzz.oracles.example_run import Trial
-from pytest_regional.fuzz.oracles.oracle import Judgement, Law, LawBrokenError, NoClaim
+from pytest_regional.fuzz.oracles.example_run import ExampleRun
+from pytest_regional.fuzz.oracles.oracle import CheckResult, NoClaim, Oracle, OracleViolationError
 from pytest_regional.harness.devices.emulated import unsupported_reason
 from pytest_regional.harness.regional import Regional
 
+_MODULES = (caching, order, parity, plan, region_boundary, reruns)
+
 # Those of caches look for what the first compile stored; the later ones begin with empty caches.
-_TABLES = (
-    parity.LAWS,
-    region_boundary.LAWS,
-    parity.OF_CONFIGS,
-    plan.LAWS,
-    caching.OF_COUNTERS,
-    caching.LAWS,
-    reruns.LAWS,
-    parity.OF_MODES,
-    order.LAWS,
-    reruns.OF_DETERMINISM,
-    reruns.OF_THREADS,
+_ORDER = (
+    "compiles",
+    "parity",
+    "region_boundary",
+    "configs",
+    "plan",
+    "counters",
+    "warm",
+    "uuid_in_key",
+    "annotations_in_key",
+    "results_kept",
+    "retained_backward",
+    "inference",
+    "region_order",
+    "order",
+    "determinism",
+    "threads",
 )
 
-#: All laws by name, in the order in which they are judged.
-LAWS: Mapping[str, Law] = MappingProxyType({law.name: law for table in _TABLES for law in table})
+#: All oracles by name, in the order in which they are checked.
+ORACLES: Mapping[str, Oracle] = MappingProxyType(
+    {
+        oracle.name: oracle
+        for oracle in sorted(
+            (oracle for module in _MODULES for oracle in module.ORACLES), key=lambda oracle: _ORDER.index(oracle.name)
+        )
+    }
+)
 
 
-class UnknownLawError(RegionalError, LookupError):
-    """A name that is no law's."""
+class UnknownOracleError(RegionalError, LookupError):
+    """A name that is no oracle's."""
 
 
-Known = Callable[[LawBrokenError], bool]
+Known = Callable[[OracleViolationError], bool]
 
 
-def judge(
+def check(
     regional: Regional,
     program: Program,
     *,
-    lane: str = "full",
-    laws: Collection[str] | str | None = None,
+    mode: str = "native",
+    oracles: Collection[str] | str | None = None,
     blame: bool = True,
     known: Known | None = None,
-) -> Judgement:
-    """Judge ``program`` on a backend, in fresh caches.
+) -> CheckResult:
+    """Check ``program`` on a backend, in fresh caches.
 
     Args:
         regional: the harness, inside of its context; use it for nothing else meanwhile.
-        program: what to judge.
-        lane: how much of a compile really happens; see :mod:`pytest_regional.fuzz.modes`.
-        laws: names of the laws to judge by, or one name. By default all, those that compile once more on some programs
-            only, which the program's source decides: the same program is always judged alike.
+        program: what to check.
+        mode: how much of a compile really happens; see :mod:`pytest_regional.fuzz.modes`.
+        oracles: names of the oracles to check, or one name. By default all; those that compile once more on some
+            programs only, by the program's source: the same program is always checked alike.
         blame: whether a difference from eager is followed up to a region, which compiles several times.
-        known: says whether a broken law is known to the caller; such an error is returned, and the other laws are
-            judged as well. A program that does not compile is judged by no other law.
+        known: returns whether a violation is known to the caller; such an error is returned, and the other oracles are
+            checked as well. A program that does not compile is checked against no other oracle.
 
     Raises:
-        LawBrokenError: the program breaks a law; the first one in the order of ``LAWS``.
+        OracleViolationError: the program violates an oracle; the first one in the order of ``ORACLES``.
         BadProgramError: the program fails in eager.
-        UnknownLawError: a name in ``laws`` that is none, or no name at all.
-        LaneError: the backend or the device cannot take that lane.
+        UnknownOracleError: a name in ``oracles`` that is none, or no name at all.
+        ModeError: the backend or the device cannot take that mode.
     """
-    judging = _Judging(regional, program, lane, _chosen(laws), blame, known or (lambda error: False))
-    if laws is None:
-        judging.skipped |= {law.name: _TURN for law in LAWS.values() if not _has_turn(law, program)}
-    return judging.run()
+    checking = _Checking(regional, program, mode, _chosen(oracles), blame, known or (lambda error: False))
+    if oracles is None:
+        checking.skipped |= {oracle.name: _TURN for oracle in ORACLES.values() if not _has_turn(oracle, program)}
+    return checking.run()
 
 
-class _Judging:
-    """One call of :func:`judge`."""
+class _Checking:
+    """One call of :func:`check`."""
 
     def __init__(
-        self, regional: Regional, program: Program, lane: str, laws: Sequence[Law], blame: bool, known: Known
+        self, regional: Regional, program: Program, mode: str, oracles: Sequence[Oracle], blame: bool, known: Known
     ) -> None:
-        self.regional, self.lane, self.laws, self.known = regional, lane, laws, known
-        self.skipped = {law.name: reason for law in laws if (reason := _why_not(law, regional, lane))}
+        self.regional, self.mode, self.oracles, self.known = regional, mode, oracles, known
+        self.skipped = {oracle.name: reason for oracle in oracles if (reason := _why_not(oracle, regional, mode))}
         self.held: list[str] = []
-        self.found: list[LawBrokenError] = []
+        self.found: list[OracleViolationError] = []
         self.spent: dict[str, float] = {}
-        borders = any(law.name == "borders" for law in laws) and "borders" not in self.skipped
-        self.trial = Trial(regional, program, lane, blame=blame, checks_borders=borders)
+        boundaries = (
+            any(oracle.name == "region_boundary" for oracle in oracles) and "region_boundary" not in self.skipped
+        )
+        self.example = ExampleRun(regional, program, mode, blame=blame, checks_boundary=boundaries)
 
-    def run(self) -> Judgement:
+    def run(self) -> CheckResult:
         started = time.perf_counter()
-        with in_lane(self.regional, self.lane):
+        with in_mode(self.regional, self.mode):
             with self._timed("eager"):
-                _ = self.trial.cases
+                _ = self.example.cases
             with self._timed("compile"):
-                _ = self.trial.cold
-            for law in self.laws:
-                if law.name not in self.skipped:
-                    self._judge_by(law)
+                _ = self.example.cold
+            for oracle in self.oracles:
+                if oracle.name not in self.skipped:
+                    self._check_by(oracle)
         seconds = time.perf_counter() - started
-        return Judgement(tuple(self.held), self.skipped, seconds, self.spent, tuple(self.found))
+        return CheckResult(tuple(self.held), self.skipped, seconds, self.spent, tuple(self.found))
 
-    def _judge_by(self, law: Law) -> None:
+    def _check_by(self, oracle: Oracle) -> None:
         try:
-            with self._timed(law.name):
-                law.check(self.trial)
+            with self._timed(oracle.name):
+                oracle.check(self.example)
         except NoClaim as why:
-            self.skipped[law.name] = str(why)
-        except LawBrokenError as error:
-            self._broken(law, error)
+            self.skipped[oracle.name] = str(why)
+        except OracleViolationError as error:
+            self._broken(oracle, error)
         else:
-            self.held.append(law.name)
+            self.held.append(oracle.name)
 
-    def _broken(self, law: Law, error: LawBrokenError) -> None:
+    def _broken(self, oracle: Oracle, error: OracleViolationError) -> None:
         refused = unsupported_reason(self.regional, error)
-        if not refused and law.name in ("compiles", "parity"):
-            error.without_backend = parity.goes_wrong_without_backend(self.trial, error)
+        if not refused and oracle.name in ("compiles", "parity"):
+            error.without_backend = parity.goes_wrong_without_backend(self.example, error)
         if refused:
-            self.skipped[law.name] = refused
+            self.skipped[oracle.name] = refused
         elif self.known(error):
             self.found.append(error)
         else:
             raise error
-        if law.name == "compiles":
+        if oracle.name == "compiles":
             why = "the program does not compile"
-            self.skipped |= {other.name: refused or why for other in self.laws if other.name != law.name}
+            self.skipped |= {other.name: refused or why for other in self.oracles if other.name != oracle.name}
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
@@ -138,29 +154,29 @@ class _Judging:
             self.spent[name] = time.perf_counter() - started
 
 
-def _chosen(names: Collection[str] | str | None) -> list[Law]:
+def _chosen(names: Collection[str] | str | None) -> list[Oracle]:
     names = (names,) if isinstance(names, str) else names
     if names is not None and not names:
-        raise UnknownLawError("no law to judge by: leave laws out for all of them")
+        raise UnknownOracleError("no oracle to check: leave oracles out for all of them")
     for name in names or ():
-        if name not in LAWS:
-            raise UnknownLawError(unknown_name("law", name, LAWS))
-    return [law for law in LAWS.values() if names is None or law.name in names]
+        if name not in ORACLES:
+            raise UnknownOracleError(unknown_name("oracle", name, ORACLES))
+    return [oracle for oracle in ORACLES.values() if names is None or oracle.name in names]
 
 
-_TURN = "another program's turn: it compiles once more"
+_TURN = "checked on some programs only: it compiles once more"
 
 
-def _has_turn(law: Law, program: Program) -> bool:
-    """Return whether ``law`` is judged on ``program`` where nobody chose it."""
-    return law.every == 1 or zlib.crc32(f"{law.name}\n{program.source}".encode()) % law.every == 0
+def _has_turn(oracle: Oracle, program: Program) -> bool:
+    """Return whether ``oracle`` is checked on ``program`` where nobody chose it."""
+    return oracle.every == 1 or zlib.crc32(f"{oracle.name}\n{program.source}".encode()) % oracle.every == 0
 
 
-def _why_not(law: Law, regional: Regional, lane: str) -> str:
-    """Return why ``law`` is not judged, whatever the program; empty where it is."""
-    if lane in LANES and lane not in law.lanes:
-        return f"it says nothing in lane {lane!r}"
-    for capability in law.requires:
+def _why_not(oracle: Oracle, regional: Regional, mode: str) -> str:
+    """Return why ``oracle`` is not checked, whatever the program; empty where it is."""
+    if mode in MODES and mode not in oracle.modes:
+        return f"it says nothing in mode {mode!r}"
+    for capability in oracle.requires:
         support = regional.supports(capability)
         if not support:
             return f"backend {regional.backend!r} disclaims {capability}: {support.reason}"

@@ -1,4 +1,4 @@
-"""One program on one backend: everything that is computed once for all laws."""
+"""One program on one backend: everything that is computed once for all oracles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_regional._torch import tracing
 from pytest_regional._torch.config import INDUCTOR, config_values
 from pytest_regional._torch.dynamo import never_compiled
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.oracles.oracle import LawBrokenError
+from pytest_regional.fuzz.oracles.oracle import OracleViolationError
 from pytest_regional.fuzz.oracles.watching import Watched, watching
 from pytest_regional.harness.counters import Event
 from pytest_regional.harness.parity.check import KeptResults
@@ -64,22 +64,22 @@ class Run:
         return self.executions[0].exception
 
 
-class Trial:
+class ExampleRun:
     """One program on one backend.
 
     Args:
         regional: the harness.
-        program: what is judged.
-        lane: in which lane it is judged.
+        program: what is checked.
+        mode: in which mode it is checked.
         blame: whether parity looks for the region to blame, which compiles several times.
-        checks_borders: whether the first call compares the values at borders with what the graph says.
+        checks_boundary: whether the first call compares the values at boundaries with what the graph says.
     """
 
     def __init__(
-        self, regional: Regional, program: Program, lane: str, *, blame: bool = True, checks_borders: bool = False
+        self, regional: Regional, program: Program, mode: str, *, blame: bool = True, checks_boundary: bool = False
     ) -> None:
-        self.regional, self.program, self.lane = regional, program, lane
-        self.blame, self.checks_borders = blame, checks_borders
+        self.regional, self.program, self.mode = regional, program, mode
+        self.blame, self.checks_boundary = blame, checks_boundary
 
     # Eager
 
@@ -149,14 +149,14 @@ class Trial:
         """The program compiled with nothing in any cache, called twice."""
         _ = self.cases
         self.regional.reset(keep_code=True)
-        return self.run(self.program, checks_borders=self.checks_borders)
+        return self.run(self.program, checks_boundary=self.checks_boundary)
 
     def run(
         self,
         program: Program,
         *,
         calls: int = 2,
-        checks_borders: bool = False,
+        checks_boundary: bool = False,
         pass_uuid: str | None = None,
         around: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda compiled: compiled,
     ) -> Run:
@@ -166,8 +166,10 @@ class Trial:
         mark, sources = observer.log.mark(), len(observer.sources)
         names = sorted({name for region in program.regions for name, _ in region.configs})
         before = config_values(INDUCTOR) if names else {}
-        interpreted = self.lane == "structure"
-        with watching(self.regional, checks_borders=checks_borders, settings=names, interpreted=interpreted) as watched:
+        interpreted = self.mode == "interpret"
+        with watching(
+            self.regional, checks_boundary=checks_boundary, settings=names, interpreted=interpreted
+        ) as watched:
             executions = [self.execute(compiled, self.cases[0].inputs, keep=calls > 1)]
         later, code = observer.log.mark(), observer.code(sources)
         after = config_values(INDUCTOR) if names else {}
@@ -198,9 +200,11 @@ class Trial:
         case, execution = self.cases[call], (run or self.cold).executions[call]
         return compare(case.eager, execution, case.fp64)
 
-    def broken(self, law: str, stage: str, detail: str, *, origin: str, region: str | None = None) -> LawBrokenError:
-        """Return the error that says that this program breaks a law."""
-        return LawBrokenError(law, stage, detail, origin=origin, region=region, program=self.program.source)
+    def violation(
+        self, oracle: str, stage: str, detail: str, *, origin: str, region: str | None = None
+    ) -> OracleViolationError:
+        """Return the error that says that this program violates an oracle."""
+        return OracleViolationError(oracle, stage, detail, origin=origin, region=region, program=self.program.source)
 
     def events(self, *counters: str) -> Iterator[Event]:
         """Yield what moved one of ``counters`` in the first call."""

@@ -1,4 +1,4 @@
-"""The error that carries a broken law, and what makes two such errors the same defect."""
+"""The error that carries a violated oracle, and what makes two such errors the same defect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_regional.harness.devices.emulated import causes
 from pytest_regional.harness.parity.report import Mismatch
 
 if TYPE_CHECKING:
-    from pytest_regional.fuzz.oracles.example_run import Trial
+    from pytest_regional.fuzz.oracles.example_run import ExampleRun
 
 
 #: Packages in which a backend lives; harness and fuzzer only watch.
@@ -26,11 +26,11 @@ _COMPILERS = ("torch", "pytest_regional.reference", "triton")
 _STACKS = ("\n\nfrom user code:", "\n\nSet TORCHDYNAMO_VERBOSE", "\nException raised from ")
 
 
-class LawBrokenError(RegionalError, AssertionError):
-    """A program breaks a law on a backend.
+class OracleViolationError(RegionalError, AssertionError):
+    """A program violates an oracle on a backend.
 
     Attributes:
-        law: name of the law, a key of ``LAWS``.
+        oracle: name of the oracle, a key of ``ORACLES``.
         stage: ``"compile"``, ``"run"``, ``"backward"`` or ``"restart"``.
         detail: what was seen, in sentences.
         region: the region to blame, where one is known.
@@ -43,18 +43,18 @@ class LawBrokenError(RegionalError, AssertionError):
     without_backend = False
 
     def __init__(
-        self, law: str, stage: str, detail: str, *, origin: str, region: str | None = None, program: str = ""
+        self, oracle: str, stage: str, detail: str, *, origin: str, region: str | None = None, program: str = ""
     ) -> None:
-        self.law, self.stage, self.detail, self.origin = law, stage, detail, origin
+        self.oracle, self.stage, self.detail, self.origin = oracle, stage, detail, origin
         self.region, self.program = region, program
-        super().__init__(law, stage, detail)
+        super().__init__(oracle, stage, detail)
 
     def __str__(self) -> str:
         blame = f"\nregion to blame: {self.region}" if self.region else ""
         if self.without_backend:
             blame += "\nAOTAutograd alone fails alike (aot_eager): the backend is not to blame"
         shown = f"\n\n{self.program}" if self.program else ""
-        return f"law {self.law!r} is broken ({self.stage}): {self.detail}{blame}{shown}"
+        return f"oracle {self.oracle!r} is violated ({self.stage}): {self.detail}{blame}{shown}"
 
 
 def root_of(error: BaseException) -> BaseException:
@@ -138,45 +138,46 @@ def _subject(where: str) -> str:
 
 
 @dataclass(frozen=True)
-class Law:
+class Oracle:
     """Something that holds for every program on every backend that declares what it needs.
 
     Attributes:
         name: what errors, findings and tables call it.
         summary: one sentence.
-        check: raises :class:`~pytest_regional.fuzz.oracles.oracle.LawBrokenError` where a trial breaks it, and
-            :class:`NoClaim` where it says nothing about the trial.
-        lanes: in which lanes it can be judged.
+        check: raises :class:`OracleViolationError` where an example run violates it, and :class:`NoClaim` where it says
+            nothing about the example.
+        modes: in which modes it can be checked.
         requires: capabilities of a backend without which it is not demanded.
-        every: where laws are not chosen by name, one program in so many is judged by it: laws that compile once more.
+        every: where oracles are not chosen by name, one program in so many is checked against it; more than 1 for
+            oracles that compile once more.
     """
 
     name: str
     summary: str
-    check: Callable[[Trial], None] = field(repr=False)
-    lanes: tuple[str, ...] = ("structure", "fast", "full")
+    check: Callable[[ExampleRun], None] = field(repr=False)
+    modes: tuple[str, ...] = ("interpret", "emulated", "native")
     requires: tuple[str, ...] = ()
     every: int = 1
 
 
 class NoClaim(RegionalError):
-    """A law says nothing about this program on this backend; the message is the reason."""
+    """An oracle says nothing about this program on this backend; the message is the reason."""
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What :func:`judge` found where no law is broken.
+class CheckResult:
+    """What :func:`check` found where no oracle is violated.
 
     Attributes:
-        laws: names of the laws that were judged and hold.
+        oracles: names of the oracles that were checked and hold.
         skipped: names of the others, with reasons.
         seconds: how long all took.
-        spent: the seconds of each law; ``"compile"`` is what they share.
-        known: broken laws that the caller knew of.
+        spent: the seconds of each oracle; ``"compile"`` is what they share.
+        known: violated oracles that the caller knew of.
     """
 
-    laws: tuple[str, ...]
+    oracles: tuple[str, ...]
     skipped: Mapping[str, str]
     seconds: float
     spent: Mapping[str, float] = field(default_factory=dict, compare=False)
-    known: tuple[LawBrokenError, ...] = ()
+    known: tuple[OracleViolationError, ...] = ()

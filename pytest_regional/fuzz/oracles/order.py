@@ -1,4 +1,4 @@
-"""The laws of order: ``region_order`` (whole regions, as annotations ask) and ``order`` (edges between operators).
+"""The oracles of order: ``region_order`` (whole regions, as annotations ask) and ``order`` (edges between operators).
 
 For ``order``, random ``control_deps`` edges that contradict nothing are put into every graph before the backend gets
 it, and each must be visible: the call that computes the one end stands before the call that computes the other, and
@@ -16,11 +16,11 @@ from typing import Any
 from pytest_regional._torch import fx_graphs, inductor
 from pytest_regional._torch.codegen import RawLaunch, recording_launches
 from pytest_regional._torch.operators import is_op_overload, schema_of
-from pytest_regional.backends import registry
+from pytest_regional.backends.ordering import add_control_deps
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.operators.table import operators
-from pytest_regional.fuzz.oracles.example_run import Trial
-from pytest_regional.fuzz.oracles.oracle import Law, NoClaim
+from pytest_regional.fuzz.oracles.example_run import ExampleRun
+from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle
 from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure
 from pytest_regional.fuzz.oracles.watching import graphs_of
 from pytest_regional.harness.observe import annotated
@@ -33,22 +33,22 @@ _NUMBER = "fuzzed_order"
 _EDGES = 4
 
 
-def check_region_order(trial: Trial) -> None:
+def check_region_order(example: ExampleRun) -> None:
     """Raise where a region runs before another one that its annotation wants to be first."""
-    running = _regions_that_run(trial.program)
+    running = _regions_that_run(example.program)
     wanted = {
         (str(first), str(region.name))
-        for region in trial.program.regions
+        for region in example.program.regions
         for first in region.after
         if {str(first), str(region.name)} <= running
     }
     if not wanted:
         raise NoClaim("no annotation asks for an order of regions that run anything")
-    for graph in trial.cold.watched.graphs:
+    for graph in example.cold.watched.graphs:
         for first, then in wanted if graph.kind != "backward" else ():
             places = {name: [at for at, call in enumerate(graph.called) if call == name] for name in (first, then)}
             if places[first] and places[then] and max(places[first]) > min(places[then]):
-                raise trial.broken(
+                raise example.violation(
                     "region_order",
                     "compile",
                     f"region {then!r} is to run after {first!r}, but the {graph.kind} graph calls {graph.called}",
@@ -67,23 +67,23 @@ def _regions_that_run(program: Program) -> set[str]:
     }
 
 
-def check_order(trial: Trial) -> None:
+def check_order(example: ExampleRun) -> None:
     """Raise where an order edge is not visible in what the backend made of the graph."""
-    if any(region.after for region in trial.program.regions):
+    if any(region.after for region in example.program.regions):
         raise NoClaim("annotations ask for an order already, which random edges may contradict")
-    spy = OrderListener(random.Random(trial.program.source), structure=trial.lane == "structure")
-    trial.regional.reset(keep_code=True)
-    trial.regional._observer.listeners.insert(0, spy)
+    spy = OrderListener(random.Random(example.program.source), interpreted=example.mode == "interpret")
+    example.regional.reset(keep_code=True)
+    example.regional._observer.listeners.insert(0, spy)
     try:
-        run = trial.run(trial.program, calls=1)
+        run = example.run(example.program, calls=1)
     finally:
-        trial.regional._observer.listeners.remove(spy)
-    raise_failure(trial, run, "order")
+        example.regional._observer.listeners.remove(spy)
+    raise_failure(example, run, "order")
     if spy.violated:
-        raise trial.broken("order", "compile", spy.violated[0], origin="an edge is not visible")
-    mismatches = mismatches_of(trial, run)
+        raise example.violation("order", "compile", spy.violated[0], origin="an edge is not visible")
+    mismatches = mismatches_of(example, run)
     if mismatches:
-        raise trial.broken("order", "run", f"with order edges: {mismatches[0]}", origin="edges change values")
+        raise example.violation("order", "run", f"with order edges: {mismatches[0]}", origin="edges change values")
     if not spy.visible:
         raise NoClaim("no two operators could be ordered visibly")
 
@@ -96,11 +96,11 @@ class OrderListener(CompileListener):
         visible: how many edges were seen to hold.
     """
 
-    def __init__(self, draw: random.Random, *, structure: bool) -> None:
+    def __init__(self, draw: random.Random, *, interpreted: bool) -> None:
         self.violated: list[str] = []
         self.visible = 0
         self._draw = draw
-        self._structure = structure
+        self._interpreted = interpreted
         self._inside: dict[int, dict[int, Place]] = {}
         self._kept: list[Any] = []
 
@@ -123,7 +123,7 @@ class OrderListener(CompileListener):
         for position, launch in enumerate(launches):
             for loop, number in sorted(_launched(launch)):
                 places.setdefault(number, (position, loop))
-        self._inside[id(artifact)] = dict.fromkeys(numbers, ()) if self._structure else places
+        self._inside[id(artifact)] = dict.fromkeys(numbers, ()) if self._interpreted else places
 
     def _add_edges(self, gm: Any) -> tuple[list[Edge], dict[int, str]]:
         nodes = [node for node in gm.graph.nodes if _can_be_ordered(node)]
@@ -135,7 +135,7 @@ class OrderListener(CompileListener):
         for before, after in edges:
             asked.setdefault(nodes[after], []).append(nodes[before])
         if asked:
-            registry.add_control_deps(gm.graph, asked)
+            add_control_deps(gm.graph, asked)
             gm.recompile()
         return edges, names
 
@@ -202,14 +202,14 @@ def legal_edges(draw: random.Random, graph: Sequence[Any], nodes: Sequence[Any],
     yield from draw.sample(pairs, min(count, len(pairs)))
 
 
-LAWS = (
-    Law(
+ORACLES = (
+    Oracle(
         "region_order",
         "A region runs after the regions that its annotation names.",
         check_region_order,
         requires=("regions", "region_order"),
     ),
-    Law(
+    Oracle(
         "order",
         "An order edge between two operators is visible in what the backend makes of the graph, and changes no value.",
         check_order,

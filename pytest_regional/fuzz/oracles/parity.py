@@ -1,4 +1,4 @@
-"""The laws ``compiles`` and ``parity``: what eager runs compiles, and computes the same."""
+"""The oracles ``compiles`` and ``parity``: what eager runs compiles, and computes the same."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 
 from pytest_regional._torch.config import INDUCTOR, patched_config
 from pytest_regional._torch.process_state import COMPILING
-from pytest_regional.fuzz.oracles.example_run import Run, Trial
+from pytest_regional.fuzz.oracles.example_run import ExampleRun, Run
 from pytest_regional.fuzz.oracles.oracle import (
-    Law,
-    LawBrokenError,
     NoClaim,
+    Oracle,
+    OracleViolationError,
     frames_of,
     kinds_of,
     message_of,
@@ -30,22 +30,22 @@ from pytest_regional.harness.parity.execution import Execution
 _COMPILING = (*COMPILING, "pytest_regional.harness.observe.observer:compile_graph")
 
 
-def check_compiles(trial: Trial) -> None:
+def check_compiles(example: ExampleRun) -> None:
     """Raise where the compiler, or what it made, raises though eager does not."""
-    raise_failure(trial, trial.cold)
+    raise_failure(example, example.cold)
 
 
-def raise_failure(trial: Trial, run: Run, law: str = "compiles", stage: str = "") -> None:
+def raise_failure(example: ExampleRun, run: Run, oracle: str = "compiles", stage: str = "") -> None:
     """Raise the error that says what a call of ``run`` raised; do nothing where none did."""
     for execution in run.executions:
         if execution.exception is not None:
             error = execution.exception
             root = root_of(error)
-            raise trial.broken(
-                law,
+            raise example.violation(
+                oracle,
                 stage or stage_of(execution),
                 f"eager runs the program, the backend raises {type(root).__name__}: {message_of(root)}",
-                origin=origin_of(error, getattr(trial.regional._spec.factory, "__module__", "")),
+                origin=origin_of(error, getattr(example.regional._spec.factory, "__module__", "")),
             ) from error
 
 
@@ -58,57 +58,57 @@ def stage_of(execution: Execution) -> str:
     return "compile" if compiling else "run"
 
 
-def goes_wrong_without_backend(trial: Trial, error: LawBrokenError) -> bool:
-    """Return whether AOTAutograd alone, which compiles nothing, breaks the same law with the same origin."""
-    program = trial.program
+def goes_wrong_without_backend(example: ExampleRun, error: OracleViolationError) -> bool:
+    """Return whether AOTAutograd alone, which compiles nothing, breaks the same oracle with the same origin."""
+    program = example.program
     # As the backend was asked: without the setting AOTAutograd drops draws whose results nobody reads.
-    with trial.regional._observer.paused(), patched_config(INDUCTOR, {"fallback_random": True}):
-        trial.regional.restart()
+    with example.regional._observer.paused(), patched_config(INDUCTOR, {"fallback_random": True}):
+        example.regional.restart()
         compiled = torch.compile(program.function, backend="aot_eager", dynamic=program.dynamic, fullgraph=True)
         executions = []
-        for case in trial.cases:
-            executions.append(trial.execute(compiled, case.inputs))
+        for case in example.cases:
+            executions.append(example.execute(compiled, case.inputs))
             if executions[-1].exception is not None:
                 break
     failed = executions[-1].exception
     if failed is not None:
-        return error.law == "compiles" and origin_of(failed) == error.origin
-    run = replace(trial.cold, executions=tuple(executions))
-    return error.law == "parity" and kinds_of(mismatches_of(trial, run)) == error.origin
+        return error.oracle == "compiles" and origin_of(failed) == error.origin
+    run = replace(example.cold, executions=tuple(executions))
+    return error.oracle == "parity" and kinds_of(mismatches_of(example, run)) == error.origin
 
 
-def check_parity(trial: Trial) -> None:
+def check_parity(example: ExampleRun) -> None:
     """Raise where the first or the second call differs from eager."""
-    check_compiles(trial)
-    mismatches = mismatches_of(trial, trial.cold)
+    check_compiles(example)
+    mismatches = mismatches_of(example, example.cold)
     if not mismatches:
-        if not any(trial.report(call).compared for call in range(len(trial.cold.executions))):
+        if not any(example.report(call).compared for call in range(len(example.cold.executions))):
             raise NoClaim("the program returns nothing that could be compared")
         return
-    if {mismatch.kind for mismatch in mismatches} == {"stride"} and trial.fake_disagreement:
-        raise NoClaim(f"PyTorch's fake operators have other strides than eager: {trial.fake_disagreement}")
+    if {mismatch.kind for mismatch in mismatches} == {"stride"} and example.fake_disagreement:
+        raise NoClaim(f"PyTorch's fake operators have other strides than eager: {example.fake_disagreement}")
     detail = "; ".join(map(str, mismatches[:4]))
     more = f"; and {len(mismatches) - 4} more" if len(mismatches) > 4 else ""
-    raise trial.broken(
+    raise example.violation(
         "parity",
         "backward" if all("grad" in mismatch.where for mismatch in mismatches) else "run",
         f"{detail}{more}",
         origin=kinds_of(mismatches),
-        region=_blame(trial) if trial.blame else None,
+        region=_blame(example) if example.blame else None,
     )
 
 
-def mismatches_of(trial: Trial, run: Run) -> list[Mismatch]:
+def mismatches_of(example: ExampleRun, run: Run) -> list[Mismatch]:
     """Return all differences of both calls from eager; those of the second say so."""
-    found = list(trial.report(0, run).mismatches)
+    found = list(example.report(0, run).mismatches)
     for call in range(1, len(run.executions)):
         found += [
             Mismatch(f"second call: {m.where}", m.kind, m.detail, m.evidence)
-            for m in trial.report(call, run).mismatches
+            for m in example.report(call, run).mismatches
         ]
     return found or [
         mismatch
-        for case, execution in zip(trial.cases, run.executions, strict=False)
+        for case, execution in zip(example.cases, run.executions, strict=False)
         for mismatch in _draws(case.eager, execution)
     ]
 
@@ -122,28 +122,20 @@ def _draws(eager: Execution, execution: Execution) -> Iterator[Mismatch]:
             yield Mismatch("random state", "draws", f"the generator of {name} is elsewhere; eager {drew} from it", None)
 
 
-def _blame(trial: Trial) -> str:
-    backward = None if trial.trains else False
-    check = ParityCheck(trial.regional, trial.program.function, trial.cases[0].inputs, backward, "close", None, None)
-    return check.blame_for(trial.cases[1].inputs)
+def _blame(example: ExampleRun) -> str:
+    backward = None if example.trains else False
+    check = ParityCheck(
+        example.regional, example.program.function, example.cases[0].inputs, backward, "close", None, None
+    )
+    return check.blame_for(example.cases[1].inputs)
 
 
-LAWS = (
-    Law("compiles", "What eager runs compiles and runs: forward, backward, and again on other inputs.", check_compiles),
-    Law(
-        "parity",
-        "Values, gradients, mutations, aliases, strides and dtypes are eager's, and again on other inputs.",
-        check_parity,
-    ),
-)
-
-
-def check_configs(trial: Trial) -> None:
+def check_configs(example: ExampleRun) -> None:
     """Raise where a partition was compiled under other settings, or where settings are others afterwards."""
-    run = trial.cold
+    run = example.cold
     changed = [name for name, value in run.settings_before.items() if run.settings_after[name] != value]
     if changed:
-        raise trial.broken(
+        raise example.violation(
             "configs", "run", f"after the compile {_named(changed)} is not what it was", origin="settings leak"
         )
     graphs = [graph for graph in run.watched.graphs if graph.partitions]
@@ -151,18 +143,18 @@ def check_configs(trial: Trial) -> None:
         raise NoClaim("no region was handed to Inductor")
     for graph in graphs:
         for partition in graph.partitions:
-            _check_partition(trial, graph, partition)
-        _check_calls(trial, graph)
+            _check_partition(example, graph, partition)
+        _check_calls(example, graph)
 
 
-def _check_partition(trial: Trial, graph: WatchedGraph, partition: WatchedPartition) -> None:
+def _check_partition(example: ExampleRun, graph: WatchedGraph, partition: WatchedPartition) -> None:
     for asked in partition.asked or ({},):
         expected = {**graph.settings, **{name: asked[name] for name in asked if name in partition.seen}}
         wrong = [name for name, value in expected.items() if partition.seen[name] != value]
         if wrong:
             name = wrong[0]
             region = partition.regions[0][0] if partition.regions else None
-            raise trial.broken(
+            raise example.violation(
                 "configs",
                 "backward" if graph.kind == "backward" else "compile",
                 f"a partition of region {region!r} of the {graph.kind} graph was compiled with "
@@ -172,16 +164,16 @@ def _check_partition(trial: Trial, graph: WatchedGraph, partition: WatchedPartit
             )
 
 
-def _check_calls(trial: Trial, graph: WatchedGraph) -> None:
-    """Judge whose code the regions of the result call: of several that are equal one may have been compiled for all."""
+def _check_calls(example: ExampleRun, graph: WatchedGraph) -> None:
+    """Check whose code the regions of the result call: of several that are equal one may have been compiled for all."""
     for artifact, region, asked in zip(graph.calls, graph.called, graph.configs, strict=True):
-        partition = trial.cold.watched.artifacts.get(artifact)
+        partition = example.cold.watched.artifacts.get(artifact)
         if asked is None or partition is None:
             continue
         expected = {**graph.settings, **asked}
         wrong = [name for name in partition.seen if partition.seen[name] != expected.get(name)]
         if wrong:
-            raise trial.broken(
+            raise example.violation(
                 "configs",
                 "backward" if graph.kind == "backward" else "compile",
                 f"region {region!r} of the {graph.kind} graph calls what was compiled with "
@@ -199,27 +191,17 @@ def _named(names: list[str]) -> str:
     return ", ".join(f"torch._inductor.config.{name}" for name in names[:3])
 
 
-OF_CONFIGS = (
-    Law(
-        "configs",
-        "Each region compile, forward and backward, sees the Inductor settings of its annotation, the rest as outside.",
-        check_configs,
-        requires=("regions", "region_configs"),
-    ),
-)
-
-
-def check_inference(trial: Trial) -> None:
+def check_inference(example: ExampleRun) -> None:
     """Raise where the program without gradients fails or differs from eager, its training compiled before."""
-    if not trial.trains:
+    if not example.trains:
         raise NoClaim("the program is for inference already")
-    _ = trial.cold
-    inference = Trial(trial.regional, replace(trial.program, training=False), trial.lane, blame=False)
+    _ = example.cold
+    inference = ExampleRun(example.regional, replace(example.program, training=False), example.mode, blame=False)
     run = inference.run(inference.program)
     raise_failure(inference, run, "inference")
     mismatches = mismatches_of(inference, run)
     if mismatches:
-        raise inference.broken(
+        raise inference.violation(
             "inference",
             "run",
             f"without gradients: {'; '.join(map(str, mismatches[:4]))}",
@@ -227,8 +209,22 @@ def check_inference(trial: Trial) -> None:
         )
 
 
-OF_MODES = (
-    Law(
+ORACLES = (
+    Oracle(
+        "compiles", "What eager runs compiles and runs: forward, backward, and again on other inputs.", check_compiles
+    ),
+    Oracle(
+        "parity",
+        "Values, gradients, mutations, aliases, strides and dtypes are eager's, and again on other inputs.",
+        check_parity,
+    ),
+    Oracle(
+        "configs",
+        "Each region compile, forward and backward, sees the Inductor settings of its annotation, the rest as outside.",
+        check_configs,
+        requires=("regions", "region_configs"),
+    ),
+    Oracle(
         "inference",
         "A program that trains gives eager's values without gradients too, compiled beside its training graphs.",
         check_inference,

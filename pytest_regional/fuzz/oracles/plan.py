@@ -1,4 +1,4 @@
-"""The law ``plan``: what is compiled as which region, seen from outside of the backend.
+"""The oracle ``plan``: what is compiled as which region, seen from outside of the backend.
 
 Of the rules for regions: partitions hold one region each (1), all regions together have no cycle (2, shown by the
 program running at all), as few partitions as the flow of values allows (4), every annotated operator is compiled, in
@@ -13,41 +13,41 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from pytest_regional.fuzz.oracles.example_run import Trial
-from pytest_regional.fuzz.oracles.oracle import Law, NoClaim
-from pytest_regional.fuzz.oracles.watching import NodeFacts, WatchedGraph, WatchedPartition
+from pytest_regional.fuzz.oracles.example_run import ExampleRun
+from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle
+from pytest_regional.fuzz.oracles.watching import NodeInfo, WatchedGraph, WatchedPartition
 from pytest_regional.harness.observe.annotated import RegionId
 
 
-def check_plan(trial: Trial) -> None:
+def check_plan(example: ExampleRun) -> None:
     """Raise where the partitions of a graph break one of the rules."""
-    graphs = trial.cold.watched.graphs
+    graphs = example.cold.watched.graphs
     if not any(graph.regions for graph in graphs):
         raise NoClaim("no graph holds a region")
     for graph in graphs:
         for rule in (_one_region_each, _nothing_else, _all_compiled, _as_few_as_possible):
-            found = rule(trial, graph)
+            found = rule(example, graph)
             if found:
                 origin, detail, region = found
                 stage = "backward" if graph.kind == "backward" else "compile"
-                raise trial.broken("plan", stage, f"{graph.kind} graph: {detail}", origin=origin, region=region)
-    _equal_partitions_once(trial, graphs)
+                raise example.violation("plan", stage, f"{graph.kind} graph: {detail}", origin=origin, region=region)
+    _equal_partitions_once(example, graphs)
 
 
 Broken = tuple[str, str, str | None] | None
-"""Origin, detail and region of a broken rule."""
+"""Origin, detail and region of a violation."""
 
 
-def _key_of(trial: Trial, region: RegionId) -> RegionId:
+def _key_of(example: ExampleRun, region: RegionId) -> RegionId:
     """Return the part of a region key that the backend tells apart."""
-    spec = trial.regional._spec
+    spec = example.regional._spec
     name, configs = region
     return name if spec.supports("region_ids") else "", configs if spec.supports("distinct_region_configs") else ""
 
 
-def _one_region_each(trial: Trial, graph: WatchedGraph) -> Broken:
+def _one_region_each(example: ExampleRun, graph: WatchedGraph) -> Broken:
     for partition in graph.partitions:
-        keys = {_key_of(trial, region): region for region in partition.regions}
+        keys = {_key_of(example, region): region for region in partition.regions}
         if len(keys) > 1:
             named = " and ".join(_described(region) for region in keys.values())
             names = {name for name, _ in keys}
@@ -61,7 +61,7 @@ def _described(region: RegionId) -> str:
     return f"region {name!r}" + (f" with {configs}" if configs not in ("[]", "{}") else "")
 
 
-def _nothing_else(trial: Trial, graph: WatchedGraph) -> Broken:
+def _nothing_else(example: ExampleRun, graph: WatchedGraph) -> Broken:
     for partition in graph.partitions:
         unmarked = [node for node in partition.nodes if node.operator and not node.region]
         strange = [node for node in unmarked if not node.sums_gradients]
@@ -74,11 +74,11 @@ def _nothing_else(trial: Trial, graph: WatchedGraph) -> Broken:
     return None
 
 
-def _all_compiled(trial: Trial, graph: WatchedGraph) -> Broken:
+def _all_compiled(example: ExampleRun, graph: WatchedGraph) -> Broken:
     if not graph.shows:
         return None
     asked = _counted(node for node in graph.nodes if node.region)
-    called = [trial.cold.watched.artifacts.get(artifact) for artifact in graph.calls]
+    called = [example.cold.watched.artifacts.get(artifact) for artifact in graph.calls]
     if None in called:
         return "a call of something compiled elsewhere", "a region calls code that this compile did not make", None
     compiled = [node for partition in called if partition for node in partition.nodes if node.region]
@@ -92,7 +92,7 @@ def _all_compiled(trial: Trial, graph: WatchedGraph) -> Broken:
 
 
 def _too_much(graph: WatchedGraph, extra: Counter[str], effects: Collection[str | None]) -> Broken:
-    """Judge operators that are compiled more often than the graph holds them.
+    """Check operators that are compiled more often than the graph holds them.
 
     A backend may add what only computes to a region, as a pass of its own; it may not take it from outside.
     """
@@ -109,15 +109,15 @@ def _too_much(graph: WatchedGraph, extra: Counter[str], effects: Collection[str 
     return None
 
 
-def _counted(nodes: Iterable[NodeFacts]) -> Counter[str]:
+def _counted(nodes: Iterable[NodeInfo]) -> Counter[str]:
     # By operator alone: partitions that are shared bear the region of the first.
     return Counter(node.operator for node in nodes if node.operator)
 
 
-def _as_few_as_possible(trial: Trial, graph: WatchedGraph) -> Broken:
+def _as_few_as_possible(example: ExampleRun, graph: WatchedGraph) -> Broken:
     if not graph.shows or graph.nested:
         return None
-    keys = {region: _key_of(trial, region) for region in graph.regions}
+    keys = {region: _key_of(example, region) for region in graph.regions}
     least = {key: least_partitions(graph.nodes, keys, key, as_it_likes=True) for key in set(keys.values())}
     if len(graph.calls) < sum(least.values()):
         return (
@@ -137,7 +137,7 @@ def _as_few_as_possible(trial: Trial, graph: WatchedGraph) -> Broken:
 
 
 def least_partitions(
-    nodes: Iterable[NodeFacts], keys: Mapping[RegionId, RegionId], key: RegionId, *, as_it_likes: bool = False
+    nodes: Iterable[NodeInfo], keys: Mapping[RegionId, RegionId], key: RegionId, *, as_it_likes: bool = False
 ) -> int:
     """Return how many partitions the nodes of one key need: how often a path leaves the region and comes back.
 
@@ -159,8 +159,8 @@ def least_partitions(
     return most
 
 
-def _equal_partitions_once(trial: Trial, graphs: Iterable[WatchedGraph]) -> None:
-    if not trial.regional.supports("share_identical"):
+def _equal_partitions_once(example: ExampleRun, graphs: Iterable[WatchedGraph]) -> None:
+    if not example.regional.supports("share_identical"):
         return
     seen: dict[str, WatchedPartition] = {}
     for graph in graphs:
@@ -168,7 +168,7 @@ def _equal_partitions_once(trial: Trial, graphs: Iterable[WatchedGraph]) -> None
             if partition.shape is None:
                 continue
             if partition.shape in seen:
-                raise trial.broken(
+                raise example.violation(
                     "plan",
                     "backward" if graph.kind == "backward" else "compile",
                     f"equal partitions were compiled twice: {list(partition.operators)}",
@@ -177,8 +177,8 @@ def _equal_partitions_once(trial: Trial, graphs: Iterable[WatchedGraph]) -> None
             seen[partition.shape] = partition
 
 
-LAWS = (
-    Law(
+ORACLES = (
+    Oracle(
         "plan",
         "Partitions hold one region each, and are as few as can be; all that is annotated is compiled, nothing else.",
         check_plan,

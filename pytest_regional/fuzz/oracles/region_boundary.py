@@ -1,13 +1,13 @@
-"""Borders: what enters and leaves a compiled region is what the graph was traced with.
+"""Region boundaries: what enters and leaves a compiled region is what the graph was traced with.
 
 The outer graph was traced with fake values: their dtypes, shapes, strides and storages are what eager operators around
 a region, and the region's own code, rely on. Here a compiled graph is run node by node, and every value that enters a
 region, or that anybody else reads and a region made, is held against the fake value that stands for it.
 
-Nodes that the backend added carry no fake value; what they read is not judged, so a backend may restore strides behind
-a region. What they make of it, which stands for the region's value from there on, is judged in its place. Memory shared
-by values that share none in the graph is a fault; memory no longer shared is one only between a region's input and its
-output, which the graph says is a view of it.
+Nodes that the backend added carry no fake value; what they read is not checked, so a backend may restore strides behind
+a region. What they make of it, which stands for the region's value from there on, is checked in its place. Memory
+shared by values that share none in the graph is a fault; memory no longer shared is one only between a region's input
+and its output, which the graph says is a view of it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional._torch import fx_graphs, inductor
 from pytest_regional._torch.tracing import storage_key
-from pytest_regional.fuzz.oracles.oracle import Law, NoClaim
+from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle
 from pytest_regional.harness.observe import annotated
 
 if TYPE_CHECKING:
     import torch
     from torch.fx import GraphModule, Node
 
-    from pytest_regional.fuzz.oracles.example_run import Trial
+    from pytest_regional.fuzz.oracles.example_run import ExampleRun
 
 
-class BorderChecker:
+class BoundaryChecker:
     """Checks the values of one compiled graph, whenever it runs.
 
     Args:
@@ -120,7 +120,7 @@ def difference(expected: Any, value: Any, *, offset: bool = True) -> str:
         expected: the fake value.
         value: the real one.
         offset: whether a storage offset counts that is aligned in the one only. Some eager operators, such as
-            ``select_scatter``, keep their input's offset and their fake twins do not.
+            ``select_scatter``, keep their input's offset and their fake near-duplicate regions do not.
     """
     import torch
 
@@ -168,28 +168,30 @@ def _share(one: Any, other: Any) -> bool | None:
     return storage_key(one) == storage_key(other)
 
 
-def check_borders(trial: Trial) -> None:
-    """Raise where a value crossed a border with another dtype, shape, layout or memory than the graph says."""
-    graphs = trial.cold.watched.graphs
-    found = trial.cold.watched.borders
-    if all(" with strides" in message for message in found) and found and trial.fake_disagreement:
-        raise NoClaim(f"PyTorch's fake operators have other strides than eager: {trial.fake_disagreement}")
+def check_region_boundary(example: ExampleRun) -> None:
+    """Raise where a value crossed a boundary with another dtype, shape, layout or memory than the graph says."""
+    graphs = example.cold.watched.graphs
+    found = example.cold.watched.boundary_errors
+    if all(" with strides" in message for message in found) and found and example.fake_disagreement:
+        raise NoClaim(f"PyTorch's fake operators have other strides than eager: {example.fake_disagreement}")
     if found:
         kind = next(
             word for word in ("dtype", "shape", "strides", "storage offset", "memory", "view") if word in found[0]
         )
         stage = "backward" if "backward graph" in found[0] else "run"
         way = " that enters" if "enters" in found[0] else ""
-        raise trial.broken("borders", stage, "; ".join(found[:4]), origin=f"{kind} of a value{way} a region")
+        raise example.violation(
+            "region_boundary", stage, "; ".join(found[:4]), origin=f"{kind} of a value{way} a region"
+        )
     if not any(graph.shows and graph.calls for graph in graphs):
         raise NoClaim("no compiled graph shows the calls of its regions")
 
 
-LAWS = (
-    Law(
-        "borders",
-        "What crosses a region's border has the dtype, shape, strides and memory that the graph was traced with.",
-        check_borders,
+ORACLES = (
+    Oracle(
+        "region_boundary",
+        "What crosses a region's boundary has the dtype, shape, strides and memory that the graph was traced with.",
+        check_region_boundary,
         requires=("regions",),
     ),
 )

@@ -1,4 +1,4 @@
-"""The laws ``results_kept`` and ``retained_backward``: what was handed out stays, and a kept graph serves again."""
+"""The oracles ``results_kept`` and ``retained_backward``: what was handed out stays, and a kept graph serves again."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from pytest_regional._torch.pytree import flatten
 from pytest_regional.fuzz.findings.files import from_data, to_data
 from pytest_regional.fuzz.findings.provenance import reason_of
 from pytest_regional.fuzz.model.program import Program, Region, Step
-from pytest_regional.fuzz.modes import in_lane
+from pytest_regional.fuzz.modes import in_mode
 from pytest_regional.fuzz.operators.table import operator_named
-from pytest_regional.fuzz.oracles.example_run import Case, Run, Trial
-from pytest_regional.fuzz.oracles.oracle import Law, NoClaim, kinds_of, origin_of
+from pytest_regional.fuzz.oracles.example_run import Case, ExampleRun, Run
+from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of, origin_of
 from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure
 from pytest_regional.harness.parity.compare import BadProgramError, compare
 from pytest_regional.harness.parity.execution import random_cotangent
 from pytest_regional.harness.record import GeneratedCode
 
 
-def check_results_kept(trial: Trial) -> None:
+def check_results_kept(example: ExampleRun) -> None:
     """Raise where the second call overwrites what the first returned, or its gradients."""
-    run = trial.cold
+    run = example.cold
     if len(run.executions) < 2:
         raise NoClaim("there was no second call")
     if run.overwritten:
-        raise trial.broken(
+        raise example.violation(
             "results_kept",
             "run",
             f"after a second call: {'; '.join(map(str, run.overwritten[:4]))}",
@@ -41,19 +41,19 @@ def check_results_kept(trial: Trial) -> None:
 # Retained backwards
 
 
-def check_retained_backward(trial: Trial) -> None:
+def check_retained_backward(example: ExampleRun) -> None:
     """Raise where backwards with ``retain_graph`` fail, or do not add up to eager's gradients."""
-    if not trial.trains:
+    if not example.trains:
         raise NoClaim("no backward is compiled")
-    case = _case(trial)
+    case = _case(example)
     # The very first backward is to be one that keeps its graph: it decides how the backward compiles.
-    trial.regional.reset(keep_code=True)
-    run = trial.run(trial.program, calls=1, around=_backpropagating)
-    raise_failure(trial, run, "retained_backward", "backward")
+    example.regional.reset(keep_code=True)
+    run = example.run(example.program, calls=1, around=_backpropagating)
+    raise_failure(example, run, "retained_backward", "backward")
     mismatches = compare(case.eager, run.executions[0], case.fp64).mismatches
     wrong = [mismatch for mismatch in mismatches if "grad" in mismatch.where]
     if wrong:
-        raise trial.broken(
+        raise example.violation(
             "retained_backward",
             "backward",
             f"after a backward with retain_graph, one from the first output alone, and a last one: "
@@ -62,10 +62,10 @@ def check_retained_backward(trial: Trial) -> None:
         )
 
 
-def _case(trial: Trial) -> Case:
+def _case(example: ExampleRun) -> Case:
     """Return what eager and float64 make of the same backwards on the first inputs."""
     try:
-        return trial.case_of(_backpropagating(trial.program.function), trial.cases[0].inputs)
+        return example.case_of(_backpropagating(example.program.function), example.cases[0].inputs)
     except BadProgramError as error:
         raise NoClaim(f"eager refuses a second backward: {reason_of(error)}") from error
 
@@ -89,35 +89,18 @@ def _wants_gradient(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.requires_grad
 
 
-LAWS = (
-    Law(
-        "results_kept",
-        "A second call leaves what the first one gave, gradients included, as it is.",
-        check_results_kept,
-        requires=("results_kept",),
-    ),
-    Law(
-        "retained_backward",
-        "A backward that keeps its graph may be the first, and be run again, whole or from one output.",
-        check_retained_backward,
-        requires=("backward",),
-        every=4,
-    ),
-)
-
-
-def check_determinism(trial: Trial) -> None:
+def check_determinism(example: ExampleRun) -> None:
     """Raise where a second compile plans otherwise or generates other code."""
-    trial.regional.reset(keep_code=True)
-    again = trial.run(trial.program, calls=1)
-    raise_failure(trial, again, "determinism")
-    if plan_of(trial.cold) != plan_of(again):
-        before, after = plan_of(trial.cold), plan_of(again)
-        raise trial.broken(
+    example.regional.reset(keep_code=True)
+    again = example.run(example.program, calls=1)
+    raise_failure(example, again, "determinism")
+    if plan_of(example.cold) != plan_of(again):
+        before, after = plan_of(example.cold), plan_of(again)
+        raise example.violation(
             "determinism", "compile", f"compiled twice, the plan was {before}, then {after}", origin="another plan"
         )
-    if code_of(trial.cold.code) != code_of(again.code):
-        raise trial.broken(
+    if code_of(example.cold.code) != code_of(again.code):
+        raise example.violation(
             "determinism", "compile", "compiled twice in fresh caches, the code differs", origin="other code"
         )
 
@@ -142,32 +125,21 @@ def code_of(code: GeneratedCode) -> list[str]:
     ]
 
 
-OF_DETERMINISM = (
-    Law(
-        "determinism",
-        "Compiled twice in fresh caches, a program has the same plan and the same code.",
-        check_determinism,
-        requires=("regions",),
-        every=8,
-    ),
-)
-
-
 THREADS = 4
 _SECONDS = 300.0
 
 
-def check_threads(trial: Trial) -> None:
+def check_threads(example: ExampleRun) -> None:
     """Raise where one of several threads fails that each compile and run the program, its regions renamed."""
-    if any(operator_named(step.operator).draws for step in trial.program.all_steps()):
+    if any(operator_named(step.operator).uses_rng for step in example.program.all_steps()):
         raise NoClaim("it draws random numbers, and threads share their generator")
-    if not trial.trains:
+    if not example.trains:
         raise NoClaim("no backward is compiled")
-    result = trial.regional.in_new_process(compile_at_once, to_data(trial.program), trial.lane, timeout=_SECONDS)
+    result = example.regional.in_new_process(compile_at_once, to_data(example.program), example.mode, timeout=_SECONDS)
     failures: list[tuple[str, str]] = result.value
     if failures:
         origin, detail = failures[0]
-        raise trial.broken(
+        raise example.violation(
             "threads",
             "backward",
             f"{len(failures)} of {THREADS} threads failed that compile at once: {detail}",
@@ -175,23 +147,25 @@ def check_threads(trial: Trial) -> None:
         )
 
 
-def compile_at_once(regional: Any, data: dict[str, Any], lane: str) -> list[tuple[str, str]]:
+def compile_at_once(regional: Any, data: dict[str, Any], mode: str) -> list[tuple[str, str]]:
     """Compile variants of a program in threads; return origin and detail of each failure. Runs in a new process."""
     program = from_data(data)
-    trials = [Trial(regional, renamed(program, f" of thread {number}"), lane, blame=False) for number in range(THREADS)]
-    for trial in trials:
-        _ = trial.cases
-    with in_lane(regional, lane), ThreadPoolExecutor(THREADS) as pool:
-        outcomes = [pool.submit(_failure_of, trial) for trial in trials]
+    examples = [
+        ExampleRun(regional, renamed(program, f" of thread {number}"), mode, blame=False) for number in range(THREADS)
+    ]
+    for example in examples:
+        _ = example.cases
+    with in_mode(regional, mode), ThreadPoolExecutor(THREADS) as pool:
+        outcomes = [pool.submit(_failure_of, example) for example in examples]
         return [failure for outcome in outcomes if (failure := outcome.result()) is not None]
 
 
-def _failure_of(trial: Trial) -> tuple[str, str] | None:
-    run = trial.run(trial.program, calls=1)
+def _failure_of(example: ExampleRun) -> tuple[str, str] | None:
+    run = example.run(example.program, calls=1)
     error = run.error
     if error is not None:
         return origin_of(error), f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    mismatches = mismatches_of(trial, run)
+    mismatches = mismatches_of(example, run)
     return (kinds_of(mismatches), str(mismatches[0])) if mismatches else None
 
 
@@ -211,8 +185,28 @@ def renamed(program: Program, suffix: str) -> Program:
     return replace(program, steps=tuple(map(changed, program.steps)), blocks=blocks)
 
 
-OF_THREADS = (
-    Law(
+ORACLES = (
+    Oracle(
+        "results_kept",
+        "A second call leaves what the first one gave, gradients included, as it is.",
+        check_results_kept,
+        requires=("results_kept",),
+    ),
+    Oracle(
+        "retained_backward",
+        "A backward that keeps its graph may be the first, and be run again, whole or from one output.",
+        check_retained_backward,
+        requires=("backward",),
+        every=4,
+    ),
+    Oracle(
+        "determinism",
+        "Compiled twice in fresh caches, a program has the same plan and the same code.",
+        check_determinism,
+        requires=("regions",),
+        every=8,
+    ),
+    Oracle(
         "threads",
         "Several threads may compile forwards and backwards at once.",
         check_threads,

@@ -12,7 +12,7 @@ from typing import Any
 from pytest_regional._torch import config, fx_graphs, inductor
 from pytest_regional._torch.fx_graphs import is_gradient_sum
 from pytest_regional._torch.operators import is_op_overload, schema_of
-from pytest_regional.fuzz.oracles.region_boundary import BorderChecker
+from pytest_regional.fuzz.oracles.region_boundary import BoundaryChecker
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.annotated import RegionId
 from pytest_regional.harness.observe.listeners import CompileListener
@@ -20,7 +20,7 @@ from pytest_regional.harness.regional import Regional
 
 
 @dataclass(frozen=True)
-class NodeFacts:
+class NodeInfo:
     """One node of a graph.
 
     Attributes:
@@ -54,7 +54,7 @@ class WatchedPartition:
         artifact: identity of what Inductor returned; None while it failed.
     """
 
-    nodes: tuple[NodeFacts, ...]
+    nodes: tuple[NodeInfo, ...]
     asked: tuple[dict[str, Any], ...]
     seen: dict[str, Any]
     shape: str | None
@@ -91,7 +91,7 @@ class WatchedGraph:
     """
 
     kind: str
-    nodes: tuple[NodeFacts, ...]
+    nodes: tuple[NodeInfo, ...]
     settings: dict[str, Any]
     partitions: list[WatchedPartition] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
@@ -114,17 +114,17 @@ class Watched(CompileListener):
 
     Attributes:
         graphs: in the order in which their compiles began.
-        borders: what is wrong with values at borders, as far as they were checked.
+        boundary_errors: what is wrong with values at boundaries, as far as they were checked.
         artifacts: partitions by the identity of what Inductor made of them.
     """
 
-    def __init__(self, settings: Sequence[str], *, checks_borders: bool, interpreted: bool) -> None:
+    def __init__(self, settings: Sequence[str], *, checks_boundary: bool, interpreted: bool) -> None:
         self.graphs: list[WatchedGraph] = []
-        self.borders: list[str] = []
+        self.boundary_errors: list[str] = []
         self.artifacts: dict[int, WatchedPartition] = {}
         self._kept: list[Any] = []
         self._settings = settings
-        self._checks_borders, self._interpreted = checks_borders, interpreted
+        self._checks_boundary, self._interpreted = checks_boundary, interpreted
         self._current = threading.local()
 
     @contextlib.contextmanager
@@ -132,7 +132,7 @@ class Watched(CompileListener):
         """Note a graph, and what its compile returns."""
         settings = config.inductor_settings_now(self._settings)
         graphs = list(graphs_of(gm))
-        nodes = tuple(facts_of(node) for inner in graphs for node in inner.nodes)
+        nodes = tuple(node_info(node) for inner in graphs for node in inner.nodes)
         graph = WatchedGraph(kind, nodes, settings, nested=len(graphs) > 1)
         self.graphs.append(graph)
         self._current.graph = graph
@@ -144,7 +144,7 @@ class Watched(CompileListener):
         nodes = list(gm.graph.nodes)
         asked = {repr(annotated.region_of(node)): annotated.configs_of(node) for node in nodes if _is_marked(node)}
         partition = WatchedPartition(
-            tuple(map(facts_of, nodes)),
+            tuple(map(node_info, nodes)),
             tuple(asked.values()),
             config.inductor_settings_now(self._settings),
             shape_of(gm, inputs),
@@ -178,8 +178,8 @@ class Watched(CompileListener):
                 inside = graph.eager_views if _is_view(node) else graph.eager
                 kind = inside if annotated.region_of(node) else graph.outside
                 kind.append(str(annotated.operator_of(node)))
-        if self._checks_borders and graph.calls:
-            BorderChecker(graph.kind, self.borders, interpreted=self._interpreted).watch(gm)
+        if self._checks_boundary and graph.calls:
+            BoundaryChecker(graph.kind, self.boundary_errors, interpreted=self._interpreted).watch(gm)
 
 
 def graphs_of(gm: Any, seen: set[int] | None = None) -> Iterator[Any]:
@@ -200,9 +200,9 @@ def _is_marked(node: Any) -> bool:
     return annotated.region_of(node) is not None
 
 
-def facts_of(node: Any) -> NodeFacts:
+def node_info(node: Any) -> NodeInfo:
     """Look at ``node``."""
-    return NodeFacts(
+    return NodeInfo(
         node.name,
         annotated.operator_of(node) if node.op != "get_attr" else None,
         annotated.region_of(node),
@@ -276,17 +276,17 @@ def _described(value: Any) -> str | None:
 
 @contextlib.contextmanager
 def watching(
-    regional: Regional, *, checks_borders: bool = False, settings: Sequence[str] = (), interpreted: bool = False
+    regional: Regional, *, checks_boundary: bool = False, settings: Sequence[str] = (), interpreted: bool = False
 ) -> Iterator[Watched]:
     """See what the backend under test does while the context lasts.
 
     Args:
         regional: the harness.
-        checks_borders: also compare values at borders with what the graph says, whenever a compiled graph runs.
+        checks_boundary: also compare values at boundaries with what the graph says, whenever a compiled graph runs.
         settings: Inductor settings to note.
-        interpreted: whether regions run as eager operators, in the lane ``structure``.
+        interpreted: whether regions run as eager operators, in the mode ``interpret``.
     """
-    watched = Watched(settings, checks_borders=checks_borders, interpreted=interpreted)
+    watched = Watched(settings, checks_boundary=checks_boundary, interpreted=interpreted)
     regional._observer.listeners.append(watched)
     try:
         yield watched

@@ -1,4 +1,4 @@
-"""Drafts of smaller programs: any edit of a program, settled into a program that can be built."""
+"""Candidates for smaller programs: any edit of a program, rebuilt into a program."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pytest_regional.fuzz.operators.operator import Picks
 from pytest_regional.fuzz.operators.table import operator_named, operators
 
 if TYPE_CHECKING:
-    from pytest_regional.fuzz.operators.operator import Value
+    from pytest_regional.fuzz.operators.operator import ProgramValue
 
 
 @dataclass(frozen=True)
-class Draft:
+class Candidate:
     """The parts of a program that may not fit together. A step in ``dropped`` is left out and its users rewired."""
 
     arguments: tuple[TensorInput, ...]
@@ -31,38 +31,38 @@ class Draft:
     dropped: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, program: Program) -> Draft:
-        """Return the draft that changes nothing."""
+    def of(cls, program: Program) -> Candidate:
+        """Return the candidate that changes nothing."""
         return cls(program.arguments, program.steps, program.outputs, program.blocks, program.training, program.dynamic)
 
 
-def settle(draft: Draft, original: Program) -> Program | None:
-    """Return the program that ``draft``, an edit of ``original``, comes to; None where none can be built.
+def rebuild(candidate: Candidate, original: Program) -> Program | None:
+    """Return the program that ``candidate``, an edit of ``original``, comes to; None where none can be built.
 
     Who read a value that is no longer made reads another one of its shape and dtype: an operand of the step that made
     it, or else the earliest there is. A step that then does not fit is tried with its simplest parameters.
     """
     try:
-        builder = Builder(draft.arguments, draft.blocks)
+        builder = Builder(candidate.arguments, candidate.blocks)
     except (RuntimeError, ValueError, IndexError):
         return None  # an edited argument that has no such layout or alias
     before = _values_of(original)
-    instead: dict[int, int] = {}
-    for position, step in enumerate(draft.steps):
-        rewired = replace(step, operands=tuple(instead.get(number, number) for number in step.operands))
-        if position in draft.dropped or not _add(builder, rewired):
+    substitutes: dict[int, int] = {}
+    for position, step in enumerate(candidate.steps):
+        rewired = replace(step, operands=tuple(substitutes.get(number, number) for number in step.operands))
+        if position in candidate.dropped or not _add(builder, rewired):
             for number in step.results:
-                instead.update(_stand_in(builder, number, rewired, before))
-    outputs = dict.fromkeys(range(len(draft.outputs)))
-    made = [instead.get(draft.outputs[position], draft.outputs[position]) for position in outputs]
+                substitutes.update(_substitute(builder, number, rewired, before))
+    outputs = dict.fromkeys(range(len(candidate.outputs)))
+    made = [substitutes.get(candidate.outputs[position], candidate.outputs[position]) for position in outputs]
     kept = [number for number in made if number in builder.values]
-    if not kept or builder.dead_draws(kept) or (draft.training and not builder.backpropagates(kept)):
+    if not kept or builder.unused_random_values(kept) or (candidate.training and not builder.backpropagates(kept)):
         return None
-    return builder.program(kept, training=draft.training, dynamic=draft.dynamic)
+    return builder.program(kept, training=candidate.training, dynamic=candidate.dynamic)
 
 
 @functools.lru_cache(maxsize=4)
-def _values_of(program: Program) -> Mapping[int, Value]:
+def _values_of(program: Program) -> Mapping[int, ProgramValue]:
     builder = Builder(program.arguments, program.blocks)
     for step in program.steps:
         builder.add(step)
@@ -91,7 +91,7 @@ def _with_simplest_parameters(builder: Builder, step: Step) -> Step | None:
     return None if parameters is None else replace(step, parameters=parameters)
 
 
-def _stand_in(builder: Builder, number: int, step: Step, before: Mapping[int, Value]) -> dict[int, int]:
+def _substitute(builder: Builder, number: int, step: Step, before: Mapping[int, ProgramValue]) -> dict[int, int]:
     """Map ``number``, which ``step`` would have made, to a value of the same shape and dtype, if there is one."""
     wanted = before.get(number)
     for other in (*step.operands, *builder.values):
@@ -163,4 +163,4 @@ def _name_cost(region: Region) -> int:
     return sum(map(ord, str(region.name))) if region.name is not None else 1
 
 
-__all__ = ["Draft", "cost", "settle"]
+__all__ = ["Candidate", "cost", "rebuild"]

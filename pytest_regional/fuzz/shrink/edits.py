@@ -1,4 +1,4 @@
-"""The edits that a reducer tries, each a generator of drafts: large cuts first, cosmetics last."""
+"""The edits that a reducer tries, each a generator of candidates: large cuts first, cosmetics last."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Block, Context, Program, Region, Scope, Step
 from pytest_regional.fuzz.operators.table import operator_named, operators
-from pytest_regional.fuzz.shrink.candidates import Draft
+from pytest_regional.fuzz.shrink.candidates import Candidate
 
-Edit: TypeAlias = Callable[[Program], Iterator[Draft]]
+Edit: TypeAlias = Callable[[Program], Iterator[Candidate]]
 
 
 def _chunks(count: int) -> Iterator[range]:
@@ -27,31 +27,31 @@ def _chunks(count: int) -> Iterator[range]:
 # Steps
 
 
-def drop_steps(program: Program) -> Iterator[Draft]:
+def drop_steps(program: Program) -> Iterator[Candidate]:
     """Leave out runs of steps; who read their results reads what they read."""
     for chunk in _chunks(len(program.steps)):
         if len(chunk) < len(program.steps):
-            yield replace(Draft.of(program), dropped=frozenset(chunk))
+            yield replace(Candidate.of(program), dropped=frozenset(chunk))
 
 
-def drop_pairs(program: Program) -> Iterator[Draft]:
+def drop_pairs(program: Program) -> Iterator[Candidate]:
     """Leave out two steps that are no neighbours."""
     count = len(program.steps)
     if count <= 12:
         for last in range(count - 1, 0, -1):
             for first in range(last - 1):
-                yield replace(Draft.of(program), dropped=frozenset((first, last)))
+                yield replace(Candidate.of(program), dropped=frozenset((first, last)))
 
 
-def drop_outputs(program: Program) -> Iterator[Draft]:
+def drop_outputs(program: Program) -> Iterator[Candidate]:
     """Return less."""
     for chunk in _chunks(len(program.outputs)):
         kept = tuple(number for place, number in enumerate(program.outputs) if place not in chunk)
         if kept:
-            yield replace(Draft.of(program), outputs=kept)
+            yield replace(Candidate.of(program), outputs=kept)
 
 
-def rewire_operands(program: Program) -> Iterator[Draft]:
+def rewire_operands(program: Program) -> Iterator[Candidate]:
     """Let a step, or the program's end, read an earlier value instead, so that a step between is not needed."""
     for place in range(len(program.steps) - 1, -1, -1):
         step = program.steps[place]
@@ -66,11 +66,11 @@ def _earlier(program: Program, number: int) -> list[int]:
     return made[: made.index(number)]
 
 
-def _with_step(program: Program, place: int, step: Step) -> Draft:
-    return replace(Draft.of(program), steps=(*program.steps[:place], step, *program.steps[place + 1 :]))
+def _with_step(program: Program, place: int, step: Step) -> Candidate:
+    return replace(Candidate.of(program), steps=(*program.steps[:place], step, *program.steps[place + 1 :]))
 
 
-def read_one_operand(program: Program) -> Iterator[Draft]:
+def read_one_operand(program: Program) -> Iterator[Candidate]:
     """Let a step do the simplest thing with one of its operands and forget the others, and blocks that it calls."""
     for place, step in enumerate(program.steps):
         if len(step.operands) > 1 or step.blocks:
@@ -84,7 +84,7 @@ def read_one_operand(program: Program) -> Iterator[Draft]:
 _SIMPLEST = ("sin", "neg", "clone")
 
 
-def simplify_operators(program: Program) -> Iterator[Draft]:
+def simplify_operators(program: Program) -> Iterator[Candidate]:
     """Replace an operator by a simpler one that takes as many operands, parameters and results."""
     for place, step in enumerate(program.steps):
         operator = operator_named(step.operator)
@@ -103,7 +103,7 @@ def _alike(other: Any, operator: Any) -> bool:
     ) and len(other.operands) == len(operator.operands)
 
 
-def simplify_parameters(program: Program) -> Iterator[Draft]:
+def simplify_parameters(program: Program) -> Iterator[Candidate]:
     """Make numbers zero, one or half of what they are, and switches off."""
     for place, step in enumerate(program.steps):
         for position, (name, value) in enumerate(step.parameters):
@@ -124,7 +124,7 @@ def _simpler_numbers(value: Any) -> list[Any]:
 # Arguments
 
 
-def drop_arguments(program: Program) -> Iterator[Draft]:
+def drop_arguments(program: Program) -> Iterator[Candidate]:
     """Take an argument away; who read it reads another one."""
     for index in range(len(program.arguments) - 1, -1, -1):
         for other in (None, *range(len(program.arguments))):
@@ -132,7 +132,7 @@ def drop_arguments(program: Program) -> Iterator[Draft]:
                 yield _without_argument(program, index, other)
 
 
-def _without_argument(program: Program, index: int, other: int | None) -> Draft:
+def _without_argument(program: Program, index: int, other: int | None) -> Candidate:
     def number(old: int) -> int:
         old = other if old == index and other is not None else old
         # Nothing has the number -1: whoever still reads the argument is dropped.
@@ -144,10 +144,10 @@ def _without_argument(program: Program, index: int, other: int | None) -> Draft:
         if place != index
     )
     steps = tuple(replace(step, operands=tuple(map(number, step.operands))) for step in program.steps)
-    return replace(Draft.of(program), arguments=arguments, steps=steps, outputs=tuple(map(number, program.outputs)))
+    return replace(Candidate.of(program), arguments=arguments, steps=steps, outputs=tuple(map(number, program.outputs)))
 
 
-def simplify_arguments(program: Program) -> Iterator[Draft]:
+def simplify_arguments(program: Program) -> Iterator[Candidate]:
     """Make all arguments, then each one, ordinary: float32, dense, without gradient, alias, or dynamic sizes."""
     for change in _ARGUMENT_CHANGES:
         yield _with_arguments(program, [replace(argument, **change) for argument in program.arguments])
@@ -168,15 +168,15 @@ _ARGUMENT_CHANGES: tuple[dict[str, Any], ...] = (
 )
 
 
-def _with_arguments(program: Program, arguments: Sequence[TensorInput]) -> Draft:
-    return replace(Draft.of(program), arguments=tuple(arguments))
+def _with_arguments(program: Program, arguments: Sequence[TensorInput]) -> Candidate:
+    return replace(Candidate.of(program), arguments=tuple(arguments))
 
 
-def _with_argument(program: Program, index: int, argument: TensorInput) -> Draft:
+def _with_argument(program: Program, index: int, argument: TensorInput) -> Candidate:
     return _with_arguments(program, [*program.arguments[:index], argument, *program.arguments[index + 1 :]])
 
 
-def shrink_shapes(program: Program) -> Iterator[Draft]:
+def shrink_shapes(program: Program) -> Iterator[Candidate]:
     """Give all arguments the same few sizes, then make one size after the other smaller wherever it occurs."""
     few: tuple[tuple[int, ...], ...] = ((), (1,), (2,), (2, 2))
     for shape in few:
@@ -199,13 +199,13 @@ def _resized(argument: TensorInput, size: int, smaller: int) -> TensorInput:
 # Blocks
 
 
-def inline_blocks(program: Program) -> Iterator[Draft]:
+def inline_blocks(program: Program) -> Iterator[Candidate]:
     """Write a block's steps where it is called."""
     for place, step in enumerate(program.steps):
         for index in step.blocks:
             inlined = _inlined(program, step, program.blocks[index])
             steps = (*program.steps[:place], *inlined, *program.steps[place + 1 :])
-            yield _without_unused_blocks(replace(Draft.of(program), steps=steps))
+            yield _without_unused_blocks(replace(Candidate.of(program), steps=steps))
 
 
 def _inlined(program: Program, step: Step, block: Block) -> tuple[Step, ...]:
@@ -230,9 +230,9 @@ def _inlined(program: Program, step: Step, block: Block) -> tuple[Step, ...]:
     )
 
 
-def drop_block_steps(program: Program) -> Iterator[Draft]:
+def drop_block_steps(program: Program) -> Iterator[Candidate]:
     """Leave out steps of blocks, and blocks that nobody calls; let calls name the first block."""
-    yield _without_unused_blocks(Draft.of(program))
+    yield _without_unused_blocks(Candidate.of(program))
     for place, step in enumerate(program.steps):
         if any(step.blocks):
             yield _without_unused_blocks(_with_step(program, place, replace(step, blocks=(0,) * len(step.blocks))))
@@ -244,29 +244,29 @@ def drop_block_steps(program: Program) -> Iterator[Draft]:
 
 def _without_block_step(block: Block, place: int) -> Block:
     gone = block.steps[place]
-    instead = dict.fromkeys(gone.results, gone.operands[0])
+    substitutes = dict.fromkeys(gone.results, gone.operands[0])
     steps = tuple(
-        replace(step, operands=tuple(instead.get(number, number) for number in step.operands))
+        replace(step, operands=tuple(substitutes.get(number, number) for number in step.operands))
         for step in (*block.steps[:place], *block.steps[place + 1 :])
     )
-    return replace(block, steps=steps, result=instead.get(block.result, block.result))
+    return replace(block, steps=steps, result=substitutes.get(block.result, block.result))
 
 
-def _with_block(program: Program, index: int, block: Block) -> Draft:
-    return replace(Draft.of(program), blocks=(*program.blocks[:index], block, *program.blocks[index + 1 :]))
+def _with_block(program: Program, index: int, block: Block) -> Candidate:
+    return replace(Candidate.of(program), blocks=(*program.blocks[:index], block, *program.blocks[index + 1 :]))
 
 
-def _without_unused_blocks(draft: Draft) -> Draft:
-    used = sorted({index for step in draft.steps for index in step.blocks})
+def _without_unused_blocks(candidate: Candidate) -> Candidate:
+    used = sorted({index for step in candidate.steps for index in step.blocks})
     numbers = {index: place for place, index in enumerate(used)}
-    steps = tuple(replace(step, blocks=tuple(numbers[index] for index in step.blocks)) for step in draft.steps)
-    return replace(draft, steps=steps, blocks=tuple(draft.blocks[index] for index in used))
+    steps = tuple(replace(step, blocks=tuple(numbers[index] for index in step.blocks)) for step in candidate.steps)
+    return replace(candidate, steps=steps, blocks=tuple(candidate.blocks[index] for index in used))
 
 
 # Regions and modes
 
 
-def drop_contexts(program: Program) -> Iterator[Draft]:
+def drop_contexts(program: Program) -> Iterator[Candidate]:
     """Take all contexts away, then one kind everywhere, then one at one step."""
     yield _rescoped(program, lambda scope: ())
     for context in dict.fromkeys(context for step in program.all_steps() for context in step.scope):
@@ -277,15 +277,15 @@ def drop_contexts(program: Program) -> Iterator[Draft]:
             yield _with_step(program, place, replace(step, scope=scope))
 
 
-def _rescoped(program: Program, change: Callable[[Scope], Scope]) -> Draft:
+def _rescoped(program: Program, change: Callable[[Scope], Scope]) -> Candidate:
     def changed(steps: Sequence[Step]) -> tuple[Step, ...]:
         return tuple(replace(step, scope=change(step.scope)) for step in steps)
 
     blocks = tuple(replace(block, steps=changed(block.steps)) for block in program.blocks)
-    return replace(Draft.of(program), steps=changed(program.steps), blocks=blocks)
+    return replace(Candidate.of(program), steps=changed(program.steps), blocks=blocks)
 
 
-def simplify_regions(program: Program) -> Iterator[Draft]:
+def simplify_regions(program: Program) -> Iterator[Candidate]:
     """Merge two regions, take settings and order away, and call regions by the first letters."""
     regions = dict.fromkeys(
         context for step in program.all_steps() for context in step.scope if isinstance(context, Region)
@@ -304,10 +304,10 @@ def _replaced(scope: Scope, old: Region | Context, new: Region | Context) -> Sco
     return tuple(new if context == old else context for context in scope)
 
 
-def simplify_modes(program: Program) -> Iterator[Draft]:
+def simplify_modes(program: Program) -> Iterator[Candidate]:
     """Do not train, and leave dynamic shapes to ``torch.compile``."""
-    yield replace(Draft.of(program), training=False)
-    yield replace(Draft.of(program), dynamic=None)
+    yield replace(Candidate.of(program), training=False)
+    yield replace(Candidate.of(program), dynamic=None)
 
 
 EDITS: tuple[Edit, ...] = (

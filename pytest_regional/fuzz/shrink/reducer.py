@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from pytest_regional.fuzz.model.program import Program, renumbered
-from pytest_regional.fuzz.shrink.candidates import Draft, cost, settle
+from pytest_regional.fuzz.shrink.candidates import Candidate, cost, rebuild
 from pytest_regional.fuzz.shrink.edits import EDITS, Edit
 
 
@@ -59,27 +59,27 @@ class _Search:
         return program
 
     def _successes(self, program: Program, edit: Edit) -> Iterator[Program]:
-        for draft in edit(program):
+        for candidate in edit(program):
             if self._spent:
                 return
-            candidate = self._candidate(draft, program)
-            if candidate is not None and self._fails(candidate):
-                yield candidate
+            smaller = self._rebuilt(candidate, program)
+            if smaller is not None and self._fails(smaller):
+                yield smaller
 
-    def _candidate(self, draft: Draft, program: Program) -> Program | None:
-        """Return the program that ``draft`` comes to, if it is simpler than ``program`` and new."""
-        candidate = settle(draft, program)
-        if candidate is None or cost(candidate) >= cost(program):
+    def _rebuilt(self, candidate: Candidate, program: Program) -> Program | None:
+        """Return the program that ``candidate`` comes to, if it is simpler than ``program`` and new."""
+        smaller = rebuild(candidate, program)
+        if smaller is None or cost(smaller) >= cost(program):
             return None
-        identity = candidate.identity
+        identity = smaller.identity
         if identity in self._seen:
             return None
         self._seen.add(identity)
-        return candidate
+        return smaller
 
-    def _fails(self, candidate: Program) -> bool:
+    def _fails(self, program: Program) -> bool:
         self._attempts -= 1
-        return self._still_fails(candidate)
+        return self._still_fails(program)
 
 
 __all__ = ["reduce_program"]

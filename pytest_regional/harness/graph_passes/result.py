@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch.fx
 
 from pytest_regional._text import plural
+from pytest_regional._torch.fx_graphs import attribute
 from pytest_regional.harness.graph_passes import uuids
 from pytest_regional.harness.graph_passes.forms import GraphAssertionError, PassUnderTest, Stage, WhichGraphError
 from pytest_regional.harness.graph_passes.occurrences import Occurrence, meant, occurrences, require_known
 from pytest_regional.harness.graph_passes.recorder import PassGraphs, Place
-from pytest_regional.harness.graph_passes.snapshot import GraphSnapshot, attribute
+from pytest_regional.harness.graph_passes.snapshot import GraphSnapshot
 from pytest_regional.harness.graph_passes.text import diff
 from pytest_regional.harness.ops import OpPattern
 

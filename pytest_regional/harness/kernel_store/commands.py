@@ -237,14 +237,12 @@ def _record() -> tuple[bytes, float]:
 @functools.cache
 def processor() -> str:
     """Return what ``-march=native`` looks at: the machine's kind, and its processor's model and instructions."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
     wanted = re.compile(r"(vendor_id|cpu family|model|stepping|cache size|flags|features|cpu \w+)\s*:", re.IGNORECASE)
-    # All processors of a machine are taken for equal.
-    first = lines[: lines.index("")] if "" in lines else lines
-    named = [line for line in first if wanted.match(line) and not line.startswith(("cpu MHz", "cpu cores"))]
+    named = [
+        line
+        for line in cpp.described_processor()
+        if wanted.match(line) and not line.startswith(("cpu MHz", "cpu cores"))
+    ]
     return "\n".join([platform.system(), platform.machine(), *(named or [platform.processor()])])
 
 

@@ -12,12 +12,11 @@ import torch
 import torch.fx
 
 from pytest_regional._torch.aot_autograd import backward_keeps_graph, donate_nothing, donating
-from pytest_regional._torch.fx_graphs import snapshot
+from pytest_regional._torch.fx_graphs import called_attributes, snapshot
 from pytest_regional._torch.inductor import compiled_fx_graph
 from pytest_regional._torch.operators import is_op_overload, schema_of
 from pytest_regional._torch.tracing import detect_fake_mode, fake_execution, storage_key
 from pytest_regional.reference.effects import written_arguments
-from pytest_regional.reference.extract import called_attributes
 from pytest_regional.reference.full_inductor.errors import FullInductorError, NotFunctionalError
 
 

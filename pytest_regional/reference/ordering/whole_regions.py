@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 import torch.fx
 
 from pytest_regional._errors import RegionalWarning
-from pytest_regional.reference.effects import Barrier, Edge, bodies_of, launches
+from pytest_regional._torch.fx_graphs import bodies_of
+from pytest_regional.reference.effects import Barrier, Edge, launches
 from pytest_regional.reference.gradients import with_sums_of_gradients
 from pytest_regional.reference.ordering.edges import remove_control_deps
 from pytest_regional.reference.ordering.sorting import sort_by

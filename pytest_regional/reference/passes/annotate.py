@@ -19,14 +19,14 @@ from pytest_regional._torch.fx_graphs import (
     ANNOTATION,
     REGION_CONFIGS,
     REGION_ID,
+    bodies_of,
     is_backward_node,
     is_gradient_sum,
     region_mark,
 )
 from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, operator_types
-from pytest_regional.reference.effects import bodies_of
-from pytest_regional.reference.graph_pass import GRAPH_KINDS, Pass, PipelineError
 from pytest_regional.reference.ordering.operator import is_control_deps
+from pytest_regional.reference.pass_protocol import GRAPH_KINDS, Pass, PipelineError
 from pytest_regional.reference.pass_uuids import OWN_CODE
 from pytest_regional.reference.pipeline.report import op_name
 from pytest_regional.reference.regions import checked_settings, freeze

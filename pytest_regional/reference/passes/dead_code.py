@@ -14,10 +14,10 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional._torch.fx_graphs import is_graph_module
+from pytest_regional._torch.fx_graphs import bodies_of, is_graph_module
 from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, op_name, schema_of
-from pytest_regional.reference.effects import bodies_of, effect_classes, written_arguments
-from pytest_regional.reference.graph_pass import DEFAULT_GRAPHS, Pass
+from pytest_regional.reference.effects import effect_classes, written_arguments
+from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, Pass
 from pytest_regional.reference.pass_uuids import OWN_CODE
 
 # They run their bodies and do nothing else; whatever is not named here may do anything.

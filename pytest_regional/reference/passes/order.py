@@ -9,9 +9,9 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._text import plural
-from pytest_regional.reference.graph_pass import DEFAULT_GRAPHS, Pass
 from pytest_regional.reference.ordering import AddedOrder, add_control_deps
 from pytest_regional.reference.overlap import Cost, OverlapPlan, compute_cost, overlap_collectives
+from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, Pass
 from pytest_regional.reference.pass_uuids import OWN_CODE
 
 Edges = Callable[[torch.fx.Graph], Mapping[torch.fx.Node, Iterable[torch.fx.Node]]]

@@ -11,7 +11,7 @@ from typing import Any
 import torch.fx
 
 from pytest_regional.reference.explanation import Explainer, Explanation
-from pytest_regional.reference.graph_pass import Pass
+from pytest_regional.reference.pass_protocol import Pass
 from pytest_regional.reference.pipeline.capture import capture
 from pytest_regional.reference.pipeline.compile import compile as compile_model
 from pytest_regional.reference.pipeline.partition import PartitionFunction

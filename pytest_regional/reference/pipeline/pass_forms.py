@@ -11,7 +11,7 @@ import torch.fx
 from pytest_regional import _pass_forms
 from pytest_regional._pass_forms import PassForm, PassFormUnknownError, form_of
 from pytest_regional._text import unknown_name
-from pytest_regional.reference.graph_pass import (
+from pytest_regional.reference.pass_protocol import (
     DEFAULT_GRAPHS,
     GRAPH_KINDS,
     InvalidPassError,

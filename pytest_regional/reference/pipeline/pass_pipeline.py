@@ -15,7 +15,7 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._torch.dynamo import restart_exceptions
-from pytest_regional.reference.graph_pass import (
+from pytest_regional.reference.pass_protocol import (
     GRAPH_KINDS,
     InvalidPassError,
     PassFailedError,

@@ -5,7 +5,7 @@ import torch
 
 from pytest_regional.fuzz import Block, Program, ProgramError, Region, Step
 from pytest_regional.fuzz.model.arguments import TensorInput
-from pytest_regional.fuzz.model.building import Builder, Refused, check
+from pytest_regional.fuzz.model.building import Builder, Refused, check_buildable
 from pytest_regional.fuzz.model.source import DEFINITIONS
 from pytest_regional.fuzz.operators.table import UnknownOperatorError, operator_named, operators
 from tests.fuzz.generator.examples import program_with
@@ -31,7 +31,7 @@ def gradients(program, inputs, results):
 def test_runs_and_backpropagates(name):
     program = program_with(name, training=name not in UNTRAINED)
     assert program is not None
-    check(program)
+    check_buildable(program)
     inputs = program.inputs(seed=3)
     found = gradients(program, inputs, program(*inputs))
     assert all(torch.isfinite(gradient).all() for gradient in found if gradient is not None)
@@ -40,7 +40,7 @@ def test_runs_and_backpropagates(name):
 @pytest.mark.parametrize("name", COMPILING)
 def test_higher_order_operators_print_and_build(name):
     program = program_with(name, training=False)
-    check(program)
+    check_buildable(program)
     assert f"{name}(" in program.source or "repeated(block" in program.source
 
 
@@ -62,7 +62,7 @@ def test_most_operators_take_other_dtypes():
     assert set(missing) <= {"view_bits", "bucketize", "mm_out"}
 
 
-def test_facts_hold_of_what_is_computed():
+def test_value_ranges_hold_of_what_is_computed():
     """Bounds, exactness of integers, and finiteness, for other values than those that a program was built with."""
     for name in (name for name in operators() if name not in COMPILING):
         program = program_with(name, training=False)
@@ -72,13 +72,14 @@ def test_facts_hold_of_what_is_computed():
         for seed in (1, 2):
             torch.manual_seed(seed)
             for number, result in zip(program.outputs, program(*program.inputs(seed=seed)), strict=True):
-                facts = builder.values[number].facts
+                value_range = builder.values[number].value_range
                 values = result.detach().double()
-                values = values[torch.isfinite(values)] if not facts.finite else values
-                slack = 0.02 * max(facts.size, 1.0)
-                assert values.numel() == 0 or facts.low - slack <= values.min() <= values.max() <= facts.high + slack, (
-                    name
-                )
+                values = values[torch.isfinite(values)] if not value_range.finite else values
+                slack = 0.02 * max(value_range.size, 1.0)
+                assert (
+                    values.numel() == 0
+                    or value_range.low - slack <= values.min() <= values.max() <= value_range.high + slack
+                ), name
 
 
 def test_unknown_operator_names_the_nearest():
@@ -120,9 +121,9 @@ def test_values_stay_where_nothing_overflows():
 def test_a_write_changes_what_is_known_of_its_views():
     builder = Builder([TensorInput((4,), content="positive")])
     builder.add(Step("view", (0,), (("shape", (-1,)),)))
-    assert builder.values[0].facts.low == 0.5
+    assert builder.values[0].value_range.low == 0.5
     builder.add(Step("mul_number_", (1,), (("value", -1.0),)))
-    assert builder.values[0].facts.low == -2.0
+    assert builder.values[0].value_range.low == -2.0
 
 
 def test_elements_that_share_a_place_are_not_written_to():
@@ -153,7 +154,7 @@ def test_checking_names_the_step():
 
     bad = Program((TensorInput((4,)),), (Step("sin", (0,), (), (1,)), Step("mm", (1, 0), (), (2,))), (2,))
     with pytest.raises(ProgramError, match=r"step 1 \(mm\)"):
-        check(bad)
+        check_buildable(bad)
 
 
 def test_statement_without_region_is_refused():

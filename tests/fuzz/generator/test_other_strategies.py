@@ -7,7 +7,7 @@ import torch
 from hypothesis import Phase, find, given, settings
 
 from pytest_regional.fuzz import Program, Step
-from pytest_regional.fuzz.draw.graphs import PASSES, NodeRow, graph_of, region_of
+from pytest_regional.fuzz.draw.graphs import PASSES, EncodedNode, graph_of, region_of
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.reference.partition import plan_partitions
@@ -66,7 +66,7 @@ def test_pipelines_shrink_and_choose():
 
 
 def test_passes_change_graphs_and_have_a_uuid():
-    drawn = graph_of([NodeRow(), NodeRow(operator=3), NodeRow(operator=5)])
+    drawn = graph_of([EncodedNode(), EncodedNode(operator=3), EncodedNode(operator=5)])
     names = {one.name: one for one in PASSES}
     operands = next(node for node in drawn.module.graph.nodes if node.op == "call_function").args
     names["commute"](drawn.module.graph)

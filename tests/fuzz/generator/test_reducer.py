@@ -5,10 +5,10 @@ import random
 import pytest
 
 from pytest_regional.fuzz import Block, Context, Program, Region, Step
-from pytest_regional.fuzz.draw.random_rows import random_program
+from pytest_regional.fuzz.draw.random_programs import random_program
 from pytest_regional.fuzz.model.arguments import TensorInput
-from pytest_regional.fuzz.model.building import check
-from pytest_regional.fuzz.shrink.candidates import Draft, cost, settle
+from pytest_regional.fuzz.model.building import check_buildable
+from pytest_regional.fuzz.shrink.candidates import Candidate, cost, rebuild
 from pytest_regional.fuzz.shrink.edits import EDITS
 from pytest_regional.fuzz.shrink.reducer import reduce_program
 
@@ -36,7 +36,7 @@ def test_steps_between_are_taken_away():
     assert small.arguments == (TensorInput(()),)
     assert not small.regions
     assert not small.training
-    check(small)
+    check_buildable(small)
 
 
 def test_users_read_something_else():
@@ -151,10 +151,10 @@ def test_every_edit_makes_drafts_that_settle_or_are_nothing():
         (block,),
     )
     for edit in EDITS:
-        settled = [settle(draft, program) for draft in edit(program)]
+        settled = [rebuild(candidate, program) for candidate in edit(program)]
         for one in filter(None, settled):
-            check(one)
-    assert settle(Draft.of(program), program) == program
+            check_buildable(one)
+    assert rebuild(Candidate.of(program), program) == program
 
 
 def test_drawn_programs_can_all_be_reduced():
@@ -167,4 +167,4 @@ def test_drawn_programs_can_all_be_reduced():
 
         small = reduce_program(program, fails, attempts=40)
         assert keep in small.operators
-        check(small)
+        check_buildable(small)

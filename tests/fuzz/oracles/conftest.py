@@ -1,4 +1,4 @@
-"""One harness for all tests of a module: judging resets it."""
+"""One harness for all tests of a module: checking resets it."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Any
 import pytest
 
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.oracles import Judgement, LawBrokenError, judge
+from pytest_regional.fuzz.oracles import CheckResult, OracleViolationError, check
 from pytest_regional.harness.vacuity import BackendLeakError
 from pytest_regional.testing import regional
 from tests.fuzz.oracles.backends import faulty
 
-Judge = Callable[..., Judgement]
+Check = Callable[..., CheckResult]
 
 
 @pytest.fixture(scope="module")
-def judged() -> Iterator[Judge]:
-    """Judge on the reference backend in the lane ``structure``."""
+def checked() -> Iterator[Check]:
+    """Check on the reference backend in the mode ``interpret``."""
     with regional("reference", "cpu", expects_regions=False) as harness:
-        yield lambda program, *laws: judge(harness, program, lane="structure", laws=laws or None)
+        yield lambda program, *oracles: check(harness, program, mode="interpret", oracles=oracles or None)
 
 
 @pytest.fixture
-def broken() -> Callable[..., LawBrokenError]:
-    """Return the error of judging on a backend with a planted fault, given as keywords of ``faulty``."""
+def violation() -> Callable[..., OracleViolationError]:
+    """Return the error of checking on a backend with a planted fault, given as keywords of ``faulty``."""
 
-    def judge_faulty(program: Program, *laws: str, **faults: Any) -> LawBrokenError:
+    def check_faulty(program: Program, *oracles: str, **faults: Any) -> OracleViolationError:
         # A fault that leaves a setting changed is told again at the harness's end.
         with contextlib.suppress(BackendLeakError), regional(faulty(**faults), "cpu", expects_regions=False) as harness:
-            with pytest.raises(LawBrokenError) as raised:
-                judge(harness, program, lane="structure", laws=laws or None)
+            with pytest.raises(OracleViolationError) as raised:
+                check(harness, program, mode="interpret", oracles=oracles or None)
         return raised.value
 
-    return judge_faulty
+    return check_faulty

@@ -1,4 +1,4 @@
-"""The law ``plan`` is broken by each fault planted for it, and by nothing that a backend may do."""
+"""The oracle ``plan`` is violated by each fault planted for it, and by nothing that a backend may do."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import torch
 
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Context, Program, Step
-from pytest_regional.fuzz.oracles import judge
+from pytest_regional.fuzz.oracles import check
 from pytest_regional.fuzz.oracles.plan import least_partitions
-from pytest_regional.fuzz.oracles.watching import NodeFacts
+from pytest_regional.fuzz.oracles.watching import NodeInfo
 from pytest_regional.reference import explain_program
 from pytest_regional.testing import regional
 
@@ -18,26 +18,26 @@ from .programs import A, B, chain
 aten = torch.ops.aten
 
 
-def test_plan_sees_regions_mixed(broken):
+def test_plan_sees_regions_mixed(violation):
     def merge(gm):
         for node in operator_nodes(gm):
             if "compile_with_inductor" in node.meta.get("custom", {}):
                 annotate_as(node, inductor_region="a")
 
-    error = broken(chain(("sin", A), ("cos", B)), "plan", edit=merge)
+    error = violation(chain(("sin", A), ("cos", B)), "plan", edit=merge)
     assert error.origin == "fewer partitions than can be"
 
 
-def test_plan_sees_an_operator_left_eager(broken):
+def test_plan_sees_an_operator_left_eager(violation):
     def strip(gm):
         operator_nodes(gm)[0].meta.pop("custom")
 
-    error = broken(chain(("sin", A), ("cos", ())), "plan", edit=strip)
+    error = violation(chain(("sin", A), ("cos", ())), "plan", edit=strip)
     assert error.origin == "an annotated operator is not compiled"
 
 
-def test_plan_sees_an_operator_too_many(broken):
-    error = broken(
+def test_plan_sees_an_operator_too_many(violation):
+    error = violation(
         chain(("sin", A), ("cos", ())), "plan", edit=lambda gm: annotate_as(operator_nodes(gm)[1], inductor_region="a")
     )
     assert error.origin == "an operator outside of all regions is compiled"
@@ -60,46 +60,46 @@ def called_on_result(target):
 
 def test_a_backend_may_compute_more_in_a_region():
     with regional(faulty(edit=called_on_result(aten.mul.Tensor)), "cpu", expects_regions=False) as harness:
-        assert judge(harness, chain(("sin", A), ("exp", B)), lane="structure", laws=["plan"]).laws == ("plan",)
+        assert check(harness, chain(("sin", A), ("exp", B)), mode="interpret", oracles=["plan"]).oracles == ("plan",)
 
 
-def test_plan_sees_a_draw_too_many(broken):
-    error = broken(chain(("sin", A), ("exp", B)), "plan", edit=called_on_result(aten.bernoulli.p))
+def test_plan_sees_a_draw_too_many(violation):
+    error = violation(chain(("sin", A), ("exp", B)), "plan", edit=called_on_result(aten.bernoulli.p))
     assert error.origin == "an operator is compiled twice"
 
 
-def test_plan_sees_partitions_too_many(broken):
-    error = broken(
+def test_plan_sees_partitions_too_many(violation):
+    error = violation(
         chain(("sin", A), ("cos", A)), "plan", edit=lambda gm: annotate_as(operator_nodes(gm)[1], inductor_region="b")
     )
     assert error.origin == "more partitions than needed"
 
 
-def test_plan_sees_equal_partitions_compiled_twice(broken):
+def test_plan_sees_equal_partitions_compiled_twice(violation):
     twice = chain(("sin", A), ("exp", ()), ("sin", A))
-    assert broken(twice, "plan", share_identical=False).origin == "equal partitions are compiled twice"
+    assert violation(twice, "plan", share_identical=False).origin == "equal partitions are compiled twice"
 
 
 def test_partitions_that_differ_in_an_annotation_of_somebody_else_are_not_equal():
     tagged = (Context("tag"), *A)
     with regional("reference", "cpu", expects_regions=False) as harness:
         twice = chain(("sin", A), ("exp", ()), ("sin", tagged))
-        assert judge(harness, twice, lane="structure", laws=["plan"]).laws == ("plan",)
+        assert check(harness, twice, mode="interpret", oracles=["plan"]).oracles == ("plan",)
 
 
 R = ("r", "{}")
 
 
-def facts(text):
+def value_range(text):
     """Read nodes such as ``"p:r q:u:p s:sum:q v:view:s"``: a name, what it is, and what it reads."""
     for word in text.split():
         name, kind, *inputs = word.split(":")
         inside = R if kind in ("r", "view") else None
-        yield NodeFacts(name, f"aten.{name}", inside, tuple(inputs), False, kind == "sum", kind == "view")
+        yield NodeInfo(name, f"aten.{name}", inside, tuple(inputs), False, kind == "sum", kind == "view")
 
 
 def fewest_and_enough(text):
-    return tuple(least_partitions(facts(text), {R: R}, R, as_it_likes=likes) for likes in (True, False))
+    return tuple(least_partitions(value_range(text), {R: R}, R, as_it_likes=likes) for likes in (True, False))
 
 
 def test_sums_of_gradients_are_compiled_or_not():
@@ -127,5 +127,5 @@ def test_views_left_eager_and_sums_compiled_are_no_faults():
     )
     with regional("reference", "cpu", expects_regions=False) as harness:
         for program, partitions in ((view_between, 2), (used_twice, 1)):
-            assert judge(harness, program, lane="structure", laws=["plan"]).laws == ("plan",)
+            assert check(harness, program, mode="interpret", oracles=["plan"]).oracles == ("plan",)
             assert len(explain_program(program, *program.inputs("cpu"), show=False)[-1].partitions) == partitions

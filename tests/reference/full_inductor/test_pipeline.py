@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from pytest_regional.reference import add_control_deps, graph_pass
+from pytest_regional.reference import add_control_deps
 from pytest_regional.reference.full_inductor import FullInductor, full_inductor
-from pytest_regional.reference.pipeline import PassFailedError, PassOrderError, PassPipeline, compile, load
+from pytest_regional.reference.pipeline import PassFailedError, PassOrderError, PassPipeline, compile, graph_pass, load
 
 functional = torch.nn.functional
 

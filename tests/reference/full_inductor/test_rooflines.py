@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from pytest_regional._region import region
-from pytest_regional.reference import graph_pass
 from pytest_regional.reference.full_inductor import Roofline, Rooflines, compare_rooflines
+from pytest_regional.reference.pipeline import graph_pass
 
 
 class Model(torch.nn.Module):

@@ -13,8 +13,8 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from pytest_regional import region
 from pytest_regional._torch.fx_graphs import is_backward_node, region_mark
 from pytest_regional.reference import pipeline
-from pytest_regional.reference.graph_pass import PassFailedError
 from pytest_regional.reference.ordering import add_control_deps
+from pytest_regional.reference.pass_protocol import PassFailedError
 from pytest_regional.reference.passes import (
     PassMatchError,
     PassMatchWarning,

@@ -10,15 +10,15 @@ import tempfile
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
 
 
-def cannot_be_judged(kind, error, trace):
-    """Exit with 2, neither 0 (mended) nor 1 (stands): the error says nothing about the defect."""
+def cannot_be_checked(kind, error, trace):
+    """Exit with 2, neither 0 (fixed) nor 1 (still fails): the error says nothing about the defect."""
     sys.__excepthook__(kind, error, trace)
-    print(f"cannot be judged here: {kind.__name__}", flush=True)
+    print(f"cannot be checked here: {kind.__name__}", flush=True)
     os._exit(2)
 
 
 if __name__ == "__main__":
-    sys.excepthook = cannot_be_judged
+    sys.excepthook = cannot_be_checked
 
 import torch
 from torch.fx.traceback import annotate
@@ -102,6 +102,6 @@ for seed in SEEDS:
         if is_lacking(error):
             raise
         text = " ".join(str(error).split())[:160]
-        print(f"torch {torch.__version__}: stands: {type(error).__name__}: {text}")
+        print(f"torch {torch.__version__}: still fails: {type(error).__name__}: {text}")
         sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")

@@ -10,15 +10,15 @@ import tempfile
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
 
 
-def cannot_be_judged(kind, error, trace):
-    """Exit with 2, neither 0 (mended) nor 1 (stands): the error says nothing about the defect."""
+def cannot_be_checked(kind, error, trace):
+    """Exit with 2, neither 0 (fixed) nor 1 (still fails): the error says nothing about the defect."""
     sys.__excepthook__(kind, error, trace)
-    print(f"cannot be judged here: {kind.__name__}", flush=True)
+    print(f"cannot be checked here: {kind.__name__}", flush=True)
     os._exit(2)
 
 
 if __name__ == "__main__":
-    sys.excepthook = cannot_be_judged
+    sys.excepthook = cannot_be_checked
 
 import torch
 
@@ -52,14 +52,14 @@ import torch
 #     x0 = signed().to(device, torch.float32)
 #     return (x0,)
 
-from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.fuzz.findings.replaying import finding_beside
 from pytest_regional.testing import regional
 
 with regional('torch', 'cpu', expects_regions=False) as harness:
     try:
-        finding_beside(__file__).judge(harness)
-    except LawBrokenError as broken:
-        print(f"torch {torch.__version__}: stands: {broken}")
+        finding_beside(__file__).check(harness)
+    except OracleViolationError as violation:
+        print(f"torch {torch.__version__}: still fails: {violation}")
         sys.exit(1)
-print(f"torch {torch.__version__}: mended")
+print(f"torch {torch.__version__}: fixed")

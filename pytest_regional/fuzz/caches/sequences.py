@@ -1,4 +1,4 @@
-"""Histories of a cache as plain data: compiles, restarts, new processes, damaged files, one after the other.
+"""Sequences of cache operations as plain data: compiles, restarts, new processes, damaged files, one after the other.
 
 After each compile the counters must say what :class:`~pytest_regional.fuzz.caches.model.CacheModel` predicts, and the
 values must be those of eager.
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_regional.fuzz.caches.model import STATES, Answer, CacheModel, Key, program_of
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.modes import PYTORCHS_OWN, keeping_whole_results
-from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.modes import keeping_whole_results
+from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.fuzz.oracles.oracle import message_of
 
 if TYPE_CHECKING:
@@ -74,31 +74,31 @@ def _flipped(data: bytes, place: int) -> bytes:
     return data[:place] + bytes([data[place] ^ 16]) + data[place + 1 :] if data else data
 
 
-class Player:
-    """Performs events on the backend under test, beginning with empty caches.
+class Executor:
+    """Executes events on the backend under test, beginning with empty caches.
 
     Args:
         regional: the harness.
-        lane: the lane that this process is in, and that new ones are to be in.
+        mode: the mode that this process is in, and that new ones are to be in.
 
     Attributes:
-        performed: the events so far; where one breaks the model it is the last.
+        executed: the events so far; where one breaks the model it is the last.
     """
 
-    def __init__(self, regional: Regional, lane: str) -> None:
-        self.regional, self.model, self._lane = regional, CacheModel(), lane
-        self.performed: list[Event] = []
+    def __init__(self, regional: Regional, mode: str) -> None:
+        self.regional, self.model, self._mode = regional, CacheModel(), mode
+        self.executed: list[Event] = []
         self._programs: dict[Key, Program] = {}
         self._passes: dict[tuple[str | None, ...], list[Any]] = {}
         regional.reset()
 
-    def perform(self, event: Event) -> None:
-        """Perform one event.
+    def execute(self, event: Event) -> None:
+        """Execute one event.
 
         Raises:
-            LawBrokenError: a compile that breaks the model.
+            OracleViolationError: a compile that breaks the model.
         """
-        self.performed.append(event)
+        self.executed.append(event)
         match event:
             case Compile(key):
                 self._compile(key)
@@ -123,13 +123,13 @@ class Player:
         self.model.ran(key)
 
     def _compile_elsewhere(self, key: Key) -> None:
-        there = self.regional.in_new_process(counters_of, key, self._lane)
+        there = self.regional.in_new_process(counters_of, key, self._mode)
         _check(key, self.model.answer_elsewhere(key), there.value)
         self.model.ran_elsewhere(key)
 
     def _damage(self, number: int, kind: str) -> None:
         files = sorted(path for path in self.regional.folder.rglob("*") if path.is_file())
-        if self.regional._spec.name != PYTORCHS_OWN:
+        if not self.regional.supports("pytorch_outer_cache"):
             # Inductor does not look at what its code files hold (docs/findings/emptied_code_file.py), and is under
             # every backend; what a backend keeps itself is what it answers for.
             files = [path for path in files if path.suffix not in _CODE]
@@ -139,42 +139,49 @@ class Player:
             self.model.damaged()
 
 
-def run_history(regional: Regional, events: Iterable[Event], *, lane: str = "structure") -> None:
-    """Perform ``events``, beginning with empty caches.
+def run_sequence(regional: Regional, events: Iterable[Event], *, mode: str = "interpret") -> None:
+    """Execute ``events``, beginning with empty caches.
 
     Args:
         regional: the harness.
         events: what happens, in order.
-        lane: the lane that they are performed in.
+        mode: the mode that they are executed in.
 
     Raises:
-        LawBrokenError: the first event that breaks the model.
+        OracleViolationError: the first event that breaks the model.
     """
     from pytest_regional._torch.config import recompiles_allowed
 
     # One function may be compiled at each event, with other passes or under other settings.
-    with keeping_whole_results(regional, lane), recompiles_allowed(1000):
-        player = Player(regional, lane)
+    with keeping_whole_results(regional, mode), recompiles_allowed(1000):
+        executor = Executor(regional, mode)
         for event in events:
-            player.perform(event)
+            executor.execute(event)
 
 
 def _check(key: Key, expected: Answer, moved: Mapping[str, int]) -> None:
     problem = disagreement(key, expected, moved)
     if problem:
-        counted = ", ".join(f"{moved[name]} {name}" for name in _JUDGED if moved[name])
+        counted = ", ".join(f"{moved[name]} {name}" for name in _CHECKED if moved[name])
         detail = f"compile of {key}: {problem} ({counted or 'no counter moved'})"
-        raise LawBrokenError("caches", "restart", detail, origin=problem)
+        raise OracleViolationError("caches", "restart", detail, origin=problem)
 
 
-_JUDGED = ("cache_hits", "cache_misses", "cache_bypasses", "region_compiles", "pre_grad_calls", "region_pre_grad_calls")
+_CHECKED = (
+    "cache_hits",
+    "cache_misses",
+    "cache_bypasses",
+    "region_compiles",
+    "pre_grad_calls",
+    "region_pre_grad_calls",
+)
 
 
 def moved_by(regional: Regional, program: Program, key: Key, passes: Sequence[Any]) -> dict[str, int]:
     """Compile and run ``program`` as ``key`` says, compare with eager, and return the counters that moved.
 
     Raises:
-        LawBrokenError: it fails, or the values are not eager's.
+        OracleViolationError: it fails, or the values are not eager's.
     """
     mark = regional._observer.log.mark()
     options: dict[str, Any] = {"dynamic": key.dynamic}
@@ -197,16 +204,18 @@ def _compare(key: Key, compiled: Any, seed: int) -> None:
     expected = _run(program, program, theirs)
     try:
         found = _run(program, compiled, ours)
-    except LawBrokenError:
+    except OracleViolationError:
         raise
     except Exception as error:
-        raise LawBrokenError(
+        raise OracleViolationError(
             "caches", "run", f"eager runs {key}: {message_of(error)}", origin=type(error).__name__
         ) from error
     for one, other in zip(found, expected, strict=True):
         tolerance = 1e-5 if other.dtype == torch.float32 else 2e-2
         if one.dtype != other.dtype or one.shape != other.shape or not torch.allclose(one, other, tolerance, tolerance):
-            raise LawBrokenError("caches", "run", f"compile of {key}: the values are not eager's", origin="values")
+            raise OracleViolationError(
+                "caches", "run", f"compile of {key}: the values are not eager's", origin="values"
+            )
 
 
 def _run(program: Program, function: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -219,9 +228,9 @@ def _run(program: Program, function: Any, inputs: Sequence[torch.Tensor]) -> lis
     return [output.detach(), *torch.autograd.grad(output.float().sum(), list(inputs))]
 
 
-def counters_of(regional: Regional, key: Key, lane: str) -> dict[str, int]:
+def counters_of(regional: Regional, key: Key, mode: str) -> dict[str, int]:
     """Compile and run the program of ``key`` in this process; for a new one."""
-    with keeping_whole_results(regional, lane):
+    with keeping_whole_results(regional, mode):
         return moved_by(regional, program_of(key), key, passes_of(key))
 
 
@@ -261,10 +270,10 @@ __all__ = [
     "Compile",
     "Damage",
     "Event",
+    "Executor",
     "NewProcess",
-    "Player",
     "Restart",
     "counters_of",
     "disagreement",
-    "run_history",
+    "run_sequence",
 ]

@@ -6,19 +6,19 @@ import pytest
 import torch
 
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.caches.histories import (
+from pytest_regional.fuzz.caches.model import FEW, MANY, CacheModel, Key, canonical, program_of
+from pytest_regional.fuzz.caches.random_sequences import fields_of_keys, run_random_sequences, sequences
+from pytest_regional.fuzz.caches.sequences import (
     Clear,
     Compile,
     Damage,
+    Executor,
     NewProcess,
-    Player,
     Restart,
     disagreement,
-    run_history,
+    run_sequence,
 )
-from pytest_regional.fuzz.caches.machine import fields_of_keys, histories, run_cache_machine
-from pytest_regional.fuzz.caches.model import FEW, MANY, CacheModel, Key, canonical, program_of
-from pytest_regional.fuzz.oracles import LawBrokenError
+from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.testing import regional
 
 OTHER = Key(region="b")
@@ -126,7 +126,7 @@ def test_keys_of_one_graph_are_one_key():
 
 def played(backend, number):
     with regional(backend, "cpu") as harness:
-        return run_cache_machine(harness, Budget(examples=number), 0, processes=False)
+        return run_random_sequences(harness, Budget(examples=number), 0, processes=False)
 
 
 def test_the_reference_backend_agrees_with_the_model():
@@ -138,20 +138,20 @@ def test_one_program_may_be_compiled_more_often_than_dynamo_likes():
     ways = [Compile(Key(passes=passes, state=state)) for passes in lists for state in states]
 
     with regional("reference", "cpu") as harness:
-        run_history(harness, ways)
+        run_sequence(harness, ways)
 
     assert len(ways) > torch._dynamo.config.recompile_limit
 
 
 @pytest.fixture
 def play(request):
-    """Return a function that performs events on a backend."""
+    """Return a function that executes events on a backend."""
 
-    def perform(backend, *events):
+    def execute(backend, *events):
         with regional(backend, "cpu") as harness:
-            run_history(harness, events)
+            run_sequence(harness, events)
 
-    return perform
+    return execute
 
 
 LISTED = Key(passes=("v1", "v2"))
@@ -159,10 +159,10 @@ TURNED = replace(LISTED, passes=("v2", "v1"))
 HIT = "a hit where the model says miss"
 
 
-#: For each fault of a cache, the shortest history that shows it, and what is said.
+#: For each fault of a cache, the shortest sequence that shows it, and what is said.
 SHOWN = {
     "key_without_annotations": ([Compile(Key()), Compile(OTHER)], HIT),
-    "key_without_borders": ([Compile(Key()), Compile(Key(program="shorter region"))], HIT),
+    "key_without_boundaries": ([Compile(Key()), Compile(Key(program="shorter region"))], HIT),
     "key_without_state": ([Compile(Key()), Compile(Key(state="one thread more"))], HIT),
     "never_hits": ([Compile(Key()), Restart(), Compile(Key())], "a miss where the model says hit"),
     "guards_ignored": ([Compile(FEW_ROWS), Compile(MANY_ROWS)], "guards check failed"),
@@ -194,7 +194,7 @@ SHOWN = {
 def test_a_faulty_cache_breaks_the_model(play, fault):
     events, problem = SHOWN[fault]
     play("reference", *events)
-    with pytest.raises(LawBrokenError, match=problem):
+    with pytest.raises(OracleViolationError, match=problem):
         play(f"bench.mutants.backends:{fault}", *events)
 
 
@@ -203,32 +203,32 @@ def test_a_damaged_file_is_no_hit(play):
     play("reference", Compile(Key()), *damage, Restart(), Compile(Key()), Clear(), Compile(Key()))
 
 
-def test_the_machine_finds_a_fault():
-    with pytest.raises(LawBrokenError, match="a miss where the model says hit"):
+def test_random_sequences_find_a_fault():
+    with pytest.raises(OracleViolationError, match="a miss where the model says hit"):
         played("bench.mutants.backends:never_hits", 60)
 
 
-def test_histories_are_the_same_for_a_seed_and_use_every_event():
-    drawn = [list(itertools.islice(histories(VALUES, seed), 60)) for seed in (3, 3, 4)]
+def test_sequences_are_the_same_for_a_seed_and_use_every_event():
+    drawn = [list(itertools.islice(sequences(VALUES, seed), 60)) for seed in (3, 3, 4)]
 
     assert drawn[0] == drawn[1] != drawn[2]
-    assert {type(event) for history in drawn[0] for event in history} == {Compile, NewProcess, Restart, Damage, Clear}
+    assert {type(event) for sequence in drawn[0] for event in sequence} == {Compile, NewProcess, Restart, Damage, Clear}
 
 
 def test_without_processes_none_is_started():
-    drawn = itertools.islice(histories(VALUES, 3, processes=False), 60)
+    drawn = itertools.islice(sequences(VALUES, 3, processes=False), 60)
 
-    assert not any(isinstance(event, NewProcess) for history in drawn for event in history)
+    assert not any(isinstance(event, NewProcess) for sequence in drawn for event in sequence)
 
 
 @pytest.mark.parametrize(("backend", "harmed"), [("torch", {"code.py", "entry"}), ("own", {"entry"})])
 def test_code_that_pytorch_generates_is_damaged_under_its_own_backend_alone(tmp_path, backend, harmed):
     for name in ("code.py", "entry"):
         (tmp_path / name).write_text("contents")
-    harness = SimpleNamespace(folder=tmp_path, _spec=SimpleNamespace(name=backend), reset=lambda: None)
+    harness = SimpleNamespace(folder=tmp_path, supports=lambda name: backend == "torch", reset=lambda: None)
 
-    player = Player(harness, "fast")
+    executor = Executor(harness, "emulated")
     for number in range(2):
-        player.perform(Damage(number, "everything lost"))
+        executor.execute(Damage(number, "everything lost"))
 
     assert {path.name for path in tmp_path.iterdir() if not path.read_text()} == harmed

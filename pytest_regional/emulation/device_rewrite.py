@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from pytest_regional._torch.fx_graphs import clone_graph
 from pytest_regional._torch.operators import is_higher_order_op, is_user_kernel, schema_of
 from pytest_regional._torch.pytree import leaves_of, map_leaves
 from pytest_regional._torch.tracing import (
@@ -25,7 +26,7 @@ from pytest_regional._torch.tracing import (
     storage_key,
     without_dispatch_modes,
 )
-from pytest_regional.emulation.device_mock import Pretence
+from pytest_regional.emulation.device_mock import DeviceMock
 from pytest_regional.emulation.memory import Memory
 
 CUDA = torch.device("cuda", 0)
@@ -63,10 +64,10 @@ def _is_undefined(node: torch.fx.Node) -> bool:
 def retarget(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[torch.fx.GraphModule, list[Any]]:
     """Return a copy of ``gm`` and of its example inputs that live on the described GPU.
 
-    To be called under the pretence of that GPU: fake tensors ask for their device.
+    To be called while that GPU is mocked: fake tensors ask for their device.
     """
     move = _Move(_fake_mode_of(gm, inputs), [*_values_of(gm), *inputs])
-    moved = _copy_of(gm)
+    moved = clone_graph(gm)
     for module in moved.modules():
         if isinstance(module, torch.fx.GraphModule):
             move.graph(module)
@@ -90,23 +91,6 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (tuple, list, dict)):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _tensors(item)
-
-
-def _copy_of(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Copy graphs, their nodes' ``meta`` one level deep, and nothing else: parameters and values are shared."""
-    nested = {name: child for name, child in gm.named_children() if isinstance(child, torch.fx.GraphModule)}
-    graph = torch.fx.Graph()
-    names: dict[Any, Any] = {}
-    result = graph.graph_copy(gm.graph, names, return_output_node=True)
-    output = graph.output(result[0] if isinstance(result, tuple) else result)
-    for node in gm.graph.nodes:
-        if node.op == "output":
-            output.meta = dict(node.meta)
-    copy = torch.fx.GraphModule(gm, graph)
-    for name, child in nested.items():
-        setattr(copy, name, _copy_of(child))
-    copy.meta = dict(gm.meta)
-    return copy
 
 
 class _Move:
@@ -225,15 +209,15 @@ class OperatorsOnCpu(dispatch_mode()):  # type: ignore[misc]  # torch is untyped
 
     Args:
         memory: told what operators write, and asked about what they read.
-        pretence: of the GPU whose layouts convolutions promised.
+        device_mock: of the GPU whose layouts convolutions promised.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, memory: Memory, pretence: Pretence) -> None:
+    def __init__(self, memory: Memory, device_mock: DeviceMock) -> None:
         super().__init__()
         self._memory = memory
-        self._pretence = pretence
+        self._device_mock = device_mock
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -252,7 +236,7 @@ class OperatorsOnCpu(dispatch_mode()):  # type: ignore[misc]  # torch is untyped
 
     def _as_promised(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
         """Give results the strides that the operator has on the GPU; those of a CPU kernel may differ."""
-        with self._pretence.held():
+        with self._device_mock.held():
             strides = _gpu_strides(func, _described(args), _described(tuple(kwargs.items())))
         leaves = iter(strides)
         return map_leaves(lambda leaf: _restrided(leaf, next(leaves)), result)

@@ -1,11 +1,12 @@
-"""Programs per second in each lane: ``python -m bench.fuzz_lanes [--backend reference] [--examples 12]``.
+"""Programs per second in each mode: ``python -m bench.fuzz_modes [--backend reference] [--examples 12]``.
 
 The same programs, in the same run: first by the naive loop that one would write (``torch.compile`` with the backend,
-eager, ``torch.testing.assert_close`` of outputs and gradients, ``torch._dynamo.reset()``), then judged in each lane by
-``compiles`` and ``parity`` (which also run eager in float64 and call the compiled program a second time on other
-inputs), and by all laws. Every way has its own cache folder, empty at first, and begins with one program that does not
-count. Each program takes its turn in the naive loop, in ``structure`` and in ``full``, so that they share what else the
-machine does; an emulated GPU cannot take turns with them. A program that fails in any way counts in none.
+eager, ``torch.testing.assert_close`` of outputs and gradients, ``torch._dynamo.reset()``), then checked in each mode
+against ``compiles`` and ``parity`` (which also run eager in float64 and call the compiled program a second time on
+other inputs), and against all oracles. Every way has its own cache directory, empty at first, and begins with one
+program that does not count. Each program takes its turn in the naive loop, in ``interpret`` and in ``native``, so that
+they share what else the machine does; an emulated GPU cannot take turns with them. A program that fails in any way
+counts in none.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import torch
 
 from pytest_regional.backends import registry
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.oracles import judge
+from pytest_regional.fuzz.oracles import check
 from pytest_regional.harness.isolation import cache_folder, seed_everything
 from pytest_regional.harness.regional import Regional
 from pytest_regional.testing import regional
@@ -62,9 +63,9 @@ def naive(backend: str) -> Way:
     return run
 
 
-def judged(harness: Regional, lane: str, laws: Sequence[str] | None) -> Way:
-    """Return judging in a lane."""
-    return lambda program: judge(harness, program, lane=lane, laws=laws, blame=False)
+def checked(harness: Regional, mode: str, oracles: Sequence[str] | None) -> Way:
+    """Return checking in a mode."""
+    return lambda program: check(harness, program, mode=mode, oracles=oracles, blame=False)
 
 
 #: Seconds of each program, by way; not a number where the way failed, which may be early or after a search.
@@ -94,26 +95,26 @@ def without_failures(spent: Spent) -> Spent:
     return dict(zip(spent, map(list, zip(*turns, strict=True)), strict=True))
 
 
-def measure(backend: str, examples: Sequence[Program], lanes: Sequence[str]) -> Spent:
+def measure(backend: str, examples: Sequence[Program], modes: Sequence[str]) -> Spent:
     """Return the seconds of each way for ``examples``, without the first, which warms up, and those that fail."""
     spent: Spent = {}
     with contextlib.ExitStack() as stack:
-        folders = {name: Path(stack.enter_context(tempfile.TemporaryDirectory())) for name in ("naive", *lanes)}
+        folders = {name: Path(stack.enter_context(tempfile.TemporaryDirectory())) for name in ("naive", *modes)}
         for number, program in enumerate(examples):
             counted = spent if number else Spent()
-            if "naive" in lanes:
+            if "naive" in modes:
                 with cache_folder(folders["naive"]):
                     timed(naive(backend), program, counted, "naive loop")
-            for lane in ("structure", "full"):
-                if lane in lanes:
-                    with regional(backend, "cpu", cache_dir=folders[lane], expects_regions=False) as harness:
-                        timed(judged(harness, lane, PARITY), program, counted, lane)
-                        if lane == "structure":
-                            timed(judged(harness, lane, None), program, counted, "structure, all laws")
-    if "fast" in lanes:
+            for mode in ("interpret", "native"):
+                if mode in modes:
+                    with regional(backend, "cpu", cache_dir=folders[mode], expects_regions=False) as harness:
+                        timed(checked(harness, mode, PARITY), program, counted, mode)
+                        if mode == "interpret":
+                            timed(checked(harness, mode, None), program, counted, "interpret, all oracles")
+    if "emulated" in modes:
         with regional(backend, "cuda-emulated", expects_regions=False) as harness:
             for number, program in enumerate(examples):
-                timed(judged(harness, "fast", PARITY), program, spent if number else Spent(), "fast")
+                timed(checked(harness, "emulated", PARITY), program, spent if number else Spent(), "emulated")
     return without_failures(spent)
 
 
@@ -129,12 +130,12 @@ def main() -> None:
     parser.add_argument("--backend", default="reference")
     parser.add_argument("--examples", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lanes", default="naive,structure,fast,full", type=lambda text: text.split(","))
+    parser.add_argument("--modes", default="naive,interpret,emulated,native", type=lambda text: text.split(","))
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     examples = with_regions(options.examples, options.seed)
-    spent = measure(options.backend, examples, options.lanes)
+    spent = measure(options.backend, examples, options.modes)
     totals = {name: sum(seconds) for name, seconds in spent.items()}
     count = min(map(len, spent.values()))
     print(f"torch {torch.__version__}, Python {platform.python_version()}, {options.backend}, {count} programs")

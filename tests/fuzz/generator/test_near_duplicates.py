@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_regional.fuzz.draw.encoding import with_order
-from pytest_regional.fuzz.draw.templates import DIFFERENCES, SECOND, add_twins
+from pytest_regional.fuzz.draw.templates import DIFFERENCES, SECOND, add_near_duplicates
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.building import Builder
 from pytest_regional.fuzz.model.program import Program, Region, Step
@@ -14,12 +14,12 @@ A, B = (Region("a"),), (Region("b"),)
 
 
 def twins_in(choice, *steps):
-    """Return the steps of both twins, and the values that they read from outside."""
+    """Return the steps of both near-duplicate regions, and the values that they read from outside."""
     builder = Builder((TensorInput((4, 4)),))
     for step in steps or (Step("sin", (0,), scope=A), Step("cos", (1,), scope=A)):
         builder.add(step)
     before = len(builder.steps)
-    add_twins(builder, choice)
+    add_near_duplicates(builder, choice)
     found = [[step for step in builder.steps[before:] if step.region and step.region.name == name] for name in NAMES]
     values = [builder.values[twin[0].operands[0]].tensor for twin in found if twin]
     return found, values, builder
@@ -60,7 +60,7 @@ def test_other_values_leave_them():
 def test_without_a_region_or_a_matrix_there_are_none():
     builder = Builder((TensorInput((4,)),))
     for choice in range(len(DIFFERENCES)):
-        add_twins(builder, choice)
+        add_near_duplicates(builder, choice)
     assert builder.steps == []
 
 

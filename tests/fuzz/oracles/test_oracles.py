@@ -1,4 +1,4 @@
-"""Each law holds on the reference backend, and is broken by a fault planted for it."""
+"""Each oracle holds on the reference backend, and is violated by a fault planted for it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from pytest_regional import BackendSpec, GraphCapabilities, declared
 from pytest_regional._torch.config import patched_config
 from pytest_regional._torch.dynamo import registered_backend
 from pytest_regional._torch.inductor import artifact_behind
+from pytest_regional.backends.adapters import torch_regional
 from pytest_regional.fuzz.findings.files import to_data
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Block, Program, Region, Step
 from pytest_regional.fuzz.oracles import (
-    LAWS,
+    ORACLES,
     BadProgramError,
-    LawBrokenError,
-    UnknownLawError,
+    OracleViolationError,
+    UnknownOracleError,
     caching,
+    check,
     example_run,
-    judge,
+    order,
     reruns,
 )
-from pytest_regional.fuzz.oracles.example_run import Trial
+from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.reference import compile_regions
 from pytest_regional.reference.caching import outer
 from pytest_regional.testing import regional
@@ -43,14 +45,16 @@ CONFIGURED = chain(("sin", (Region("a", (("max_fusion_size", 8),)),)), ("cos", B
 
 
 @pytest.mark.parametrize("program", [TWO_REGIONS, CONFIGURED])
-def test_the_reference_keeps_every_law(judged, program):
-    here = [name for name in LAWS if name != "threads"]  # that one starts a process
-    judgement = judged(program, *here)
-    assert set(judgement.laws) | set(judgement.skipped) == set(here)
-    assert {"parity", "borders", "configs", "plan", "counters", "warm", "annotations_in_key"} <= set(judgement.laws)
+def test_the_reference_keeps_every_oracle(checked, program):
+    here = [name for name in ORACLES if name != "threads"]  # that one starts a process
+    result = checked(program, *here)
+    assert set(result.oracles) | set(result.skipped) == set(here)
+    assert {"parity", "region_boundary", "configs", "plan", "counters", "warm", "annotations_in_key"} <= set(
+        result.oracles
+    )
 
 
-def test_eager_and_float64_run_once_for_each_inputs_whatever_the_laws(judged, monkeypatch):
+def test_eager_and_float64_run_once_for_each_inputs_whatever_the_oracles(checked, monkeypatch):
     run, original = [], example_run.execute
 
     def counting(fn, inputs, *, fp64=False, **options):
@@ -59,7 +63,7 @@ def test_eager_and_float64_run_once_for_each_inputs_whatever_the_laws(judged, mo
         return original(fn, inputs, fp64=fp64, **options)
 
     monkeypatch.setattr(example_run, "execute", counting)
-    judged(TWO_REGIONS, *(name for name in LAWS if name != "threads"))
+    checked(TWO_REGIONS, *(name for name in ORACLES if name != "threads"))
     assert len(run) == len(set(run)) == 4
 
 
@@ -69,62 +73,64 @@ def replaced(gm, before=aten.sin.default, after=aten.cos.default):
             node.target = after
 
 
-def test_parity(broken):
-    error = broken(chain(("sin", A), ("exp", B)), edit=replaced)
-    assert (error.law, error.stage) == ("parity", "run")
+def test_parity(violation):
+    error = violation(chain(("sin", A), ("exp", B)), edit=replaced)
+    assert (error.oracle, error.stage) == ("parity", "run")
     assert error.origin == "value of output, value of output (second call)"
     assert error.region.startswith("region 'a'")
 
 
-def test_parity_of_a_gradient_alone(broken):
+def test_parity_of_a_gradient_alone(violation):
     def wrong_backward(gm):
         replaced(gm, aten.cos.default, aten.sin.default)
 
-    error = broken(chain(("sin", A), training=True), "parity", edit=wrong_backward)
-    assert (error.law, error.stage) == ("parity", "backward")
+    error = violation(chain(("sin", A), training=True), "parity", edit=wrong_backward)
+    assert (error.oracle, error.stage) == ("parity", "backward")
     assert "grad" in error.origin
 
 
-def test_a_constant_of_the_first_call_shows_in_the_second(broken):
+def test_a_constant_of_the_first_call_shows_in_the_second(violation):
     kept = []
 
     def first(result):
         kept.append(result.clone())
         return kept[0].clone()
 
-    error = broken(chain(("sin", A)), "parity", finish=around_calls(first))
+    error = violation(chain(("sin", A)), "parity", finish=around_calls(first))
     assert error.origin == "value of output (second call)"
 
 
-def test_a_draw_too_many_shows_in_the_state_that_it_leaves(broken):
+def test_a_draw_too_many_shows_in_the_state_that_it_leaves(violation):
     def drawing(result):
         torch.rand(())
         return result
 
-    error = broken(chain(("sin", A)), "parity", finish=around_calls(drawing))
+    error = violation(chain(("sin", A)), "parity", finish=around_calls(drawing))
     assert error.origin == "draws of random state"
     assert "eager did not draw from it" in error.detail
 
 
-def test_compiles(broken):
+def test_compiles(violation):
     def refuse(gm):
         raise KeyError("a fault")
 
-    error = broken(chain(("sin", A)), edit=refuse)
-    assert (error.law, error.stage) == ("compiles", "compile")
+    error = violation(chain(("sin", A)), edit=refuse)
+    assert (error.oracle, error.stage) == ("compiles", "compile")
     assert error.origin == "KeyError at tests.fuzz.oracles.backends:compile_graph"
 
 
-def test_a_failure_at_run_time_is_told_from_one_at_compile_time(broken):
+def test_a_failure_at_run_time_is_told_from_one_at_compile_time(violation):
     def fail(result):
         raise ValueError("a fault")
 
-    error = broken(chain(("sin", A)), finish=around_calls(fail))
-    assert (error.law, error.stage) == ("compiles", "run")
+    error = violation(chain(("sin", A)), finish=around_calls(fail))
+    assert (error.oracle, error.stage) == ("compiles", "run")
 
 
-def test_borders_see_strides(broken):
-    error = broken(chain(("sin", A), ("exp", ())), "borders", finish=around_calls(lambda t: t.t().contiguous().t()))
+def test_region_boundary_sees_strides(violation):
+    error = violation(
+        chain(("sin", A), ("exp", ())), "region_boundary", finish=around_calls(lambda t: t.t().contiguous().t())
+    )
     assert error.origin == "strides of a value a region"
     assert "leaves region 'a' of the inference graph with strides (1, 4), not (4, 1)" in error.detail
 
@@ -142,17 +148,17 @@ def restored_to_other_strides(gm):
         element.replace_all_uses_with(restored, delete_user_cb=lambda user, turned=turned: user is not turned)
 
 
-def test_borders_see_strides_restored_wrongly(broken):
-    error = broken(chain(("sin", A), ("exp", ())), "borders", finish=restored_to_other_strides)
+def test_region_boundary_sees_strides_restored_wrongly(violation):
+    error = violation(chain(("sin", A), ("exp", ())), "region_boundary", finish=restored_to_other_strides)
     assert "leaves region 'a' of the inference graph with strides (1, 4), not (4, 1)" in error.detail
 
 
-def test_borders_see_dtypes(broken):
-    error = broken(chain(("sin", A), ("exp", ())), "borders", finish=around_calls(torch.Tensor.double))
+def test_region_boundary_sees_dtypes(violation):
+    error = violation(chain(("sin", A), ("exp", ())), "region_boundary", finish=around_calls(torch.Tensor.double))
     assert "dtype torch.float64, not torch.float32" in error.detail
 
 
-def test_borders_see_memory_shared(broken):
+def test_region_boundary_sees_memory_shared(violation):
     def shares(gm):
         node = next(node for node in gm.graph.nodes if hasattr(node.target, "__wrapped__"))
         target = node.target
@@ -164,18 +170,18 @@ def test_borders_see_memory_shared(broken):
         call.__wrapped__ = target
         node.target = call
 
-    error = broken(chain(("sin", A), ("exp", ())), "borders", finish=shares)
+    error = violation(chain(("sin", A), ("exp", ())), "region_boundary", finish=shares)
     assert error.origin == "memory of a value a region"
 
 
-def test_configs(broken, monkeypatch):
+def test_configs(violation, monkeypatch):
     monkeypatch.setattr(compile_regions, "region_compile_settings", lambda configs, name: contextlib.nullcontext())
-    error = broken(CONFIGURED, "configs")
+    error = violation(CONFIGURED, "configs")
     assert error.origin == "a setting that the annotation names"
     assert "max_fusion_size=64; its annotation says 8" in error.detail
 
 
-def test_configs_of_what_is_shared(broken):
+def test_configs_of_what_is_shared(violation):
     """Two equal regions, one of which asks for more: both call what was compiled for the first."""
     two = chain(("sin", A), ("exp", ()), ("sin", (Region("b", (("max_fusion_size", 4),)),)))
 
@@ -184,36 +190,36 @@ def test_configs_of_what_is_shared(broken):
         for node in others:
             node.target = first.target
 
-    error = broken(two, "configs", finish=share)
+    error = violation(two, "configs", finish=share)
     assert error.origin == "a call of code that has other settings"
     assert "its annotation says 4" in error.detail
 
 
-def test_configs_that_stay(broken):
+def test_configs_that_stay(violation):
     def leak(gm):
         torch._inductor.config.max_fusion_size = 3
 
-    assert broken(CONFIGURED, "configs", edit=leak).origin == "settings leak"
+    assert violation(CONFIGURED, "configs", edit=leak).origin == "settings leak"
 
 
-def test_inference(broken):
+def test_inference(violation):
     def wrong_without_gradients(gm):
         if not torch.is_grad_enabled():
             replaced(gm)
 
-    assert broken(chain(("sin", A), training=True), "inference", edit=wrong_without_gradients).law == "inference"
+    assert violation(chain(("sin", A), training=True), "inference", edit=wrong_without_gradients).oracle == "inference"
 
 
-def test_determinism(broken):
+def test_determinism(violation):
     count = iter(range(100))
 
     def another_region(gm):
         annotate_as(operator_nodes(gm)[0], inductor_region=f"region {next(count)}")
 
-    assert broken(chain(("sin", A)), "determinism", edit=another_region).origin == "another plan"
+    assert violation(chain(("sin", A)), "determinism", edit=another_region).origin == "another plan"
 
 
-def test_determinism_of_calls(broken):
+def test_determinism_of_calls(violation):
     turns = iter(range(100))
 
     def exchange_calls(gm):
@@ -223,18 +229,18 @@ def test_determinism_of_calls(broken):
                 first.prepend(node)
 
     two = Program(UNORDERED.arguments, UNORDERED.steps[:2], (2, 3), training=False)
-    assert broken(two, "determinism", finish=exchange_calls).origin == "another plan"
+    assert violation(two, "determinism", finish=exchange_calls).origin == "another plan"
 
 
 # Caches: faults of the reference backend's own
 
 
-def judged_with(monkeypatch, patch, law, program=TWO_REGIONS):
+def checked_with(monkeypatch, patch, oracle, program=TWO_REGIONS):
     with regional("reference", "cpu", expects_regions=False) as harness, monkeypatch.context() as patched:
         patch(patched)
         with pytest.raises(AssertionError) as raised:
-            judge(harness, program, lane="structure", laws=[law])
-    assert raised.value.law == law
+            check(harness, program, mode="interpret", oracles=[oracle])
+    assert raised.value.oracle == oracle
     return raised.value
 
 
@@ -247,20 +253,20 @@ def counted_twice(patched, original=outer.count_outcome):
 
 
 def test_counters(monkeypatch):
-    assert judged_with(monkeypatch, counted_twice, "counters").origin == "lookups of one graph"
+    assert checked_with(monkeypatch, counted_twice, "counters").origin == "lookups of one graph"
 
 
 def exponential_of(argument):
     return Program((argument,), (Step("exp", (0,), results=(1,), scope=A),), (1,), training=False)
 
 
-def test_a_float64_without_dimensions_is_looked_up_twice_and_that_is_right(judged, monkeypatch):
+def test_a_float64_without_dimensions_is_looked_up_twice_and_that_is_right(checked, monkeypatch):
     """Dynamo takes it for a Python number at first, and starts over."""
     number = exponential_of(TensorInput((), "float64"))
-    assert judged(number, "counters", "warm").laws == ("counters", "warm")
-    monkeypatch.setattr(caching, "may_start_over", lambda trial: False)
-    with pytest.raises(LawBrokenError) as raised:
-        judged(number, "counters")
+    assert checked(number, "counters", "warm").oracles == ("counters", "warm")
+    monkeypatch.setattr(caching, "may_start_over", lambda example: False)
+    with pytest.raises(OracleViolationError) as raised:
+        checked(number, "counters")
     assert raised.value.origin == "lookups of one graph"
 
 
@@ -272,21 +278,21 @@ def test_inductor_does_not_save_what_has_a_backward_without_operators(monkeypatc
         training=True,
     )
     with regional("inductor", "cpu", expects_regions=False) as harness:
-        assert judge(harness, number, lane="full", laws=["counters"]).laws == ("counters",)
-        monkeypatch.setattr(caching, "is_never_saved", lambda trial: False)
-        with pytest.raises(LawBrokenError) as raised:
-            judge(harness, number, lane="full", laws=["counters"])
+        assert check(harness, number, mode="native", oracles=["counters"]).oracles == ("counters",)
+        monkeypatch.setattr(caching, "is_never_saved", lambda example: False)
+        with pytest.raises(OracleViolationError) as raised:
+            check(harness, number, mode="native", oracles=["counters"])
     assert raised.value.origin == "saves of one graph"
 
 
 @pytest.mark.parametrize("argument", [TensorInput((), "float32"), TensorInput((1,), "float64")])
 def test_no_other_number_is_looked_up_twice(monkeypatch, argument):
-    error = judged_with(monkeypatch, counted_twice, "counters", exponential_of(argument))
+    error = checked_with(monkeypatch, counted_twice, "counters", exponential_of(argument))
     assert error.origin == "lookups of one graph"
 
 
 def test_warm(monkeypatch):
-    error = judged_with(monkeypatch, lambda m: m.setattr(outer.OuterCache, "_find", lambda *given: None), "warm")
+    error = checked_with(monkeypatch, lambda m: m.setattr(outer.OuterCache, "_find", lambda *given: None), "warm")
     assert (error.stage, error.origin) == ("restart", "no hit")
 
 
@@ -294,22 +300,31 @@ def constant_key(patched):
     patched.setattr(outer, "details_of", lambda *given: type("Details", (), {"digest": lambda self: "0" * 64})())
 
 
-@pytest.mark.parametrize("law", ["annotations_in_key", "uuid_in_key"])
-def test_keys(monkeypatch, law):
-    error = judged_with(monkeypatch, constant_key, law)
+@pytest.mark.parametrize("oracle", ["annotations_in_key", "uuid_in_key"])
+def test_keys(monkeypatch, oracle):
+    error = checked_with(monkeypatch, constant_key, oracle)
     assert (error.stage, error.origin.split(":")[0]) == ("restart", "stale hit")
 
 
-def test_another_cache_than_its_own_is_no_backends_fault(judged):
+def test_another_cache_than_its_own_is_no_backends_fault(checked):
     with regional(faulty(), "cpu", expects_regions=False) as harness:
-        judgement = judge(harness, TWO_REGIONS, lane="structure", laws=["annotations_in_key"])
-    assert "keeps no whole results" in judgement.skipped["annotations_in_key"]
+        result = check(harness, TWO_REGIONS, mode="interpret", oracles=["annotations_in_key"])
+    assert "keeps no whole results" in result.skipped["annotations_in_key"]
 
 
-def test_pytorchs_cache_is_judged_with_pytorchs_backend():
-    with regional("torch", "cpu", expects_regions=False) as harness, pytest.raises(LawBrokenError) as raised:
-        judge(harness, TWO_REGIONS, lane="structure", laws=["annotations_in_key"])
+def test_pytorchs_cache_is_checked_with_pytorchs_backend():
+    with regional("torch", "cpu", expects_regions=False) as harness, pytest.raises(OracleViolationError) as raised:
+        check(harness, TWO_REGIONS, mode="interpret", oracles=["annotations_in_key"])
     assert raised.value.origin.startswith("stale hit")
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_pytorchs_cache_is_checked_with_a_backend_that_claims_it(claimed):
+    spec = BackendSpec("mine", torch_regional().factory, declared(outer_cache=False, pytorch_outer_cache=claimed)())
+    expected = pytest.raises(OracleViolationError, match="answered with what was compiled before")
+    with regional(spec, "cpu", expects_regions=False) as harness, expected if claimed else contextlib.nullcontext():
+        result = check(harness, TWO_REGIONS, mode="interpret", oracles=["annotations_in_key"])
+        assert "keeps no whole results" in result.skipped["annotations_in_key"]
 
 
 def one_buffer():
@@ -323,25 +338,25 @@ def one_buffer():
     return around_calls(change)
 
 
-def test_results_kept(judged, broken):
+def test_results_kept(checked, violation):
     program = chain(("sin", A))
-    assert judged(program, "results_kept").laws == ("results_kept",)
-    error = broken(program, "results_kept", finish=one_buffer())
+    assert checked(program, "results_kept").oracles == ("results_kept",)
+    error = violation(program, "results_kept", finish=one_buffer())
     assert (error.stage, error.origin) == ("run", "overwritten of output")
 
 
 def test_results_kept_is_not_asked_of_who_disclaims_it():
     spec = replace(faulty(finish=one_buffer()), capabilities=declared(results_kept=False)())
     with regional(spec, "cpu", expects_regions=False) as harness:
-        judgement = judge(harness, chain(("sin", A)), lane="structure", laws=["results_kept"])
-    assert judgement.laws == ()
-    assert "results_kept" in judgement.skipped["results_kept"]
+        result = check(harness, chain(("sin", A)), mode="interpret", oracles=["results_kept"])
+    assert result.oracles == ()
+    assert "results_kept" in result.skipped["results_kept"]
 
 
-def test_parity_alone_does_not_see_that_the_first_results_are_gone(broken):
-    """What the law is for: each call is right when it returns."""
+def test_parity_alone_does_not_see_that_the_first_results_are_gone(violation):
+    """What the oracle is for: each call is right when it returns."""
     with regional(faulty(finish=one_buffer()), "cpu", expects_regions=False) as harness:
-        assert judge(harness, chain(("sin", A)), lane="structure", laws=["parity"]).laws == ("parity",)
+        assert check(harness, chain(("sin", A)), mode="interpret", oracles=["parity"]).oracles == ("parity",)
 
 
 def saved_overwritten(gm):
@@ -359,36 +374,36 @@ def saved_overwritten(gm):
 SAVING = chain(("sin", ()), ("tanh", A), training=True)
 
 
-def test_retained_backward(judged, broken):
-    assert judged(SAVING, "retained_backward").laws == ("retained_backward",)
-    error = broken(SAVING, "retained_backward", edit=saved_overwritten)
+def test_retained_backward(checked, violation):
+    assert checked(SAVING, "retained_backward").oracles == ("retained_backward",)
+    error = violation(SAVING, "retained_backward", edit=saved_overwritten)
     assert (error.stage, error.origin) == ("backward", "value of grad")
 
 
-def test_parity_runs_one_backward_alone(judged):
+def test_parity_runs_one_backward_alone(checked):
     with regional(faulty(edit=saved_overwritten), "cpu", expects_regions=False) as harness:
-        assert judge(harness, SAVING, lane="structure", laws=["parity"]).laws == ("parity",)
+        assert check(harness, SAVING, mode="interpret", oracles=["parity"]).oracles == ("parity",)
 
 
-def test_what_does_not_train_has_no_backward_to_retain(judged):
-    assert "no backward" in judged(chain(("sin", A)), "retained_backward").skipped["retained_backward"]
+def test_what_does_not_train_has_no_backward_to_retain(checked):
+    assert "no backward" in checked(chain(("sin", A)), "retained_backward").skipped["retained_backward"]
 
 
-# Judging
+# Checking
 
 
-def test_a_known_error_is_kept_and_judging_goes_on():
+def test_a_known_error_is_kept_and_checking_goes_on():
     with regional(faulty(edit=replaced), "cpu", expects_regions=False) as harness:
-        judgement = judge(harness, chain(("sin", A)), lane="structure", blame=False, known=lambda error: True)
-    assert "parity" in [error.law for error in judgement.known]
-    assert {"compiles", "borders", "configs"} <= set(judgement.laws)
+        result = check(harness, chain(("sin", A)), mode="interpret", blame=False, known=lambda error: True)
+    assert "parity" in [error.oracle for error in result.known]
+    assert {"compiles", "region_boundary", "configs"} <= set(result.oracles)
 
 
-def test_a_program_that_eager_refuses_is_no_failure_of_the_backend(judged):
+def test_a_program_that_eager_refuses_is_no_failure_of_the_backend(checked):
     transpose = Step("transpose", (0,), (("first", 0), ("second", 7)), (1,))
     asks_too_much = Program((TensorInput((2, 3)),), (transpose,), (1,))
     with pytest.raises(BadProgramError):
-        judged(asks_too_much)
+        checked(asks_too_much)
 
 
 ALIASES = Program(
@@ -399,12 +414,12 @@ ALIASES = Program(
 )
 
 
-def test_what_aotautograd_alone_cannot_do_is_told_from_the_backend(judged, broken):
-    with pytest.raises(LawBrokenError) as raised:
-        judged(ALIASES, "compiles")
+def test_what_aotautograd_alone_cannot_do_is_told_from_the_backend(checked, violation):
+    with pytest.raises(OracleViolationError) as raised:
+        checked(ALIASES, "compiles")
     assert raised.value.without_backend
     assert "the backend is not to blame" in str(raised.value)
-    assert not broken(chain(("sin", A)), "parity", edit=replaced).without_backend
+    assert not violation(chain(("sin", A)), "parity", edit=replaced).without_backend
 
 
 def test_a_loop_is_run_in_the_backends_precision_without_a_trace():
@@ -414,7 +429,7 @@ def test_a_loop_is_run_in_the_backends_precision_without_a_trace():
     program = Program((TensorInput((4, 3)),), (loop,), (1,), (block,), training=False)
     spec = BackendSpec("coarse", lambda: "eager", GraphCapabilities(), precision="bfloat16")
     with regional(spec, "cpu", expects_regions=False) as harness:
-        cases = Trial(harness, program, "full").cases
+        cases = ExampleRun(harness, program, "native").cases
     assert [case.eager.coarse.exception for case in cases] == [None, None]
 
 
@@ -429,37 +444,37 @@ def test_capture_is_not_to_blame_for_draws_that_it_keeps():
     steps = (Step("sin", (0,), (), (1,)), Step("uniform_", (1,)), Step("dropout", (0,), (), (2,)))
     program = Program((TensorInput((8,)),), steps, (2,), training=False)
     spec = BackendSpec("forgets", lambda: forgets_draws, GraphCapabilities())
-    with regional(spec, "cpu", expects_regions=False) as harness, pytest.raises(LawBrokenError) as raised:
-        judge(harness, program, lane="full", laws=["parity"])
+    with regional(spec, "cpu", expects_regions=False) as harness, pytest.raises(OracleViolationError) as raised:
+        check(harness, program, mode="native", oracles=["parity"])
     assert not raised.value.without_backend
 
 
-def test_an_unknown_law(judged):
-    with pytest.raises(UnknownLawError, match="parity"):
-        judged(TWO_REGIONS, "party")
+def test_an_unknown_oracle(checked):
+    with pytest.raises(UnknownOracleError, match="parity"):
+        checked(TWO_REGIONS, "party")
 
 
-def test_the_annotation_of_a_call_may_say_nothing(judged):
+def test_the_annotation_of_a_call_may_say_nothing(checked):
     """The block that is called annotates its operators itself, so another region id around it is the same graph."""
     block = Block((0,), (Step("sin", (0,), (), (1,), A),), 1)
     call = Step("call", (0,), (), (1,), A, (0,))
     program = Program((TensorInput((4,)),), (call,), (1,), (block,), training=False)
 
-    assert "no operator" in judged(program, "annotations_in_key").skipped["annotations_in_key"]
+    assert "no operator" in checked(program, "annotations_in_key").skipped["annotations_in_key"]
 
 
-def test_no_law_is_no_judgement():
+def test_no_oracle_is_an_error():
     with regional("aot_eager", "cpu", expects_regions=False) as harness:
-        with pytest.raises(UnknownLawError, match="no law to judge by"):
-            judge(harness, chain(("sin", A)), laws=())
-        assert judge(harness, chain(("sin", A)), laws="compiles").laws == ("compiles",)
+        with pytest.raises(UnknownOracleError, match="no oracle to check"):
+            check(harness, chain(("sin", A)), oracles=())
+        assert check(harness, chain(("sin", A)), oracles="compiles").oracles == ("compiles",)
 
 
 def test_what_a_backend_disclaims_is_not_demanded():
     with regional("aot_eager", "cpu", expects_regions=False) as harness:
-        judgement = judge(harness, TWO_REGIONS)
-    assert "parity" in judgement.laws
-    assert "disclaims regions" in judgement.skipped["plan"]
+        result = check(harness, TWO_REGIONS)
+    assert "parity" in result.oracles
+    assert "disclaims regions" in result.skipped["plan"]
 
 
 # Order and threads
@@ -476,79 +491,74 @@ UNORDERED = Program(
 )
 
 
-def test_order_is_seen_to_hold(judged):
-    assert judged(UNORDERED, "order").laws == ("order",)
+def test_order_is_seen_to_hold(checked):
+    assert checked(UNORDERED, "order").oracles == ("order",)
 
 
 def test_order(monkeypatch):
-    from pytest_regional.reference import ordering
-
-    class Nothing:
-        implied = ()
-
     # Edges that nobody adds: the call of one region then stands where the program has it.
     with regional("reference", "cpu", expects_regions=False) as harness, monkeypatch.context() as patched:
-        patched.setattr(ordering, "add_control_deps", lambda graph, asked: Nothing())
+        patched.setattr(order, "add_control_deps", lambda graph, asked: None)
         found = set()
         for seed in range(3):
             program = Program(
                 (TensorInput((4, 4 + seed)), *UNORDERED.arguments[1:]), UNORDERED.steps, UNORDERED.outputs
             )
             with contextlib.suppress(AssertionError):
-                judge(harness, program, lane="structure", laws=["order"])
+                check(harness, program, mode="interpret", oracles=["order"])
                 continue
             found.add(seed)
     assert found
 
 
-def test_region_order(broken, judged):
+def test_region_order(violation, checked):
     after = (Region("c", after=("b",)),)
     steps = (*UNORDERED.steps[:2], Step("tanh", (0,), results=(4,), scope=after))
     program = Program(UNORDERED.arguments, steps, (2, 3, 4), training=False)
-    assert judged(program, "region_order").laws == ("region_order",)
+    assert checked(program, "region_order").oracles == ("region_order",)
 
     def last_first(gm):
         first, *_, last = [node for node in gm.graph.nodes if artifact_behind(node.target) is not None]
         for node in (last, *last.users):
             first.prepend(node)
 
-    assert broken(program, "region_order", finish=last_first).origin == "a region runs too early"
+    assert violation(program, "region_order", finish=last_first).origin == "a region runs too early"
 
 
-def test_a_region_of_a_view_has_no_place_in_time(judged):
+def test_a_region_of_a_view_has_no_place_in_time(checked):
     after = (Region("c", after=("b",)),)
     view = Step("unsqueeze", (0,), (("dim", 0),), (4,), after)
     program = Program(UNORDERED.arguments, (*UNORDERED.steps[:2], view), (2, 3, 4), training=False)
 
-    assert "that run anything" in judged(program, "region_order").skipped["region_order"]
+    assert "that run anything" in checked(program, "region_order").skipped["region_order"]
 
 
 def test_threads_hold_and_break(monkeypatch):
     program = chain(("sin", A), ("cos", B), training=True)
     with regional("reference", "cpu", expects_regions=False) as harness:
-        assert reruns.compile_at_once(harness, to_data(program), "structure") == []
+        assert reruns.compile_at_once(harness, to_data(program), "interpret") == []
 
     with regional(faulty(edit=replaced), "cpu", expects_regions=False) as harness:
-        failures = reruns.compile_at_once(harness, to_data(program), "structure")
+        failures = reruns.compile_at_once(harness, to_data(program), "interpret")
     assert len(failures) == reruns.THREADS
     assert "value of output" in failures[0][0]
 
 
-def test_strides_of_pytorchs_own_fake_operators_are_no_fault_of_the_backend(judged):
+def test_strides_of_pytorchs_own_fake_operators_are_no_fault_of_the_backend(checked):
     arguments = (TensorInput((1, 2, 4, 4), layout="channels_last"), TensorInput((1, 2, 4, 4)))
     steps = (Step("copysign", (1, 0), results=(2,)), Step("exp", (2,), results=(3,), scope=A))
-    judgement = judged(Program(arguments, steps, (3,), training=False), "borders", "parity")
-    assert "aten.copysign" in judgement.skipped["borders"]
+    result = checked(Program(arguments, steps, (3,), training=False), "region_boundary", "parity")
+    assert "aten.copysign" in result.skipped["region_boundary"]
 
 
-def test_strides_of_operators_that_aotautograd_puts_for_writes(judged):
+def test_strides_of_operators_that_aotautograd_puts_for_writes(checked):
     steps = (Step("uniform_", (0,)), Step("sin", (0,), results=(1,), scope=A))
     program = Program((TensorInput((2,), layout="strided"),), steps, (1,), training=False)
-    assert "aten.uniform" in judged(program, "borders").skipped["borders"]
+    assert "aten.uniform" in checked(program, "region_boundary").skipped["region_boundary"]
 
 
-def test_laws_that_empty_caches_come_behind_those_that_need_them():
-    names = list(LAWS)
+def test_oracles_that_empty_caches_come_behind_those_that_need_them():
+    names = list(ORACLES)
     needing, emptying = ("warm", "uuid_in_key"), ("annotations_in_key", "order", "determinism")
     assert max(map(names.index, needing)) < min(map(names.index, emptying))
 
@@ -559,12 +569,12 @@ ALIKE = chain(*(("sin", ()),) * 12, training=True)
 
 def test_a_backend_that_splits_graphs_may_hand_several_to_aot_autograd(monkeypatch):
     with regional(THROUGH_AOT, "cpu", expects_regions=False) as harness:
-        judgement = judge(harness, ALIKE)
-        assert {"compiles", "parity", "counters", "inference"} <= {*judgement.laws, *judgement.skipped}
-        assert "counters" in judgement.laws
-        monkeypatch.setattr(caching, "_is_one_result", lambda trial: True)
-        with pytest.raises(LawBrokenError) as raised:
-            judge(harness, ALIKE, laws=["counters"])
+        result = check(harness, ALIKE)
+        assert {"compiles", "parity", "counters", "inference"} <= {*result.oracles, *result.skipped}
+        assert "counters" in result.oracles
+        monkeypatch.setattr(caching, "_is_one_result", lambda example: True)
+        with pytest.raises(OracleViolationError) as raised:
+            check(harness, ALIKE, oracles=["counters"])
     assert raised.value.origin == "a graph is compiled twice"
 
 
@@ -575,7 +585,9 @@ def test_no_annotation_is_changed_that_the_backend_does_not_look_at(monkeypatch)
         with regional(replace(faulty(), capabilities=capabilities), "cpu", expects_regions=False) as harness:
             for length in range(1, 8):
                 program = chain(*(("sin", A),) * length)
-                changes.add((frozenset(disclaimed), caching.changed_program(Trial(harness, program, "structure"))[0]))
+                changes.add(
+                    (frozenset(disclaimed), caching.changed_program(ExampleRun(harness, program, "interpret"))[0])
+                )
     told = {disclaimed: {change for those, change in changes if those == disclaimed} for disclaimed, _ in changes}
 
     assert told[frozenset()] == {"another region id", "another config", "no annotation"}
