@@ -74,7 +74,10 @@ def headings(section):
 
 
 def lacking(function, heading):
-    names = [name for name in inspect.signature(function).parameters if name != "self"]
+    """Return the parameters that no signature of ``heading`` has; overloads name what the function takes as ``**``."""
+    overloaded = len(heading.splitlines()) > 1
+    parameters = inspect.signature(function).parameters.values()
+    names = [p.name for p in parameters if p.name != "self" and not (overloaded and p.kind is p.VAR_KEYWORD)]
     return [name for name in names if name not in words(heading.replace("\\", ""))]
 
 
