@@ -74,10 +74,13 @@ def headings(section):
 
 
 def lacking(function, heading):
-    """Return the parameters that no signature of ``heading`` has; overloads name what the function takes as ``**``."""
+    # Overloads spell out what the function itself takes as keywords.
     overloaded = len(heading.splitlines()) > 1
-    parameters = inspect.signature(function).parameters.values()
-    names = [p.name for p in parameters if p.name != "self" and not (overloaded and p.kind is p.VAR_KEYWORD)]
+    names = [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name != "self" and not (overloaded and parameter.kind is parameter.VAR_KEYWORD)
+    ]
     return [name for name in names if name not in words(heading.replace("\\", ""))]
 
 
