@@ -11,7 +11,6 @@ import pytest
 
 from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
-from pytest_regional._torch.config import TIMINGS
 
 COMPILE_MARK = "regional_compile"
 KNOWN_FAILURE_MARK = "regional_known_failure"
@@ -152,6 +151,8 @@ def _configs(value: Any) -> dict[str, Any]:
 
 
 def _timing(value: Any) -> str | None:
+    from pytest_regional._torch.config import TIMINGS
+
     if value is not None and value not in TIMINGS:
         raise MarkError(f"{COMPILE_MARK}: {unknown_name('pre_grad_pass_timing', value, TIMINGS)}")
     return value  # type: ignore[no-any-return]

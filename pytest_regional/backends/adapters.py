@@ -22,9 +22,9 @@ def reference() -> BackendSpec:
         return functools.partial(factory(), **{option: value})
 
     def forget() -> None:
-        from pytest_regional.reference.dynamo_backend import forget
+        from pytest_regional.reference.dynamo_backend import clear_caches
 
-        forget()
+        clear_caches()
 
     def graph_pass() -> Any:
         from pytest_regional.reference.passes import RegionalInductor

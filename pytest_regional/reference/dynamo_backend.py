@@ -17,7 +17,7 @@ from pytest_regional._torch.fx_graphs import preserve_node_meta
 from pytest_regional._torch.inductor import regional_output_code
 from pytest_regional._torch.tracing import python_dispatcher
 from pytest_regional.reference import fingerprint, pre_grad
-from pytest_regional.reference.caching import envelope, remote
+from pytest_regional.reference.caching import container, remote
 from pytest_regional.reference.caching.outer import KeyFound, OuterCache, annotations_in_pytorchs_key
 from pytest_regional.reference.caching.store import open_store
 from pytest_regional.reference.compile_regions import OnRegionError
@@ -143,12 +143,12 @@ def _seen_by_pytorch_cache(
     return compile_for_pytorch
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """Forget compiled regions, warnings given, and servers that did not answer; what is on disk stays."""
-    fingerprint.forget()
-    pre_grad.forget()
-    envelope.forget_warnings()
-    remote.forget_failures()
+    fingerprint.clear_caches()
+    pre_grad.reset_warnings()
+    container.reset_warnings()
+    remote.reset_failures()
 
 
 def cache_key(

@@ -185,7 +185,7 @@ class SharedCompiler:
         if compiled is None:
             compiled = self._compiler(request)
             if lasting and not is_graph_module(compiled):
-                at_dynamo_reset(forget)
+                at_dynamo_reset(clear_caches)
                 _of_this_process[self._lasting(key)] = compiled
         else:
             self.shared.append(request.name)
@@ -202,7 +202,7 @@ class SharedCompiler:
         return key, self._compiler, standalone_compile()
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """Forget what this process compiled; Dynamo's reset does so too."""
     _of_this_process.clear()
 

@@ -31,9 +31,9 @@ __all__ = [
     "PreGradPassError",
     "PreGradPassWarning",
     "PreGradPlan",
-    "forget",
     "plan_pre_grad",
     "pre_grad_passes_done",
+    "reset_warnings",
 ]
 
 
@@ -93,7 +93,7 @@ def plan_pre_grad(timing: str | None = None) -> PreGradPlan:
     return PreGradPlan(passes, early=True)
 
 
-def forget() -> None:
+def reset_warnings() -> None:
     """Warn again of passes warned of before, as a new process would."""
     _warned.clear()
 
@@ -169,7 +169,7 @@ def _no_uuid(passes: Sequence[Any], lacking: Sequence[Any]) -> str:
 
 
 def _warn(lacking: Sequence[Any]) -> None:
-    at_dynamo_reset(forget)
+    at_dynamo_reset(reset_warnings)
     for name in dict.fromkeys(map(pass_name, lacking)):
         if name not in _warned:
             _warned.add(name)

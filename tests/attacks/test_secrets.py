@@ -23,7 +23,7 @@ from pytest_regional._secrets import (
 )
 from pytest_regional.harness.isolation import MISSING, Leak, Snapshot
 from pytest_regional.reference.caching import remote
-from pytest_regional.reference.caching.envelope import forget_warnings
+from pytest_regional.reference.caching.container import reset_warnings
 from tests.warm_process import run_module
 
 #: Words that no message of anybody's holds: both halves of each password, whatever stands between.
@@ -52,11 +52,11 @@ def told(text: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _as_in_a_new_process():
-    forget_warnings()
-    remote.forget_failures()
+    reset_warnings()
+    remote.reset_failures()
     yield
-    forget_warnings()
-    remote.forget_failures()
+    reset_warnings()
+    remote.reset_failures()
 
 
 # The words
@@ -171,8 +171,8 @@ def test_no_warning_about_a_shared_cache_tells_the_password(monkeypatch):
     wrong = []
     for url in URLS:
         monkeypatch.setenv("TORCHINDUCTOR_REDIS_URL", url)
-        remote.forget_failures()
-        forget_warnings()
+        remote.reset_failures()
+        reset_warnings()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             store = remote.open_remote_store()

@@ -18,13 +18,13 @@ from pytest_regional._torch.patching import PatchPoint
 from pytest_regional.reference import cache_key
 from pytest_regional.reference.artifacts import UnsavableArtifactError, compile_region
 from pytest_regional.reference.caching import outer, program
-from pytest_regional.reference.caching.envelope import CacheWarning, UnsavableGraphError, dumped, forget_warnings
+from pytest_regional.reference.caching.container import CacheWarning, UnsavableGraphError, dumped, reset_warnings
 from tests.reference.caches import compiled, entries, outcomes
 
 
 @pytest.fixture(autouse=True)
 def _warn_again():
-    forget_warnings()
+    reset_warnings()
 
 
 def inputs(training=False):

@@ -28,7 +28,7 @@ from pytest_regional.reference.options import BackendOptions
 
 
 @dataclass(frozen=True)
-class Machine:
+class TargetFingerprint:
     """Where an artifact was compiled. Two machines that are equal can use each other's.
 
     Attributes:
@@ -58,14 +58,14 @@ class Machine:
         return asdict(self)
 
 
-def this_machine() -> Machine:
+def this_machine() -> TargetFingerprint:
     """Describe where this process runs: about 0.1 s once, then free. A GPU is started only where there is one."""
     return _machine(cpp.cpu_capability_override())
 
 
 @functools.cache
-def _machine(cpu_capability: str) -> Machine:
-    return Machine(
+def _machine(cpu_capability: str) -> TargetFingerprint:
+    return TargetFingerprint(
         python=f"{platform.python_implementation()} {sys.version_info[0]}.{sys.version_info[1]}{sys.abiflags}",
         torch=_torch(),
         triton=_triton(),
@@ -229,7 +229,7 @@ class KeyDetails:
     options: BackendOptions
     passes: tuple[Hashable, ...]
     state: str
-    machine: Machine
+    machine: TargetFingerprint
 
     def digest(self) -> str:
         """Return the key, in hexadecimal."""

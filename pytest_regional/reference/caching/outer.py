@@ -26,7 +26,7 @@ from pytest_regional._torch.autograd_cache import (
 )
 from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional._torch.inductor import appended_passes, custom_graph_pass_base
-from pytest_regional.reference.caching.envelope import UnsavableGraphError, dumped, warn_of_unusable_entry, warn_once
+from pytest_regional.reference.caching.container import UnsavableGraphError, dumped, warn_of_unusable_entry, warn_once
 from pytest_regional.reference.caching.key import UnstableValueError, annotations_of, details_of, digest
 from pytest_regional.reference.caching.program import CompiledGraph
 from pytest_regional.reference.caching.store import Store, record

@@ -67,7 +67,7 @@ _LIBRARIES = tuple(str(Path(file).parent) for file in (torch.__file__, sys.modul
 
 
 @dataclass
-class Program:
+class SharedState:
     """The memory of one program.
 
     Attributes:
@@ -84,17 +84,17 @@ class Program:
             warnings.warn(_MESSAGE, NumericsWarning, stacklevel=_level_of_user() + 1)
 
 
-_programs: weakref.WeakKeyDictionary[Any, Program] = weakref.WeakKeyDictionary()
+_programs: weakref.WeakKeyDictionary[Any, SharedState] = weakref.WeakKeyDictionary()
 
 
-def current_program(gm: torch.fx.GraphModule) -> Program:
+def current_program(gm: torch.fx.GraphModule) -> SharedState:
     """Return the program that the ambient tracing context belongs to; AOTAutograd keeps one for both graphs."""
     context = ambient_context()
     if context is None:
-        return Program(new_shared_state(gm))
+        return SharedState(new_shared_state(gm))
     program = _programs.get(context)
     if program is None:
-        program = _programs[context] = Program(new_shared_state(gm))
+        program = _programs[context] = SharedState(new_shared_state(gm))
     return program
 
 
@@ -274,7 +274,7 @@ def _without_order(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, tupl
 
 
 def _compile_prepared(
-    gm: torch.fx.GraphModule, inputs: Sequence[Any], kind: str, program: Program
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], kind: str, program: SharedState
 ) -> Callable[..., Any]:
     compiled: Callable[..., Any]
     if kind == "backward":

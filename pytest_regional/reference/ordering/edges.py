@@ -31,7 +31,7 @@ _FOR_ORDER = "for order"
 _NEVER_INLINED = ("convolution",)
 
 
-def waitable(node: torch.fx.Node) -> torch.fx.Node:
+def as_dependency_target(node: torch.fx.Node) -> torch.fx.Node:
     """Return a node to wait for in place of ``node``, which is prepared for it."""
     value = node.meta.get("val")
     if isinstance(value, (tuple, list)):
@@ -43,8 +43,8 @@ def waitable(node: torch.fx.Node) -> torch.fx.Node:
     return node
 
 
-def undo_waitable(graph: torch.fx.Graph) -> None:
-    """Take from ``graph`` what ``waitable`` added to it."""
+def undo_dependency_targets(graph: torch.fx.Graph) -> None:
+    """Take from ``graph`` what ``as_dependency_target`` added to it."""
     for node in reversed(graph.nodes):
         if node.meta.get(_REALIZED) == _FOR_ORDER:
             del node.meta[_REALIZED]
@@ -164,7 +164,7 @@ def add_control_deps(
     for node in list(graph.nodes):
         needed = ancestors.needed(node, wanted.get(node, ()), position)
         if needed:
-            wait_for(node, [waitable(dependency) for dependency in needed])
+            wait_for(node, [as_dependency_target(dependency) for dependency in needed])
             added += ((dependency, node) for dependency in needed)
     enforced = set(added)
     return AddedOrder(tuple(added), tuple(edge for edge in requested if edge not in enforced), moved)
@@ -241,7 +241,7 @@ def remove_control_deps(graph: torch.fx.Graph, *, bodies: bool = True) -> tuple[
     ``bodies`` is false; their edges are not returned. Call ``recompile()`` on the module afterwards.
     """
     edges = [edge for node in list(graph.nodes) for edge in _made_plain(node)]
-    undo_waitable(graph)
+    undo_dependency_targets(graph)
     if bodies and graph.owning_module is not None:
         _remove_in_bodies(graph.owning_module, graph)
     return tuple(edges)

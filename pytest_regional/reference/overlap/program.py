@@ -29,7 +29,7 @@ class OverlapError(RegionalError, ValueError):
     """A bound that means nothing, or a collective whose size is not known; the message says which and what to do."""
 
 
-class Program:
+class OverlapProgram:
     """A graph, its collectives, what must precede what, and whose memory a value is.
 
     Attributes:

@@ -21,8 +21,14 @@ from pytest_regional._torch.inductor import is_boxed, output_code
 from pytest_regional._torch.joint_graph import CompiledJoint, compile_joint
 from pytest_regional._torch.tracing import entered
 from pytest_regional.reference.artifacts import UnsavableArtifactError, savable
-from pytest_regional.reference.caching.envelope import warn_of_unusable_entry
-from pytest_regional.reference.caching.key import Machine, UnstableValueError, annotations_of, digest, this_machine
+from pytest_regional.reference.caching.container import warn_of_unusable_entry
+from pytest_regional.reference.caching.key import (
+    TargetFingerprint,
+    UnstableValueError,
+    annotations_of,
+    digest,
+    this_machine,
+)
 from pytest_regional.reference.caching.outer import UNUSABLE
 from pytest_regional.reference.caching.program import CompiledGraph
 from pytest_regional.reference.caching.store import open_store, record
@@ -71,7 +77,7 @@ class ModuleKey:
     partitioner: Any
     settings: Any
     state: str
-    machine: Machine
+    machine: TargetFingerprint
 
     def digest(self) -> str:
         """Return the key, in hexadecimal."""

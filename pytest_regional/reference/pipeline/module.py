@@ -13,9 +13,9 @@ from pytest_regional._torch.fx_graphs import children_of_module, tensors_of_modu
 from pytest_regional._torch.joint_graph import CompiledJoint, load_compiled
 from pytest_regional._torch.pytree import quietly, unflatten
 from pytest_regional.reference.artifacts import InputMismatchError, PathLike, loadable, savable
-from pytest_regional.reference.caching.envelope import ArtifactError
+from pytest_regional.reference.caching.container import ArtifactError
 from pytest_regional.reference.caching.files import read_artifact, write_artifact
-from pytest_regional.reference.caching.program import code_in_place
+from pytest_regional.reference.caching.program import materialized
 from pytest_regional.reference.pipeline.call import CallChecks
 from pytest_regional.reference.pipeline.report import PipelineReport
 
@@ -121,7 +121,7 @@ def dump_joint(compiled: CompiledJoint) -> bytes:
 def load_joint(data: bytes) -> CompiledJoint:
     """Return what ``dump_joint`` made bytes of; neither Inductor nor the C++ compiler runs."""
     function, files = pickle.loads(data)
-    with code_in_place(files):
+    with materialized(files):
         return load_compiled(function, files)
 
 

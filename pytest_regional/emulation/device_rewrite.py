@@ -26,7 +26,7 @@ from pytest_regional._torch.tracing import (
     storage_key,
     without_dispatch_modes,
 )
-from pytest_regional.emulation.device_mock import Pretence
+from pytest_regional.emulation.device_mock import DeviceMock
 from pytest_regional.emulation.memory import Memory
 
 CUDA = torch.device("cuda", 0)
@@ -64,7 +64,7 @@ def _is_undefined(node: torch.fx.Node) -> bool:
 def retarget(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[torch.fx.GraphModule, list[Any]]:
     """Return a copy of ``gm`` and of its example inputs that live on the described GPU.
 
-    To be called under the pretence of that GPU: fake tensors ask for their device.
+    To be called while that GPU is mocked: fake tensors ask for their device.
     """
     move = _Move(_fake_mode_of(gm, inputs), [*_values_of(gm), *inputs])
     moved = clone_graph(gm)
@@ -209,15 +209,15 @@ class OperatorsOnCpu(dispatch_mode()):  # type: ignore[misc]  # torch is untyped
 
     Args:
         memory: told what operators write, and asked about what they read.
-        pretence: of the GPU whose layouts convolutions promised.
+        device_mock: of the GPU whose layouts convolutions promised.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, memory: Memory, pretence: Pretence) -> None:
+    def __init__(self, memory: Memory, device_mock: DeviceMock) -> None:
         super().__init__()
         self._memory = memory
-        self._pretence = pretence
+        self._device_mock = device_mock
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -236,7 +236,7 @@ class OperatorsOnCpu(dispatch_mode()):  # type: ignore[misc]  # torch is untyped
 
     def _as_promised(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
         """Give results the strides that the operator has on the GPU; those of a CPU kernel may differ."""
-        with self._pretence.held():
+        with self._device_mock.held():
             strides = _gpu_strides(func, _described(args), _described(tuple(kwargs.items())))
         leaves = iter(strides)
         return map_leaves(lambda leaf: _restrided(leaf, next(leaves)), result)

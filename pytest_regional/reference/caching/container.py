@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pytest_regional._errors import RegionalError, RegionalWarning
-from pytest_regional.reference.caching.key import Machine, this_machine
+from pytest_regional.reference.caching.key import TargetFingerprint, this_machine
 
 
 class ArtifactError(RegionalError, RuntimeError):
@@ -108,7 +108,7 @@ def warn_once(message: str, *, about: str = "") -> None:
     warnings.warn(message, CacheWarning, stacklevel=3)
 
 
-def forget_warnings() -> None:
+def reset_warnings() -> None:
     """Let ``warn_once`` say everything anew, as a new process would."""
     with _saying:
         _said.clear()
@@ -151,8 +151,8 @@ _START = _PREAMBLE.size + _CRC.size
 _HEADER_AT = _START + hashlib.sha256().digest_size
 
 
-def seal(payload: bytes, *, kind: str, key: str = "", machine: Machine | None = None) -> bytes:
-    """Return ``payload`` in an envelope.
+def seal(payload: bytes, *, kind: str, key: str = "", machine: TargetFingerprint | None = None) -> bytes:
+    """Return ``payload`` in a container.
 
     Args:
         payload: any bytes.
@@ -167,8 +167,10 @@ def seal(payload: bytes, *, kind: str, key: str = "", machine: Machine | None = 
     return b"".join((start, _checksum(start, header, payload), header, payload))
 
 
-def unseal(data: bytes, *, kind: str, key: str | None = None, where: str = "", machine: Machine | None = None) -> bytes:
-    """Return the payload of an envelope after every check.
+def unseal(
+    data: bytes, *, kind: str, key: str | None = None, where: str = "", machine: TargetFingerprint | None = None
+) -> bytes:
+    """Return the payload of a container after every check.
 
     Args:
         data: what ``seal`` returned, perhaps long ago and elsewhere.
@@ -189,7 +191,7 @@ def unseal(data: bytes, *, kind: str, key: str | None = None, where: str = "", m
 
 @dataclass
 class _Check:
-    """One envelope on its way to being believed."""
+    """One container while it is checked."""
 
     data: bytes
     where: str
@@ -250,7 +252,7 @@ class _Check:
                 f"Delete it and compile again."
             )
 
-    def machine(self, header: dict[str, Any], here: Machine) -> None:
+    def machine(self, header: dict[str, Any], here: TargetFingerprint) -> None:
         """Refuse what was compiled elsewhere, naming the fields that differ."""
         there, mine = dict(header["machine"]), here.as_dict()
         if there == mine:
