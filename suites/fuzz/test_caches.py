@@ -4,7 +4,7 @@ import pytest
 
 
 @pytest.mark.regional_compile(device="cuda-emulated", requires=("regions",), expects_regions=False)
-def test_sequences_of_generated_code(regional, regional_fuzz):
+def test_sequences_emulated(regional, regional_fuzz):
     """What is stored is code for a GPU, and other processes load it."""
     _skip_without_cache(regional)
 
@@ -12,7 +12,7 @@ def test_sequences_of_generated_code(regional, regional_fuzz):
 
 
 @pytest.mark.regional_compile(requires=("regions",), expects_regions=False)
-def test_sequences_of_structure(regional, regional_fuzz):
+def test_sequences_interpreted(regional, regional_fuzz):
     """The same for what a backend stores around its regions, many times as fast."""
     _skip_without_cache(regional)
     if regional.device_under_test.kind == "cuda-emulated":

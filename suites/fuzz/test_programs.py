@@ -6,7 +6,7 @@ pytestmark = pytest.mark.regional_compile(expects_regions=False)
 
 
 @pytest.mark.regional_compile(requires=("regions",))
-def test_structure(regional, regional_fuzz):
+def test_interpret(regional, regional_fuzz):
     """Capture, partitions, passes and caches; what Inductor would compile is interpreted."""
     if regional.device_under_test.kind == "cuda-emulated":
         pytest.skip("no code is generated in the mode 'interpret': device cpu runs it")
@@ -15,12 +15,12 @@ def test_structure(regional, regional_fuzz):
 
 
 @pytest.mark.regional_compile(device="cuda-emulated", requires=("inductor_code",))
-def test_fast(regional_fuzz):
+def test_emulated(regional_fuzz):
     """GPU code, interpreted: no C++ compiler to wait for."""
     regional_fuzz.run("emulated")
 
 
-def test_full(regional, regional_fuzz):
+def test_native(regional, regional_fuzz):
     """C++ code, or a GPU."""
     if regional.device_under_test.kind == "cuda-emulated":
         pytest.skip("an emulated GPU is the mode 'emulated'")
