@@ -35,9 +35,10 @@ gpu:  ## Run the suites on the GPU of this machine with the Python that is there
 services:  ## Install what tests of the shared cache and of reports talk to (redis-server, chromium; needs root).
 	tools/services
 
-lint: $(VENV)/installed  ## Check formatting and lint.
+lint: $(VENV)/installed  ## Check formatting, lint, and which module may import which.
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
+	$(VENV)/bin/lint-imports
 
 types: $(VENV)/installed  ## Check types.
 	$(RUN) mypy

@@ -1,9 +1,9 @@
 """Check random programs and print every alarm: ``python -m bench.fuzz_false_alarms --backend aot_eager``.
 
-On a backend that is believed right each alarm is a real defect, or a fault of an oracle or of the generator. Those that
-were looked into, and are PyTorch's, are kept as findings in ``known_alarms``: an alarm with the signature of one of
-them is counted under its name. With ``--oracles parity`` the oracles are named, and each is checked on every program. With
-``--keep`` each new alarm is reduced and written as a finding, and is known from then on.
+On a backend that is believed right each alarm is a real defect, or a fault of an oracle or of the generator. Defects of
+PyTorch are kept as findings in ``known_alarms``: an alarm with the signature of one of them is counted under its name.
+``--oracles parity`` names oracles, each of which is then checked on every program. With ``--keep`` each new alarm is
+reduced and written as a finding, and is known from then on.
 """
 
 from __future__ import annotations

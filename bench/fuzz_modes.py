@@ -1,11 +1,12 @@
 """Programs per second in each mode: ``python -m bench.fuzz_modes [--backend reference] [--examples 12]``.
 
 The same programs, in the same run: first by the naive loop that one would write (``torch.compile`` with the backend,
-eager, ``torch.testing.assert_close`` of outputs and gradients, ``torch._dynamo.reset()``), then checked in each mode against
-``compiles`` and ``parity`` (which also run eager in float64 and call the compiled program a second time on other
-inputs), and by all oracles. Every way has its own cache folder, empty at first, and begins with one program that does not
-count. Each program takes its turn in the naive loop, in ``interpret`` and in ``native``, so that they share what else the
-machine does; an emulated GPU cannot take turns with them. A program that fails in any way counts in none.
+eager, ``torch.testing.assert_close`` of outputs and gradients, ``torch._dynamo.reset()``), then checked in each mode
+against ``compiles`` and ``parity`` (which also run eager in float64 and call the compiled program a second time on
+other inputs), and against all oracles. Every way has its own cache directory, empty at first, and begins with one
+program that does not count. Each program takes its turn in the naive loop, in ``interpret`` and in ``native``, so that
+they share what else the machine does; an emulated GPU cannot take turns with them. A program that fails in any way
+counts in none.
 """
 
 from __future__ import annotations

@@ -79,22 +79,22 @@ class Judged(NamedTuple):
 FAULTS = [one_element, wrong_tile, swapped_rows, zero_row, dropped_op]
 
 
-def close_alarms(candidate, eager, anchor, measure):
+def close_alarms(candidate, eager, fp64, measure):
     """Alarm of this package's rule, with eager's rounding measured where eager's one error allows too little."""
 
     def compared(noise):
-        verdict = judge(Tolerance(), candidate, eager, anchor, noise=noise and noise.of("output", eager, anchor))
+        verdict = judge(Tolerance(), candidate, eager, fp64, noise=noise and noise.of("output", eager, fp64))
         return Judged(bool(verdict.evidence), verdict.ratio)
 
     return judged(compared, measure).may_be_rounding
 
 
-def one_error_alarms(candidate, eager, anchor, measure):
+def one_error_alarms(candidate, eager, fp64, measure):
     """Alarm of the rule where nothing is measured."""
-    return bool(judge(Tolerance(), candidate, eager, anchor).evidence)
+    return bool(judge(Tolerance(), candidate, eager, fp64).evidence)
 
 
-def assert_close_alarms(candidate, eager, anchor, measure):
+def assert_close_alarms(candidate, eager, fp64, measure):
     """Alarm of torch.testing.assert_close with its defaults."""
     try:
         torch.testing.assert_close(candidate, eager, equal_nan=True)
@@ -103,12 +103,12 @@ def assert_close_alarms(candidate, eager, anchor, measure):
     return False
 
 
-def rmse_alarms(candidate, eager, anchor, measure):
+def rmse_alarms(candidate, eager, fp64, measure):
     """Alarm of a whole-tensor root mean square rule against float64, after PyTorch's benchmark runner."""
     tolerance, multiplier = (1e-3, 3.0) if eager.dtype != torch.float32 else (1e-4, 2.0)
 
     def rmse(value):
-        return (value.double() - anchor).pow(2).mean().sqrt()
+        return (value.double() - fp64).pow(2).mean().sqrt()
 
     return bool(rmse(candidate) > multiplier * rmse(eager) + tolerance / 10)
 
@@ -132,7 +132,7 @@ def measure(dtype, size, programs, seed):
         program, reordered = random_program(rng)
         x, w = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
         same, shuffle = torch.arange(size), torch.randperm(size)
-        eager, anchor = program(x, w, same), program(x.double(), w.double(), same)
+        eager, fp64 = program(x, w, same), program(x.double(), w.double(), same)
         if dtype == torch.float32:
             reordered[0] = True
             legitimate = program(x, w, shuffle)
@@ -148,7 +148,7 @@ def measure(dtype, size, programs, seed):
         for case, candidate in tried.items():
             cases[case] += 1
             for name, rule in RULES.items():
-                alarms[name, case] += rule(candidate, eager, anchor, measure)
+                alarms[name, case] += rule(candidate, eager, fp64, measure)
     return alarms, cases
 
 

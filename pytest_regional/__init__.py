@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_regional._errors import RegionalError, RegionalLeakWarning, RegionalWarning
     from pytest_regional._region import AnnotationError, region
     from pytest_regional.backends.adapters import GraphCapabilities
     from pytest_regional.backends.capabilities import (
@@ -54,6 +55,9 @@ _HOMES = {
     "ParityError": "harness.parity.compare",
     "ParityReport": "harness.parity.compare",
     "Regional": "harness.regional",
+    "RegionalError": "_errors",
+    "RegionalLeakWarning": "_errors",
+    "RegionalWarning": "_errors",
     "Support": "backends.capabilities",
     "TrainingParityError": "harness.training",
     "UnknownCounterError": "harness.counters",
@@ -85,6 +89,9 @@ __all__ = [
     "ParityError",
     "ParityReport",
     "Regional",
+    "RegionalError",
+    "RegionalLeakWarning",
+    "RegionalWarning",
     "Support",
     "TrainingParityError",
     "UnknownCounterError",

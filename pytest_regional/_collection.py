@@ -1,4 +1,7 @@
-"""What happens to marked tests at collection: checks, parametrization, skips, expected failures."""
+"""What happens to marked tests at collection: checks, parametrization, skips, expected failures.
+
+The skips that depend on the device are added when a test begins: collecting tests touches no device.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ import pytest
 from _pytest.unittest import TestCaseFunction
 
 from pytest_regional import _config, _marks
-from pytest_regional._marks import COMPILE_MARK
-from pytest_regional._stash import CHOICE, PROBLEM
+from pytest_regional._marks import COMPILE_MARK, KNOWN_FAILURE_MARK, CompileMark, KnownFailure
+from pytest_regional._stash import CHOICE, PROBLEM, TARGET, Target
+from pytest_regional._text import unknown_name
 from pytest_regional.fuzz.fuzz_test import SHARD_ARGUMENT, shards
 
 if TYPE_CHECKING:
@@ -129,4 +133,52 @@ def _prepare_one(item: pytest.Item, session: RegionalSession | None) -> None:
     if session is None:
         item.add_marker(pytest.mark.skip(reason=_config.OFF_REASON))
         return
-    session.prepare(item, mark, failures)
+    target = session.target_of(item, mark)
+    _require_inductor_settings(mark)
+    item.stash[TARGET] = target
+    item.user_properties.append(("regional_backend", target.spec.name))
+    _apply_requirements(item, target, session)
+    _apply_known_failures(item, target, session, failures)
+
+
+def _require_inductor_settings(mark: CompileMark) -> None:
+    if mark.inductor_configs:  # checking their names imports torch
+        from pytest_regional.harness.options import CompileOptions
+
+        CompileOptions(inductor_configs=mark.inductor_configs).require_settings()
+
+
+def _apply_requirements(item: pytest.Item, target: Target, session: RegionalSession) -> None:
+    for name in target.mark.requires:
+        support = target.spec.supports(name)
+        if not support:
+            reason = f"backend {target.spec.name!r} disclaims {name}: {support.reason}"
+            apply_unsupported(item, reason, "it works, so claim the capability", audit=session.settings.audit)
+
+
+def apply_unsupported(item: pytest.Item, reason: str, advice: str, *, audit: bool) -> None:
+    """Skip ``item``, which needs what is unsupported for ``reason``; under an audit it runs and has to fail."""
+    if audit:
+        item.add_marker(pytest.mark.xfail(reason=f"audit: {reason}; {advice}", strict=True))
+    else:
+        item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _apply_known_failures(
+    item: pytest.Item, target: Target, session: RegionalSession, failures: list[KnownFailure]
+) -> None:
+    from pytest_regional.backends.capabilities import torch_matches
+
+    for failure in failures:
+        if failure.backend != target.spec.name:
+            _require_known_backend(failure.backend, session)
+        elif torch_matches(failure.torch):
+            item.add_marker(pytest.mark.xfail(reason=failure.reason, strict=failure.strict))
+    for line in session.known_failures.matching(item.nodeid, target.spec.name, target.mark.requires):
+        item.add_marker(pytest.mark.xfail(reason=line.text, strict=True))
+
+
+def _require_known_backend(name: str, session: RegionalSession) -> None:
+    known = session.backend_names()
+    if name not in known and ":" not in name:
+        raise _marks.MarkError(f"{KNOWN_FAILURE_MARK}: {unknown_name('backend', name, known)}")

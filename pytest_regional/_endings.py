@@ -1,7 +1,7 @@
-"""What ends a run before its time, and what is said and left then.
+"""Runs that end early, and what they print and leave.
 
-A test that ends the process, a signal, a process that a test forked and that comes back into pytest as a second one:
-the test is named, the exit status is none of success, and no file of a report says that all is well.
+A test may end the process; a signal may; a process that a test forked may return into pytest as a second run. The test
+is named, the exit status is never that of success, and no report claims that the run finished.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 #: ``os.execl``, ``os.execvp`` and their like call the last two.
 _ENDING = ("_exit", "abort", "execv", "execve")
 
-#: How workers of pytest-xdist end that do not when they are asked to.
+#: The module with which pytest-xdist ends workers that do not end by themselves.
 _OWN_ENDS = ("execnet.gateway_base",)
 
 
 class ExitGuard:
-    """Replaces those functions in the process that made it, until it is told to put them back.
+    """Replaces those functions in the process that made it, until :meth:`put_back`.
 
     Args:
         ending: called before the process ends, with what ended it, in words.
@@ -58,14 +58,14 @@ class ExitGuard:
                 setattr(os, name, self._guarded(name))
 
     def put_back(self) -> None:
-        """Put back what is not replaced by somebody else by now."""
+        """Restore the functions, except those that other code has replaced since."""
         self.test = ""
         for name, original in self._originals.items():
             if getattr(getattr(os, name), "guard", None) is self:
                 setattr(os, name, original)
 
     def leave(self, status: int) -> None:
-        """End the process, without a word."""
+        """End the process and print nothing."""
         self._originals.get("_exit", os._exit)(status)
 
     def _guarded(self, name: str) -> Callable[..., Any]:
@@ -93,7 +93,7 @@ def _outside_of_os(frame: FrameType) -> FrameType:
 
 
 def _failure(name: str, arguments: tuple[Any, ...]) -> int:
-    """Return the exit status that was asked for, 1 in place of success."""
+    """Return the exit status that was given, 1 in place of success."""
     status = arguments[0] if name == "_exit" and arguments and isinstance(arguments[0], int) else 1
     return status & 0xFF or 1
 
@@ -102,7 +102,7 @@ def _failure(name: str, arguments: tuple[Any, ...]) -> int:
 _UNFINISHED = {
     pytest.ExitCode.INTERRUPTED: "it was interrupted",
     pytest.ExitCode.INTERNAL_ERROR: "pytest had an internal error",
-    pytest.ExitCode.USAGE_ERROR: "pytest was asked for what it could not do",
+    pytest.ExitCode.USAGE_ERROR: "it was a usage error",
 }
 
 #: What pytest calls the phases of a test; pytest-xdist reports a worker's death as another.
@@ -110,7 +110,7 @@ _PHASES = ("setup", "call", "teardown")
 
 
 class EndingHooks:
-    """Registered beside the hooks of an active run.
+    """Hooks that notice the end of a run.
 
     Attributes:
         reason: why the run does not end as it should; empty as long as nothing is known.
@@ -132,13 +132,13 @@ class EndingHooks:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Replace reports of an earlier run by one that says that this one goes on; begin to watch for ends."""
+        """Replace reports of an earlier run by unfinished ones; install the guards."""
         self._pytest_session = session
         self._guard.install()
         self._config.add_cleanup(self._guard.put_back)
         self._config.add_cleanup(ForkedProcesses(self._config).put_back)
         if not self._is_worker:
-            # With pytest-xdist this process runs no tests, so that it hears of every signal.
+            # With pytest-xdist this process runs no tests, so that it can handle every signal.
             self._signals.install(last_resort=not self._config.pluginmanager.has_plugin("dsession"))
             self._config.add_cleanup(self._signals.put_back)
             with self._errors.kept("writing that the reports are unfinished"), contextlib.suppress(OSError):
@@ -158,7 +158,7 @@ class EndingHooks:
             self._because(f"pytest had an internal error: {last}")
 
     def run_is_over(self, session: pytest.Session) -> None:
-        """Settle, before reports are written, whether this is the run's end; a process that a test forked ends here."""
+        """Determine, before reports are written, whether the run is complete; end a process that a test forked."""
         if self._is_a_fork():
             self._guard.leave(1)
         self._signals.raises = False
@@ -189,7 +189,7 @@ class EndingHooks:
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Write into the files of the report which test runs."""
         with self._errors.kept(f"writing that {nodeid} runs"), contextlib.suppress(OSError):
-            # What cannot be written is told when the report cannot be, at the end.
+            # An error is reported at the end, when the report itself cannot be written.
             self._files.test_begins(nodeid)
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
@@ -227,7 +227,7 @@ class EndingHooks:
         return os.getpid() != self._process
 
     def _end_fork(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
-        """End this process as one of its own would end, which pytest did not fork."""
+        """End this process as one that pytest did not fork would end."""
         raised = call.excinfo.value if call.excinfo else None
         if isinstance(raised, SystemExit):
             code = raised.code
@@ -237,7 +237,7 @@ class EndingHooks:
         self._guard.leave(1 if raised else 0)
 
     def _process_ends(self, reason: str) -> None:
-        """Say what ends the process now, and leave what the end of a run would."""
+        """Print what ends the process, and leave what the end of a run would leave."""
         self._because(reason)
         with contextlib.suppress(OSError, ValueError):
             self._config.get_terminal_writer().flush()
@@ -249,14 +249,11 @@ class EndingHooks:
     def _signal_came(self, name: str) -> str:
         running = f" while it ran {self._files.running}" if self._files.running else ""
         self._because(f"{name} ended it{running}")
-        # Where what is raised is lost, as in a callback of the garbage collector, the run ends behind the test.
+        # Where what is raised is lost, as in a callback of the garbage collector, the run ends after the test.
         self._pytest_session.shouldstop = name
         return f"{name}{running}"
 
     def _say(self, text: str) -> None:
-        """Write behind pytest's capture."""
+        """Write past pytest's capture."""
         with contextlib.suppress(OSError):
             os.write(stderr_of(self._config), f"\npytest-regional: {text.rstrip()}\n".encode(errors="backslashreplace"))
-
-
-__all__ = ["EndingHooks"]

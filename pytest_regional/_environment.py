@@ -1,7 +1,7 @@
-"""The run's own folder, and the environment that torch freezes at its first use.
+"""The run's own directory, and the environment that torch freezes at its first use.
 
-Set before any conftest can import torch, for this process (the controller, or one xdist worker), and put back when the
-run ends. The controller owns the run's folder and is the only one that deletes it.
+Set before any conftest can import torch, for this process (the controller, or one xdist worker), and restored when the
+run ends. The controller owns the run's directory and is the only process that deletes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOCK = "lock"
 
 
 def hold(folder: Path) -> Callable[[], None]:
-    """Hold the lock of ``folder`` until what is returned is called; on Windows there is none.
+    """Lock ``folder`` until the returned function is called; on Windows there is no lock.
 
     Raises:
         OSError: the file cannot be written.
@@ -46,13 +46,13 @@ def hold(folder: Path) -> Callable[[], None]:
 
 
 def remove_folders() -> None:
-    """Remove the folders of this user's runs that are dead."""
+    """Remove the directories of this user's runs that died."""
     if sys.platform == "win32":
         return
     with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
             if entry.name.startswith(PREFIX):
-                with contextlib.suppress(OSError):  # another run removes it as well, or it is not to be had
+                with contextlib.suppress(OSError):  # another run removes it as well, or it cannot be removed
                     _remove_if_dead(Path(entry.path))
 
 
@@ -75,17 +75,17 @@ def _remove_if_dead(folder: Path) -> None:
 #: How xdist workers find the controller's folder; they inherit the environment.
 FOLDER_VARIABLE = "PYTEST_REGIONAL_FOLDER"
 
-#: What names the store of compiled kernels to all processes of the run: `harness.kernel_store.places.VARIABLE`.
+#: What names the store of compiled kernels to all processes of the run: `harness.kernel_store.files.VARIABLE`.
 KERNEL_STORE_VARIABLE = "PYTEST_REGIONAL_KERNEL_STORE"
 
-#: What Python, and compilers, ask for the folder of temporary files.
+#: The variables that name the directory of temporary files to Python and compilers.
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 
 FOLDER: pytest.StashKey[Path] = pytest.StashKey()
 
 
 def prepare(config: pytest.Config) -> None:
-    """Make this process's folder and set the environment that compilers read once."""
+    """Make this process's directory and set the environment that compilers read once."""
     inherited = os.environ.get(FOLDER_VARIABLE)
     # A run that a test of an unrelated worker starts inherits that worker's name, and is none of a run of ours.
     worker = os.environ.get("PYTEST_XDIST_WORKER") if inherited else None
@@ -174,13 +174,15 @@ def _values(named: Path, folder: Path) -> dict[str, str]:
 
 
 def _gpu(config: pytest.Config) -> dict[str, str]:
-    gpu = None if _config.all_gpus_are_asked(config) else _xdist.for_worker(os.environ)
+    gpu = None if _config.text_of(config, "gpus") == "all" else _xdist.for_worker(os.environ)
     return {} if gpu is None else {_xdist.VARIABLE: gpu}
 
 
 def _kernel_store(config: pytest.Config) -> dict[str, str]:
-    named = _config.kernel_store_named(config)
-    return {KERNEL_STORE_VARIABLE: named} if named else {}
+    named = _config.text_of(config, "kernel_store")
+    if not named:
+        return {}
+    return {KERNEL_STORE_VARIABLE: named if named == "off" else str(config.rootpath / named)}
 
 
 def _set_until_the_end(config: pytest.Config, values: dict[str, str]) -> None:

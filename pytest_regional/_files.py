@@ -1,17 +1,20 @@
-"""Files that people name on command lines, and write by hand in whatever editor: they may be anything."""
+"""Reading files that people name or edit by hand, and may be anything; writing whole files, and JSON."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import secrets
 import stat
 from pathlib import Path
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 
-class NotAFileError(OSError):
-    """What is to be read is a folder, a pipe, a device."""
+
+class NotAFileError(RegionalError, OSError):
+    """What is to be read is a directory, a pipe or a device."""
 
 
 def bytes_of(path: Path, most: int = -1) -> bytes:
@@ -32,7 +35,23 @@ def bytes_of(path: Path, most: int = -1) -> bytes:
         os.close(descriptor)
 
 
-class TextFileError(ValueError):
+def write_whole(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` in one step: a reader sees the old file or all of the new one, also after a crash.
+
+    Raises:
+        OSError: no space, no permission; the old file, if any, is still there.
+    """
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    try:
+        with aside.open("xb") as file:
+            file.write(data)
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+class TextFileError(RegionalError, ValueError):
     """A file that holds no text; the message names it, the line where there is one, and what is wrong."""
 
 
@@ -62,9 +81,6 @@ def _at(path: Path, data: bytes, place: int) -> str:
     before = data[:place].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     lines = before.count(b"\n") + 1
     return f"{path}:{lines}"
-
-
-__all__ = ["NotAFileError", "TextFileError", "bytes_of", "text_of"]
 
 
 #: What stands for infinity.

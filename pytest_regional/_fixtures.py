@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 
 
 def _mark_meant(item: pytest.Item) -> str:
-    """Name the mark of ``item`` that was most likely meant to be ours; pytest takes any mark for somebody's."""
-    import difflib
-
+    """Name the mark of ``item`` that is most likely a misspelt one of ours; pytest refuses no mark."""
     from pytest_regional._marks import COMPILE_MARK
+    from pytest_regional._text import nearest
 
-    near = difflib.get_close_matches(COMPILE_MARK, [mark.name for mark in item.iter_markers()], n=1, cutoff=0.75)
-    return f". The test has the mark {near[0]!r}: did you mean {COMPILE_MARK!r}?" if near else ""
+    near = nearest(COMPILE_MARK, [mark.name for mark in item.iter_markers()], likeness=0.75)
+    return f". The test has the mark {near!r}: did you mean {COMPILE_MARK!r}?" if near else ""
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def pre_grad_pass() -> Callable[..., Any]:
 
 @pytest.fixture
 def regional_backend(request: pytest.FixtureRequest) -> str:
-    """Name of the backend under test; a test without the marker fails when it asks."""
+    """Name of the backend under test; a test without the marker fails when it uses this."""
     name: str = request.getfixturevalue("regional").backend
     return name
 
@@ -66,7 +65,7 @@ def regional_device(request: pytest.FixtureRequest) -> torch.device:
 
 @pytest.fixture
 def regional_cache_dir(request: pytest.FixtureRequest) -> Path:
-    """Return the folder that holds this test's compiler caches: fresh, and its own."""
+    """Return the directory of this test's compiler caches: empty at its start, and used by no other test."""
     folder: Path = request.getfixturevalue("regional").folder
     return folder
 
@@ -88,17 +87,17 @@ def fake_pg() -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def regional_fuzz_shard(request: pytest.FixtureRequest) -> int:
+def _regional_fuzz_shard(request: pytest.FixtureRequest) -> int:
     """Return which part of a fuzz test this is: one for each xdist worker."""
     return int(getattr(request, "param", 0))
 
 
 @pytest.fixture
-def regional_fuzz(request: pytest.FixtureRequest, regional: Regional, regional_fuzz_shard: int) -> Iterator[FuzzTest]:
+def regional_fuzz(request: pytest.FixtureRequest, regional: Regional, _regional_fuzz_shard: int) -> Iterator[FuzzTest]:
     """Draw programs, check them and keep what is found, as long as --regional-fuzz says; see .run(mode)."""
     from pytest_regional.fuzz.fuzz_test import fuzz_test
 
-    test = fuzz_test(request.node, request.config.stash[SESSION], regional, regional_fuzz_shard)
+    test = fuzz_test(request.node, request.config.stash[SESSION], regional, _regional_fuzz_shard)
     yield test
     if test.interrupted:
         request.session.shouldstop = "a campaign was ended before its time"

@@ -1,92 +1,132 @@
-"""Hooks of an active run: isolation around a marked test, the checks at its end, the totals."""
+"""The harness around each marked test, the checks at its end, its facts, and the reports of the run."""
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
-import os
+import hashlib
 import time
 import unittest
+import warnings
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_regional import _hypothesis, _xdist
+from pytest_regional import _environment, _hypothesis
+from pytest_regional._collection import apply_unsupported
+from pytest_regional._errors import RegionalLeakWarning
 from pytest_regional._phases import limits_of, stderr_of
-from pytest_regional._poisoned import Poison, PoisonedProcessError, keep_tests_of_ended_workers, teardown_errors
 from pytest_regional._reporting import ATTRIBUTE
-from pytest_regional._stash import FUZZ, HARNESS, TARGET
+from pytest_regional._retirement import Retirement, UnrestorableStateError
+from pytest_regional._stash import DRAWER, FUZZ, HARNESS, TARGET
+from pytest_regional._text import plural
 from pytest_regional.harness.kernel_store.files import KernelFiles
-from pytest_regional.report import junit, progress, terminal
-from pytest_regional.report.progress import RunningNote
+from pytest_regional.report import details, facts, junit, progress, terminal
 from pytest_regional.report.this_run import CollectedFacts, report_of, write_report
 
 if TYPE_CHECKING:
     from pytest_regional._endings import EndingHooks
     from pytest_regional._session import RegionalSession
+    from pytest_regional._xdist import WorkerHooks
     from pytest_regional.harness.regional import Regional
     from pytest_regional.report.document import RunReport
 
 
 class RunHooks:
-    """Registered only while a backend is under test, so that an inactive plugin costs no fixture and no hook."""
+    """Registered only while a backend is under test: without one, the plugin costs no fixture and no hook."""
 
-    def __init__(self, session: RegionalSession, endings: EndingHooks) -> None:
+    def __init__(self, session: RegionalSession, endings: EndingHooks, workers: WorkerHooks) -> None:
         self._session = session
         self._endings = endings
+        self._workers = workers
         endings.write_reports = self._leave_reports
         self._errors = session.errors
         self._collected = CollectedFacts()
-        self._lost_workers = 0
-        self._places: dict[str, int] = {}
         self._unwritten: list[str] = []
         self._began = time.time()
-        self._poison = Poison(session.config, session.folder_of_notes)
-        self._note = RunningNote(session.folder_of_notes, session.process)
+        self._retirement = Retirement(session.config, session.scratch_dir)
+        #: How often each test was set up: more than once where a plugin runs tests again.
+        self._setups: Counter[str] = Counter()
 
     @pytest.fixture(autouse=True)
     def _regional_isolation(self, request: pytest.FixtureRequest) -> Iterator[Any]:
-        """Isolate and observe a marked test, whether or not it asks for ``regional``."""
+        """Isolate and observe a marked test, whether or not it uses ``regional``."""
         if TARGET not in request.node.stash:
             yield None
             return
         from pytest_regional.harness.isolation.interpreter import write_faults_to
 
         write_faults_to(stderr_of(request.config))
-        with self._session.running(request.node) as regional:
+        with self._harness(request.node) as regional:
             yield regional
-        self._check_poison(request.node, regional)
+        _warn_of_leaks(request.node, regional)
+        self._retire(request.node, regional)
 
-    def _check_poison(self, item: pytest.Item, regional: Regional) -> None:
-        """Have the process end, or the test fail, that left what cannot be put back."""
+    @contextlib.contextmanager
+    def _harness(self, item: pytest.Item) -> Iterator[Regional]:
+        """Give a marked test its harness: isolated and observed until its teardown."""
+        # What all tests need is on no test's clock, and never half imported where time or memory ends.
+        with limits_of(item).suspended():
+            from pytest_regional._torch.inductor import import_compilers
+            from pytest_regional.harness.options import CompileOptions
+            from pytest_regional.harness.regional import harness, seed_for
+
+            import_compilers()
+
+        target, settings = item.stash[TARGET], self._session.settings
+        mark = target.mark
+        options = CompileOptions(mark.dynamic, mark.fullgraph, mark.inductor_configs, None, mark.pre_grad_pass_timing)
+        with harness(
+            target.spec,
+            target.device,
+            folder=self._test_dir(item),
+            seed=seed_for(item.nodeid, settings.seed),
+            options=options,
+            isolate=mark.isolate,
+        ) as regional:
+            item.stash[HARNESS] = regional
+            # An audit checks the backward that is disclaimed, and the results that do not last.
+            regional.forward_only &= "backward" not in mark.requires
+            regional.looks_again |= "results_kept" in mark.requires
+            if settings.reports:
+                item.stash[DRAWER] = details.new_drawer()
+                regional._observer.listeners.append(item.stash[DRAWER])
+            yield regional
+
+    def _test_dir(self, item: pytest.Item) -> Path:
+        digest = hashlib.sha256(item.nodeid.encode()).hexdigest()[:16]
+        # Another one each time: what an earlier run compiled would be found, and nothing be compiled.
+        return self._session.config.stash[_environment.FOLDER] / "tests" / f"{digest}-{self._setups[item.nodeid]}"
+
+    def _retire(self, item: pytest.Item, regional: Regional) -> None:
+        """Retire the process, or fail the test, that left state which cannot be restored."""
         __tracebackhide__ = True
-        for_good = [leak for leak in regional.leaks if leak.poisons]
+        for_good = [leak for leak in regional.leaks if leak.unrestorable]
         problem = ""
         if for_good:
             try:
-                self._session.warn_of_leak(f"{item.nodeid} {self._poison.taken(item.nodeid, for_good)}")
-            except PoisonedProcessError as error:
+                text = self._retirement.retire(item.nodeid, for_good)
+                warnings.warn(RegionalLeakWarning(f"{item.nodeid} {text}"), stacklevel=1)
+            except UnrestorableStateError as error:
                 problem = f"{type(error).__name__}: {error}"
         if problem:
             pytest.fail(problem, pytrace=False)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Keep PyTorch's structured trace out of pytest's log capture while a marked test runs, and note the test.
+        """Keep PyTorch's structured trace out of pytest's log capture while a marked test runs.
 
-        A process that cannot be trusted any more ends before its next test.
+        A process that is retired exits before its next test.
         """
-        self._poison.leave_before(item)
+        self._retirement.exit_before(item)
         if TARGET not in item.stash:
             return (yield)
         from pytest_regional._torch.process_state import structured_trace_off
 
-        with (
-            self._errors.around("keeping PyTorch's structured trace out of the log", structured_trace_off),
-            self._errors.around("noting which test runs", lambda: self._note.about(item.nodeid)),
-        ):
+        with self._errors.around("keeping PyTorch's structured trace out of the log", structured_trace_off):
             result = yield
         # No limit is on between tests, and one that a test left would end the process in another.
         faulthandler.cancel_dump_traceback_later()
@@ -94,27 +134,59 @@ class RunHooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, Any, Any]:
-        """Say which tests take long, and how far campaigns are, of xdist workers too, where the terminal is."""
+        """Print which tests take long, and how far campaigns are, in the process with the terminal."""
         if not session.config.pluginmanager.has_plugin("terminalreporter"):
             return (yield)
 
         def lines() -> progress.ProgressLines:
-            return progress.ProgressLines(self._session.folder_of_notes, progress.EVERY)
+            return progress.ProgressLines(self._session.scratch_dir, progress.EVERY)
 
         with self._errors.around("writing lines about tests that take long", lines):
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Ask the device whether it does for a marked test, before pytest looks at the test's skips."""
+        """Add the skips that depend on the device, before pytest looks at the test's skips."""
         if TARGET in item.stash:
-            self._session.begin(item)
-            self._session.ask_the_device(item)
+            self._begin(item)
+            self._apply_device_skips(item)
         return (yield)
+
+    def _begin(self, item: pytest.Item) -> None:
+        """Note that ``item`` is set up; drop what its earlier run left, where a plugin runs it again."""
+        self._setups[item.nodeid] += 1
+        keys: tuple[pytest.StashKey[Any], ...] = (HARNESS, DRAWER, FUZZ)
+        for key in keys:
+            if key in item.stash:
+                del item.stash[key]
+        item.user_properties[:] = junit.without_properties_of_test(item.user_properties)
+
+    def _apply_device_skips(self, item: pytest.Item) -> None:
+        from pytest_regional.harness.devices.device import DeviceError, device_under_test, lost
+        from pytest_regional.harness.devices.on_device import device_limit, missing_on
+
+        target = item.stash[TARGET]
+        try:
+            device = device_under_test(target.device)
+        except DeviceError as error:
+            # Named by the mark: those of the command line are checked when pytest is configured.
+            item.add_marker(pytest.mark.skip(reason=str(error)))
+            return
+        if device.kind == "cuda" and lost():
+            pytest.fail(f"{lost()}; the GPU is lost to this process, and to this test", pytrace=False)
+        for name in target.mark.requires:
+            limit = device_limit(device, name)
+            if not limit:
+                reason = f"device {device.name!r} has no {name}: {limit.reason}"
+                audit = self._session.settings.audit
+                apply_unsupported(item, reason, "it works, so the device's limit is no more", audit=audit)
+        reason = missing_on(device, target.mark.device_requires)
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Fail a marked test that proved nothing."""
+        """Fail a marked test that tested nothing."""
         target = item.stash.get(TARGET, None)
         regional = item.stash.get(HARNESS, None)
         if target is None or regional is None:
@@ -132,62 +204,37 @@ class RunHooks:
         _check_end(regional, vacuity=target.mark.expects_regions and not _failed_inside_unittest(item))
         return result
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Put the facts of a marked test on its report; on an xdist worker also what went wrong with reporting."""
+        report = yield
+        with self._errors.kept(f"collecting the facts of {item.nodeid} ({report.when})"):
+            if TARGET in item.stash:
+                self._attach_facts(item, report)
+        if self._errors and hasattr(self._session.config, "workerinput"):
+            setattr(report, ATTRIBUTE, self._errors.taken())
+        return report
+
+    def _attach_facts(self, item: pytest.Item, report: Any) -> None:
+        target = item.stash[TARGET]
+        regional = item.stash.get(HARNESS, None)
+        known = facts.of(item, target, regional)
+        known["runs"] = self._setups[item.nodeid]
+        if DRAWER in item.stash and regional is not None and (report.when == "call" or report.failed):
+            known["details"] = details.details_of(regional, item.stash[DRAWER])
+        setattr(report, facts.ATTRIBUTE, facts.plain(known))
+        if report.when == "call":
+            # The JUnit file takes them from the report of the teardown, which comes next.
+            item.user_properties.extend(junit.properties_of_test(known["counters"], known["worst_parity"]))
+        if report.failed and regional is not None and self._session.config.get_verbosity() > 0:
+            plan = facts.plan_of(regional.graphs)
+            report.sections.append(("regional: what was compiled", plan or "no graph was compiled"))
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect facts, and errors of workers, on the process that writes the summary."""
         with self._errors.kept(f"reading the facts of {report.nodeid} ({report.when})"):
             self._errors.add(getattr(report, ATTRIBUTE, ()), _process_of(report))
             self._collected.note(report)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_configure_node(self, node: Any) -> None:
-        """Have all xdist workers draw programs from one seed, and tell each which place is its own."""
-        node.workerinput["regional_fuzz_seed"] = self._session.fuzz_seed
-        with self._errors.kept(f"giving worker {node.gateway.id} a GPU of its own"):
-            place = self._places[node.gateway.id] = _xdist.free_place(self._places.values())
-            if _xdist.there_is_a_choice(os.environ):
-                # The worker's input reaches it after conftest files may have imported torch, too late for its GPU.
-                node.gateway.remote_exec(f"import os; os.environ[{_xdist.PLACE_VARIABLE!r}] = '{place}'").waitclose(60)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """Count xdist workers that died: their last test's facts are missing from the totals."""
-        with self._errors.kept(f"putting away what belongs to worker {node.gateway.id}"):
-            ended = self._poison.of_worker(node)
-            self._lost_workers += error is not None and ended is None
-            if ended is not None:
-                self._replace_ended(node, ended)
-            self._errors.add(getattr(node, "workeroutput", {}).get(ATTRIBUTE, ()), node.gateway.id)
-            self._places.pop(node.gateway.id, None)
-            RunningNote(self._session.folder_of_notes, node.gateway.id).forget()
-
-    def _replace_ended(self, node: Any, ended: dict[str, Any]) -> None:
-        """Say why a worker ended on purpose, and do not count it as one that died."""
-        _xdist.allow_one_more(self._session.config)
-        config = self._session.config
-        terminal = config.pluginmanager.getplugin("terminalreporter")
-        if terminal is not None:
-            terminal.write_line(f"\nregional: worker {node.gateway.id} ends on purpose: {ended['because']}")
-        for report in teardown_errors(ended, node):
-            config.hook.pytest_runtest_logreport(report=report)
-
-    @pytest.hookimpl(optionalhook=True, wrapper=True)
-    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Generator[None, Any, Any]:
-        """Have each test run once, also where workers die, or end, and tests go to workers in groups.
-
-        A scheduler of the user's stays, pytest-xdist's own for groups do not.
-        """
-        scheduler = yield
-        if type(scheduler).__module__.startswith("xdist."):
-            scheduler = _xdist.scheduler_for(config, log) or scheduler
-        if scheduler is not None:
-            keep_tests_of_ended_workers(scheduler)
-        return scheduler
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
-        """Let pytest-xdist replace a worker that a test took along, however many there were."""
-        with self._errors.kept(f"counting the worker that died in {crashitem}"):
-            _xdist.allow_one_more(sched.config)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -220,8 +267,8 @@ class RunHooks:
         if not paths:
             return
         with self._errors.kept("writing the report"):
-            facts, reason = self._collected.facts, self._endings.reason
-            report = report_of(self._session.settings, facts, self._lost_workers, reason)
+            found, reason = self._collected.facts, self._endings.reason
+            report = report_of(self._session.settings, found, self._workers.lost, reason)
             for path in paths:
                 with self._errors.kept(f"writing {path}"):
                     self._write_report(report, path)
@@ -234,17 +281,26 @@ class RunHooks:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Write the conformance table, and what went wrong with reporting, for which the run fails."""
-        facts = self._collected.facts
+        found = self._collected.facts
         with self._errors.kept("writing the table"):
-            terminal.write(terminalreporter, facts, self._lost_workers)
+            terminal.write(terminalreporter, found, self._workers.lost)
         with self._errors.kept("writing the table of fuzzing"):
-            terminal.write_fuzzing(terminalreporter, facts, self._session.settings.findings, self._began)
+            terminal.write_fuzzing(terminalreporter, found, self._session.settings.findings, self._began)
         for line in self._unwritten:
             terminalreporter.write_line(line, red=True)
         if self._errors:
             self._errors.write(terminalreporter)
             session = self._pytest_session
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+def _warn_of_leaks(item: pytest.Item, regional: Regional) -> None:
+    changed = [str(leak) for leak in regional.leaks if leak.restored]
+    running = [leak.name for leak in regional.leaks if not leak.restored and not leak.unrestorable]
+    parts = [f"left {plural(len(changed), 'setting')} changed (put back): {'; '.join(changed)}"] if changed else []
+    parts += [f"left running: {', '.join(running)}"] if running else []
+    if parts:
+        warnings.warn(RegionalLeakWarning(f"{item.nodeid} {', and '.join(parts)}"), stacklevel=1)
 
 
 def _process_of(report: pytest.TestReport) -> str:
@@ -261,7 +317,7 @@ def _skip(reason: str) -> None:
 
 @contextlib.contextmanager
 def _located_skips() -> Iterator[None]:
-    """Have pytest show at the test what ``regional.require_device`` skips."""
+    """Have pytest show the skips of ``regional.require_device`` at the test."""
     __tracebackhide__ = True
     reason = None
     try:
@@ -273,14 +329,14 @@ def _located_skips() -> Iterator[None]:
 
 
 def _check_fuzzed(item: pytest.Item) -> None:
-    """Fail a fuzz test that drew nothing: it would pass for ever."""
+    """Fail a fuzz test that drew nothing: it would always pass."""
     __tracebackhide__ = True
     if FUZZ in item.stash and item.stash[FUZZ].result is None:
-        pytest.fail("the test asks for regional_fuzz and runs no campaign: call regional_fuzz.run(mode)", pytrace=False)
+        pytest.fail("the test uses regional_fuzz and runs no campaign: call regional_fuzz.run(mode)", pytrace=False)
 
 
 def _check_end(regional: Regional, *, vacuity: bool) -> None:
-    """Fail a test whose body passed without proving anything; no frame of the test is at fault, so none is shown."""
+    """Fail a test whose body passed without testing anything; no frame of the test is at fault, so none is shown."""
     from pytest_regional.harness.vacuity import BackendLeakError, FallbackError, VacuousTestError, check_backend_leaks
 
     problem = ""
@@ -296,5 +352,5 @@ def _check_end(regional: Regional, *, vacuity: bool) -> None:
 
 
 def _failed_inside_unittest(item: pytest.Item) -> bool:
-    """Unittest keeps a failure for itself; a complaint about vacuity must not hide it."""
+    """Return whether the test failed: unittest keeps its failure, and an error about vacuity must not hide it."""
     return bool(getattr(item, "_excinfo", None))

@@ -1,4 +1,4 @@
-"""Property tests under the ``regional`` fixture: a fresh start for every example, and the health check answered.
+"""Property tests with the ``regional`` fixture: a reset before every example, and the health check switched off.
 
 Hypothesis refuses function-scoped fixtures because they are not reset between examples; ``regional`` is, here. It is
 imported only by users who use it: nothing below touches it for a test without ``@given``.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._secrets import SecretUrl, unescaped_in, without_secrets_of
 
 if TYPE_CHECKING:
@@ -105,14 +106,14 @@ def _answered(settings: Any, examples: str | None, root: Path) -> Any:
 _SERVERS = ("redis://", "rediss://", "unix://")
 
 
-class ExamplesError(ValueError):
+class ExamplesError(RegionalError, ValueError):
     """A place for examples that cannot be used."""
 
 
 def database_at(place: str, root: Path) -> Any:
     """Return Hypothesis's database at ``place``: a folder, below ``root`` unless absolute, or a Redis URL.
 
-    A folder is safe for many writers: each example is a file of its own, written beside and renamed. A server that
+    A directory is safe for many writers: each example is one file, written aside and renamed. A server that
     does not answer within two seconds is left alone for a minute, with one warning, and tests run without it.
 
     Raises:

@@ -1,11 +1,12 @@
-"""Folders that a run needs until its end, and that a test may remove: they are made again, and the run goes on.
+"""Directories that a run needs until its end: they are made again when a test removes them, and the run continues.
 
-What was in them is lost to the test that removed them, and to those that ran at that time on other workers.
+Their contents are lost to that test, and to those that ran at the same time on other workers.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_regional import _environment
+from pytest_regional._errors import RegionalLeakWarning
 from pytest_regional._private_folders import make_own_folder
 from pytest_regional._stash import TARGET
 
@@ -21,17 +23,16 @@ if TYPE_CHECKING:
 
 
 class FolderHooks:
-    """Registered beside the hooks of an active run: looks after each phase of a marked test."""
+    """Checks the directories after each phase of a marked test."""
 
     def __init__(self, session: RegionalSession) -> None:
-        self._session = session
         self._config = session.config
         self._errors = session.errors
         self._working = _working_folder()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, Any, Any]:
-        """Have pytest find, at the end of the run, the folder in which it began."""
+        """Make sure that the directory in which pytest began is there at the end of the run."""
         try:
             return (yield)
         finally:
@@ -40,8 +41,8 @@ class FolderHooks:
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Make again what the worker lacks that replaces one which died: it begins in this process's folder."""
-        with self._errors.kept(f"making the folders again that the worker behind {node.gateway.id} needs"):
+        """Make again what a replacement worker needs: it begins in this process's directory."""
+        with self._errors.kept(f"making the directories again that the worker after {node.gateway.id} needs"):
             list(self._made_again())
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -70,12 +71,14 @@ class FolderHooks:
     def _make_missing(self, item: pytest.Item, when: str) -> None:
         made: list[Path] = []
         if TARGET in item.stash:
-            with self._errors.kept(f"making the folders again that {item.nodeid} needs"):
+            with self._errors.kept(f"making the directories again that {item.nodeid} needs"):
                 made += self._made_again()
         if made:
             names = ", ".join(str(folder) for folder in made if folder.parent not in made)
-            text = f"a folder that others need was removed {when} {item.nodeid} ran: {names} (made again, empty)"
-            self._session.warn_of_leak(text)
+            text = (
+                f"a directory that other tests need was removed {when} {item.nodeid} ran: {names} (made again, empty)"
+            )
+            warnings.warn(RegionalLeakWarning(text), stacklevel=1)
 
     def _made_again(self) -> Iterator[Path]:
         for folder in self._needed():
@@ -93,7 +96,7 @@ class FolderHooks:
         yield own.parent
         yield own
         # What pytest makes folders of tests in: private attributes of its factory (8.0 to 9.2); where there are none,
-        # a test that removes it costs those behind it their `tmp_path`.
+        # a test that removes it costs the tests after it their `tmp_path`.
         factory = getattr(self._config, "_tmp_path_factory", None)
         made, asked = getattr(factory, "_basetemp", None), getattr(factory, "_given_basetemp", None)
         if made is not None:
@@ -103,11 +106,8 @@ class FolderHooks:
 
 
 def _working_folder() -> Path | None:
-    """Return the folder in which this process works; ``None`` where it was removed."""
+    """Return the working directory of this process; ``None`` where it was removed."""
     try:
         return Path.cwd()
     except OSError:
         return None
-
-
-__all__ = ["FolderHooks"]

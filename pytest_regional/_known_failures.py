@@ -13,15 +13,11 @@ import fnmatch
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_regional._files import TextFileError, text_of
 from pytest_regional._text import unknown_name
-
-if TYPE_CHECKING:
-    from pytest_regional.backends.project_file import ProjectFile
 
 
 @dataclass(frozen=True)
@@ -41,11 +37,11 @@ class Line:
 
     @property
     def capability(self) -> str | None:
-        """The capability that the line speaks of, or ``None`` when it names tests."""
+        """The capability that the line is about, or ``None`` when it names tests."""
         return self.pattern.removeprefix("capability:") if self.pattern.startswith("capability:") else None
 
     def matches(self, nodeid: str, backend: str, requires: Sequence[str]) -> bool:
-        """Say whether the line speaks of this test on this backend."""
+        """Return whether the line is about this test on this backend."""
         if backend != self.backend:
             return False
         if self.capability is not None:
@@ -66,18 +62,17 @@ class KnownFailures:
     _matched: set[Line] = field(default_factory=set)
 
     @staticmethod
-    def read(files: Iterable[Path], backends: set[str], project: ProjectFile | None = None) -> KnownFailures:
-        """Read ``files``, and what ``project`` says; lines of backends that are not under test are set aside.
+    def read(files: Iterable[Path], backends: set[str]) -> KnownFailures:
+        """Read ``files``; lines of backends that are not under test are ignored.
 
         Raises:
             pytest.UsageError: an unreadable file or a line that is not four fields, naming file and line number.
         """
         lines = [line for file in files for line in _lines_of(file)]
-        lines += _lines_of_project(project) if project else []
         return KnownFailures(tuple(line for line in lines if line.backend in backends))
 
     def matching(self, nodeid: str, backend: str, requires: Sequence[str]) -> list[Line]:
-        """Return the lines that speak of this test."""
+        """Return the lines about this test."""
         found = [line for line in self.lines if line.matches(nodeid, backend, requires)]
         self._matched.update(found)
         return found
@@ -85,11 +80,11 @@ class KnownFailures:
     def unmatched(self, items: Sequence[pytest.Item]) -> list[str]:
         """Return a complaint for each line that matches no collected test although its file was collected.
 
-        A run of part of the tests says nothing about lines that speak of other files.
+        A run of some of the files says nothing about lines for others.
         """
         files = {item.nodeid.partition("::")[0] for item in items}
         return [
-            f"{line.source}: {line.pattern!r} matches no test: remove the line, or mend its pattern"
+            f"{line.source}: {line.pattern!r} matches no test: remove the line, or correct its pattern"
             for line in self.lines
             if line not in self._matched and _was_collected(line, files)
         ]
@@ -113,17 +108,6 @@ def _lines_of(file: Path) -> list[Line]:
         raise pytest.UsageError(f"known failures: {error}") from error
     numbered = ((number, line.strip()) for number, line in enumerate(text.split("\n"), 1))
     return [_parse(line, f"{file}:{number}") for number, line in numbered if line and not line.startswith("#")]
-
-
-def _lines_of_project(project: ProjectFile) -> list[Line]:
-    lines = [
-        Line(backend, *failure, f"{project.path}: {backend}, known failure {number}")
-        for backend, failures in project.failures.items()
-        for number, failure in enumerate(failures, 1)
-    ]
-    for line in lines:
-        _check_capability(line)
-    return lines
 
 
 def _parse(text: str, source: str) -> Line:

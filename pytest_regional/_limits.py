@@ -1,4 +1,4 @@
-"""Limits of time as people give them: what no clock can count to, or no test can keep, is refused with the range."""
+"""Limits of time and memory: how they are written, how they hold around a block, and interrupts."""
 
 from __future__ import annotations
 
@@ -37,9 +37,6 @@ def seconds_of(value: object) -> float:
     return seconds
 
 
-__all__ = ["LEAST_SECONDS", "MOST_SECONDS", "SECONDS", "seconds_of"]
-
-
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 #: The least that a test takes beyond its process (the first compile of one region, torch 2.13.0: more than 32M), and
@@ -63,6 +60,24 @@ def bytes_of(text: str) -> int:
     if not 1 <= number < 2**63:
         raise ValueError(text)
     return int(number)
+
+
+def memory_of(text: str) -> int:
+    """Return the bytes of a limit of memory, as people give it.
+
+    Raises:
+        ValueError: no size, or none from :data:`LEAST_BYTES` to :data:`MOST_BYTES`; says what was expected.
+    """
+    try:
+        size = bytes_of(text)
+    except ValueError:
+        size = 0
+    if not LEAST_BYTES <= size <= MOST_BYTES:
+        raise ValueError(
+            f"expected a size from {LEAST_BYTES // 2**20}M, which the smallest test takes, to "
+            f"{MOST_BYTES // 2**40}T, such as 8G or 500M"
+        )
+    return size
 
 
 @dataclass
@@ -123,7 +138,7 @@ def memory_limit(most: int | None) -> Iterator[MemoryLimit]:
         yield limit
     except Exception as error:
         if isinstance(error, MemoryError) or _TORCH_SAYS in text_of(error):
-            _add_note(error, f"--regional-memory lets a test take {most / 2**30:.3g} GiB")
+            _add_note(error, f"regional_memory lets a test take {most / 2**30:.3g} GiB")
         raise
     finally:
         limit.end()
@@ -161,7 +176,7 @@ class TimeLimit:
     Attributes:
         seconds: ``None`` for no limit.
         stderr: the file that the stacks of code which cannot be interrupted are written to.
-        phase: what is limited, as a message names it: the call of a test is what nobody has to name.
+        phase: what is limited, as a message names it; empty for the call of a test.
         error: what was raised when the limit was reached.
         before: the processes that outlive it.
     """
@@ -173,7 +188,7 @@ class TimeLimit:
     before: set[_processes.Identity] = field(default_factory=set)
 
     def spare_processes(self) -> None:
-        """Have the processes that run now outlive the limit."""
+        """Keep the processes that run now when the limit is reached."""
         if self.seconds is not None:
             self.before |= _processes.descendants()
 
@@ -262,7 +277,7 @@ class Interrupts:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Give interrupts back to who had them."""
+        """Restore the earlier handler."""
         if self._in_main_thread:
             signal.signal(signal.SIGINT, self._previous)
 

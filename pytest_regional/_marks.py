@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 
 COMPILE_MARK = "regional_compile"
@@ -24,7 +25,7 @@ MARKER_LINES = (
 )
 
 
-class MarkError(ValueError):
+class MarkError(RegionalError, ValueError):
     """A mark that cannot be understood; becomes a usage error that names the test."""
 
 
@@ -150,9 +151,10 @@ def _configs(value: Any) -> dict[str, Any]:
 
 
 def _timing(value: Any) -> str | None:
-    timings = ("early", "late", "default")
-    if value is not None and value not in timings:
-        raise MarkError(f"{COMPILE_MARK}: {unknown_name('pre_grad_pass_timing', value, timings)}")
+    from pytest_regional._torch.config import TIMINGS
+
+    if value is not None and value not in TIMINGS:
+        raise MarkError(f"{COMPILE_MARK}: {unknown_name('pre_grad_pass_timing', value, TIMINGS)}")
     return value  # type: ignore[no-any-return]
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch.inductor import (
     custom_graph_pass_base,
     graph_module_pass_base,
@@ -28,7 +29,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class PassFormUnknownError(TypeError):
+class PassFormUnknownError(RegionalError, TypeError):
     """A pass that does not say what it takes, or takes nothing that it could be given."""
 
 

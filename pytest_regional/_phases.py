@@ -1,4 +1,4 @@
-"""Setup, call and teardown of a marked test: each has limits on time and memory, and a crash in it is told as such."""
+"""Setup, call and teardown of a marked test: each has limits on time and memory, and a crash in it is reported so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_regional._limits import MemoryLimit, TimeLimit, memory_limit, time_l
 from pytest_regional._stash import TARGET
 from pytest_regional.fuzz.fuzz_test import is_fuzz_test
 from pytest_regional.report import facts
-from pytest_regional.report.progress import CRASH, PhaseNote, last_phase
+from pytest_regional.report.progress import CRASH, Heartbeat, last_heartbeat
 
 if TYPE_CHECKING:
     from pytest_regional._session import RegionalSession
@@ -37,17 +37,31 @@ _LIMITS: pytest.StashKey[Limits] = pytest.StashKey()
 
 
 def limits_of(item: pytest.Item) -> Limits:
-    """Return the limits of the phase that ``item`` is in; such that limit nothing outside of all."""
+    """Return the limits of the phase that ``item`` is in; outside of all, limits that limit nothing."""
     return item.stash.get(_LIMITS, Limits(TimeLimit(), MemoryLimit()))
 
 
 class PhaseHooks:
-    """Registered behind :class:`pytest_regional._hooks.RunHooks`, so that its wrappers are around those."""
+    """Limits, and the heartbeat file.
+
+    Registered after :class:`pytest_regional._hooks.RunHooks`, so that the limits are around all that it does.
+    """
 
     def __init__(self, session: RegionalSession) -> None:
         self._session = session
         self._errors = session.errors
-        self._note = PhaseNote(session.folder_of_notes, session.process)
+        self._heartbeat = Heartbeat(session.scratch_dir, session.process)
+        #: By worker of pytest-xdist that is gone.
+        self._last: dict[str, dict[str, Any]] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Write, when a test is over, that none runs."""
+        try:
+            return (yield)
+        finally:
+            with self._errors.kept(f"writing that {item.nodeid} is over"):
+                self._heartbeat.end()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
@@ -70,7 +84,7 @@ class PhaseHooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
-        """Have processes that a fixture of several tests started outlive the limit of the test that asked first."""
+        """Keep processes that a shared fixture started when the test that first used it reaches its limit."""
         value = yield
         if fixturedef.scope != "function":
             limits_of(request._pyfuncitem).time.spare_processes()
@@ -82,7 +96,7 @@ class PhaseHooks:
             yield
             return
         __tracebackhide__ = True
-        import torch  # noqa: F401 - not on the clock, nor half of it where memory ends
+        import torch  # noqa: F401 - before the clock starts, and never half imported where memory ends
 
         settings = self._session.settings
         # A fuzz test limits the time of each program.
@@ -92,34 +106,39 @@ class PhaseHooks:
             memory_limit(settings.memory) as memory,
         ):
             item.stash[_LIMITS] = Limits(time, memory)
-            self._note_phase(item, phase)
+            self._beat(item, phase)
             try:
                 yield
             finally:
                 del item.stash[_LIMITS]
 
-    def _note_phase(self, item: pytest.Item, phase: str) -> None:
-        with self._errors.kept(f"noting that {item.nodeid} is in its {phase}"):
+    def _beat(self, item: pytest.Item, phase: str) -> None:
+        with self._errors.kept(f"writing that {item.nodeid} is in its {phase}"):
             if phase == "setup":
                 known = facts.plain(facts.of(item, item.stash[TARGET], None))
-                self._note.begin(item.nodeid, known)
-            self._note.phase(phase)
+                self._heartbeat.begin(item.nodeid, known)
+            self._heartbeat.phase(phase)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Read the last heartbeat of a worker that is gone, before its test is reported."""
+        with self._errors.kept(f"reading what worker {node.gateway.id} was doing"):
+            last = last_heartbeat(self._session.scratch_dir, node.gateway.id)
+            if last is not None:
+                self._last[node.gateway.id] = last
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
-        """Say in what phase a test was that took its worker along, and what it was, in case it had just begun."""
+        """Put the phase of a test that crashed its worker on its report, with its facts, in case it had just begun."""
         with self._errors.kept(f"reading in what phase {crashitem} crashed"):
             worker = getattr(report, "node").gateway.id  # noqa: B009 - pytest-xdist's
-            crash = last_phase(self._session.folder_of_notes, worker)
+            crash = self._last.pop(worker, None)
             if crash and crash["test"] == crashitem:
                 setattr(report, CRASH, crash)
 
 
 def stderr_of(config: pytest.Config) -> int:
-    """Return the file behind pytest's capture, which pytest keeps for messages of dying processes."""
+    """Return the standard error past pytest's capture, which pytest keeps for messages of dying processes."""
     from _pytest.faulthandler import fault_handler_stderr_fd_key
 
     return config.stash.get(fault_handler_stderr_fd_key, 2)
-
-
-__all__ = ["Limits", "PhaseHooks", "limits_of", "stderr_of"]

@@ -1,7 +1,7 @@
-"""Values of tests as data that every process can be sent and every file can hold.
+"""Values of tests as data that any process can receive and any file can hold.
 
-A text with half of a surrogate pair has no UTF-8, so that neither a file nor a process takes it; an object of a test's
-own class neither; and a text of 100 MB is read by nobody.
+A text with half of a surrogate pair cannot be encoded as UTF-8, objects of a test's classes cannot be sent, and texts
+of 100 MB cannot be read: each becomes a text that can.
 """
 
 from __future__ import annotations
@@ -49,12 +49,9 @@ def plain(value: Any, _depth: int = 0) -> Any:
 
 
 def _plain_base(value: Any) -> Any:
-    """Return a number of a class of its own, such as NumPy's, as one of Python's; a text for all else."""
+    """Return a number of a subclass, such as NumPy's, as one of Python's; a text for all else."""
     if isinstance(value, int):
         return int.__pos__(value)
     if isinstance(value, float):
         return float.__pos__(value)
     return text_of(value)
-
-
-__all__ = ["MOST_CHARACTERS", "plain", "shortened", "text_of"]

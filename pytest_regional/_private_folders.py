@@ -13,10 +13,12 @@ import os
 import stat
 from pathlib import Path
 
+from pytest_regional._errors import RegionalError
+
 _NOT_REGULAR = (errno.ELOOP, errno.ENXIO, errno.ENODEV)  # a link where none is followed, a socket, a device
 
 
-class NotPrivateError(Exception):
+class NotPrivateError(RegionalError):
     """Somebody else could have written what is about to be read.
 
     Attributes:
@@ -202,14 +204,3 @@ def make_own_folder(folder: Path) -> None:
         found = path.lstat()
         _require_kind(path, stat.S_ISDIR(found.st_mode))
         require_own(path, found)
-
-
-__all__ = [
-    "NotPrivateError",
-    "make_folder",
-    "make_own_folder",
-    "open_private",
-    "private_folder",
-    "private_tree",
-    "require_own",
-]

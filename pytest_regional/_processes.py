@@ -158,22 +158,6 @@ def is_of_inductors_pool(number: int) -> bool:
         return False
 
 
-__all__ = [
-    "Identity",
-    "Process",
-    "call_this_a_guard",
-    "catches",
-    "children",
-    "descendants",
-    "end",
-    "environment_of",
-    "is_of_inductors_pool",
-    "runs",
-    "started_after",
-    "with_all_below",
-]
-
-
 class ForkedProcesses:
     """Takes from each forked process what is not for it, from now until :meth:`put_back`.
 

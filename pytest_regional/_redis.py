@@ -13,6 +13,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import shown
 
 #: Seconds for which a server that failed is left alone.
@@ -21,7 +22,7 @@ PAUSE_SECONDS = 60.0
 _T = TypeVar("_T")
 
 
-class ServerError(ConnectionError):
+class ServerError(RegionalError, ConnectionError):
     """A server cannot be used; the message says why, without what the address holds of users and passwords."""
 
 
@@ -266,6 +267,3 @@ def _kind(value: object) -> str:
 
 def _no_backoff() -> Any:
     return importlib.import_module("redis.backoff").NoBackoff()
-
-
-__all__ = ["UntrustedRedis"]

@@ -1,4 +1,4 @@
-"""``region``: PyTorch's own annotation, spelled shortly.
+"""``region``: a short form of PyTorch's own annotation.
 
 A program that uses it runs on PyTorch's own backend too, because nothing but ``torch.fx.traceback.annotate`` is left
 of it: as a context manager, as a decorator of functions and methods, in eager mode and under ``fullgraph``.
@@ -14,15 +14,17 @@ from typing import Any, Protocol, TypeVar, overload
 
 from torch.fx.traceback import annotate
 
+from pytest_regional._errors import RegionalError, RegionalWarning
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class AnnotationError(ValueError):
+class AnnotationError(RegionalError, ValueError):
     """An annotation of the program is not understood; backends raise a subclass that says which, and where."""
 
 
-class AnnotationWarning(UserWarning):
-    """An annotation is understood by nobody, and its key is next to one that is."""
+class AnnotationWarning(RegionalWarning):
+    """An annotation has a key that nothing reads and that is similar to one that is read."""
 
 
 def misspelt_text(key: str) -> str:
@@ -122,12 +124,9 @@ def _known_at_compile_time(value: Any) -> Any:
     """Return ``value`` with constants for the integers in it.
 
     At its second value Dynamo makes an integer argument symbolic, and fails on an annotation that holds it
-    (``InternalTorchDynamoError``, torch 2.11 to 2.15). An index is never symbolic: Dynamo guards it, and compiles anew
+    (``InternalTorchDynamoError``, torch 2.11 to 2.15). An index is never symbolic: Dynamo guards it, and compiles again
     for each value.
     """
     if isinstance(value, tuple):
         return tuple([_known_at_compile_time(part) for part in value])
     return operator.index(value) if type(value) is int else value
-
-
-__all__ = ["AnnotationError", "AnnotationWarning", "RegionMark", "misspelt_text", "region"]

@@ -33,7 +33,7 @@ class ReportingError:
     """One failure.
 
     Attributes:
-        doing: what was being done, as it stands behind "while".
+        doing: what was being done, as it follows "while".
         text: the traceback.
     """
 
@@ -55,7 +55,7 @@ class ReportingErrors:
 
     @contextlib.contextmanager
     def kept(self, doing: str) -> Iterator[None]:
-        """Keep what the block raises and go on behind it; an interrupt, and what ends a test, passes through."""
+        """Keep what the block raises and continue after it; an interrupt, and what ends a test, passes through."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - shown at the end of the run
@@ -95,8 +95,8 @@ class ReportingErrors:
             return
         reporter.section("regional reporting errors", sep="=", red=True)
         reporter.write_line(
-            "pytest-regional itself failed where it reports. Outcomes of tests are right; what is said above, and in "
-            "reports, is not complete, so the run fails. Please report this, with what follows:"
+            "pytest-regional itself failed where it reports. Outcomes of tests are right; what is printed above, and "
+            "written to reports, is not complete, so the run fails. Please report this, with what follows:"
         )
         while_doing: dict[str, list[str]] = {}
         for error in self._errors:
@@ -107,11 +107,8 @@ class ReportingErrors:
             reporter.write_line(text.rstrip())
 
 
-__all__ = ["ATTRIBUTE", "ReportingError", "ReportingErrors"]
-
-
 class PlainReportHooks:
-    """Registered beside the hooks of an active run; for all tests of it, since each ends the same run."""
+    """Makes reports of all tests of the run plain: any of them could end it."""
 
     def __init__(self, session: RegionalSession) -> None:
         self._errors = session.errors

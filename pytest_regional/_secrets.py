@@ -101,15 +101,3 @@ def address_of(url: str) -> str:
     plain = str.__str__(url)
     behind = plain.rpartition("@")[2] if _USER.search(plain) else masked(plain).partition("://")[2]
     return re.split(r"[?#]", behind)[0]
-
-
-__all__ = [
-    "MASK",
-    "SecretUrl",
-    "SecretVariables",
-    "address_of",
-    "masked",
-    "masked_urls",
-    "unescaped_in",
-    "without_secrets_of",
-]

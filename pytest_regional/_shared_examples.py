@@ -11,13 +11,14 @@ import redis
 from hypothesis.database import ExampleDatabase
 from hypothesis.extra.redis import RedisExampleDatabase
 
+from pytest_regional._errors import RegionalWarning
 from pytest_regional._redis import PAUSE_SECONDS, Patience, ServerLink, UnexpectedReplyError, UntrustedRedis, within
 
 #: What one question may take.
 TIMEOUT_SECONDS = 2.0
 
 
-class ExamplesWarning(UserWarning):
+class ExamplesWarning(RegionalWarning):
     """Failing examples are not shared for a while; tests run all the same."""
 
 
@@ -81,7 +82,7 @@ class SharedExamples(ExampleDatabase):
         self._warned = True
         warnings.warn(
             f"examples are not shared for {PAUSE_SECONDS:.0f} s: {self._address}: "
-            f"{type(error).__name__}: {error}. --regional-examples says where they are kept",
+            f"{type(error).__name__}: {error}. regional_examples in the ini file says where they are kept",
             ExamplesWarning,
             stacklevel=2,
         )
@@ -105,6 +106,3 @@ def require_answer(url: str) -> None:
         within(TIMEOUT_SECONDS, server.ping, server.give_up)
     finally:
         server.give_up()
-
-
-__all__ = ["ExamplesWarning", "SharedExamples", "examples_at", "require_answer"]

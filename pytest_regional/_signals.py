@@ -1,6 +1,6 @@
 """SIGTERM, SIGHUP and SIGQUIT end a run as Ctrl-C does: with its reports, and without its folder of temporary files.
 
-By default they end the process at once, and pytest does not hear of it.
+By default they end the process at once, without pytest.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 
 from pytest_regional import _processes
+from pytest_regional._errors import RegionalError
 from pytest_regional._limits import GRACE
 
 _SCRIPT = """
@@ -30,7 +31,7 @@ done
 
 
 class LastResort:
-    """Watches for signals that this process has Python's handlers for, until it is told to leave.
+    """Watches for signals that this process has Python's handlers for, until it is stopped.
 
     Args:
         signals: their numbers.
@@ -41,7 +42,7 @@ class LastResort:
         self._signals: list[int] = []
         command = ["sh", "-c", _SCRIPT, "sh", str(self._process), f"{GRACE:g}"]
         nowhere = subprocess.DEVNULL
-        try:  # in a session of its own, so that the signal does not reach it as well
+        try:  # in another session, so that the signal does not reach it as well
             self._shell = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
             )
@@ -70,14 +71,14 @@ class LastResort:
 NAMES = ("SIGTERM", "SIGHUP", "SIGQUIT")
 
 
-class EndedBySignal(KeyboardInterrupt):
-    """A signal asked the process to end; pytest ends a run so, and no test takes it for an error of its own."""
+class EndedBySignal(RegionalError, KeyboardInterrupt):
+    """A signal asked the process to end; pytest ends a run so, and no test catches it by mistake."""
 
 
 class EndingSignals:
     """Turns those signals into :class:`EndedBySignal`, in the process that installs it, until it puts them back.
 
-    A signal that has a handler, or is ignored, is left to whoever arranged that. A second signal ends the process at
+    A signal that has a handler, or is ignored, is left as it is. A second signal ends the process at
     once, whatever the first has come to.
 
     Args:
@@ -97,7 +98,7 @@ class EndingSignals:
         self._last_resort: LastResort | None = None
 
     def install(self, *, last_resort: bool = False) -> None:
-        """Install the handlers; outside of the main thread, where Python lets nobody do so, nothing is done.
+        """Install the handlers; outside of the main thread, where Python does not allow it, nothing is done.
 
         Args:
             last_resort: also have a process ended that cannot run them.
@@ -114,7 +115,7 @@ class EndingSignals:
             self._last_resort = LastResort(self._taken)
 
     def put_back(self) -> None:
-        """Put the default back, unless somebody has another handler by now."""
+        """Restore the default, unless another handler has been installed since."""
         _INSTALLED.discard(self)
         if self._last_resort is not None:
             self._last_resort.leave()
@@ -136,7 +137,7 @@ class EndingSignals:
 
 
 def _caught_in_c(signum: int) -> bool:
-    """Say whether somebody has a handler that Python does not know of: :mod:`faulthandler`, or a library."""
+    """Return whether there is a handler that Python does not know of: :mod:`faulthandler`, or a library."""
     return _processes.catches(os.getpid(), signum)
 
 
@@ -151,5 +152,3 @@ def _forget_in_a_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_in_a_fork)
-
-__all__ = ["NAMES", "EndedBySignal", "EndingSignals"]

@@ -163,6 +163,3 @@ def _without_runners(thread: str) -> str:
 def _without_outer(lines: Sequence[str]) -> Iterator[str]:
     own = [index for index, line in enumerate(lines) if not _RUNNERS.search(line)]
     yield from lines[: own[-1] + 1] if own else ()
-
-
-__all__ = ["VARIABLE", "of_processes", "of_threads", "ordered", "write_when_asked"]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 
 
-def unknown_name(what: str, name: object, valid: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
+def unknown_name(
+    what: str,
+    name: object,
+    valid: Iterable[str],
+    aliases: Mapping[str, str] | None = None,
+    unlisted: Iterable[str] = (),
+) -> str:
     """Return a sentence saying that ``name`` is no ``what``, the nearest valid name, and all valid ones.
 
     Args:
@@ -14,13 +19,21 @@ def unknown_name(what: str, name: object, valid: Iterable[str], aliases: Mapping
         name: what was written.
         valid: all names that there are.
         aliases: valid names by what people call them elsewhere, in lower case; they come before similar spellings.
+        unlisted: more names that may be the nearest; they are not listed.
     """
     names = sorted(valid)
-    meant = (aliases or {}).get(str(name).lower())
-    near = [meant] if meant else [one for one in names if one.lower() == str(name).lower()]
-    near = near or difflib.get_close_matches(str(name), names, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    near = (aliases or {}).get(str(name).lower()) or nearest(name, names) or nearest(name, unlisted)
+    hint = f" Did you mean {near!r}?" if near else ""
     return f"unknown {what} {name!r}.{hint} Known: {', '.join(names)}."
+
+
+def nearest(name: object, valid: Iterable[str], likeness: float = 0.6) -> str:
+    """Return the valid name that ``name`` is most like; empty where none is like it."""
+    import difflib  # every pytest run imports this module
+
+    written, names = str(name), list(valid)
+    same = [one for one in names if one.lower() == written.lower()]
+    return next(iter(same or difflib.get_close_matches(written, names, n=1, cutoff=likeness)), "")
 
 
 def plural(count: int, noun: str) -> str:
@@ -52,7 +65,7 @@ def encodable(text: str, encoding: str | None = None) -> str:
 
 
 def shown(value: object, most: int = 60) -> str:
-    """Return what somebody gave, for a message: short, and without what would steer a terminal."""
+    """Return a given value for a message: short, and without control characters of a terminal."""
     text = str(value)
     short = text if len(text) <= most else f"{text[:most]}..."
     return short if short.isprintable() else short.encode("unicode_escape").decode("ascii")

@@ -1,4 +1,6 @@
-"""``--dist loadgroup``, ``loadscope``, ``loadfile`` and ``each`` when workers die in tests, or end between them.
+"""Workers of pytest-xdist: their GPUs and seeds, those that die or are retired, and schedulers that survive it.
+
+The schedulers are those of ``--dist loadgroup``, ``loadscope``, ``loadfile`` and ``each``.
 
 pytest-xdist gives a test that took its worker along to the next worker, again and again; leaves a worker that replaced
 another with a single test, which it does not run before it has a second; and loses the tests that it wants to give to
@@ -8,31 +10,101 @@ pytest-xdist's own schedulers survive ``tests/plugin/test_scope_schedulers.py``.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._poisoned import ended_on_purpose
+import pytest
+
+from pytest_regional._reporting import ATTRIBUTE
+from pytest_regional._retirement import Retirement, is_retired, keep_tests_of_retired_workers, teardown_errors
 
 if TYPE_CHECKING:
-    import pytest
+    from pytest_regional._session import RegionalSession
+
+
+class WorkerHooks:
+    """Hooks of the process that starts the workers.
+
+    Attributes:
+        lost: how many workers died: the facts of their last tests may be missing from the totals.
+    """
+
+    def __init__(self, session: RegionalSession) -> None:
+        self.lost = 0
+        self._session = session
+        self._errors = session.errors
+        self._places: dict[str, int] = {}
+        self._retirement = Retirement(session.config, session.scratch_dir)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Give all workers one seed of fuzz tests, and each its own place."""
+        node.workerinput["regional_fuzz_seed"] = self._session.fuzz_seed
+        with self._errors.kept(f"giving worker {node.gateway.id} its own GPU"):
+            place = self._places[node.gateway.id] = free_place(self._places.values())
+            if there_is_a_choice(os.environ):
+                # The worker's input reaches it after conftest files may have imported torch, too late for its GPU.
+                node.gateway.remote_exec(f"import os; os.environ[{PLACE_VARIABLE!r}] = '{place}'").waitclose(60)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Count xdist workers that died: their last test's facts are missing from the totals."""
+        with self._errors.kept(f"putting away what belongs to worker {node.gateway.id}"):
+            note = self._retirement.of_worker(node)
+            self.lost += error is not None and note is None
+            if note is not None:
+                self._replace_retired(node, note)
+            self._errors.add(getattr(node, "workeroutput", {}).get(ATTRIBUTE, ()), node.gateway.id)
+            self._places.pop(node.gateway.id, None)
+
+    def _replace_retired(self, node: Any, note: dict[str, Any]) -> None:
+        """Print why a worker was retired, and do not count it as one that died."""
+        allow_one_more(self._session.config)
+        config = self._session.config
+        terminal = config.pluginmanager.getplugin("terminalreporter")
+        if terminal is not None:
+            terminal.write_line(f"\nregional: worker {node.gateway.id} is retired: {note['because']}")
+        for report in teardown_errors(note, node):
+            config.hook.pytest_runtest_logreport(report=report)
+
+    @pytest.hookimpl(optionalhook=True, wrapper=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Generator[None, Any, Any]:
+        """Run each test once, also where workers die or are retired, and tests go to workers in groups.
+
+        A scheduler of the user's stays; pytest-xdist's own for groups are replaced.
+        """
+        scheduler = yield
+        if type(scheduler).__module__.startswith("xdist."):
+            scheduler = scheduler_for(config, log) or scheduler
+        if scheduler is not None:
+            keep_tests_of_retired_workers(scheduler)
+        return scheduler
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
+        """Do not count workers crashed by a test towards --max-worker-restart."""
+        with self._errors.kept(f"counting the worker that died in {crashitem}"):
+            allow_one_more(sched.config)
+
 
 #: Those that give tests to workers in groups.
 DISTRIBUTIONS = ("loadfile", "loadgroup", "loadscope")
 
 
 def scheduler_for(config: Any, log: Any) -> Any:
-    """Return pytest-xdist's scheduler for ``--dist``, mended; ``None`` for a distribution that needs no mending."""
+    """Return pytest-xdist's scheduler for ``--dist``, fixed; ``None`` for a distribution that needs no fix."""
     distribution = config.getvalue("dist")
     if distribution == "each":
-        return _mended_each()(config, log)
-    return _mended(distribution)(config, log) if distribution in DISTRIBUTIONS else None
+        return _fixed_each()(config, log)
+    return _fixed(distribution)(config, log) if distribution in DISTRIBUTIONS else None
 
 
 @cache
-def _mended(distribution: str) -> type[Any]:
+def _fixed(distribution: str) -> type[Any]:
     from xdist import scheduler  # type: ignore[import-untyped]
 
     bases: dict[str, type[Any]] = {
@@ -42,19 +114,19 @@ def _mended(distribution: str) -> type[Any]:
     }
     base = bases[distribution]
 
-    class Mended(base):  # type: ignore[misc, valid-type]
-        """A test that kills its worker has had its turn, no worker waits for a second test, none gets one too early."""
+    class Fixed(base):  # type: ignore[misc, valid-type]
+        """Reruns no test that crashed its worker; gives no worker a single test, and none before it has collected."""
 
         def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
-            """Note what a worker has collected; one that replaces a dead one and collects other tests is sent away."""
+            """Note what a worker has collected; a replacement that collects other tests is shut down."""
             super().add_node_collection(node, collection)
             if node not in self.registered_collections:
                 node.shutdown()
 
         def remove_node(self, node: Any) -> str | None:
-            """Take back what a worker has not run, but for the test that it died in, which is returned.
+            """Take back what a worker has not run, except the test that it died in, which is returned.
 
-            One that ended on purpose died in none.
+            One that was retired died in none.
             """
             if self.collection is None:
                 self.registered_collections.pop(node, None)  # the one that replaces it has yet to collect
@@ -64,7 +136,7 @@ def _mended(distribution: str) -> type[Any]:
                 return None
             first = next(iter(left.values()))
             crashed = next(test for test, completed in first.items() if not completed)
-            ended = ended_on_purpose(node)
+            ended = is_retired(node)
             first[crashed] = not ended
             self.workqueue.update({scope: unit for scope, unit in left.items() if not all(unit.values())})
             for living in self.assigned_work:
@@ -72,29 +144,29 @@ def _mended(distribution: str) -> type[Any]:
             return None if ended else crashed
 
         def _reschedule(self, node: Any) -> None:
-            """Give a worker more, until it has two tests or knows that it will get no second."""
+            """Give a worker more, until it has two tests or is being shut down."""
             if node not in self.registered_collections:
                 return  # it replaces a dead one and has not collected yet
             super()._reschedule(node)
             while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
                 super()._reschedule(node)
 
-    return Mended
+    return Fixed
 
 
 @cache
-def _mended_each() -> type[Any]:
+def _fixed_each() -> type[Any]:
     from xdist import scheduler
 
-    class MendedEach(scheduler.EachScheduling):  # type: ignore[misc]
+    class FixedEach(scheduler.EachScheduling):  # type: ignore[misc]
         """A worker that replaced another may be replaced again, and several at once."""
 
         def remove_node(self, node: Any) -> str | None:
-            """Keep what a worker has not run for the one that takes its place, with the test that it did not begin."""
+            """Keep what a worker has not run for its replacement, with the test that it did not begin."""
             if self.node2collection:
                 self.node2collection.setdefault(node, next(iter(self.node2collection.values())))
             crashed: str | None = super().remove_node(node)
-            if crashed is None or not ended_on_purpose(node):
+            if crashed is None or not is_retired(node):
                 return crashed
             self._removed2pending.setdefault(node, []).insert(0, self.node2collection[node].index(crashed))
             return None
@@ -107,10 +179,7 @@ def _mended_each() -> type[Any]:
             super().schedule()
             self.node2pending.update((node, []) for node in late)
 
-    return MendedEach
-
-
-__all__ = ["DISTRIBUTIONS", "scheduler_for"]
+    return FixedEach
 
 
 def allow_one_more(config: pytest.Config) -> None:
@@ -118,7 +187,7 @@ def allow_one_more(config: pytest.Config) -> None:
 
     By default pytest-xdist gives a run up when four times as many workers have died as there are, so that workers which
     die while they collect do not begin for ever. A worker that dies in a test takes that test along, so there is an end
-    to it; and the tests behind it are the reason for the run. The number is a private attribute of pytest-xdist's
+    to it; and the other tests should still run. The number is a private attribute of pytest-xdist's
     session (3.5 to 3.8); where there is none, its own limit holds.
     """
     session = config.pluginmanager.getplugin("dsession")
@@ -164,6 +233,6 @@ def _visible(chosen: str | None, devices: Path) -> list[str]:
         count = sum(1 for path in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name))
         return [str(number) for number in range(count)]
     names = [name.strip() for name in chosen.split(",")]
-    # CUDA takes what stands before the first name that it does not know, and "-1" is how one writes none.
+    # CUDA uses the names before the first one that it does not know; "-1" means none.
     stop = next((place for place, name in enumerate(names) if name in ("", "-1")), len(names))
     return names[:stop]

@@ -1,28 +1,31 @@
-"""pytest hooks only: options, ini, markers, collection, xdist, summary. Imports no torch.
+"""What pytest calls: the hooks that are always there, and the list of those of a run with a backend under test.
 
-Each hook is a few lines that call a session object or a module named in the import; read those for the how.
+Imports no torch. Each hook is a few lines that call the module named in its import. :func:`_hooks_of_a_run` lists the
+classes with the other hooks; nothing imports this module.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_regional import _config, _fixtures, _marks
 from pytest_regional._stash import PROBLEM, SESSION
 
+if TYPE_CHECKING:
+    from pytest_regional._session import RegionalSession
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Register options and ini twins."""
+    """Register options and settings."""
     _config.add_options(parser)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """Settle what must be settled before any conftest can import torch."""
+    """Set what must be set before any conftest file can import torch."""
     if _config.give_bare_option_its_value(args):
         import copy
 
@@ -34,42 +37,51 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Bring the fixtures, describe the marks; resolve the options when the plugin is on."""
+    """Register the fixtures and marks; with a backend under test, parse the options and register the other hooks."""
     # Not `pytest_plugins`: for each name there pytest looks through all packages that are installed, which takes 10 ms.
     config.pluginmanager.register(_fixtures, _fixtures.__name__)
     for line in _marks.MARKER_LINES:
         config.addinivalue_line("markers", line)
-    if _config.is_requested(config):
-        from pytest_regional._session import RegionalSession
-
-        session = RegionalSession(config, _config.resolve(config))
-        config.stash[SESSION] = session
-        for name, hooks in session.hooks():
-            config.pluginmanager.register(hooks, name)
-    elif _config.any_given(config):
+    if not _config.is_requested(config):
         _config.check_values(config)
+        return
+    from pytest_regional._session import RegionalSession
+
+    session = RegionalSession(config, _config.resolve(config))
+    config.stash[SESSION] = session
+    for name, hooks in _hooks_of_a_run(session):
+        config.pluginmanager.register(hooks, name)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Print the names of backends where that is asked for; nothing is collected then."""
-    if not _config.list_backends_is_asked(config):
-        return None
-    from pytest_regional._text import encodable
-    from pytest_regional.backends.project_file import ProjectFileError
-    from pytest_regional.listing import lines
+def _hooks_of_a_run(session: RegionalSession) -> Iterator[tuple[str, object]]:
+    """Yield names and objects of the hooks of a run with a backend under test.
 
-    named = (config.getoption("regional_backend") or config.getini("regional_backend") or "").split(",")
-    try:
-        for line in lines([name.strip() for name in named if name.strip()], config.rootpath):
-            print(encodable(line, sys.stdout.encoding))
-    except ProjectFileError as error:
-        raise pytest.UsageError(str(error)) from error
-    return 0
+    pytest calls those that are registered later first: a wrapper is around all that stand above it.
+    """
+    from pytest_regional._endings import EndingHooks
+    from pytest_regional._hooks import RunHooks
+    from pytest_regional._kept_folders import FolderHooks
+    from pytest_regional._phases import PhaseHooks
+    from pytest_regional._reporting import PlainReportHooks
+    from pytest_regional._xdist import WorkerHooks
+
+    endings, workers = EndingHooks(session), WorkerHooks(session)
+    # The harness of each marked test, checks at its end, facts, reports.
+    yield "regional-session", RunHooks(session, endings, workers)
+    # Workers of pytest-xdist: seeds, GPUs, replacements.
+    yield "regional-workers", workers
+    # Limits on setup, call and teardown, and the heartbeat file that a crash leaves.
+    yield "regional-phases", PhaseHooks(session)
+    # Ends of the run before its time: signals, os._exit, forks.
+    yield "regional-endings", endings
+    # Directories that a test removes are made again.
+    yield "regional-folders", FolderHooks(session)
+    # Texts that no file or process takes.
+    yield "regional-plain-reports", PlainReportHooks(session)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Check every mark; skip marked tests when the plugin is off."""
+    """Check every mark; skip marked tests when no backend is under test."""
     if any(item.get_closest_marker("regional_compile") for item in items):
         from pytest_regional import _collection
 
@@ -78,7 +90,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Tell a usage error that was found on an xdist worker."""
+    """Report a usage error that was found on an xdist worker."""
     if PROBLEM in item.stash:
         pytest.fail(item.stash[PROBLEM], pytrace=False)
 
@@ -92,18 +104,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say what is under test."""
+    """Print what is under test."""
     return config.stash[SESSION].header() if SESSION in config.stash else []
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
-    """Let the facts of a marked test ride on its report."""
+    """Shorten the line of a test that an error of this package ended."""
     report = yield
     if call.excinfo is not None and str(type(call.excinfo.value).__module__).startswith("pytest_regional."):
         from pytest_regional.report import terminal
 
         terminal.without_module(report, call.excinfo.value)
-    if SESSION in item.config.stash:
-        item.config.stash[SESSION].attach_facts(item, report)
     return report

@@ -1,6 +1,6 @@
 """Hypothesis strategies: annotated programs, their inputs, FX graphs, lists of graph passes.
 
-The one module, beside what only it needs, that needs the ``hypothesis`` package.
+The only module, with those that only it imports, that needs the ``hypothesis`` package.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def regional(
 
     Raises:
         VacuousTestError: nothing was compiled or loaded, and ``expects_regions`` is true.
-        FallbackError: something that was asked to compile ran eager.
+        FallbackError: something that was to be compiled ran eager.
         BackendLeakError: the backend left a setting changed when it returned from a compile.
         unittest.SkipTest: the backend or the device lacks something in ``requires`` or ``device_requires``.
     """

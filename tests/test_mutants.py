@@ -28,7 +28,7 @@ from pytest_regional.fuzz.oracles import ORACLES, OracleViolationError
 
 EVERY = {**FAULTS, **ODD}
 THEMES = (plans, values, arithmetic, graphs, sharing, configs, order, caching, passes)
-#: Claims that are checked by the state machine of caches, or by tests that start threads.
+#: Claims that are checked by random sequences of cache operations, or by tests that start threads.
 NOT_OF_ONE_PROGRAM = {"caches", "threads"}
 
 A, B = (Region("a"),), (Region("b"),)
@@ -210,9 +210,9 @@ def test_what_complains_of_the_reference_too_kills_nothing(monkeypatch):
 
 
 def test_what_is_never_called_is_an_error_and_no_survivor():
-    unused = Patch("naming:shortened", lambda original: original)
+    unused = Patch("regions:shortened", lambda original: original)
     assert hunt(Mutant("x", "", ("parity",), patches=(unused,))).outcome == "never called"
-    missing = Patch("naming:no_such_function", lambda original: original)
+    missing = Patch("regions:no_such_function", lambda original: original)
     with pytest.raises(PlantingError):
         hunt(Mutant("x", "", ("compiles",), patches=(missing,)))
 

@@ -16,7 +16,7 @@ from bench.mutants.planting import Mutant, spec_of
 from bench.mutants.verdict import Alarm, Verdict, is_intended_oracle
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.caches.machine import run_cache_machine
+from pytest_regional.fuzz.caches.random_sequences import run_random_sequences
 from pytest_regional.fuzz.draw.random_programs import random_program
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import in_mode
@@ -26,7 +26,7 @@ from pytest_regional.harness.regional import Regional, harness
 SEED = 20251122
 DEVICES = {"interpret": "cpu", "emulated": "cuda-emulated", "native": "cpu"}
 
-#: The state machine of caches, whose examples are sequences; it stands among the modes, and is an oracle of its own.
+#: Random sequences of cache operations: listed as a mode, and an oracle of its own.
 CACHES = "caches"
 
 #: Alarms that do not count, after which only the intended oracles are asked: the rest is known to complain.
@@ -111,19 +111,19 @@ class Hunt:
         return None, False
 
     def _sequences(self, mode: str, oracles: Sequence[str], until: float, examples: int) -> tuple[Alarm | None, bool]:
-        """Run sequences of the state machine; the first that breaks the model counts."""
+        """Run random sequences; the first that breaks the model counts."""
         before = self.tried
         with harness(spec_of(self.mutant), "cpu") as regional:
             self._count_resets(regional)
             try:
                 with deadline(max(until - time.monotonic(), 1.0)), in_mode(regional, "interpret"):
-                    run_cache_machine(regional, Budget(examples=examples), SEED, processes=False)
+                    run_random_sequences(regional, Budget(examples=examples), SEED, processes=False)
             except OracleViolationError as violation:
                 return Alarm(violation.oracle, "OracleViolationError", violation.origin, self.tried, mode), False
             except OutOfTime:
                 return None, self.tried == before
             except Exception as error:  # noqa: BLE001 - told, and no kill: no oracle has spoken
-                self.others.append(Alarm("state machine", type(error).__name__, str(error)[:200], self.tried, mode))
+                self.others.append(Alarm("sequences", type(error).__name__, str(error)[:200], self.tried, mode))
         return None, False
 
     def _count_resets(self, regional: Regional) -> None:

@@ -13,9 +13,9 @@ import torch.fx
 
 from bench.mutants.planting import Mutant, Patch
 from bench.mutants.rewriting import Call, calls, cast, inherited, is_float, modules, ops, value_of
+from pytest_regional._torch.fx_graphs import clone_graph
 from pytest_regional.backends import capabilities as c
 from pytest_regional.backends.capabilities import Capabilities, Support
-from pytest_regional.reference.graphs import copied
 
 aten = torch.ops.aten
 
@@ -94,7 +94,7 @@ def _other_options(**changes: Any) -> Patch:
 
 def _copied_first(original: Any) -> Any:
     def compile_module(request: Any, module: torch.fx.GraphModule) -> Any:
-        return original(request, copied(module))
+        return original(request, clone_graph(module))
 
     return compile_module
 

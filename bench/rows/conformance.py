@@ -40,7 +40,7 @@ CLAIMS = (
 def seconds_of(store: str, *arguments: str) -> float:
     """Time a whole run, imports of the interpreter included, as it is for users."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--regional-backend=reference"]
-    command += ["--regional-device=cpu", f"--regional-kernel-store={store}", *arguments, *FILES]
+    command += ["--regional-device=cpu", f"-oregional_kernel_store={store}", *arguments, *FILES]
     # Every test has cache folders of its own, so the store is all that the second run can find.
     given = "TORCHINDUCTOR_CACHE_DIR", "PYTEST_REGIONAL_KERNEL_STORE"
     environment = {name: value for name, value in os.environ.items() if name not in given}

@@ -31,7 +31,7 @@ def seconds_of(file: str, *arguments: str) -> float:
 
 def measure(rounds: int) -> list[Row]:
     """Take turns of both suites, neither with a kernel store."""
-    arguments = "-p", "regional", "--regional-backend=reference", "--regional-device=cpu", "--regional-kernel-store=off"
+    arguments = "-p", "regional", "--regional-backend=reference", "--regional-device=cpu", "-oregional_kernel_store=off"
     ways = {
         "ours": lambda: seconds_of("through_fixtures.py", *arguments),
         "theirs": lambda: seconds_of("by_hand.py"),

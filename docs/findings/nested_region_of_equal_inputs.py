@@ -27,6 +27,7 @@ x = torch.tensor(1.0)
 compiled, eager = torch.compile(program, backend="eager", fullgraph=True)(x), program(x)
 still_fails = not torch.allclose(compiled, eager)
 print(
-    f"torch {torch.__version__}: {f'still fails: {compiled.item():.4f}, eager {eager.item():.4f}' if still_fails else 'fixed'}"
+    f"torch {torch.__version__}: "
+    f"{f'still fails: {compiled.item():.4f}, eager {eager.item():.4f}' if still_fails else 'fixed'}"
 )
 sys.exit(still_fails)

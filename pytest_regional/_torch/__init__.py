@@ -5,12 +5,26 @@ small family that always moves together), its docstring says which torch version
 is gone raises :class:`MissingTorchSymbolError` naming the symbol and the installed version instead of an
 ``AttributeError`` deep inside a test run.
 
-Modules, by what they touch:
+Modules, by the area of PyTorch that they touch; those further down know those further up:
 
-* ``annotations``: node metadata and ``torch.fx.traceback``.
-* ``region_compile``: what the reference backend needs (AOTAutograd, ``standalone_compile``, tracing context).
-* ``seams``: where the harness listens (code generation, caches, Dynamo frames).
-* ``state``: configuration modules, resets, caches on disk.
+* ``patching``: the private functions that are replaced for a while, and the one way to do it.
+* ``operators``: types of operators, their schemas, higher-order ones, ``control_deps``.
+* ``tracing``: fake modes and values, symbolic sizes, the tracing context, the compile lock, dispatch modes.
+* ``fx_graphs``: node metadata and annotations, bodies and copies of graphs, their generated code, tracing to ATen.
+* ``pytree``: nested containers.
+* ``config``: the configuration modules of Dynamo, AOTAutograd and Inductor, and settings by name.
+* ``aot_autograd``: partitioners, donated buffers, metadata of gradients, serializable compilers, the backward engine.
+* ``dynamo``: backends by name, compiled callables, compiles ahead of time, errors, counters, resets, guards.
+* ``autograd_cache``: the lookups of AOTAutograd's cache, its keys and refusals.
+* ``inductor``: custom passes, ``standalone_compile``, the steps of ``compile_fx``, output code, interpreted regions.
+* ``codegen``: launches of kernels as Inductor writes them, and the graph nodes behind each.
+* ``caches``: Inductor's cache directory, files of generated code, portable artifacts, the remote cache.
+* ``joint_graph``: graphs of forward and backward with descriptors.
+* ``cpp``: runs of the C++ compiler, precompiled headers, the processor.
+* ``triton``: Triton's language, interpreter, runtime and compiler.
+* ``device``: the patch points where a described GPU is used in place of one.
+* ``distributed``: collectives and process groups.
+* ``process_state``, ``thread_state``: what PyTorch keeps outside of its settings, which isolation restores.
 """
 
 from __future__ import annotations
@@ -20,8 +34,10 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 
-class MissingTorchSymbolError(ImportError):
+
+class MissingTorchSymbolError(RegionalError, ImportError):
     """A private PyTorch symbol that this version of pytest-regional needs does not exist in the installed torch."""
 
 
@@ -35,7 +51,7 @@ def torch_version() -> tuple[int, int]:
 
 
 def private_module(name: str) -> ModuleType:
-    """Import and return module ``name``, which ``symbol`` finds only if somebody else has imported it.
+    """Import and return module ``name``, a submodule too that its package does not import.
 
     Raises:
         MissingTorchSymbolError: naming module and torch version, when it does not exist.

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch import private_module, symbol
 from pytest_regional._torch.config import dynamo_config, functorch_config, inductor_config
 from pytest_regional._torch.dynamo import counters
@@ -60,7 +61,7 @@ def why_unserializable(artifact: Any) -> str:
 _MODULE = "torch._functorch._aot_autograd.autograd_cache"
 
 
-class UncacheableGraphError(Exception):
+class UncacheableGraphError(RegionalError):
     """PyTorch makes no key for this graph; the message is its reason."""
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Literal, get_args
 
 from pytest_regional._torch import private_module, symbol
 
@@ -22,7 +22,8 @@ def pre_grad_custom_passes() -> tuple[Any, ...]:
     return tuple(passes) if isinstance(passes, (list, tuple)) else (passes,)
 
 
-CONFIG_MODULES = ("torch._inductor.config", "torch._dynamo.config", "torch._functorch.config")
+INDUCTOR, DYNAMO, FUNCTORCH = "torch._inductor.config", "torch._dynamo.config", "torch._functorch.config"
+CONFIG_MODULES = (INDUCTOR, DYNAMO, FUNCTORCH)
 
 #: Configuration modules that not every process imports.
 MORE_CONFIG_MODULES = (
@@ -201,6 +202,12 @@ def configured_pre_grad_passes() -> Any:
     """Return Inductor's ``pre_grad_custom_pass``, or ``None`` where ``use_pre_grad_passes`` is off (2.11 to 2.15)."""
     config = inductor_config()
     return config.pre_grad_custom_pass if config.use_pre_grad_passes else None
+
+
+Timing = Literal["early", "late", "default"]
+"""When Inductor's pre-grad passes run: before its lookup in the cache, behind it, or as PyTorch decides (from 2.12)."""
+
+TIMINGS: tuple[str, ...] = get_args(Timing)
 
 
 def configured_pre_grad_timing() -> object:

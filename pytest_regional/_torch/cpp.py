@@ -41,6 +41,18 @@ def vector_instructions() -> tuple[str, ...]:
     return tuple(str(isa) for isa in symbol("torch._inductor.cpu_vec_isa", "valid_vec_isa_list")())
 
 
+def described_processor() -> tuple[str, ...]:
+    """Return what Linux says of the first processor, line by line; all of a machine are taken for equal.
+
+    Empty where there is no ``/proc/cpuinfo``.
+    """
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    return tuple(lines[: lines.index("")] if "" in lines else lines)
+
+
 def cpu_capability_override() -> str:
     """Return ``ATEN_CPU_CAPABILITY``, with which Inductor overrides what the processor can do (2.11 to 2.15)."""
     return os.environ.get("ATEN_CPU_CAPABILITY", "")

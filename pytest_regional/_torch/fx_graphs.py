@@ -181,6 +181,95 @@ def codegen_of(graph: Any) -> Any:
     return graph._codegen
 
 
+def empty_like(gm: Any) -> Any:
+    """Return an empty ``torch.fx.Graph`` that generates code and is traced as that of ``gm``.
+
+    ``Graph._tracer_cls``, ``_tracer_extras`` and ``_codegen`` (2.11 to 2.15).
+    """
+    from torch.fx import Graph
+
+    old = gm.graph
+    graph = Graph(gm, getattr(old, "_tracer_cls", None), getattr(old, "_tracer_extras", None))
+    graph.set_codegen(codegen_of(old))
+    return graph
+
+
+def tensors_of_module(module: Any, name: str) -> Any:
+    """Return the dictionary in which a module keeps its parameter or buffer ``name`` (2.11 to 2.15)."""
+    return module._parameters if name in module._parameters else module._buffers
+
+
+def children_of_module(module: Any) -> Any:
+    """Return the dictionary in which a module keeps its children: ``Module._modules`` (2.11 to 2.15)."""
+    return module._modules
+
+
+def attribute(owner: Any, path: Any) -> Any:
+    """Return what a node ``get_attr`` or ``call_module`` with target ``path``, maybe dotted, stands for."""
+    value = owner
+    for part in str(path).split("."):
+        value = getattr(value, part)
+    return value
+
+
+def called_attributes(gm: Any) -> Mapping[str, Any]:
+    """Return the graph modules that ``gm`` refers to by ``get_attr``, by path."""
+    found = {str(node.target): attribute(gm, node.target) for node in gm.graph.find_nodes(op="get_attr")}
+    return {path: value for path, value in found.items() if is_graph_module(value)}
+
+
+def bodies_of(node: Any, owner: Any = None, *, modules: bool = False) -> list[Any]:
+    """Return the graph modules that ``node`` is given to run: those of a higher-order operator.
+
+    Args:
+        node: of a graph.
+        owner: the module of the graph, where the graph does not know it; where nothing does there are no bodies.
+        modules: also the one that a ``call_module`` calls.
+    """
+    owner = node.graph.owning_module if owner is None else owner
+    if owner is None:
+        return []
+    references = [argument.target for argument in node.all_input_nodes if argument.op == "get_attr"]
+    references += [node.target] if modules and node.op == "call_module" else []
+    return [body for path in references if is_graph_module(body := _attribute_or_none(owner, path))]
+
+
+def _attribute_or_none(owner: Any, path: Any) -> Any:
+    try:
+        return attribute(owner, path)
+    except AttributeError:
+        return None
+
+
+def clone_alone(gm: Any) -> Any:
+    """Copy graph and metadata of ``gm``, as a compiler may change the graph it is given; attributes are shared."""
+    from torch.fx import Graph, GraphModule
+
+    graph = Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    graph.output_node().meta = dict(gm.graph.output_node().meta)
+    new = GraphModule(gm, graph, type(gm).__name__)
+    new.meta = dict(gm.meta)
+    return new
+
+
+def clone_graph(gm: Any, done: dict[int, Any] | None = None) -> Any:
+    """Copy graph and metadata of ``gm`` and of the bodies it calls, each once; tensors and constants are shared."""
+    done = {} if done is None else done
+    if id(gm) in done:
+        return done[id(gm)]
+    new = done[id(gm)] = clone_alone(gm)
+    for path, body in called_attributes(gm).items():
+        set_attribute(new, path, clone_graph(body, done))
+    return new
+
+
+def set_attribute(gm: Any, path: str, value: Any) -> None:
+    """Put ``value`` where a node with target ``path`` finds it; its owner is there."""
+    owner, _, name = path.rpartition(".")
+    setattr(gm.get_submodule(owner), name, value)
+
+
 def rename_node(node: Any, name: str) -> None:
     """Give ``node`` a name whatever its graph's namespace says: ``Node._rename`` (2.11 to 2.15)."""
     if node.name != name:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch import private_module, symbol, torch_version
 from pytest_regional._torch.config import inductor_config
 from pytest_regional._torch.patching import COMPILE_STAGES, PatchPoint, patched, patched_stages, wrapped
@@ -27,7 +28,7 @@ def is_region_artifact(target: Any) -> bool:
     return isinstance(getattr(target, "__wrapped__", None), artifact)
 
 
-class LocaleEncodingError(ImportError):
+class LocaleEncodingError(RegionalError, ImportError):
     """PyTorch does not work with the locale of this process."""
 
 
@@ -209,6 +210,11 @@ def post_grad_pass(custom: Any) -> Any:
 def compiled_fx_graph() -> Any:
     """``torch._inductor.output_code.CompiledFxGraph``: what Inductor makes of a whole graph (2.11 to 2.15)."""
     return symbol("torch._inductor.output_code", "CompiledFxGraph")
+
+
+def is_boxed(function: Any) -> bool:
+    """Return whether a compiled function takes one list, which it empties: ``_boxed_call`` (2.11 to 2.15)."""
+    return bool(getattr(function, "_boxed_call", False))
 
 
 def output_code() -> Any:

@@ -37,9 +37,25 @@ def is_higher_order_op(target: Any) -> bool:
     return isinstance(target, higher_order_operator())
 
 
+def schema_of(target: Any) -> Any:
+    """Return the schema of an operator, which says what it reads, writes and returns; None of anything else.
+
+    ``OpOverload._schema``, a ``torch._C.FunctionSchema`` (2.11 to 2.15).
+    """
+    return getattr(target, "_schema", None)
+
+
+def op_name(target: Any) -> str:
+    """Return the name of an operator without namespace and overload; of a higher-order one, its name.
+
+    ``OpOverload._opname`` (2.11 to 2.15).
+    """
+    return str(getattr(target, "_opname", None) or getattr(target, "__name__", target))
+
+
 def returns_nothing(target: Any) -> bool:
     """Return whether an op has no result, by its schema: ``OpOverload._schema`` (2.11 to 2.15)."""
-    return is_op_overload(target) and not target._schema.returns
+    return is_op_overload(target) and not schema_of(target).returns
 
 
 def written_arguments(target: Any, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
@@ -49,10 +65,10 @@ def written_arguments(target: Any, args: Sequence[Any], named: Mapping[str, Any]
     """
     if not is_op_overload(target):
         return []
-    untold = {"running_mean", "running_var"} if "batch_norm" in target._schema.name else set()
+    untold = {"running_mean", "running_var"} if "batch_norm" in schema_of(target).name else set()
     return [
         args[number] if number < len(args) else named.get(argument.name)
-        for number, argument in enumerate(target._schema.arguments)
+        for number, argument in enumerate(schema_of(target).arguments)
         if argument.name in untold or (argument.alias_info is not None and argument.alias_info.is_write)
     ]
 

@@ -143,6 +143,35 @@ PATCHED_HOLDERS = (
 )
 
 
+#: Modules that only pass calls on: a frame in them says nothing about where an error arose.
+DISPATCHERS = (
+    "torch._ops",
+    "torch.fx.interpreter",
+    "torch.fx.graph_module",
+    "torch.fx._lazy_graph_module",
+    "torch.nn.modules.module",
+    "torch.utils._",
+    "torch._dynamo.eval_frame",
+    "torch._dynamo.utils",
+    "torch._subclasses",
+    "torch._compile",
+    "torch._jit_internal",
+)
+
+#: Packages whose objects belong to the machinery around a program, never to its state.
+MACHINERY = (
+    *("torch._C", "torch._dynamo", "torch._functorch", "torch._inductor", "torch._ops", "torch._subclasses"),
+    *("torch.distributed", "torch.export", "torch.fx", "torch.utils._python_dispatch"),
+)
+
+
+#: Functions in which Dynamo compiles, as the beginnings of ``module:function`` (2.11 to 2.15).
+COMPILING = ("torch._dynamo.convert_frame:", "torch._dynamo.output_graph:")
+
+#: What names of Dynamo's modules begin with.
+DYNAMO_MODULES = "torch._dynamo."
+
+
 def loaded(address: str) -> Any:
     """Return the module, or the class behind its colon, at ``address``; ``None`` where nobody imported it."""
     name, _, inside = address.partition(":")

@@ -40,6 +40,12 @@ def unflatten(leaves: Sequence[Any], spec: Any) -> Any:
     return symbol("torch.utils._pytree", "tree_unflatten")(leaves, spec)
 
 
+def leaves_of(tree: Any) -> list[Any]:
+    """Return the leaves alone: ``torch.utils._pytree.tree_leaves`` (2.11 to 2.15)."""
+    leaves: list[Any] = symbol("torch.utils._pytree", "tree_leaves")(tree)
+    return leaves
+
+
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
     """Copy or unpickle structures without the warning that ``copyreg`` provokes by asking for ``LeafSpec`` (2.13)."""

@@ -7,14 +7,19 @@ Each reader returns something that compares equal while nothing was changed; eac
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 from pytest_regional._torch import symbol
 
 
-def autograd_profiler() -> Any:
-    """``torch.autograd.profiler``, whose ``_is_profiler_enabled`` is read at every region call (2.11 to 2.15)."""
-    return symbol("torch.autograd", "profiler")
+def profiler_watch() -> Callable[[], bool]:
+    """Return a function that says whether PyTorch's profiler runs, cheap enough for every call of a region.
+
+    ``torch.autograd.profiler._is_profiler_enabled``, a variable of the module (2.11 to 2.15).
+    """
+    profiler = symbol("torch.autograd", "profiler")
+    return lambda: bool(profiler._is_profiler_enabled)
 
 
 #: Guards of C++ that are entered to undo what a test left; leaving them would bring it back.

@@ -146,6 +146,16 @@ def storage_key(value: Any) -> int | None:
         return None
 
 
+def dispatch_mode() -> Any:
+    """``torch.utils._python_dispatch.TorchDispatchMode``: sees every operator that runs (2.11 to 2.15)."""
+    return symbol("torch.utils._python_dispatch", "TorchDispatchMode")
+
+
+def base_of(tensor: Any) -> Any:
+    """Return the tensor that ``tensor`` is a view of, as autograd has it, or None: ``Tensor._base`` (2.11 to 2.15)."""
+    return tensor._base
+
+
 def known_equal(first: Any, second: Any) -> bool:
     """Return whether two sizes are equal whatever their symbols are; False where that is not known.
 

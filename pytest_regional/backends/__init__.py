@@ -1,1 +1,1 @@
-"""Who can be tested: backend specifications, capabilities, the registry, adapters for torch's own backends."""
+"""What can be tested: backend specifications, capabilities, the registry, adapters for torch's own backends."""

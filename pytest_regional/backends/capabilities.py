@@ -1,4 +1,4 @@
-"""What a backend can do: one documented property a capability, strict both ways.
+"""What a backend can do: a table of capabilities with a sentence each, strict both ways.
 
 A suite test names what it needs in ``requires=(...)``; a backend without it skips with the reason given here. The
 model is SQLAlchemy's dialect suite: a class of predicates, not a list of skipped tests.
@@ -6,15 +6,17 @@ model is SQLAlchemy's dialect suite: a class of predicates, not a list of skippe
 
 from __future__ import annotations
 
+import copy
 import importlib.metadata
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 
 
@@ -40,7 +42,7 @@ def supported() -> Support:
 def unsupported(reason: str) -> Support:
     """Disclaim the capability: tests that need it are skipped with ``reason``."""
     if not reason:
-        raise ValueError("unsupported() needs a reason: it is what people read beside the skip")
+        raise ValueError("unsupported() needs a reason: it is shown with the skip")
     return Support(False, reason)
 
 
@@ -69,7 +71,7 @@ def torch_matches(specifier: str) -> bool:
 
 
 def versions_in(specifier: object) -> SpecifierSet:
-    """Return the versions that ``specifier`` means; no torch is asked for.
+    """Return the versions that ``specifier`` means; torch need not be installed.
 
     Raises:
         ValueError: when ``specifier`` is no version specifier.
@@ -80,181 +82,88 @@ def versions_in(specifier: object) -> SpecifierSet:
         raise ValueError(f"{specifier!r} is no version specifier such as '>=2.13' or '>=2.11,<2.14'") from error
 
 
-class UnknownCapabilityError(LookupError):
+class UnknownCapabilityError(RegionalError, LookupError):
     """A capability name that does not exist; the message lists the known ones."""
 
 
-class Capabilities:
-    """Everything that a test may require of a backend. Subclass it and override what differs.
+#: Every capability, and what a backend claims with it: the sentence that reports show.
+CAPABILITIES = {
+    "compiles_regions": (
+        "At least one subgraph of an annotated program is compiled; without it, vacuity is not checked."
+    ),
+    "inductor_code": "Inductor generates the code: its settings and passes apply, and what it generated can be read.",
+    "regions": "Annotated regions are compiled apart and the rest of the graph stays eager.",
+    "region_ids": "Nodes with different ``inductor_region`` ids never share a partition.",
+    "region_configs": "``inductor_configs`` of an annotation hold while that region compiles.",
+    "distinct_region_configs": (
+        "Nodes of one region id with different ``inductor_configs`` are compiled apart, each with its own."
+    ),
+    "interleaved_regions": "Regions that depend on each other both ways (a1 -> b2, b1 -> a2) compile.",
+    "nested_regions": "Regions inside the body of a higher-order operator are found and compiled.",
+    "share_identical": "Identical partitions are compiled once.",
+    "backward": "Programs that train are compiled, backward included.",
+    "dynamic_shapes": "One compile serves several sizes of a dynamic dimension.",
+    "mutation": "Inputs and buffers mutated inside a region are mutated for the caller.",
+    "aliasing": "Outputs that are inputs, or views of inputs or of each other, stay so; inputs may share memory.",
+    "results_kept": (
+        "What a call returned stays as it was when the program is called again: no memory is handed out twice."
+    ),
+    "channels_last": "Channels-last memory format survives regions, forward and gradients.",
+    "custom_ops": "Operators made with ``torch.library.custom_op``, mutating ones too, run inside regions.",
+    "higher_order_operators": (
+        "Higher-order operators (``cond``, loops, checkpoints, nested compile regions, autograd functions) compile."
+    ),
+    "rng": "Random operators draw what eager draws under ``fallback_random``.",
+    "flex_attention": "``flex_attention`` inside a region compiles for inference.",
+    "flex_attention_backward": "``flex_attention`` inside a region trains (skipped on CPU, where PyTorch refuses it).",
+    "nested_region_options": "The compilers named in the ``options`` of a ``nested_compile_region`` compile its body.",
+    "region_edges": "An order edge (``control_deps``) inside a region holds in the code generated for it.",
+    "region_order": 'Annotations may ask for a region to run after others: ``region("comm", after=["mlp"])``.',
+    "pre_grad_passes": "A custom pre-grad pass runs once per Dynamo graph.",
+    "pre_grad_pass_lists": "``pre_grad_custom_pass`` may be a list of passes, which run in its order.",
+    "pre_grad_timing": "``pre_grad_pass_timing`` says whether passes run before the cache lookup or only on a miss.",
+    "pre_grad_timing_checked": "A misspelt timing is an error, and so is a uuid that identifies nothing.",
+    "outer_cache": "The result of a whole Dynamo graph is kept on disk: the same program in another process is a hit.",
+    "outer_cache_before_backward": "The result of a graph that trains is kept before any backward ran.",
+    "outer_cache_of_functions": "An ``autograd.Function`` does not keep a graph out of that cache.",
+    "pytorch_outer_cache": (
+        "PyTorch's own cache, once ``force_autograd_cache`` is on, keeps what this backend makes of a whole graph."
+    ),
+    "full_graph": (
+        "A graph captured ahead of time, forward or backward, can be compiled by it as the last pass of a pipeline."
+    ),
+    "full_graph_artifacts": "What such a pipeline made can be saved, and loaded in another process without a compile.",
+}
 
-    Each property returns :func:`supported`, :func:`unsupported` or :func:`supported_for`. The defaults claim everything
-    that a correct regional backend does, so that an adopter starts strict and disclaims on purpose.
+_NOT_CLAIMED = {
+    "pytorch_outer_cache": "PyTorch's cache of whole graphs is tested with PyTorch's regional backend",
+    "nested_region_options": (
+        "a backend has to ask for these options; PyTorch's regional_inductor_invoke_subgraph does"
+    ),
+}
+
+
+class Capabilities:
+    """Everything that a test may require of a backend: a property for each of :data:`CAPABILITIES`.
+
+    A subclass overrides what differs, as properties that return :func:`supported`, :func:`unsupported` or
+    :func:`supported_for`, or as keywords: ``class Mine(Capabilities, rng=unsupported("no seeds are kept"))``. The
+    defaults claim everything that a correct regional backend does, so that an adopter starts strict and disclaims on
+    purpose.
     """
 
-    @property
-    def compiles_regions(self) -> Support:
-        """At least one subgraph of an annotated program is compiled; without it, vacuity is not checked."""
-        return supported()
+    _disclaimed: Mapping[str, Support] = {}
 
-    @property
-    def inductor_code(self) -> Support:
-        """Inductor generates the code: its settings and passes apply, and what it generated can be read."""
-        return supported()
+    def __init_subclass__(cls, **answers: Support | bool) -> None:
+        """Answer as the keywords of the class say.
 
-    @property
-    def regions(self) -> Support:
-        """Annotated regions are compiled apart and the rest of the graph stays eager."""
-        return supported()
-
-    @property
-    def region_ids(self) -> Support:
-        """Nodes with different ``inductor_region`` ids never share a partition."""
-        return supported()
-
-    @property
-    def region_configs(self) -> Support:
-        """``inductor_configs`` of an annotation hold while that region compiles."""
-        return supported()
-
-    @property
-    def distinct_region_configs(self) -> Support:
-        """Nodes of one region id with different ``inductor_configs`` are compiled apart, each with its own."""
-        return supported()
-
-    @property
-    def interleaved_regions(self) -> Support:
-        """Regions that depend on each other both ways (a1 -> b2, b1 -> a2) compile."""
-        return supported()
-
-    @property
-    def nested_regions(self) -> Support:
-        """Regions inside the body of a higher-order operator are found and compiled."""
-        return supported()
-
-    @property
-    def share_identical(self) -> Support:
-        """Identical partitions are compiled once."""
-        return supported()
-
-    @property
-    def backward(self) -> Support:
-        """Programs that train are compiled, backward included."""
-        return supported()
-
-    @property
-    def dynamic_shapes(self) -> Support:
-        """One compile serves several sizes of a dynamic dimension."""
-        return supported()
-
-    @property
-    def mutation(self) -> Support:
-        """Inputs and buffers mutated inside a region are mutated for the caller."""
-        return supported()
-
-    @property
-    def aliasing(self) -> Support:
-        """Outputs that are inputs, or views of inputs or of each other, stay so; inputs may share memory."""
-        return supported()
-
-    @property
-    def results_kept(self) -> Support:
-        """What a call returned stays as it was when the program is called again: no memory is handed out twice."""
-        return supported()
-
-    @property
-    def channels_last(self) -> Support:
-        """Channels-last memory format survives regions, forward and gradients."""
-        return supported()
-
-    @property
-    def custom_ops(self) -> Support:
-        """Operators made with ``torch.library.custom_op``, mutating ones too, run inside regions."""
-        return supported()
-
-    @property
-    def higher_order_operators(self) -> Support:
-        """Higher-order operators (``cond``, loops, checkpoints, nested compile regions, autograd functions) compile."""
-        return supported()
-
-    @property
-    def rng(self) -> Support:
-        """Random operators draw what eager draws under ``fallback_random``."""
-        return supported()
-
-    @property
-    def flex_attention(self) -> Support:
-        """``flex_attention`` inside a region compiles for inference."""
-        return supported()
-
-    @property
-    def flex_attention_backward(self) -> Support:
-        """``flex_attention`` inside a region trains (skipped on CPU, where PyTorch refuses it)."""
-        return supported()
-
-    @property
-    def nested_region_options(self) -> Support:
-        """The compilers named in the ``options`` of a ``nested_compile_region`` compile its body."""
-        return unsupported("a backend has to ask for these options; PyTorch's regional_inductor_invoke_subgraph does")
-
-    @property
-    def region_edges(self) -> Support:
-        """An order edge (``control_deps``) inside a region holds in the code generated for it."""
-        return supported()
-
-    @property
-    def region_order(self) -> Support:
-        """Annotations may ask for a region to run after others: ``region("comm", after=["mlp"])``."""
-        return supported()
-
-    @property
-    def pre_grad_passes(self) -> Support:
-        """A custom pre-grad pass runs once per Dynamo graph."""
-        return supported()
-
-    @property
-    def pre_grad_pass_lists(self) -> Support:
-        """``pre_grad_custom_pass`` may be a list of passes, which run in its order."""
-        return supported()
-
-    @property
-    def pre_grad_timing(self) -> Support:
-        """``pre_grad_pass_timing`` says whether passes run before the cache is asked or on a miss alone."""
-        return supported()
-
-    @property
-    def pre_grad_timing_checked(self) -> Support:
-        """A misspelt timing is an error, and so is a uuid that identifies nothing."""
-        return supported()
-
-    @property
-    def outer_cache(self) -> Support:
-        """The result of a whole Dynamo graph is kept on disk: the same program in another process is a hit."""
-        return supported()
-
-    @property
-    def outer_cache_before_backward(self) -> Support:
-        """The result of a graph that trains is kept before any backward ran."""
-        return supported()
-
-    @property
-    def outer_cache_of_functions(self) -> Support:
-        """An ``autograd.Function`` does not keep a graph out of that cache."""
-        return supported()
-
-    @property
-    def pytorch_outer_cache(self) -> Support:
-        """PyTorch's own cache, once ``force_autograd_cache`` is on, keeps what this backend makes of a whole graph."""
-        return unsupported("PyTorch's cache of whole graphs is tested with PyTorch's regional backend")
-
-    @property
-    def full_graph(self) -> Support:
-        """A graph captured ahead of time, forward or backward, can be compiled by it as the last pass of a pipeline."""
-        return supported()
-
-    @property
-    def full_graph_artifacts(self) -> Support:
-        """What such a pipeline made can be saved, and loaded in another process without a compile."""
-        return supported()
+        Raises:
+            UnknownCapabilityError: a keyword that is no capability.
+        """
+        super().__init_subclass__()
+        for name, answer in answers.items():
+            support = answer if isinstance(answer, Support) else Support(answer, "" if answer else "declared absent")
+            setattr(cls, name, _property(support, cls.sentence(name)))
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -273,13 +182,25 @@ class Capabilities:
             UnknownCapabilityError: a name that is no capability.
             TypeError: a property that returns anything but a :class:`Support`.
         """
-        value = getattr(self, self._known(name))
+        known = self._known(name)
+        value = self._disclaimed[known] if known in self._disclaimed else getattr(self, known)
         if not isinstance(value, Support):
             raise TypeError(
                 f"{type(self).__qualname__}.{name} returned {value!r}; return supported(), unsupported(reason) or "
                 f"supported_for(torch, reason)"
             )
         return value
+
+    def disclaiming(self, reasons: Mapping[str, str]) -> Capabilities:
+        """Return a copy whose :meth:`get` disclaims the capabilities in ``reasons``.
+
+        Raises:
+            UnknownCapabilityError: a name that is no capability.
+        """
+        changed = copy.copy(self)
+        disclaimed = {self._known(name): unsupported(reason) for name, reason in reasons.items()}
+        vars(changed)["_disclaimed"] = {**self._disclaimed, **disclaimed}
+        return changed
 
     @classmethod
     def _known(cls, name: str) -> str:
@@ -288,19 +209,19 @@ class Capabilities:
         return name
 
 
+def _property(support: Support, sentence: str) -> property:
+    return property(lambda capabilities: support, doc=sentence)
+
+
+for _name, _sentence in CAPABILITIES.items():
+    _support = unsupported(_NOT_CLAIMED[_name]) if _name in _NOT_CLAIMED else supported()
+    setattr(Capabilities, _name, _property(_support, _sentence))
+
+
 def declared(**answers: Support | bool) -> Callable[[], Capabilities]:
     """Return a :class:`Capabilities` subclass with the given answers: the short form for small backends.
 
     Raises:
         UnknownCapabilityError: a name that is no capability.
     """
-    members: dict[str, Any] = {}
-    for name, answer in answers.items():
-        Capabilities._known(name)
-        support = answer if isinstance(answer, Support) else Support(answer, "" if answer else "declared absent")
-        members[name] = property(_answering(support), doc=Capabilities.sentence(name))
-    return type("DeclaredCapabilities", (Capabilities,), members)
-
-
-def _answering(support: Support) -> Callable[[Any], Support]:
-    return lambda capabilities: support
+    return types.new_class("DeclaredCapabilities", (Capabilities,), answers)

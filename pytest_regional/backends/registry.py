@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import importlib.metadata
+import pkgutil
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 from pytest_regional.backends.spec import BackendSpec
 
@@ -19,11 +20,11 @@ TORCH_GROUP = "torch_dynamo_backends"
 _OURS = "regional"
 
 
-class UnknownBackendError(LookupError):
+class UnknownBackendError(RegionalError, LookupError):
     """A name that is neither built in, nor an entry point, nor ``package.module:attribute``."""
 
 
-class BackendImportError(ImportError):
+class BackendImportError(RegionalError, ImportError):
     """A backend was found but could not be loaded; the message says what its import raised."""
 
 
@@ -90,9 +91,8 @@ def _find(name: str) -> BackendSpec:
     entries = _entry_points()
     if name in entries:
         return _specify(name, _load(name, entries[name].load))
-    module, colon, attribute = name.partition(":")
-    if colon and module and attribute:
-        return _specify(name, _load(name, lambda: _attribute(module, attribute)))
+    if all(name.partition(":")):
+        return _specify(name, _load(name, lambda: pkgutil.resolve_name(name)))
     if name == _OURS:
         return _built_in()["reference"]()
     registered = _for_torch_compile()
@@ -120,19 +120,9 @@ def _built_into_torch(name: str) -> tuple[str, ...]:
 
 
 def _unknown(name: str, built_into_torch: Iterable[str]) -> str:
-    known = unknown_name("backend", name, names())
-    if "Did you mean" not in known:
-        near = difflib.get_close_matches(name, built_into_torch, n=1)
-        known = known.replace(" Known:", f" Did you mean {near[0]!r}? Known:") if near else known
+    known = unknown_name("backend", name, names(), unlisted=built_into_torch)
     others = f" torch.compile also has {', '.join(built_into_torch)}." if built_into_torch else ""
     return f"{known}{others} A backend may also be given as package.module:attribute."
-
-
-def _attribute(module: str, attribute: str) -> Any:
-    value: Any = importlib.import_module(module)
-    for part in attribute.split("."):
-        value = getattr(value, part)
-    return value
 
 
 def _load(name: str, load: Callable[[], Any]) -> Any:
@@ -158,7 +148,6 @@ def _short_name(name: str) -> str:
 
 def full_graph_modules() -> tuple[Any, Any]:
     """Return the modules that capture, partition and compile whole graphs: the pipeline, and its passes."""
-    return (
-        importlib.import_module("pytest_regional.reference.pipeline"),
-        importlib.import_module("pytest_regional.reference.passes"),
-    )
+    from pytest_regional.reference import passes, pipeline
+
+    return pipeline, passes

@@ -25,7 +25,7 @@ DynamoBackend = Callable[..., Any]
 
 @dataclass(frozen=True)
 class BackendSpec:
-    """Everything the harness needs to know of a backend.
+    """Everything the harness needs to know about a backend.
 
     Attributes:
         name: what ``--regional-backend`` and test ids call it.
@@ -39,9 +39,9 @@ class BackendSpec:
             then lacks the capability ``full_graph``.
         compile_options: which ``torch.compile(..., options={...})`` the backend takes where torch has no such setting:
             ``pre_grad_pass_timing`` is the only one there is, and torch 2.11 the only torch without the setting.
-        variants: by the name of an option of its own, a function of the option's value that returns the Dynamo backend
-            with it: ``{"partitioner": lambda value: mine(partitioner=value)}``. What a suite asks for and is not
-            there is a skip. Options that are asked for are ``partitioner`` and ``on_region_error``.
+        variants: by the name of one of its options, a function of the option's value that returns the Dynamo backend
+            with it: ``{"partitioner": lambda value: mine(partitioner=value)}``. A suite skips
+            where it needs a variant that is not there. Suites use ``partitioner`` and ``on_region_error``.
         compilers: returns functions that do its work wherever they are called from, such as what stands in
             ``aot_autograd(fw_compiler=...)``: a Dynamo backend that a test puts together from them counts as this one.
         precision: the precision that it computes in where the program's is finer: ``"bfloat16"``, ``"float16"``,
@@ -52,7 +52,7 @@ class BackendSpec:
             vacuous. ``None``: a graph that the backend was handed counts as compiled.
         inductor: whether code that Inductor generates while the backend compiles is its own doing; where not, it is
             counted as a fallback.
-        plain: whether nobody wrote a specification: the registry was given a Dynamo backend alone.
+        plain: whether there is no written specification: the registry was given a Dynamo backend alone.
         origin: the name that the registry resolved to this specification; another process finds it by that name.
     """
 

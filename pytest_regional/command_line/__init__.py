@@ -1,26 +1,32 @@
-"""What people ask at a terminal: ``python -m pytest_regional explain module:factory``, for example.
+"""The command ``pytest-regional``, also ``python -m pytest_regional``: ``pytest-regional explain module:factory``.
 
-``targets`` imports what a name says, ``passes`` makes passes of names, ``finding_paths`` names findings; ``explain``,
-``findings``, ``replay``, ``new_backend`` and, of ``reports``, ``compare`` and ``merge`` are the commands.
+One module per command: ``backends``, ``explain``, ``findings``, ``replay``, ``new_backend``, and ``reports`` for
+``compare`` and ``merge``. ``targets`` imports what a name says.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import os
 import sys
 from collections.abc import Sequence
 
-from pytest_regional.command_line import explain, findings, new_backend, replay, reports
+from pytest_regional.command_line import backends, explain, findings, new_backend, replay, reports
 from pytest_regional.command_line.targets import UsageError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status: 0, 1 for what fails, 2 for what was asked wrongly."""
+    """Run a command and return its exit status: 0, 1 for what fails, 2 for a usage error."""
+    as_script = os.path.basename(sys.argv[0]) == "pytest-regional"
+    if as_script:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does: arguments name modules of the user
     parser = argparse.ArgumentParser(
-        prog="python -m pytest_regional", description="Look at regional compilation from the command line."
+        prog="pytest-regional" if as_script else "python -m pytest_regional",
+        description="Look at regional compilation from the command line.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    backends.add_command(commands)
     explain.add_command(commands)
     findings.add_command(commands)
     replay.add_command(commands)

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._files import dumps
 from pytest_regional._text import unknown_name
 from pytest_regional.backends import registry
@@ -18,7 +19,7 @@ _TARGET_HELP = (
 )
 
 
-class ModelError(Exception):
+class ModelError(RegionalError):
     """The model, or a pass, failed; the message is its own."""
 
 
@@ -43,7 +44,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(asked: argparse.Namespace) -> None:
-    """Explain what was asked for.
+    """Explain the given model.
 
     Raises:
         UsageError: the target or a pass is not what it has to be.

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 def add_paths(parser: argparse.ArgumentParser) -> None:
     """Add the argument that names findings."""
-    parser.add_argument("paths", metavar="DIR", nargs="+", type=Path, help="folder of findings, or one finding's .json")
+    parser.add_argument(
+        "paths", metavar="DIR", nargs="+", type=Path, help="directory of findings, or one finding's .json"
+    )
 
 
 def checked(paths: Sequence[Path]) -> Sequence[Path]:
@@ -34,7 +36,7 @@ def checked(paths: Sequence[Path]) -> Sequence[Path]:
             path.stat()
         except OSError as error:
             what = "is not there" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
-            raise UsageError(f"{path} {what}: give a folder of findings, or one finding's .json.") from error
+            raise UsageError(f"{path} {what}: give a directory of findings, or one finding's .json.") from error
         if path.is_dir() and not FindingsFolder(path).paths():
             raise UsageError(f"{path} holds no findings: a campaign writes them as NAME.json and NAME.py.")
     return paths
@@ -56,7 +58,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(asked: argparse.Namespace) -> int:
-    """List what was asked for; return the exit status.
+    """List the given findings; return the exit status.
 
     Raises:
         UsageError: a path that is not there, or a folder without findings.

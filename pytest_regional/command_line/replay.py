@@ -18,7 +18,7 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser(
         "replay",
         help=_HELP,
-        description=f"{_HELP.capitalize()}. Exit status 0: all are fixed; 1: one still fails; 2: one cannot be checked. "
+        description=f"{_HELP.capitalize()}. Exit status 0: all are fixed; 1: one still fails; 2: one is an error. "
         "A backend that a finding names as module:attribute is imported only with --backend.",
     )
     add_paths(parser)
@@ -33,7 +33,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(asked: argparse.Namespace) -> int:
-    """Replay what was asked for; return the exit status.
+    """Replay the given findings; return the exit status.
 
     Raises:
         UsageError: a path that is not there, a folder without findings, or no torch.

@@ -10,10 +10,11 @@ from typing import Any
 from pytest_regional._text import plural
 from pytest_regional.command_line.targets import UsageError
 from pytest_regional.report.comparison import compared
-from pytest_regional.report.document import ReportError, RunReport, merged
+from pytest_regional.report.document import RunReport, merged
+from pytest_regional.report.reading import ReportError
 from pytest_regional.report.this_run import write_report, wrong_name
 
-_COMPARE = "say what changed from one run to the next: new failures, counters, slower compiles"
+_COMPARE = "show what changed from one run to the next: new failures, counters, slower compiles"
 _MERGE = "make one report of those of several machines or shards"
 
 
@@ -28,7 +29,7 @@ def add_compare(commands: Any) -> None:
     parser.add_argument("old", metavar="OLD.json", type=Path, help="report of the earlier run")
     parser.add_argument("new", metavar="NEW.json", type=Path, help="report of the later run")
     parser.add_argument(
-        "--slower", metavar="RATIO", type=float, default=1.5, help="tell compiles that take this often as long (1.5)"
+        "--slower", metavar="RATIO", type=float, default=1.5, help="ratio from which a longer compile is reported (1.5)"
     )
     parser.set_defaults(run=_compare)
 
@@ -74,7 +75,7 @@ def _merge(asked: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"{asked.output} cannot be written: {error.strerror}.") from error
     doubled = sum(len(report.tests) for report in reports) - len(whole.tests)
-    note = f"; {plural(doubled, 'test')} stood in several, and the worst ending was kept" if doubled else ""
+    note = f"; {plural(doubled, 'test')} is in several, and the worst ending was kept" if doubled else ""
     print(f"{asked.output}: {plural(len(whole.tests), 'test')} of {plural(len(reports), 'report')}{note}")
     return 0
 
@@ -86,5 +87,5 @@ def _read(paths: Sequence[Path]) -> list[RunReport]:
         raise UsageError(f"{error}.") from error
     for path, report in zip(paths, reports, strict=True):
         if report.unfinished:
-            raise UsageError(f"{path} is of a run that did not finish, so it tells nothing: {report.unfinished}.")
+            raise UsageError(f"{path} is of a run that did not finish, so it cannot be used: {report.unfinished}.")
     return reports

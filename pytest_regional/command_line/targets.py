@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import sys
@@ -9,11 +10,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 
 
-class UsageError(Exception):
-    """What was asked cannot be understood; the message says what, and what to write."""
+class UsageError(RegionalError):
+    """An argument is not understood; the message says which one, and what to write."""
 
 
 def find(target: str) -> Any:
@@ -25,13 +27,11 @@ def find(target: str) -> Any:
     place, separator, name = target.rpartition(":")
     if not separator or not place or not name:
         raise UsageError(f"{target!r} names nothing: write package.module:attribute, or path/to/file.py:attribute.")
-    value: Any = _module(place)
-    for part in name.split("."):
-        if not hasattr(value, part):
-            known = [known for known in vars(value) if not known.startswith("_")] if hasattr(value, "__dict__") else []
-            raise UsageError(f"{place}: {unknown_name('attribute', part, known)}")
-        value = getattr(value, part)
-    return value
+    try:
+        return functools.reduce(getattr, name.split("."), _module(place))
+    except AttributeError as error:
+        known = [known for known in getattr(error.obj, "__dict__", {}) if not known.startswith("_")]
+        raise UsageError(f"{place}: {unknown_name('attribute', error.name or name, known)}") from None
 
 
 def _module(place: str) -> ModuleType:

@@ -25,7 +25,7 @@ from pytest_regional.emulation.device import (
     UnsupportedByEmulationError,
     profile_named,
 )
-from pytest_regional.emulation.device_mock import Pretence, programs_on_gpu
+from pytest_regional.emulation.device_mock import DeviceMock, programs_on_gpu
 from pytest_regional.emulation.launch import Launch, LaunchPlan, launch_inductor_kernel
 from pytest_regional.emulation.memory import Memory
 
@@ -60,7 +60,7 @@ class Emulation:
         self.plan = plan
         self.memory = Memory()
         self.unsupported: list[str] = []
-        self.pretence = Pretence(profile, self.memory.allocate, self._kernel)
+        self.device_mock = DeviceMock(profile, self.memory.allocate, self._kernel)
         self._kernels: list[EmulatedKernel] = []
         self._launches: list[Launch] = []
         self._compiling = threading.local()
@@ -107,9 +107,9 @@ class Emulation:
 
         @functools.wraps(original)
         def compile_for_gpu(gm: Any, example_inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-            from pytest_regional.emulation.retarget import holds_undefined_values, retarget
+            from pytest_regional.emulation.device_rewrite import holds_undefined_values, retarget
 
-            with self.noting_unsupported(), self.pretence.held(), self.pretence.settings, _nothing_to_mend():
+            with self.noting_unsupported(), self.device_mock.held(), self.device_mock.settings, _nothing_to_mend():
                 _refuse_settings(kwargs)
                 undefined = holds_undefined_values(gm)
                 gm, example_inputs = retarget(gm, example_inputs)
@@ -135,7 +135,7 @@ class Emulation:
 
         @functools.wraps(original)
         def load_for_gpu(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            with self.noting_unsupported(), self.pretence.held():
+            with self.noting_unsupported(), self.device_mock.held():
                 return original(graph, *args, **kwargs)
 
         return load_for_gpu
@@ -155,9 +155,9 @@ class Emulation:
 
     def _running(self, generated: Callable[[list[Any]], Any], undefined: bool) -> Callable[[list[Any]], Any]:
         def run(inputs: list[Any]) -> Any:
-            from pytest_regional.emulation.retarget import OperatorsOnCpu
+            from pytest_regional.emulation.device_rewrite import OperatorsOnCpu
 
-            with OperatorsOnCpu(self.memory, self.pretence), self.memory.undefined_allowed(undefined):
+            with OperatorsOnCpu(self.memory, self.device_mock), self.memory.undefined_allowed(undefined):
                 return generated(inputs)
 
         run._boxed_call = True  # type: ignore[attr-defined]  # as on the function in place of which it stands

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 
 
-class UnknownProfileError(ValueError):
+class UnknownProfileError(RegionalError, ValueError):
     """A GPU that there is no description of; the message lists those there are."""
 
 
@@ -128,7 +129,7 @@ def profile_named(name: str) -> DeviceProfile:
     return PROFILES[name]
 
 
-class EmulationError(RuntimeError):
+class EmulationError(RegionalError, RuntimeError):
     """Emulated GPU code misbehaved, or cannot be emulated with what is installed."""
 
 

@@ -117,8 +117,8 @@ def _first_choice(original: Callable[..., Any]) -> Callable[..., Any]:
     return choose
 
 
-class Pretence:
-    """The pretence of one described device; holds for the whole process, as long as anybody holds it.
+class DeviceMock:
+    """The mock of one described device, for the whole process, as long as one thread or more hold it.
 
     Args:
         profile: the device.
@@ -138,7 +138,7 @@ class Pretence:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Pretend while the context lasts; threads may hold at once."""
+        """Mock the device while the context lasts; several threads may hold it at once."""
         with self._lock:
             if not self._holders:
                 self._begin()

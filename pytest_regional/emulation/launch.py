@@ -27,7 +27,7 @@ from pytest_regional.emulation.interpreter.builder import builder, semantic
 from pytest_regional.emulation.interpreter.functions import is_rewritten, python_function
 from pytest_regional.emulation.interpreter.patches import interpreting
 from pytest_regional.emulation.interpreter.programs import may_wait, programs_of, run_in_order, run_together
-from pytest_regional.emulation.interpreter.segments import LaunchMemory, Region, region_of
+from pytest_regional.emulation.interpreter.segments import LaunchMemory, Segment, region_of
 from pytest_regional.emulation.interpreter.values import from_numbers, numpy_type, scalar_value
 from pytest_regional.emulation.memory import Memory
 
@@ -327,7 +327,7 @@ class _Arguments:
         region = self._region(name, tensor)
         return pointer_to(region, tensor.data_ptr(), kernel_type(type_of_argument(tensor)))
 
-    def _region(self, name: str, tensor: torch.Tensor) -> Region:
+    def _region(self, name: str, tensor: torch.Tensor) -> Segment:
         region = region_of(name, tensor, self.memory, self.races)
         for known in self.touched.regions:
             if known.start == region.start:

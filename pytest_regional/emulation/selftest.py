@@ -257,7 +257,7 @@ def _gives_right_values(emulation: Emulation, name: str, source: str) -> bool:
     x = torch.linspace(-1, 1, LENGTH)
     out = emulation.memory.allocate((LENGTH,), (1,), torch.float32)
     try:
-        with emulation.pretence.held():
+        with emulation.device_mock.held():
             tuner = load_source(source, name)
         emulation.note(
             launch_inductor_kernel(tuner, (x, out, LENGTH), {}, memory=emulation.memory, plan=emulation.plan)

@@ -1,4 +1,4 @@
-"""Programs that nobody thought of: a program model, a table of operators, and what checks the programs."""
+"""Fuzzing: a program model, a table of operators, random programs, oracles that check them, and findings."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_regional import _limits
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import shown
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -16,7 +17,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 MOST_EXAMPLES = 1_000_000_000
 
 
-class BudgetError(ValueError):
+class BudgetError(RegionalError, ValueError):
     """A budget that says neither how many programs nor how long."""
 
 
@@ -131,28 +132,28 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" + (f" {rest} s" if rest else "")
 
 
-#: The folder of notes, in the folder of findings.
-NOTES = "checking"
+#: The directory of crash markers, in the directory of findings.
+MARKERS = "checking"
 
 
-def note_for(findings: Path, name: str) -> Path:
-    """Return the file for what this process checks as shard ``name``."""
-    notes = findings / NOTES
-    notes.mkdir(parents=True, exist_ok=True)
-    return notes / f"{name}-{os.getpid()}.json"
+def crash_marker(findings: Path, name: str) -> Path:
+    """Return the file that holds what this process checks as shard ``name``; it stays when the process crashes."""
+    markers = findings / MARKERS
+    markers.mkdir(parents=True, exist_ok=True)
+    return markers / f"{name}-{os.getpid()}.json"
 
 
-def notes_of_the_dead(findings: Path, since: float = 0.0) -> list[Path]:
-    """Return the notes whose process is no more, written after ``since``, in seconds since the epoch."""
-    notes = sorted((findings / NOTES).glob("*.json"))
-    return [note for note in notes if note.is_file() and note.stat().st_mtime >= since and not _is_alive(note)]
+def crash_markers(findings: Path, since: float = 0.0) -> list[Path]:
+    """Return the markers of processes that ended, written after ``since``, in seconds since the epoch."""
+    markers = sorted((findings / MARKERS).glob("*.json"))
+    return [one for one in markers if one.is_file() and one.stat().st_mtime >= since and not _is_alive(one)]
 
 
-def _is_alive(note: Path) -> bool:
-    process = note.stem.rpartition("-")[2]
+def _is_alive(marker: Path) -> bool:
+    process = marker.stem.rpartition("-")[2]
     try:
         os.kill(int(process), 0)
-    except (OverflowError, ProcessLookupError, ValueError):  # nobody's number, or no number
+    except (OverflowError, ProcessLookupError, ValueError):  # no process has this number
         return False
     except PermissionError:
         return True

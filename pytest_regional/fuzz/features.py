@@ -51,7 +51,7 @@ def _of_steps(program: Program) -> Iterator[str]:
             yield "writes"
             if any(step.operands[position] < len(program.arguments) for position in operator.writes):
                 yield "writes:input"
-        if operator.draws:
+        if operator.uses_rng:
             yield "draws"
         for context in step.scope:
             if isinstance(context, Context):

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_regional._errors import RegionalError, RegionalWarning
 from pytest_regional._limits import Interrupts
 from pytest_regional._stash import FUZZ, TARGET
 from pytest_regional._text import plural, printable
-from pytest_regional.fuzz.budget import Budget, note_for
+from pytest_regional.fuzz.budget import Budget, crash_marker
 from pytest_regional.fuzz.findings.provenance import too_many
 
 if TYPE_CHECKING:
@@ -32,22 +33,22 @@ if TYPE_CHECKING:
 EXAMPLE_SECONDS = 120.0
 
 #: The fixture that makes each fuzz test as many items as processes share it.
-SHARD_ARGUMENT = "regional_fuzz_shard"
+SHARD_ARGUMENT = "_regional_fuzz_shard"
 
 
 #: As many programs as one sequence takes the time of.
 SEQUENCE_COST = 5
 
 
-class FindingsWarning(pytest.PytestWarning):
+class FindingsWarning(RegionalWarning):
     """A file in the folder of findings that holds none; what it told is not known to a campaign."""
 
 
-class NewFindingsError(AssertionError):
+class NewFindingsError(RegionalError, AssertionError):
     """A campaign met defects that no finding in the folder of findings explains."""
 
 
-class RefusedProgramsError(AssertionError):
+class RefusedProgramsError(RegionalError, AssertionError):
     """Eager refuses so many of a campaign's programs that their generator is at fault."""
 
 
@@ -102,7 +103,8 @@ class FuzzTest:
 
         Args:
             mode: ``"interpret"``, ``"emulated"`` or ``"native"``.
-            draw: yields programs for a seed; by default programs without what the backend disclaims. Of other draws programs that need such a capability are skipped.
+            draw: yields programs for a seed; by default programs that need nothing that the backend disclaims. Of other
+                draws, programs that do are skipped.
             oracles: names of the oracles to check; all that the mode can by default.
 
         Raises:
@@ -125,12 +127,12 @@ class FuzzTest:
             oracles,
             self.without,
             self.limit,
-            note_for(folder, f"{mode}-{self.shard}"),
+            crash_marker(folder, f"{mode}-{self.shard}"),
         )
         return self._campaign(programs, self.budget, folder)
 
     def run_sequences(self, mode: str, *, processes: bool = True) -> CampaignResult:
-        """Execute sequences of cache operations in ``mode``, against a model of what has to answer, and return the result.
+        """Run a campaign of cache operations in ``mode``, against a model of the cache, and return its result.
 
         Args:
             mode: ``"interpret"``, ``"emulated"`` or ``"native"``.
@@ -149,12 +151,12 @@ class FuzzTest:
     def _campaign(self, subject: Subject[Any], budget: Budget, folder: Path) -> CampaignResult:
         from pytest_regional.fuzz.campaign import Campaign
         from pytest_regional.fuzz.findings.folder import FindingsFolder
-        from pytest_regional.report.progress import ProgressNote
+        from pytest_regional.report.progress import ProgressFile
 
         __tracebackhide__ = True
         self.unit = subject.unit
         campaign = Campaign(subject, budget, self.seed, FindingsFolder(folder, _warn))
-        progress = ProgressNote(self._note("progress"), self.name, self.unit)
+        progress = ProgressFile(self._note("progress"), self.name, self.unit)
         with _quiet_logs(), contextlib.closing(progress), Interrupts() as interrupts:
             campaign.progress, campaign.stopped = progress, lambda: interrupts.came
             self.result = campaign.run()
@@ -284,7 +286,7 @@ def fuzz_test(item: pytest.Item, session: RegionalSession, regional: Regional, s
         shard,
         item.stash[TARGET].backend,
         settings.findings,
-        session.folder_of_notes,
+        session.scratch_dir,
         item.name,
         settings.timeout or EXAMPLE_SECONDS,
         settings.audit,

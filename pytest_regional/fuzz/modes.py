@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 MODES = ("interpret", "emulated", "native")
 
 
-class ModeError(ValueError):
+class ModeError(RegionalError, ValueError):
     """A mode that does not exist, or that the device or the backend at hand cannot take."""
 
 

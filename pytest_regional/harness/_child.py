@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional import _processes
+from pytest_regional._files import write_whole
 from pytest_regional._stacks import write_when_asked
 from pytest_regional.harness.devices.emulated import skipping_unsupported
 from pytest_regional.harness.process import Job
@@ -55,7 +56,7 @@ def _end(guard: int) -> None:
 
 
 def _guard(guarded: int, asker: int) -> None:
-    faulthandler.disable()  # who asks all processes for their stacks gets none of this one
+    faulthandler.disable()  # a request for the stacks of all processes leaves this one out
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _processes.call_this_a_guard()
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -65,7 +66,7 @@ def _guard(guarded: int, asker: int) -> None:
     try:
         ended, _, _ = select.select([own, os.pidfd_open(asker)], [], [])
     except ProcessLookupError:
-        ended = []  # who asked died before this line
+        ended = []  # the asking process died before this line
     if own not in ended:
         _processes.end([number for number in _processes.with_all_below(guarded) if number != os.getpid()])
 
@@ -124,7 +125,7 @@ def _answer(request: Path) -> dict[str, Any]:
         return _call(pickle.loads(request.read_bytes()))
     except pytest.skip.Exception as skipped:
         return {"kind": "skip", "text": str(skipped)}
-    except BaseException:  # noqa: BLE001 - whatever happened here is told to the parent, SystemExit too
+    except BaseException:  # noqa: BLE001 - whatever happened here is reported to the parent, SystemExit too
         return {"kind": "error", "text": traceback.format_exc()}
 
 
@@ -137,9 +138,7 @@ def main() -> None:
         payload = pickle.dumps(_answer(request))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         payload = pickle.dumps({"kind": "error", "text": f"the returned value cannot be pickled: {error}"})
-    partial = answer.with_suffix(".partial")
-    partial.write_bytes(payload)
-    os.replace(partial, answer)
+    write_whole(answer, payload)
 
 
 def finish() -> None:

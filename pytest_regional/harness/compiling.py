@@ -1,4 +1,4 @@
-"""What ``torch.compile`` is given for the backend under test: one Dynamo backend for each set of options."""
+"""The Dynamo backends that ``torch.compile`` gets for the backend under test: one for each set of options."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._region import AnnotationError
 from pytest_regional._torch.dynamo import annotation_mistake_in, invalid_backend_error, registered_backend, to_compile
 from pytest_regional._torch.pytree import flatten_with_path
@@ -25,7 +26,7 @@ from pytest_regional.harness.parity.execution import cotangents_for
 
 
 class CompilesWithBackend:
-    """The part of :class:`Regional` that makes Dynamo backends of the specification, and watches them."""
+    """The part of :class:`Regional` that makes Dynamo backends from the specification and observes them."""
 
     _spec: BackendSpec
     _options: CompileOptions
@@ -50,12 +51,12 @@ class CompilesWithBackend:
     def dynamo_backend(self) -> Callable[..., Any]:
         """The backend under test for ``torch.compile(fn, backend=...)``, with the settings of the marker.
 
-        While the harness is active :attr:`backend`, its name, does as well, unless PyTorch has a backend of that name.
+        While the harness is active, the name :attr:`backend` works too, unless PyTorch has a backend of that name.
         """
         return self._backend(self._options, frozenset())
 
     def _named(self, look_up: Callable[[Any], Any], backend: Any) -> Any:
-        """Find the Dynamo backend that ``torch.compile`` was given; a name that PyTorch has not may be ours."""
+        """Find the Dynamo backend for what ``torch.compile`` was given; a name that PyTorch lacks may be ours."""
         if backend != self._spec.name or getattr(self._current, "looking_up", False):
             return look_up(backend)
         try:
@@ -108,7 +109,7 @@ class CompilesWithBackend:
         return functools.partial(options.scope, self._spec.compile_options) if options else contextlib.nullcontext
 
 
-class NoGraphPassError(LookupError):
+class NoGraphPassError(RegionalError, LookupError):
     """The backend under test does not say how it compiles a graph that was captured ahead of time."""
 
 
@@ -119,7 +120,7 @@ class FullGraph:
     ``load`` and so on; ``passes`` is ``pytest_regional.reference.passes``.
 
     Attributes:
-        terminal: the pass that compiles a graph, made anew at each look.
+        terminal: the pass that compiles a graph, a new one at each access.
     """
 
     def __init__(self, spec: BackendSpec) -> None:
@@ -128,7 +129,7 @@ class FullGraph:
 
     @property
     def terminal(self) -> Any:
-        """The backend's pass, named after the backend unless it has a name."""
+        """The backend's pass, named after the backend if it has no name."""
         if self._spec.graph_pass is None:
             raise NoGraphPassError(_missing(self._spec))
         made = self._spec.graph_pass()
@@ -173,8 +174,8 @@ def full_graph_of(spec: BackendSpec) -> FullGraph:
 
 def _missing(spec: BackendSpec) -> str:
     return (
-        f"backend {spec.name!r} compiles what Dynamo hands it and nothing else: its BackendSpec gives no graph_pass. "
-        f"Give one, or mark the test regional_compile(requires=('full_graph',)), which skips it there."
+        f"backend {spec.name!r} compiles only graphs from Dynamo: its BackendSpec has no graph_pass. Add one, or mark "
+        f"the test regional_compile(requires=('full_graph',)) to skip it for this backend."
     )
 
 
@@ -194,7 +195,7 @@ def refuse_keywords(function: Callable[..., Any], unknown: Mapping[str, Any]) ->
 
 
 def refuse_no_program(function: str, program: object) -> None:
-    """Raise a TypeError where ``program`` is what a program returned, or nothing that can be called."""
+    """Raise a TypeError where ``program`` is not callable, for example the result of a program."""
     if callable(program):
         return
     given = "a tensor" if isinstance(program, torch.Tensor) else f"of type {type(program).__name__}"
@@ -207,7 +208,7 @@ def refuse_no_program(function: str, program: object) -> None:
 def raise_annotation_error(error: BaseException | None) -> None:
     """Raise the :class:`AnnotationError` that ``error`` is, or that compilers wrapped into it, without their frames.
 
-    So is one that Dynamo met while it traced the program, and what it says of a number in an annotation.
+    The same for an annotation error that Dynamo raised while it traced the program.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -222,7 +223,7 @@ def raise_annotation_error(error: BaseException | None) -> None:
 
 @contextlib.contextmanager
 def annotation_errors_alone() -> Iterator[None]:
-    """Let an :class:`AnnotationError` leave the body as itself, however deep in a compile it arose."""
+    """Raise an :class:`AnnotationError` unwrapped, however deep in a compile it arose."""
     try:
         yield
     except Exception as error:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 
 COUNTERS: dict[str, str] = {
@@ -28,14 +29,14 @@ COUNTERS: dict[str, str] = {
 }
 
 
-class UnknownCounterError(LookupError, AttributeError):
+class UnknownCounterError(RegionalError, LookupError, AttributeError):
     """A counter name that does not exist; the message lists the live ones."""
 
     def __init__(self, name: object) -> None:
         super().__init__(unknown_name("counter", name, COUNTERS))
 
 
-class CounterExpectationError(AssertionError):
+class CounterExpectationError(RegionalError, AssertionError):
     """Counters moved otherwise than expected; the message prints every counter and what caused it."""
 
 
@@ -43,7 +44,7 @@ class CounterExpectationError(AssertionError):
 class Event:
     """One step of one counter, its cause, and when: seconds since the log began.
 
-    ``other`` names the Dynamo backend that it was the doing of; empty for the one under test.
+    ``other`` names the Dynamo backend that caused it; empty for the one under test.
     """
 
     counter: str
@@ -94,7 +95,7 @@ class CounterLog:
     _began: float = field(default_factory=time.perf_counter, repr=False)
 
     def count(self, counter: str, cause: str, other: str = "") -> None:
-        """Move ``counter`` by one because of ``cause``, by the doing of the Dynamo backend ``other`` than ours."""
+        """Move ``counter`` by one because of ``cause``; ``other`` is the Dynamo backend, if not the one under test."""
         if counter not in COUNTERS:
             raise UnknownCounterError(counter)
         with self._lock:

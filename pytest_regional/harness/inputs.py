@@ -10,7 +10,7 @@ import torch
 class InputFactories:
     """``randn`` and its kin: torch's own factories with the device filled in.
 
-    Draws come from the generators that isolation seeds, so that a test gets the same inputs in any order, on any
+    Values come from the generators that isolation seeds, so that a test gets the same inputs in any order, on any
     worker, alone or among others. Every keyword of the torch factory is accepted.
     """
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch.operators import control_deps, higher_order_operator, operator_types
 
 _PUBLIC_MODULES = (torch, torch.nn.functional, torch.special, torch.linalg, torch.fft, operator, math)
@@ -28,7 +29,7 @@ OpLike = Any
 T = TypeVar("T")
 
 
-class OpError(LookupError):
+class OpError(RegionalError, LookupError):
     """An assertion names an operator that it cannot be about."""
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 from pytest_regional._torch import config
+from pytest_regional._torch.config import TIMINGS
 
-TIMINGS = ("early", "late", "default")
 
-
-class CompileOptionError(ValueError):
+class CompileOptionError(RegionalError, ValueError):
     """A compile option with a value that cannot be used; the message says which are valid."""
 
 
@@ -69,7 +69,7 @@ class CompileOptions:
         Raises:
             CompileOptionError: an unknown setting, or a timing where neither torch nor the backend knows it.
         """
-        with config.patched_config("torch._inductor.config", self._settings(taken)):
+        with config.patched_config(config.INDUCTOR, self._settings(taken)):
             yield
 
     def backend_keywords(self, taken: frozenset[str]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class CompileOptions:
         """Check the Inductor settings, before anything is compiled.
 
         Raises:
-            CompileOptionError: a setting that there is not in this torch, or words for one that is on or off.
+            CompileOptionError: a setting that this torch lacks, or text for a boolean one.
         """
         known = config.inductor_config_names()
         for name, value in self.inductor_configs.items():
@@ -109,8 +109,8 @@ class CompileOptions:
 def _require_timing(known: frozenset[str]) -> None:
     if "pre_grad_pass_timing" not in known:
         raise CompileOptionError(
-            "this torch has no pre_grad_pass_timing (it came with 2.12), and the backend does not take it as an option "
-            "of its own: leave it out, use a newer torch, or name it in the BackendSpec's compile_options"
+            "this torch has no pre_grad_pass_timing (it came with 2.12), and the backend does not take it as its "
+            "own option: leave it out, use a newer torch, or name it in the BackendSpec's compile_options"
         )
 
 

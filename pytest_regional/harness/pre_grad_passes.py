@@ -12,7 +12,7 @@ from pytest_regional._torch.inductor import custom_graph_pass_base
 #: Marks passes that tell the observer of each run themselves, whoever runs them.
 COUNTS_ITSELF = "counts_itself"
 
-#: How the lookup of a whole Dynamo graph's result ended; ``none``: nobody looked.
+#: How the lookup of a whole Dynamo graph's result ended; ``none``: there was no lookup.
 OUTCOMES = ("hit", "miss", "bypass", "none")
 
 
@@ -50,7 +50,7 @@ def is_body(graph: Any, module: Any) -> bool:
 
 
 class PassCounts:
-    """What a counting pass has seen. Everything here is plain data of this process.
+    """The counts of a counting pass: plain data of this process.
 
     Attributes:
         calls: all runs, on whole Dynamo graphs, bodies of operators in them, on regions, and by hand.
@@ -83,7 +83,7 @@ class PassCounts:
 
 
 def counting_pass(uuid: object = None, transform: Callable[[Any], None] | None = None) -> Any:
-    """Return a ``CustomGraphPass`` that counts its runs; see :class:`PassCounts` for what it knows.
+    """Return a ``CustomGraphPass`` that counts its runs; see :class:`PassCounts` for what it counts.
 
     Args:
         uuid: what ``uuid()`` returns, whatever it is; ``None`` means that the pass has none.

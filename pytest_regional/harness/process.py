@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_regional import _processes, _stacks
+from pytest_regional._errors import RegionalError
 from pytest_regional._secrets import SecretVariables
 from pytest_regional.harness.counters import Counters
 
@@ -27,7 +28,7 @@ class ProcessResult(NamedTuple):
     counters: Counters
 
 
-class NewProcessError(AssertionError):
+class NewProcessError(RegionalError, AssertionError):
     """The call failed in the fresh interpreter; the message holds its traceback and what it printed."""
 
 

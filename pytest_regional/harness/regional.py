@@ -55,13 +55,13 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
 
     Attributes:
         device: the ``torch.device`` under test: where its tensors live.
-        device_under_test: the device by name; of an emulated GPU, its profile.
-        folder: this test's compiler caches.
-        seed: what the random generators started from.
-        forward_only: whether parity is that of inference, since the backend disclaims ``backward``.
-        looks_again: whether parity looks at results of a first call after a second; not where ``results_kept`` is
-            disclaimed.
-        leaks: after the end, what was left changed and has been put back.
+        device_under_test: the device by name, with the profile of an emulated GPU.
+        folder: the directory of this test's compiler caches.
+        seed: the seed of the random generators.
+        forward_only: whether parity compares inference only, because the backend disclaims ``backward``.
+        looks_again: whether parity checks the results of the first call again after the second; not where the backend
+            disclaims ``results_kept``.
+        leaks: after the end, what was left changed, and was restored.
     """
 
     def __init__(self, spec: BackendSpec, device: str, folder: Path, seed: int, options: CompileOptions) -> None:
@@ -127,13 +127,12 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
     ) -> Any:
         """Return ``fn`` (a function or module) compiled with the backend under test.
 
-        Of what ``torch.compile`` made, the program inside is compiled; of a module that was compiled in place, a
-        function is returned. What is left out comes from the
-        ``regional_compile`` marker. The Inductor settings hold while this program compiles, its backward included, and
-        nowhere else.
+        A program that ``torch.compile`` returned is unwrapped first; for a module compiled in place, a function is
+        returned. Options that are left out come from the ``regional_compile`` marker. The Inductor settings hold while
+        this program and its backward compile, and no longer.
 
         Raises:
-            CompileOptionError: an option that no torch, or not this one, knows.
+            CompileOptionError: an option that does not exist, or not in this torch.
         """
         refuse_no_program("compile", fn)
         options = self._options.override(
@@ -158,7 +157,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
             backward: ``None`` backpropagates random cotangents through every output that requires grad; ``False`` does
                 not; a callable gets the output and returns the scalar to call ``backward()`` on.
             kwargs: its keyword arguments, by name.
-            unknown: nothing; an argument of the program's given as a keyword here is refused with the way to give it.
+            unknown: refused; the message says how to pass keyword arguments of the program.
 
         Raises:
             AnnotationError: the backend does not understand an annotation of the program.
@@ -171,7 +170,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
     def observe(
         self, compiled: Any, *inputs: Any, backward: Any = None, kwargs: Mapping[str, Any] | None = None, **unknown: Any
     ) -> CompileRecord:
-        """As :meth:`run`, for something compiled already."""
+        """Call ``compiled``, which is compiled already, and report what happened; else as :meth:`run`."""
         refuse_keywords(Regional.observe, unknown)
         refuse_no_program("observe", compiled)
         observer = self._observer
@@ -200,14 +199,14 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         Args:
             fn: a function or module.
             inputs: its arguments; they are copied, so the program may mutate them.
-            backward: as :meth:`run`; of a backend that disclaims ``backward``, ``None`` compares inference alone.
-            level: ``"close"`` (anchored on a float64 run, element by element), ``"dtype"``
+            backward: as :meth:`run`; where the backend disclaims ``backward``, ``None`` compares inference only.
+            level: ``"close"`` (element by element, against a float64 reference), ``"dtype"``
                 (``torch.testing.assert_close`` defaults) or ``"bitwise"``.
             rtol: relative tolerance that replaces the level's.
             atol: absolute tolerance that replaces the level's.
-            compiled: makes a callable of ``fn``, in place of :meth:`compile`: a pipeline, for one.
+            compiled: a function that compiles ``fn`` in place of :meth:`compile`, such as a pipeline.
             kwargs: the program's keyword arguments, by name; copied like ``inputs``.
-            unknown: nothing; an argument of the program's given as a keyword here is refused with the way to give it.
+            unknown: refused; the message says how to pass keyword arguments of the program.
 
         Raises:
             ParityError: what differs, where, by how much, and which region is to blame.
@@ -288,25 +287,25 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
             yield
 
     def restart(self) -> None:
-        """Do as a new process would: forget what was compiled and loaded; keep the cache folder and the counters."""
-        self._observer.settle()
-        isolation.forget()
-        self._observer.settle()
+        """Act like a new process: drop what was compiled or loaded in memory; keep the cache directory and counters."""
+        self._observer.flush()
+        isolation.clear_caches()
+        self._observer.flush()
         if self._spec.forget:
             self._spec.forget()
 
     def in_new_process(
         self, function: Callable[..., Any], *arguments: Any, timeout: float | None = None
     ) -> ProcessResult:
-        """Call ``function(*arguments)`` in a fresh interpreter that shares this test's cache folder.
+        """Call ``function(*arguments)`` in a fresh interpreter that shares this test's cache directory.
 
-        When the function's first parameter is called ``regional`` it gets a harness like this one before the
-        arguments. Returns a :class:`ProcessResult` of the call's value and counters. A skip there is a skip here.
+        A function whose first parameter is called ``regional`` gets a harness like this one before the arguments.
+        Returns a :class:`ProcessResult` with the call's value and counters. A skip there is a skip here.
 
         Raises:
             NewProcessError: the call raised or died there, or took longer than ``timeout`` seconds.
-            TypeError: the function or its arguments cannot cross to another process.
-            ValueError: ``timeout`` is no number of seconds that can be waited for.
+            TypeError: the function or its arguments cannot be sent to another process.
+            ValueError: ``timeout`` is not a valid number of seconds.
         """
         if timeout is not None:
             timeout = _seconds(timeout)
@@ -341,7 +340,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         return compiled_something(self)
 
     def check_fallbacks(self) -> None:
-        """Raise :class:`FallbackError` when anything ran eager that was asked to compile; warn of what nobody asked.
+        """Raise :class:`FallbackError` when anything fell back to eager; warn of misspelt annotations.
 
         Warns:
             AnnotationWarning: an annotation's key is nearly that of a region.
@@ -384,11 +383,11 @@ def harness(
     Args:
         spec: a backend, or the name of one.
         device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda-emulated"``.
-        folder: where compiler caches go; a temporary folder of our own by default.
+        folder: directory for compiler caches; a temporary one by default.
         seed: for the random generators.
         options: how programs are compiled by default.
-        isolate: ``False`` only observes; caches, configuration and seeds are then the caller's business.
-        shared_cache: whether a cache on a server that the environment names may be used in spite of isolation.
+        isolate: ``False`` only observes; the caller is then responsible for caches, configuration and seeds.
+        shared_cache: whether isolation allows a cache server that the environment names.
     """
     resolved = registry.resolve(spec) if isinstance(spec, str) else spec
     with contextlib.ExitStack() as stack:

@@ -1,10 +1,11 @@
-"""What a test that passed is refused for: it compiled nothing, ran eager in silence, or its backend left settings."""
+"""Checks that fail an otherwise passing test: nothing compiled, a fallback to eager, leaked settings."""
 
 from __future__ import annotations
 
 import warnings
 from typing import TYPE_CHECKING
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._region import AnnotationWarning, misspelt_text
 from pytest_regional._text import plural
 from pytest_regional.harness.counters import CounterLog, Counters, describe
@@ -13,27 +14,27 @@ if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
 
-class VacuousTestError(AssertionError):
+class VacuousTestError(RegionalError, AssertionError):
     """A test that compiled nothing, so that whatever it asserted was asserted of eager code."""
 
 
-class FallbackError(AssertionError):
+class FallbackError(RegionalError, AssertionError):
     """Something that was asked to compile ran eager instead."""
 
 
-class BackendLeakError(AssertionError):
+class BackendLeakError(RegionalError, AssertionError):
     """The backend under test left a setting changed when it returned from a compile."""
 
 
 def check_backend_leaks(regional: Regional) -> None:
-    """Raise :class:`BackendLeakError` when the backend left settings changed; they are put back all the same."""
+    """Raise :class:`BackendLeakError` when the backend left settings changed; they are restored all the same."""
     __tracebackhide__ = True
     found = regional._observer.left_by_backend.found
     if found:
         changed = "\n".join(f"  {leak}" for leak in found)
         raise BackendLeakError(
             f"the backend {regional.backend!r} left {plural(len(found), 'setting')} changed when it returned from a "
-            f"compile (put back behind the test):\n{changed}"
+            f"compile (restored after it):\n{changed}"
         )
 
 

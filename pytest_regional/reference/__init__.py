@@ -21,7 +21,7 @@ from pytest_regional.reference.artifacts import (
     load,
     load_or_compile,
 )
-from pytest_regional.reference.caching.envelope import ArtifactError, CacheWarning
+from pytest_regional.reference.caching.container import ArtifactError, CacheWarning
 from pytest_regional.reference.compile_regions import RegionCompileError, RegionFallbackWarning
 from pytest_regional.reference.dynamo_backend import cache_key, regional
 from pytest_regional.reference.explanation import Explanation, explain, explain_program

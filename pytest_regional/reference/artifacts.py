@@ -1,6 +1,6 @@
 """Compiled programs and regions as files: compile in one process, run in another.
 
-An artifact is a pickle in a checked envelope: loading one runs code that is in it. It is read only from folders that
+An artifact is a pickle in a checked container: loading one runs code that is in it. It is read only from folders that
 nobody else can write to; never load one that came from somewhere else.
 """
 
@@ -23,7 +23,7 @@ from pytest_regional._torch.aot_autograd import without_donation
 from pytest_regional._torch.config import region_compile_settings, training_artifacts
 from pytest_regional._torch.dynamo import aot_compile, call_unguarded, dump_function, guard_failure, load_function
 from pytest_regional._torch.inductor import donation_arguments, standalone_compile
-from pytest_regional.reference.caching.envelope import (
+from pytest_regional.reference.caching.container import (
     ArtifactError,
     ArtifactNotFoundError,
     CacheWarning,

@@ -11,11 +11,12 @@ from typing import Any, Literal, Protocol
 import torch
 import torch.fx
 
+from pytest_regional._errors import RegionalError, RegionalWarning
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.autograd_cache import note_refused_keys, refused_keys
 from pytest_regional._torch.config import random_numbers_are_functional, region_compile_settings
 from pytest_regional._torch.dynamo import count_fallback, restart_exceptions
-from pytest_regional._torch.fx_graphs import is_graph_module
+from pytest_regional._torch.fx_graphs import clone_alone, is_graph_module
 from pytest_regional._torch.inductor import (
     aot_compiled_artifact,
     compiled_output_strides,
@@ -23,7 +24,7 @@ from pytest_regional._torch.inductor import (
     inductor_callable,
     standalone_compile,
 )
-from pytest_regional._torch.thread_state import autograd_profiler
+from pytest_regional._torch.thread_state import profiler_watch
 from pytest_regional._torch.tracing import is_fake_tensor, is_integer, storage_key
 from pytest_regional.reference.effects import RANDOM, Edge, effect_classes, written_arguments
 from pytest_regional.reference.extract import ExtractedRegion
@@ -60,11 +61,11 @@ def _checked_call(compiled: Compiled) -> Compiled:
 def _direct_call(compiled: Compiled, direct: Callable[[list[Any]], Sequence[Any]]) -> Compiled:
     # On its first call a compiled graph checks custom operators and closes its autotuning.
     is_first = True
-    is_grad_enabled, profiler = torch.is_grad_enabled, autograd_profiler()
+    is_grad_enabled, profiler_runs = torch.is_grad_enabled, profiler_watch()
 
     def call(*arguments: Any) -> Sequence[Any]:
         nonlocal is_first
-        if is_first or profiler._is_profiler_enabled or is_grad_enabled():
+        if is_first or profiler_runs() or is_grad_enabled():
             is_first = False
             return compiled(*arguments)
         return direct(list(arguments))
@@ -141,7 +142,7 @@ class RegionCompiler(Protocol):
         """Compile what ``request`` describes."""
 
 
-class RegionInputError(RuntimeError):
+class RegionInputError(RegionalError, RuntimeError):
     """An input of a region has no value in the trace, so it cannot be compiled."""
 
 
@@ -203,11 +204,11 @@ def request_for(region: ExtractedRegion) -> RegionRequest:
 OnRegionError = Literal["raise", "eager"]
 
 
-class RegionCompileError(RuntimeError):
+class RegionCompileError(RegionalError, RuntimeError):
     """Inductor failed on a region; the cause is chained."""
 
 
-class RegionFallbackWarning(UserWarning):
+class RegionFallbackWarning(RegionalWarning):
     """A region runs eagerly because it did not compile."""
 
 
@@ -228,7 +229,7 @@ class GuardedCompiler:
         Raises:
             RegionCompileError: naming region and ops, when that fails and the policy is ``raise``.
         """
-        spare = _copy(request.module) if self.on_region_error == "eager" else None
+        spare: Compiled | None = clone_alone(request.module) if self.on_region_error == "eager" else None
         try:
             return self.compiler(request)
         except Exception as error:
@@ -240,15 +241,6 @@ class GuardedCompiler:
             warnings.warn(f"{failure}; it runs eagerly", RegionFallbackWarning, stacklevel=2)
             count_fallback()
             return spare
-
-
-def _copy(module: torch.fx.GraphModule) -> Compiled:
-    """Copy the graph, which a compiler may consume; attributes are shared."""
-    graph = torch.fx.Graph()
-    output = graph.graph_copy(module.graph, {})
-    graph.output(output)
-    copied: Compiled = torch.fx.GraphModule(module, graph)
-    return copied
 
 
 def _describe(request: RegionRequest, error: Exception) -> str:

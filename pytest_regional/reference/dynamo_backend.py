@@ -11,18 +11,18 @@ import torch
 import torch.fx
 
 from pytest_regional._torch.autograd_cache import UncacheableGraphError, caches_are_on
-from pytest_regional._torch.config import force_autograd_cache
+from pytest_regional._torch.config import Timing, force_autograd_cache
 from pytest_regional._torch.dynamo import aot_autograd
 from pytest_regional._torch.fx_graphs import preserve_node_meta
 from pytest_regional._torch.inductor import regional_output_code
 from pytest_regional._torch.tracing import python_dispatcher
 from pytest_regional.reference import fingerprint, pre_grad
-from pytest_regional.reference.caching import envelope, remote
+from pytest_regional.reference.caching import container, remote
 from pytest_regional.reference.caching.outer import KeyFound, OuterCache, annotations_in_pytorchs_key
 from pytest_regional.reference.caching.store import open_store
 from pytest_regional.reference.compile_regions import OnRegionError
 from pytest_regional.reference.fingerprint import Memory
-from pytest_regional.reference.options import BackendOptionError, BackendOptions, Partitioner, Timing
+from pytest_regional.reference.options import BackendOptionError, BackendOptions, Partitioner
 from pytest_regional.reference.partitioners import partitioner_for
 from pytest_regional.reference.pre_grad import plan_pre_grad, pre_grad_passes_done
 from pytest_regional.reference.regional_inductor import compile_annotated
@@ -143,12 +143,12 @@ def _seen_by_pytorch_cache(
     return compile_for_pytorch
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """Forget compiled regions, warnings given, and servers that did not answer; what is on disk stays."""
-    fingerprint.forget()
-    pre_grad.forget()
-    envelope.forget_warnings()
-    remote.forget_failures()
+    fingerprint.clear_caches()
+    pre_grad.reset_warnings()
+    container.reset_warnings()
+    remote.reset_failures()
 
 
 def cache_key(

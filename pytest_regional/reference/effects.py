@@ -15,8 +15,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._torch.fx_graphs import is_graph_module
-from pytest_regional._torch.operators import is_higher_order_op, is_op_overload
+from pytest_regional._torch.fx_graphs import bodies_of, is_graph_module
+from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, op_name, schema_of
 from pytest_regional._torch.tracing import storage_key
 
 Edge = tuple[torch.fx.Node, torch.fx.Node]
@@ -96,29 +96,13 @@ def _is_opaque(node: torch.fx.Node) -> bool:
     return module is None or not is_graph_module(module.get_submodule(str(node.target)))
 
 
-def bodies_of(node: torch.fx.Node) -> list[torch.fx.GraphModule]:
-    """Return the graphs that ``node`` is given to run."""
-    owner = node.graph.owning_module
-    if owner is None:
-        return []
-    attributes = (argument for argument in node.all_input_nodes if argument.op == "get_attr")
-    found = (_attribute(owner, str(attribute.target)) for attribute in attributes)
-    return [body for body in found if is_graph_module(body)]
-
-
 def _body_effects(body: torch.fx.GraphModule) -> frozenset[str]:
     return frozenset[str]().union(*(effect_classes(node) for node in body.graph.nodes))
 
 
-def _attribute(owner: Any, path: str) -> Any:
-    for part in path.split("."):
-        owner = getattr(owner, part, None)
-    return owner
-
-
 def _name(target: Any) -> str:
     if is_op_overload(target):
-        return str(target._opname)
+        return op_name(target)
     return target if isinstance(target, str) else str(getattr(target, "__name__", target))
 
 
@@ -137,9 +121,9 @@ def launches(node: torch.fx.Node) -> bool:
     target: Any = node.target
     if node.op != "call_function" or target is operator.getitem:
         return node.op in ("call_module", "call_method")
-    if not is_op_overload(target) or target._opname in _COPYING_VIEWS:
+    if not is_op_overload(target) or op_name(target) in _COPYING_VIEWS:
         return True
-    returns = target._schema.returns
+    returns = schema_of(target).returns
     return not returns or any(value.alias_info is None or value.alias_info.is_write for value in returns)
 
 
@@ -189,10 +173,10 @@ def _is_augmented_assignment(target: Any) -> bool:
 
 def _written_by_schema(node: torch.fx.Node) -> list[torch.fx.Node]:
     target: Any = node.target
-    if not target._schema.is_mutable:
+    if not schema_of(target).is_mutable:
         return []
     written: list[torch.fx.Node] = []
-    for index, argument in enumerate(target._schema.arguments):
+    for index, argument in enumerate(schema_of(target).arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
             written += _nodes_in(value)
@@ -271,4 +255,4 @@ def _is_known_to_be_new(node: torch.fx.Node) -> bool:
     if isinstance(node.meta.get("val"), (int, float, bool)) or node.op in ("placeholder", "output"):
         return True
     target: Any = node.target
-    return is_op_overload(target) and all(result.alias_info is None for result in target._schema.returns)
+    return is_op_overload(target) and all(result.alias_info is None for result in schema_of(target).returns)

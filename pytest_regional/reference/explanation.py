@@ -13,11 +13,11 @@ import torch
 import torch.fx
 
 from pytest_regional._torch.config import backward_lowered_at_once
-from pytest_regional._torch.fx_graphs import use_boxed_codegen
+from pytest_regional._torch.fx_graphs import called_attributes, use_boxed_codegen
 from pytest_regional.reference.compile_regions import request_for
 from pytest_regional.reference.dynamo_backend import through_aot_autograd
 from pytest_regional.reference.effects import Barrier, order_edges
-from pytest_regional.reference.extract import ExtractedRegion, bodies_inside, called_attributes, extract_partitions
+from pytest_regional.reference.extract import ExtractedRegion, bodies_inside, extract_partitions
 from pytest_regional.reference.fingerprint import fingerprint
 from pytest_regional.reference.options import Partitioner
 from pytest_regional.reference.ordering.whole_regions import OrderedPlan, plan_in_order

@@ -18,7 +18,14 @@ from typing import Any, NamedTuple
 import torch
 import torch.fx
 
-from pytest_regional._torch.fx_graphs import is_graph_module, lazy_graph_module, region_mark, replace_graph
+from pytest_regional._torch.fx_graphs import (
+    attribute,
+    empty_like,
+    is_graph_module,
+    lazy_graph_module,
+    region_mark,
+    replace_graph,
+)
 from pytest_regional._torch.tracing import free_symbols, is_symbolic, plain_symbol
 from pytest_regional.reference.effects import Edge
 from pytest_regional.reference.ordering.edges import add_control_deps, as_dependencies
@@ -131,20 +138,10 @@ def install_submodules(gm: torch.fx.GraphModule, regions: Iterable[ExtractedRegi
     gm.recompile()
 
 
-def attribute(owner: torch.nn.Module, path: str) -> Any:
-    """Return what a ``get_attr`` node with target ``path`` yields."""
-    value: Any = owner
-    for part in path.split("."):
-        value = getattr(value, part)
-    return value
-
-
 class _Rewriter:
     def __init__(self, gm: torch.fx.GraphModule) -> None:
         self._gm = gm
-        old = gm.graph
-        self._new = torch.fx.Graph(gm, getattr(old, "_tracer_cls", None), getattr(old, "_tracer_extras", None))
-        self._new.set_codegen(gm.graph._codegen)
+        self._new = empty_like(gm)
         self._map: dict[torch.fx.Node, torch.fx.Node] = {}
         self._counts: Counter[str] = Counter()
         self._taken = set(dir(gm))
@@ -228,12 +225,6 @@ def bodies_inside(regions: Iterable[ExtractedRegion]) -> set[int]:
     """Return the identities of the graph modules that the extracted regions carry along."""
     values = (value for region in regions for value in region.attributes.values())
     return {id(value) for value in values if is_graph_module(value)}
-
-
-def called_attributes(gm: torch.fx.GraphModule) -> Mapping[str, torch.fx.GraphModule]:
-    """Return the graph modules that ``gm`` refers to by ``get_attr``, by path."""
-    found = {str(node.target): attribute(gm, str(node.target)) for node in gm.graph.find_nodes(op="get_attr")}
-    return {path: value for path, value in found.items() if is_graph_module(value)}
 
 
 @dataclass(frozen=True)

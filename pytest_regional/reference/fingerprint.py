@@ -17,11 +17,10 @@ import torch.fx
 
 from pytest_regional._torch.config import compile_state
 from pytest_regional._torch.dynamo import at_dynamo_reset
-from pytest_regional._torch.fx_graphs import ANNOTATION, is_graph_module
+from pytest_regional._torch.fx_graphs import ANNOTATION, attribute, is_graph_module
 from pytest_regional._torch.inductor import standalone_compile
 from pytest_regional._torch.tracing import is_symbolic, storage_key
 from pytest_regional.reference.compile_regions import Compiled, RegionCompiler, RegionRequest
-from pytest_regional.reference.extract import attribute
 from pytest_regional.reference.regions import freeze
 
 # Their arguments are numbers in a table of this process that Dynamo's reset empties.
@@ -186,7 +185,7 @@ class SharedCompiler:
         if compiled is None:
             compiled = self._compiler(request)
             if lasting and not is_graph_module(compiled):
-                at_dynamo_reset(forget)
+                at_dynamo_reset(clear_caches)
                 _of_this_process[self._lasting(key)] = compiled
         else:
             self.shared.append(request.name)
@@ -203,7 +202,7 @@ class SharedCompiler:
         return key, self._compiler, standalone_compile()
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """Forget what this process compiled; Dynamo's reset does so too."""
     _of_this_process.clear()
 

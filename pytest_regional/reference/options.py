@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, cast
 
+from pytest_regional._errors import RegionalError
+from pytest_regional._torch.config import TIMINGS, Timing
 from pytest_regional.reference.compile_regions import OnRegionError
 
 Partitioner = Literal["default", "min_cut"]
-Timing = Literal["early", "late", "default"]
 
 
-class BackendOptionError(ValueError):
+class BackendOptionError(RegionalError, ValueError):
     """The backend was given an option that it does not have, or a value that the option does not take."""
 
 
@@ -36,9 +37,7 @@ class BackendOptions:
     on_region_error: OnRegionError = field(default="raise", metadata={"choices": ("raise", "eager")})
     outer_cache: bool = field(default=True, metadata={"choices": (True, False), "in_key": False})
     # What it decides is in the key: the graph after early passes, or the uuids of late ones.
-    pre_grad_pass_timing: Timing | None = field(
-        default=None, metadata={"choices": (None, "early", "late", "default"), "in_key": False}
-    )
+    pre_grad_pass_timing: Timing | None = field(default=None, metadata={"choices": (None, *TIMINGS), "in_key": False})
 
     def __post_init__(self) -> None:
         for option in fields(self):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch.fx
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch.fx_graphs import is_backward_node
 from pytest_regional.reference.effects import Barrier, Edge, computes, element_of, order_edges
 from pytest_regional.reference.gradients import with_sums_of_gradients
@@ -37,7 +38,7 @@ def without_collections() -> Iterator[None]:
             gc.enable()
 
 
-class PlanError(RuntimeError):
+class PlanError(RegionalError, RuntimeError):
     """The plan lost a node or has it twice: a defect of this package, stopped before a wrong result."""
 
 

@@ -10,7 +10,7 @@ import torch.fx
 
 from pytest_regional._torch.aot_autograd import partition_function
 from pytest_regional._torch.config import without_cse
-from pytest_regional._torch.operators import is_higher_order_op, is_op_overload
+from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, op_name
 from pytest_regional._torch.tracing import storage_key
 from pytest_regional.reference.effects import effect_classes, written_arguments
 from pytest_regional.reference.gradients import annotate_lost_gradients, mark_sums_of_outer_values
@@ -59,7 +59,7 @@ def _is_mergeable(node: torch.fx.Node, kept_apart: set[int | None]) -> bool:
 
 def _name(node: torch.fx.Node) -> str:
     target: Any = node.target
-    return str(target._opname)
+    return op_name(target)
 
 
 def storages_kept_apart(graph: torch.fx.Graph) -> set[int | None]:

@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest_regional
+from pytest_regional._errors import RegionalError, RegionalWarning
 from pytest_regional._torch.inductor import custom_graph_pass_base
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 _ADVICE = "return a non-empty str or bytes, an int, or a tuple of these"
 
 
-class PreGradPassError(RuntimeError):
+class PreGradPassError(RegionalError, RuntimeError):
     """A pre-grad pass that cannot be used as it is: the message says which, what is wrong and what to do."""
 
 
-class PreGradPassWarning(UserWarning):
+class PreGradPassWarning(RegionalWarning):
     """A pre-grad pass without a uuid runs before the cache lookup, on every compile."""
 
 

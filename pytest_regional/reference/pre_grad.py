@@ -15,7 +15,12 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._text import unknown_name
-from pytest_regional._torch.config import configured_pre_grad_passes, configured_pre_grad_timing, inductor_config
+from pytest_regional._torch.config import (
+    TIMINGS,
+    configured_pre_grad_passes,
+    configured_pre_grad_timing,
+    inductor_config,
+)
 from pytest_regional._torch.dynamo import at_dynamo_reset
 from pytest_regional._torch.fx_graphs import sort_topologically
 from pytest_regional._torch.inductor import other_custom_pass_bases
@@ -26,12 +31,11 @@ __all__ = [
     "PreGradPassError",
     "PreGradPassWarning",
     "PreGradPlan",
-    "forget",
     "plan_pre_grad",
     "pre_grad_passes_done",
+    "reset_warnings",
 ]
 
-TIMINGS = ("early", "late", "default")
 
 _warned: set[str] = set()
 
@@ -89,7 +93,7 @@ def plan_pre_grad(timing: str | None = None) -> PreGradPlan:
     return PreGradPlan(passes, early=True)
 
 
-def forget() -> None:
+def reset_warnings() -> None:
     """Warn again of passes warned of before, as a new process would."""
     _warned.clear()
 
@@ -165,7 +169,7 @@ def _no_uuid(passes: Sequence[Any], lacking: Sequence[Any]) -> str:
 
 
 def _warn(lacking: Sequence[Any]) -> None:
-    at_dynamo_reset(forget)
+    at_dynamo_reset(reset_warnings)
     for name in dict.fromkeys(map(pass_name, lacking)):
         if name not in _warned:
             _warned.add(name)

@@ -6,14 +6,16 @@ import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch.aot_autograd import donate_nothing
 from pytest_regional._torch.config import force_autograd_cache
-from pytest_regional._torch.fx_graphs import preserve_node_meta, use_boxed_codegen
+from pytest_regional._torch.fx_graphs import called_attributes, preserve_node_meta, set_attribute, use_boxed_codegen
 from pytest_regional._torch.inductor import regional_output_code
 from pytest_regional._torch.tracing import (
     compile_lock,
@@ -33,7 +35,6 @@ from pytest_regional.reference.compile_regions import (
 from pytest_regional.reference.extract import (
     ExtractedRegion,
     bodies_inside,
-    called_attributes,
     extract_partitions,
     install_submodules,
     pass_missing_symbols,
@@ -41,9 +42,11 @@ from pytest_regional.reference.extract import (
 from pytest_regional.reference.fingerprint import Memory, SharedCompiler
 from pytest_regional.reference.gradients import describe_repeated_draws
 from pytest_regional.reference.ordering.whole_regions import plan_in_order, warn_of_unknown_regions
+from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, Pass
+from pytest_regional.reference.pass_uuids import OWN_CODE
 
 
-class MissingExampleInputsError(RuntimeError):
+class MissingExampleInputsError(RegionalError, RuntimeError):
     """The graph holds no fake values and no example inputs were given to make them from."""
 
 
@@ -129,7 +132,7 @@ def _for_each_graph(
             continue
         if id(body) in carried:
             body = copy.deepcopy(body)
-            _replace_attribute(gm, path, body)
+            set_attribute(gm, path, body)
         _for_each_graph(body, finish, done)
     finish(gm, regions)
 
@@ -137,11 +140,6 @@ def _for_each_graph(
 def _compile_graph(gm: torch.fx.GraphModule, regions: Sequence[ExtractedRegion], compiler: RegionCompiler) -> None:
     pass_missing_symbols(gm, regions)
     compile_regions(gm, regions, compiler)
-
-
-def _replace_attribute(gm: torch.fx.GraphModule, path: str, value: torch.nn.Module) -> None:
-    owner, _, name = path.rpartition(".")
-    setattr(gm.get_submodule(owner), name, value)
 
 
 @contextlib.contextmanager
@@ -177,12 +175,29 @@ def _propagate(gm: torch.fx.GraphModule, example_args: Sequence[object]) -> Any:
     return fake_mode
 
 
-def _default_uuid() -> Any:
-    from pytest_regional.reference.passes import RegionalInductor  # that package knows this module
+@dataclass(frozen=True)
+class RegionalInductor(Pass):
+    """Compiles the annotated regions and leaves the rest: :func:`regional_inductor`, terminal.
 
-    return RegionalInductor().uuid()
+    Attributes:
+        share_identical: Whether partitions equal up to names are compiled once.
+        on_region_error: ``raise`` a RegionCompileError, or run that region ``eager`` with one warning.
+    """
+
+    name = "regional_inductor"
+    terminal = True
+    version = (OWN_CODE, torch.__version__)
+    share_identical: bool = True
+    on_region_error: OnRegionError = "raise"
+    graphs: tuple[str, ...] = DEFAULT_GRAPHS
+
+    def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) -> Any:
+        """Return ``gm`` with its regions compiled; it takes one list of inputs, which it empties."""
+        return regional_inductor(
+            gm, *example_inputs, share_identical=self.share_identical, on_region_error=self.on_region_error
+        )
 
 
 # In a list of passes the function is what RegionalInductor() is.
-regional_inductor.terminal = True  # type: ignore[attr-defined]
-regional_inductor.uuid = _default_uuid  # type: ignore[attr-defined]
+regional_inductor.terminal = RegionalInductor.terminal  # type: ignore[attr-defined]
+regional_inductor.uuid = RegionalInductor().uuid  # type: ignore[attr-defined]

@@ -212,8 +212,8 @@ def _check_setting(name: Any, value: Any, label: str, node: torch.fx.Node | None
     names = inductor_config_names()
     if name not in names:
         raise RegionConfigError(
-            f"Invalid inductor config key '{name}' in region {label!r}{_nearest(str(name), names)}{_where(node)}. "
-            f"Names are those of torch._inductor.config."
+            f"Invalid inductor config key '{name}' in region {label!r}{_nearest(str(name), sorted(names))}"
+            f"{_where(node)}. Names are those of torch._inductor.config."
         )
     expected = inductor_config_type(name)
     if not _is_of_type(value, expected):

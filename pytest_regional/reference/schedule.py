@@ -8,7 +8,7 @@ For one key each run takes all it can, as late as it can, so no schedule has few
 of the key to open matters: a key is preferred whose present *level* (how often it must have been opened on the way to
 a node, whatever the other keys do) is completely ready. The sum of the deepest levels is a lower bound; where the
 schedule misses it, the reversed graph is scheduled too, and the better of the two is kept. Last, nodes that several
-runs could take are placed as the program has them (``placing``). Linear in nodes plus edges.
+runs could take are placed as the program has them. Linear in nodes plus edges.
 """
 
 from __future__ import annotations

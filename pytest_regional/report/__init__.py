@@ -1,1 +1,1 @@
-"""What is told at the end of a run."""
+"""What a run prints and writes at its end, and how reports are read, compared and merged."""

@@ -16,17 +16,17 @@ class Comparison:
 
     Attributes:
         new_failures: tests that end badly and did not, new tests among them.
-        mended: tests that ended badly and do not.
-        otherwise: tests that end in another way, neither of them bad.
-        gone: tests that are there no more.
-        added: tests that were not there and do not end badly.
-        counts: tests of which counters moved otherwise.
+        fixed: tests that ended badly and do not.
+        changed: tests that end in another way, neither of them bad.
+        gone: tests that the later run does not have.
+        added: tests that the earlier run did not have and that do not end badly.
+        counts: passing tests whose counters changed.
         slower: tests that compile for longer.
     """
 
     new_failures: list[str] = field(default_factory=list)
-    mended: list[str] = field(default_factory=list)
-    otherwise: list[str] = field(default_factory=list)
+    fixed: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
     added: list[str] = field(default_factory=list)
     counts: list[str] = field(default_factory=list)
@@ -43,12 +43,12 @@ class Comparison:
 
 _TITLES = {
     "new failures": "new_failures",
-    "mended": "mended",
-    "end otherwise": "otherwise",
+    "fixed": "fixed",
+    "changed": "changed",
     "gone": "gone",
     "new": "added",
-    "counters moved otherwise": "counts",
-    "compile for longer": "slower",
+    "counters changed": "counts",
+    "slower compiles": "slower",
 }
 
 
@@ -59,7 +59,7 @@ def compared(old: RunReport, new: RunReport, *, ratio: float = 1.5, least: float
         old: the earlier run.
         new: the later one.
         ratio: how many times as long a test has to compile to be called slower.
-        least: seconds that it has to take more, so that noise of quick compiles is not told.
+        least: seconds that it has to take more, so that noise of quick compiles is not reported.
     """
     before, after = old.by_test(), new.by_test()
     found = Comparison()
@@ -85,11 +85,11 @@ def _compare_outcome(found: Comparison, name: str, known: Facts | None, fact: Fa
         if was not in BAD:
             found.new_failures.append(line)
     elif was in BAD:
-        found.mended.append(line)
+        found.fixed.append(line)
     elif was is None:
         found.added.append(f"{name}: {ends}")
     elif was != ends:
-        found.otherwise.append(line)
+        found.changed.append(line)
 
 
 def _compare_counters(found: Comparison, name: str, known: Facts, fact: Facts) -> None:
@@ -106,6 +106,3 @@ def _compare_times(found: Comparison, name: str, known: Facts, fact: Facts, rati
     was, now = known["compile_seconds"], fact["compile_seconds"]
     if now > was * ratio and now - was >= least:
         found.slower.append(f"{name}: {now:.2f} s, {was:.2f} s before")
-
-
-__all__ = ["Comparison", "compared"]

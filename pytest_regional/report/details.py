@@ -1,6 +1,6 @@
 """What a report shows of one test beyond its facts: its graphs, its code, when caches answered, how large errors were.
 
-Collected only where a report is asked for. Documented shape, all plain data, in ``docs/reports.md``.
+Collected only where a report is written. Documented shape, all plain data, in ``docs/reports.md``.
 """
 
 from __future__ import annotations
@@ -136,6 +136,3 @@ def _shown_errors(report: ParityReport | TrainingReport) -> Iterable[tuple[str, 
 def _finite(number: float) -> float:
     """Return ``number`` for JSON, which has neither infinity nor NaN."""
     return number if abs(number) <= 1e300 else 1e300
-
-
-__all__ = ["details_of", "new_drawer"]

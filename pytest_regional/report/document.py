@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
@@ -28,6 +29,9 @@ OUTCOMES = (
     "skipped",
 )
 
+#: How tests end, in the order of a table's cells.
+SHOWN = ("passed", "failed", "error", "crashed", "not finished", "unexpected pass", "known failure", "skipped")
+
 #: Endings that make a run fail.
 BAD = frozenset({"crashed", "not finished", "error", "failed", "unexpected pass"})
 
@@ -40,7 +44,7 @@ class RunReport:
         created: when it ended, in UTC, as ISO 8601.
         versions: of packages, by name.
         machine: the operating system, the processor and the number of its cores.
-        options: what the run was asked for.
+        options: the settings of the run.
         tests: the facts of each marked test.
         lost_workers: workers of pytest-xdist that died.
         merged_from: how many runs it is made of.
@@ -97,6 +101,29 @@ def key_of(fact: Facts) -> tuple[str, str, str]:
     return fact["test"], fact["backend"], fact["device"]
 
 
+def column_of(fact: Facts) -> str:
+    """Return the heading of a test's column in the matrix of suites and backends."""
+    return f"{fact['backend']} ({fact['device']})"
+
+
+def counter_totals(facts: Iterable[Facts]) -> Counter[str]:
+    """Return the counters of all tests together."""
+    totals: Counter[str] = Counter()
+    for fact in facts:
+        totals.update(fact["counters"])
+    return totals
+
+
+def worst_margin(facts: Iterable[Facts]) -> float | None:
+    """Return the worst parity margin; a test that passed with a failing comparison asked for it and is left out."""
+    ratios = [fact["worst_parity"] for fact in facts if fact["worst_parity"] is not None and not _is_wanted(fact)]
+    return max(ratios, default=None)
+
+
+def _is_wanted(fact: Facts) -> bool:
+    return (fact["worst_parity"] or 0) > 1 and fact["outcome"] in ("passed", "skipped")
+
+
 def merged(reports: Sequence[RunReport]) -> RunReport:
     """Return one report of several runs: of shards, or of machines.
 
@@ -127,9 +154,6 @@ def _joined(several: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             if value not in found.setdefault(name, []):
                 found[name].append(value)
     return {name: values[0] if len(values) == 1 else ", ".join(map(str, values)) for name, values in found.items()}
-
-
-__all__ = ["BAD", "OUTCOMES", "VERSION", "ReportError", "RunReport", "key_of", "merged"]
 
 
 _FAILED = ("failed", "error", "crashed")

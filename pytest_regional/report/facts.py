@@ -5,7 +5,7 @@ Documented shape: a dictionary with ``version`` 1, ``test`` (node id), ``suite``
 over allowed error, at most 1e300, or ``None``),
 ``compile_seconds`` (of all code generations together), ``slowest_compiles`` (the slowest first, each ``seconds`` and
 ``what``) and ``causes`` (of the counters in :data:`EXPLAINED`: how often what moved them). A fuzz test also has
-``fuzz``: see :attr:`pytest_regional.fuzz.fuzz_test.FuzzTest.facts`. Where a report is asked for, ``details`` holds what
+``fuzz``: see :attr:`pytest_regional.fuzz.fuzz_test.FuzzTest.facts`. Where a report is written, ``details`` holds what
 :mod:`pytest_regional.report.details` collects. What went wrong is ``failure``, the end of pytest's own text; ``phase``
 is what the test was in when it ended so: ``setup``, ``call`` or ``teardown``. ``runs`` says how often the test was run:
 more than once where a plugin runs tests again. The facts are those of the last time.
@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from pytest_regional import _plain_data
 from pytest_regional._files import LARGEST, dumps
-from pytest_regional._stash import FUZZ
+from pytest_regional._stash import FUZZ, Target
 from pytest_regional._text import encodable, plural
 
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_regional._session import Target
     from pytest_regional.harness.counters import Event
     from pytest_regional.harness.record import GraphRecord, RegionRecord
     from pytest_regional.harness.regional import Regional

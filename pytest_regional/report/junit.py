@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from pytest_regional.report.document import counter_totals
 from pytest_regional.report.facts import Facts
 
 if TYPE_CHECKING:
@@ -34,10 +35,7 @@ def properties_of_run(facts: Sequence[Facts]) -> Iterator[tuple[str, object]]:
     ended = Counter((fact["backend"], fact["device"], fact["outcome"]) for fact in facts)
     for (backend, device, outcome), count in sorted(ended.items()):
         yield f"regional.{backend}.{device}.{outcome.replace(' ', '_')}", count
-    totals: Counter[str] = Counter()
-    for fact in facts:
-        totals.update(fact["counters"])
-    for name, count in sorted(totals.items()):
+    for name, count in sorted(counter_totals(facts).items()):
         yield f"regional.{name}", count
 
 
@@ -52,6 +50,3 @@ def add_to_run(config: pytest.Config, facts: Sequence[Facts]) -> None:
     if xml is not None:
         for name, value in properties_of_run(facts):
             xml.add_global_property(name, value)
-
-
-__all__ = ["add_to_run", "properties_of_run", "properties_of_test", "without_properties_of_test"]

@@ -1,6 +1,7 @@
-"""How far campaigns are, and which tests take long: each keeps a note, and the process with the terminal reads them.
+"""How far campaigns are, and which tests take long: files that the process with the terminal reads.
 
-Notes are files, so that campaigns of xdist workers show as well; a worker that dies leaves its last one.
+Each process has a heartbeat file, and each campaign a progress file, so that those of xdist workers show as well. What
+a worker that died was doing is read from its last heartbeat.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from pytest_regional._files import dumps
+from pytest_regional._files import dumps, write_whole
 from pytest_regional._private_folders import make_own_folder
 from pytest_regional._text import plural
 from pytest_regional.fuzz.budget import duration
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
 #: Seconds between two lines on the terminal: often enough to be believed, rare enough for the log of a night.
 EVERY = 30.0
 
-#: Seconds between two notes of one campaign, which may check hundreds of programs in them.
-NOTED_EVERY = 1.0
+#: Seconds between two writes of one campaign, which may check hundreds of programs in them.
+WRITTEN_EVERY = 1.0
 
 
-class ProgressNote:
-    """The note of one campaign.
+class ProgressFile:
+    """How far one campaign is.
 
     Args:
         path: its file.
@@ -44,13 +45,13 @@ class ProgressNote:
         self._path = path
         self._name = name
         self._unit = unit
-        self._noted = 0.0
+        self._written = 0.0
 
     def __call__(self, result: CampaignResult, clock: Clock) -> None:
-        """Note how far the campaign is."""
-        if time.monotonic() - self._noted < NOTED_EVERY:
+        """Write how far the campaign is."""
+        if time.monotonic() - self._written < WRITTEN_EVERY:
             return
-        self._noted = time.monotonic()
+        self._written = time.monotonic()
         spent, passed = plural(result.examples, self._unit), duration(clock.seconds)
         if clock.budget.examples is not None:
             spent = f"{result.examples} of {plural(clock.budget.examples, self._unit)}"
@@ -58,41 +59,12 @@ class ProgressNote:
             passed += f" of {clock.budget}"
         found = plural(len(result.findings), "new finding")
         text = f"{self._name} {spent} in {passed}, {found}"
-        beside = self._path.with_suffix(".new")
-        make_own_folder(beside.parent)
-        beside.write_text(dumps({"text": text}), encoding="utf-8")
-        beside.replace(self._path)
+        make_own_folder(self._path.parent)
+        write_whole(self._path, dumps({"text": text}).encode())
 
     def close(self) -> None:
-        """Take the note away: the campaign is over."""
+        """Remove the file: the campaign is over."""
         self._path.unlink(missing_ok=True)
-
-
-class RunningNote:
-    """The note of one process, which test it runs; a worker that dies leaves its last one.
-
-    Args:
-        notes: the folder of notes, which is made.
-        process: what tells this process from others of the run.
-    """
-
-    def __init__(self, notes: Path, process: str) -> None:
-        make_own_folder(notes)
-        self._path = notes / f"running-{process}.json"
-
-    def forget(self) -> None:
-        """Take the note away."""
-        self._path.unlink(missing_ok=True)
-
-    @contextlib.contextmanager
-    def about(self, test: str) -> Iterator[None]:
-        """Note that ``test`` runs, for as long as it does."""
-        make_own_folder(self._path.parent)  # a test, on any worker, may have removed it
-        self._path.write_text(dumps({"test": test, "began": time.time()}), encoding="utf-8")
-        try:
-            yield
-        finally:
-            self.forget()
 
 
 class ProgressLines:
@@ -102,12 +74,12 @@ class ProgressLines:
     terminal for itself.
 
     Args:
-        notes: the folder of notes.
+        scratch_dir: the directory of those files.
         every: seconds between two lines.
     """
 
-    def __init__(self, notes: Path, every: float) -> None:
-        self._notes = notes
+    def __init__(self, scratch_dir: Path, every: float) -> None:
+        self._scratch_dir = scratch_dir
         self._every = every
         self._over = threading.Event()
         self._error: Exception | None = None
@@ -137,9 +109,11 @@ class ProgressLines:
     def _write_until_over(self) -> None:
         before = ""
         while not self._over.wait(self._every):
-            lines = "\n".join(filter(None, (progress_line(self._notes), slow_line(self._notes, self._every))))
+            lines = "\n".join(
+                filter(None, (progress_line(self._scratch_dir), slow_line(self._scratch_dir, self._every)))
+            )
             if lines and lines != before:
-                # pytest stands behind the dots of its tests, most of the time.
+                # The cursor is most often after the dots of tests.
                 self._terminal.write(f"\n{lines}\n")
                 self._terminal.flush()
             before = lines
@@ -153,65 +127,76 @@ def _standard_output() -> TextIO:
         return sys.stdout  # none that has a file: a test of pytest in pytest
 
 
-def progress_line(notes: Path) -> str:
+def progress_line(scratch_dir: Path) -> str:
     """Return one line about all campaigns that run; empty where none does."""
-    texts = [note["text"] for note in _notes(notes, "progress")]
+    texts = [note["text"] for note in _files_of(scratch_dir, "progress")]
     return f"regional fuzzing: {'; '.join(texts)}" if texts else ""
 
 
-def slow_line(notes: Path, longer_than: float) -> str:
+def slow_line(scratch_dir: Path, longer_than: float) -> str:
     """Return one line about the tests that have run for more seconds than ``longer_than``; empty where none has.
 
-    Campaigns tell of themselves.
+    Campaigns have their own line.
     """
-    campaigns = {note["text"].partition(" ")[0] for note in _notes(notes, "progress")}
+    campaigns = {note["text"].partition(" ")[0] for note in _files_of(scratch_dir, "progress")}
     texts = []
-    for note in _notes(notes, "running"):
+    for note in _files_of(scratch_dir, "heartbeat"):
+        if not note:
+            continue
         seconds = round(time.time() - note["began"])
         if seconds > longer_than and note["test"].rpartition("::")[2] not in campaigns:
             texts.append(f"{note['test']} for {duration(seconds)}")
     return f"regional: still running {'; '.join(texts)}" if texts else ""
 
 
-def _notes(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
-    for path in sorted(folder.glob(f"{kind}-*.json")):
+def _files_of(scratch_dir: Path, kind: str) -> Iterator[dict[str, Any]]:
+    for path in sorted(scratch_dir.glob(f"{kind}-*.json")):
         # It ends, or begins, just now.
         with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
             yield json.loads(path.read_text(encoding="utf-8"))
 
 
-#: What a report of a worker that died is given: what :func:`last_phase` returns.
+#: The attribute, of a report of a worker that died, with its last heartbeat.
 CRASH = "regional_crash"
 
 
-class PhaseNote:
-    """The note of one process.
+class Heartbeat:
+    """The heartbeat file of one process: which test it runs, in which phase. A process that dies leaves its last one.
 
     Args:
-        notes: the folder of notes, which is made.
-        process: what tells this process from others of the run.
+        scratch_dir: the directory of such files, which is made.
+        process: what distinguishes this process from others of the run.
     """
 
-    def __init__(self, notes: Path, process: str) -> None:
-        notes.mkdir(exist_ok=True)
-        self._path = _path(notes, process)
+    def __init__(self, scratch_dir: Path, process: str) -> None:
+        make_own_folder(scratch_dir)
+        self._path = _heartbeat_file(scratch_dir, process)
         self._known: dict[str, Any] = {}
         self._length = 0
 
     def begin(self, test: str, facts: dict[str, Any]) -> None:
-        """Take ``test`` for the one that runs, of which nothing is known yet but ``facts``."""
-        self._known = {"test": test, "facts": facts}
+        """Take ``test`` for the one that runs; ``facts`` is what is known before it does."""
+        self._known = {"test": test, "began": time.time(), "facts": facts}
 
     def phase(self, phase: str) -> None:
-        """Note that the test is in ``phase``."""
-        data = dumps({**self._known, "phase": phase}).encode()
-        try:
-            self._write(data)
-        except FileNotFoundError:  # a test, on any worker, has removed the folder
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._write(data)
+        """Write that the test is in ``phase``."""
+        self._write({**self._known, "phase": phase})
 
-    def _write(self, data: bytes) -> None:
+    def end(self) -> None:
+        """Write that no test runs."""
+        if self._known:
+            self._known = {}
+            self._write({})
+
+    def _write(self, known: dict[str, Any]) -> None:
+        data = dumps(known).encode()
+        try:
+            self._overwrite(data)
+        except FileNotFoundError:  # a test, on any worker, has removed the directory
+            make_own_folder(self._path.parent)
+            self._overwrite(data)
+
+    def _overwrite(self, data: bytes) -> None:
         # Over what is there, with blanks to its end: a file that is emptied first costs a test 6 ms, as file systems
         # bring what replaces it to the disk at once (ext4's auto_da_alloc).
         self._length = max(self._length, len(data))
@@ -222,13 +207,19 @@ class PhaseNote:
             os.close(file)
 
 
-def last_phase(notes: Path, process: str) -> dict[str, Any] | None:
-    """Return ``test``, ``phase`` and ``facts`` of the last test that ``process`` noted; ``None`` for none."""
+def last_heartbeat(scratch_dir: Path, process: str) -> dict[str, Any] | None:
+    """Remove the heartbeat file of a process that is gone; return ``test``, ``phase`` and ``facts`` of what it ran.
+
+    ``None`` where it ran no test, or died while it wrote.
+    """
+    path = _heartbeat_file(scratch_dir, process)
     try:
-        return cast("dict[str, Any]", json.loads(_path(notes, process).read_text(encoding="utf-8")))
+        known = cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
-        return None  # it died before its first test, or while it wrote
+        known = {}
+    path.unlink(missing_ok=True)
+    return known or None
 
 
-def _path(notes: Path, process: str) -> Path:
-    return notes / f"phase-{process}.json"
+def _heartbeat_file(scratch_dir: Path, process: str) -> Path:
+    return scratch_dir / f"heartbeat-{process}.json"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._files import bytes_of
 
 #: The largest count, and the largest number, that a report holds.
@@ -22,7 +23,7 @@ MOST, LARGEST = 2**63 - 1, 1e300
 _DEPTH = 40
 
 
-class ReportError(ValueError):
+class ReportError(RegionalError, ValueError):
     """A report file that cannot be read; the message names the file, the place in it, and what is wrong there."""
 
 
@@ -248,6 +249,3 @@ _RUN = _record(
     lost_workers=_count,
     merged_from=_count,
 )
-
-
-__all__ = ["ReportError", "check_run", "read_json"]

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional._text import plural, printable
-from pytest_regional.fuzz.budget import duration, notes_of_the_dead
+from pytest_regional.fuzz.budget import crash_markers, duration
 from pytest_regional.report import document
-from pytest_regional.report.document import BAD
+from pytest_regional.report.document import BAD, SHOWN, column_of, counter_totals, worst_margin
 from pytest_regional.report.facts import EXPLAINED, Facts
-
-_ORDER = ("passed", "failed", "error", "crashed", "not finished", "unexpected pass", "known failure", "skipped")
 
 #: Compiles, and causes of one counter, that are shown.
 _SHOWN = 3
@@ -24,13 +22,13 @@ def write(reporter: Any, facts: Sequence[Facts], lost_workers: int) -> None:
     if not facts:
         return
     reporter.section("regional conformance", sep="=")
-    columns = list(dict.fromkeys(_column(fact) for fact in sorted(facts, key=_column)))
+    columns = list(dict.fromkeys(column_of(fact) for fact in sorted(facts, key=column_of)))
     suites = sorted({fact["suite"] for fact in facts})
     rows = [
-        (suite, [_cell([f for f in facts if f["suite"] == suite and _column(f) == c]) for c in columns])
+        (suite, [_cell([f for f in facts if f["suite"] == suite and column_of(f) == c]) for c in columns])
         for suite in suites
     ]
-    total = ("all", [_cell([f for f in facts if _column(f) == c]) for c in columns])
+    total = ("all", [_cell([f for f in facts if column_of(f) == c]) for c in columns])
     _write_rows(reporter, columns, [*rows, total])
     _write_totals(reporter, facts)
     _write_slowest(reporter, facts)
@@ -43,13 +41,9 @@ def write(reporter: Any, facts: Sequence[Facts], lost_workers: int) -> None:
         reporter.write_line(f"{lost_workers} workers were lost: the totals are incomplete", red=True)
 
 
-def _column(fact: Facts) -> str:
-    return f"{fact['backend']} ({fact['device']})"
-
-
 def _cell(facts: Sequence[Facts]) -> str:
     counts = Counter(fact["outcome"] for fact in facts)
-    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in _ORDER if counts[outcome]) or "-"
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in SHOWN if counts[outcome]) or "-"
 
 
 def _write_rows(reporter: Any, columns: Sequence[str], rows: Sequence[tuple[str, list[str]]]) -> None:
@@ -72,11 +66,8 @@ def _write_row(reporter: Any, name: str, cells: Sequence[str]) -> None:
 
 
 def _write_totals(reporter: Any, facts: Sequence[Facts]) -> None:
-    totals: Counter[str] = Counter()
-    for fact in facts:
-        totals.update(fact["counters"])
-    ratios = [ratio for fact in facts if (ratio := _margin(fact)) is not None]
-    worst = f"; worst parity margin {max(ratios):.2g} of what is allowed" if ratios else ""
+    totals, margin = counter_totals(facts), worst_margin(facts)
+    worst = "" if margin is None else f"; worst parity margin {margin:.2g} of what is allowed"
     # A backend that Inductor has no part in compiles graphs, and never a region.
     regions = totals["region_compiles"] or totals["region_cache_hits"]
     graphs = "" if regions else f"{plural(totals['graphs'], 'graph')}, "
@@ -85,12 +76,6 @@ def _write_totals(reporter: Any, facts: Sequence[Facts]) -> None:
         f"{totals['cache_hits']} cache hits, {totals['cache_misses']} misses, {totals['cache_bypasses']} bypasses, "
         f"{totals['recompiles']} recompiles{worst}"
     )
-
-
-def _margin(fact: Facts) -> float | None:
-    """Return the test's worst margin, unless it passed with a comparison that failed: it asked for that one."""
-    ratio = fact["worst_parity"]
-    return None if ratio is not None and ratio > 1 and fact["outcome"] in ("passed", "skipped") else ratio
 
 
 def _write_slowest(reporter: Any, facts: Sequence[Facts]) -> None:
@@ -149,7 +134,7 @@ def write_fuzzing(reporter: Any, facts: Sequence[Facts], findings: Path, since: 
         since: when the run began, in seconds since the epoch.
     """
     fuzzed = [fact for fact in facts if fact["fuzz"]]
-    died = notes_of_the_dead(findings, 0.0 if fuzzed else since)
+    died = crash_markers(findings, 0.0 if fuzzed else since)
     if not fuzzed and not died:
         return
     reporter.section("regional fuzzing", sep="=")

@@ -62,9 +62,6 @@ def _versions() -> Iterator[tuple[str, str]]:
             continue
 
 
-__all__ = ["report_of"]
-
-
 def _write_html(report: RunReport, path: Path) -> None:
     from pytest_regional.report import page
 

@@ -1,7 +1,7 @@
-"""What stands in the files of a report while the run goes on: that it has not ended, and which tests it runs.
+"""What the files of a report hold while the run goes on: that it has not ended, and which tests it runs.
 
-A process that is killed writes nothing more. So the report of an earlier run goes when the next one begins, and what is
-found afterwards says that there is none. ``compare`` and ``merge`` refuse such a file.
+A process that is killed writes nothing more. So the report of an earlier run is replaced when the next one begins.
+``compare`` and ``merge`` refuse such a file.
 """
 
 from __future__ import annotations
@@ -75,6 +75,3 @@ class UnfinishedReports:
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-__all__ = ["UnfinishedReports"]

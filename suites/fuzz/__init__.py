@@ -1,1 +1,1 @@
-"""Programs that nobody thought of, checked against the oracles of regional compilation; how many, ``--regional-fuzz`` says."""
+"""Random programs, checked against the oracles of regional compilation; ``--regional-fuzz`` says how many."""

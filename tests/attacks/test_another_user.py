@@ -16,7 +16,7 @@ import pytest
 
 from pytest_regional.harness.kernel_store import kernels_kept
 from pytest_regional.harness.kernel_store.files import KernelFiles, StoreError, prepared
-from pytest_regional.reference.caching.envelope import UnsafeFolderError
+from pytest_regional.reference.caching.container import UnsafeFolderError
 from pytest_regional.reference.caching.files import read_artifact, write_artifact
 
 from .another_user import ATTACKER, as_attacker, common_folder, copy, needs_root

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pytest_regional.command_line import main
-from pytest_regional.fuzz.budget import notes_of_the_dead
+from pytest_regional.fuzz.budget import crash_markers
 from pytest_regional.fuzz.draw.random_programs import random_programs
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.files import PARAMETERS
@@ -297,7 +297,7 @@ def test_a_note_of_nobody_is_told(number, tmp_path):
     (notes / "folder-1.json").mkdir()
     (notes / f"full-0-{number}.json").write_text('{"version": 1, "steps": "\x1b"}')
 
-    told = [_shown(note) for note in notes_of_the_dead(tmp_path)]
+    told = [_shown(note) for note in crash_markers(tmp_path)]
     assert len(told) == (number != "0")
     assert all("is no JSON" in one and "\x1b" not in one for one in told)
 

@@ -91,7 +91,7 @@ def test_only_what_tests_change_is_put_back(pytester):
         assert f" {name}: " in warning
 
 
-@pytest.mark.parametrize("limit", ["--regional-timeout=60", "--regional-memory=8G"])
+@pytest.mark.parametrize("limit", ["--regional-timeout=60", "-oregional_memory=8G"])
 def test_limits_are_no_leaks(pytester, limit):
     pytester.makepyfile(
         test_it="""

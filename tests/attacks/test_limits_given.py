@@ -51,6 +51,10 @@ def _resolve(pytester: pytest.Pytester, *arguments: str) -> _config.Settings:
     return _config.resolve(pytester.parseconfig("-p", "no:randomly", *arguments))
 
 
+def _argument(option: str, value: str) -> str:
+    return f"-oregional_memory={value}" if option == "memory" else f"--regional-{option}={value}"
+
+
 @pytest.fixture(autouse=True)
 def environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put back what a run sets, as these configurations are never ended."""
@@ -63,11 +67,11 @@ def test_what_cannot_be_kept_is_refused(pytester: pytest.Pytester, source: str) 
     for option, value in GIVEN:
         if source == "ini":
             pytester.makeini(f"[pytest]\nregional_{option} = {value}\n")
-        arguments = [f"--regional-{option}={value}"] if source == "option" else []
+        arguments = [_argument(option, value)] if source == "option" else []
         with pytest.raises(pytest.UsageError) as refused:
             _resolve(pytester, "--regional-backend=aot_eager", *arguments)
         said = str(refused.value)
-        assert said.startswith(f"--regional-{option}"), value
+        assert said.startswith("regional_memory" if option == "memory" else f"--regional-{option}"), value
         assert RANGES[option] in said, value
         assert len(said) < 400
         assert said.isprintable()
@@ -89,7 +93,7 @@ def test_what_cannot_be_kept_is_refused(pytester: pytest.Pytester, source: str) 
     ],
 )
 def test_the_ends_of_the_ranges_are_taken(pytester: pytest.Pytester, option: str, value: str, kept: Any) -> None:
-    assert getattr(_resolve(pytester, "--regional-backend=aot_eager", f"--regional-{option}={value}"), option) == kept
+    assert getattr(_resolve(pytester, "--regional-backend=aot_eager", _argument(option, value)), option) == kept
 
 
 def test_the_ends_of_the_ranges_work() -> None:

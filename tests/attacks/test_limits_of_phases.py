@@ -12,7 +12,7 @@ import pytest
 
 from pytest_regional.command_line import main
 from pytest_regional.report.document import RunReport
-from pytest_regional.report.progress import CRASH, PhaseNote, last_phase
+from pytest_regional.report.progress import CRASH, Heartbeat, last_heartbeat
 from pytest_regional.report.this_run import CollectedFacts
 from tests.plugin.conftest import _torch_stays_imported, downstream, in_a_process, repository  # noqa: F401
 
@@ -96,14 +96,14 @@ def test_a_hang(downstream, pytester):  # noqa: F811
 
 def test_too_much_memory(downstream, pytester):  # noqa: F811
     modules(pytester, "take()")
-    result = downstream("", *OPTIONS, "--regional-memory=1G")
+    result = downstream("", *OPTIONS, "-oregional_memory=1G")
     assert endings(pytester) == expected("failed", "error")
-    result.stdout.fnmatch_lines(["*--regional-memory lets a test take 1 GiB*"])
+    result.stdout.fnmatch_lines(["*regional_memory lets a test take 1 GiB*"])
 
 
 def test_within_the_limits(downstream, pytester):  # noqa: F811
     modules(pytester, "time.sleep(0.01)")
-    downstream("", *OPTIONS, "--regional-timeout=60", "--regional-memory=8G")
+    downstream("", *OPTIONS, "--regional-timeout=60", "-oregional_memory=8G")
     assert endings(pytester) == dict.fromkeys(PLACES, ("passed", None))
 
 
@@ -182,10 +182,10 @@ TOLD = {"regional_facts": KNOWN}
     ],
 )
 def test_a_crash_is_told_with_its_phase_and_is_worse(tmp_path, capsys, phase, before):
-    note = PhaseNote(tmp_path / "notes", "gw0")
+    note = Heartbeat(tmp_path / "notes", "gw0")
     note.begin("test_it.py::test", KNOWN)
     note.phase(phase)
-    died = report("???", "failed", **{CRASH: last_phase(tmp_path / "notes", "gw0")})
+    died = report("???", "failed", **{CRASH: last_heartbeat(tmp_path / "notes", "gw0")})
     [fact] = collected(*before, died)
     assert (fact["outcome"], fact["phase"]) == ("crashed", phase)
     write(tmp_path / "new.json", fact)
@@ -199,11 +199,11 @@ def write(path, fact):
 
 
 @pytest.mark.parametrize("text", [None, "", "{"])
-def test_a_note_that_is_not_whole_is_none(tmp_path, text):
-    PhaseNote(tmp_path, "gw0")
+def test_a_heartbeat_that_is_not_whole_is_none(tmp_path, text):
+    Heartbeat(tmp_path, "gw0")
     if text is not None:
-        (tmp_path / "phase-gw0.json").write_text(text)
-    assert last_phase(tmp_path, "gw0") is None
+        (tmp_path / "heartbeat-gw0.json").write_text(text)
+    assert last_heartbeat(tmp_path, "gw0") is None
 
 
 def test_a_crash_of_a_test_that_had_not_begun_is_none_of_ours():

@@ -99,7 +99,7 @@ def test_of_somebody_else(record_property):
 def ended(request, tmp_path_factory):
     tests = [TEST.format(name=name, body=body) for name, (body, _) in FAILS.items()]
     tests += [TEST.format(name=name, body=body) for name, body in PASSES.items()]
-    options = (*request.param, "--regional-memory=8G", "-l", "-v")
+    options = (*request.param, "-oregional_memory=8G", "-l", "-v")
     return run(tmp_path_factory.mktemp("run"), CLASSES + "".join(tests) + IDS, *options)
 
 

@@ -19,9 +19,9 @@ import torch
 from pytest_regional import _shared_examples, region
 from pytest_regional._hypothesis import ExamplesError, check_place
 from pytest_regional._shared_examples import SharedExamples
-from pytest_regional.harness.isolation.left_behind import left_running, threads
-from pytest_regional.reference.caching import envelope, remote
-from pytest_regional.reference.caching.envelope import CacheWarning
+from pytest_regional.harness.isolation.left_behind import leaked_threads, threads
+from pytest_regional.reference.caching import container, remote
+from pytest_regional.reference.caching.container import CacheWarning
 from pytest_regional.reference.caching.local import LocalStore
 from pytest_regional.reference.caching.remote import sign, verified
 from pytest_regional.reference.caching.store import Store, open_store
@@ -39,7 +39,7 @@ DEADLINE, SLACK = 0.3, 1.5
 
 
 def _entry(payload: bytes = b"evil", key: str = "ab", secret: bytes = b"another secret") -> bytes:
-    value = sign(envelope.seal(payload, kind="outer cache entry", key=key), key=key, secret=secret)
+    value = sign(container.seal(payload, kind="outer cache entry", key=key), key=key, secret=secret)
     return b"$%d\r\n%s\r\n" % (len(value), value)
 
 
@@ -135,12 +135,12 @@ def as_new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
     monkeypatch.setenv(remote.SECRET, "a secret")
     monkeypatch.setattr(remote, "TIMEOUT_SECONDS", DEADLINE)
     monkeypatch.setattr(_shared_examples, "TIMEOUT_SECONDS", DEADLINE)
-    monkeypatch.setattr(envelope, "this_machine", lambda: MACHINE)
-    envelope.forget_warnings()
-    remote.forget_failures()
+    monkeypatch.setattr(container, "this_machine", lambda: MACHINE)
+    container.reset_warnings()
+    remote.reset_failures()
     yield
-    envelope.forget_warnings()
-    remote.forget_failures()
+    container.reset_warnings()
+    remote.reset_failures()
 
 
 @contextlib.contextmanager
@@ -152,14 +152,14 @@ def _at_most_one_warning(left: tuple[str, ...] = ()) -> Iterator[list[warnings.W
     assert len(said) <= 1, [str(one.message) for one in said]
     assert all(one.category is CacheWarning and len(str(one.message)) < 1500 for one in said)
     assert all(str(one.message).isprintable() for one in said)
-    remote.forget_failures()
+    remote.reset_failures()
     assert _left(before) == left
 
 
 def _left(before: frozenset[int]) -> tuple[str, ...]:
     """Return the names of threads that do not end; one that has much to read in its socket's buffer does so first."""
     deadline = time.monotonic() + 2
-    while left := tuple(name for name in left_running(before) if name != "evil-redis"):
+    while left := tuple(name for name in leaked_threads(before) if name != "evil-redis"):
         if time.monotonic() > deadline:
             break
     return left
@@ -229,7 +229,7 @@ def test_a_fork_leaves_the_connections_of_its_parent(monkeypatch: pytest.MonkeyP
         assert list(shared.candidates("ab")) == []
         child = os.fork()
         if child == 0:
-            remote.forget_failures()
+            remote.reset_failures()
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         assert list(shared.candidates("ab")) == []
@@ -328,7 +328,7 @@ def test_a_secret_of_any_bytes_signs(monkeypatch: pytest.MonkeyPatch, secret: by
     assert shared is not None
     assert shared.save("ab", b"ours")
     (value,) = kept.values.values()
-    assert verified(value, key="ab", secret=secret, where="here").startswith(envelope.MAGIC)
+    assert verified(value, key="ab", secret=secret, where="here").startswith(container.MAGIC)
     assert list(shared.candidates("ab")) == [b"ours"]
 
 

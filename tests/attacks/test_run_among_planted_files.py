@@ -39,14 +39,14 @@ def test_it(regional):
     print("SUM", regional.compile(program)(x).double().sum().item())
 """
 CONFTEST = """
-from pytest_regional._torch import cpp_compile
+from pytest_regional._torch import cpp
 
 def note(original, line, folder):
     with open("commands", "a") as file:
         file.write(line + "\\n")
     original(line, folder)
 
-noting = cpp_compile.compiling_with(note)
+noting = cpp.compiling_with(note)
 
 def pytest_configure():
     noting.__enter__()

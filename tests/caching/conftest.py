@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.reference.caching import envelope, remote
+from pytest_regional.reference.caching import container, remote
 
 VARIABLES = (
     "TORCHINDUCTOR_REDIS_URL",
@@ -25,11 +25,11 @@ def as_new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    envelope.forget_warnings()
-    remote.forget_failures()
+    container.reset_warnings()
+    remote.reset_failures()
     yield
-    envelope.forget_warnings()
-    remote.forget_failures()
+    container.reset_warnings()
+    remote.reset_failures()
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.reference.caching import envelope
-from pytest_regional.reference.caching.envelope import CacheWarning
+from pytest_regional.reference.caching import container
+from pytest_regional.reference.caching.container import CacheWarning
 from pytest_regional.reference.caching.files import remove_abandoned
 from pytest_regional.reference.caching.local import LocalStore
 from tests.caching import trials, writer
@@ -23,7 +23,7 @@ ROUNDS = 200
 
 @pytest.fixture(autouse=True)
 def machine_of_the_writers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(envelope, "this_machine", lambda: writer.MACHINE)
+    monkeypatch.setattr(container, "this_machine", lambda: writer.MACHINE)
 
 
 def test_a_killed_save_leaves_each_entry_whole_or_absent(tmp_path: Path) -> None:

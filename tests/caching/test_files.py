@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_regional.reference.caching import files
-from pytest_regional.reference.caching.envelope import (
+from pytest_regional.reference.caching.container import (
     ArtifactNotFoundError,
     EmptyArtifactError,
     NotAFileError,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.reference.caching import envelope, local
-from pytest_regional.reference.caching.envelope import CacheWarning
+from pytest_regional.reference.caching import container, local
+from pytest_regional.reference.caching.container import CacheWarning
 from pytest_regional.reference.caching.local import LocalStore
 from pytest_regional.reference.caching.store import Store, default_folder, open_store
 from tests.caching.trials import flipped
@@ -18,7 +18,7 @@ from tests.caching.writer import MACHINE, payload
 
 @pytest.fixture(autouse=True)
 def fixed_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(envelope, "this_machine", lambda: MACHINE)
+    monkeypatch.setattr(container, "this_machine", lambda: MACHINE)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_bit_flipped_anywhere_in_an_entry_is_a_miss_and_one_warning(store: Loc
 
 def test_an_entry_from_elsewhere_is_replaced(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.save("ab", b"payload")
-    monkeypatch.setattr(envelope, "this_machine", lambda: MACHINE.__class__(*"ABCDEF"))
+    monkeypatch.setattr(container, "this_machine", lambda: MACHINE.__class__(*"ABCDEF"))
     with pytest.warns(CacheWarning, match="was compiled by torch torch"):
         assert list(store.candidates("ab")) == []
     assert store.save("ab", b"payload")
@@ -199,7 +199,7 @@ def test_warnings_are_said_again_once_forgotten(store: LocalStore) -> None:
     for _ in range(2):
         with pytest.warns(CacheWarning):
             store.save("ab", b"")
-        envelope.forget_warnings()
+        container.reset_warnings()
 
 
 def test_threads_lose_nothing(store: LocalStore) -> None:

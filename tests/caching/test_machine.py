@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from pytest_regional.reference.caching import key
-from pytest_regional.reference.caching.key import Machine, this_machine
+from pytest_regional.reference.caching.key import TargetFingerprint, this_machine
 
-NAMES = [field.name for field in dataclasses.fields(Machine)]
+NAMES = [field.name for field in dataclasses.fields(TargetFingerprint)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -26,9 +26,9 @@ def test_every_field_is_in_the_digest(name: str) -> None:
 
 
 def test_a_new_field_is_in_the_digest() -> None:
-    more = dataclasses.make_dataclass("More", [("linker", str, "")], bases=(Machine,), frozen=True)
+    more = dataclasses.make_dataclass("More", [("linker", str, "")], bases=(TargetFingerprint,), frozen=True)
     assert more(*NAMES, linker="mold").digest() != more(*NAMES, linker="lld").digest()
-    assert more(*NAMES, linker="mold").digest() != Machine(*NAMES).digest()
+    assert more(*NAMES, linker="mold").digest() != TargetFingerprint(*NAMES).digest()
 
 
 def test_this_machine_is_described() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pytest_regional._torch import symbol
-from pytest_regional.reference.caching import envelope, remote
-from pytest_regional.reference.caching.envelope import CacheWarning
+from pytest_regional.reference.caching import container, remote
+from pytest_regional.reference.caching.container import CacheWarning
 from pytest_regional.reference.caching.local import LocalStore
 from pytest_regional.reference.caching.store import Store, open_store
 from tests.caching.writer import MACHINE
@@ -22,7 +22,7 @@ from tests.redis_server import RunningRedis, free_port
 
 @pytest.fixture(autouse=True)
 def fixed_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(envelope, "this_machine", lambda: MACHINE)
+    monkeypatch.setattr(container, "this_machine", lambda: MACHINE)
 
 
 @pytest.fixture
@@ -61,10 +61,10 @@ def test_redis_shares_entries_between_machines(tmp_path: Path) -> None:
 def test_redis_shares_entries_between_processes(tmp_path: Path) -> None:
     code = """
 import sys
-from pytest_regional.reference.caching import envelope
+from pytest_regional.reference.caching import container
 from pytest_regional.reference.caching.store import open_store
 from tests.caching.writer import MACHINE
-envelope.this_machine = lambda: MACHINE
+container.this_machine = lambda: MACHINE
 assert open_store().save("ab", b"from another process")
 """
     subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], check=True, cwd=Path(__file__).parents[2])
@@ -78,7 +78,7 @@ def test_redis_with_bytes_that_nobody_signed_is_a_miss(tmp_path: Path, raw: obje
     value = raw.get(name)  # type: ignore[attr-defined]
     for broken, key in ((value[:-1], "ab"), (b"", "ab"), (b"\x80\x04N.", "ab"), (value, "cd")):
         raw.set(name.decode().replace(":ab:", f":{key}:"), broken)  # type: ignore[attr-defined]
-        envelope.forget_warnings()
+        container.reset_warnings()
         with pytest.warns(CacheWarning, match="not signed") as said:
             assert list(store.candidates(key)) == []
         assert len(said) == 1

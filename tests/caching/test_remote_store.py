@@ -9,8 +9,8 @@ import torch
 
 from pytest_regional._redis import Patience
 from pytest_regional._torch import caches
-from pytest_regional.reference.caching import envelope, remote
-from pytest_regional.reference.caching.envelope import KIND, CacheWarning
+from pytest_regional.reference.caching import container, remote
+from pytest_regional.reference.caching.container import KIND, CacheWarning
 from pytest_regional.reference.caching.local import LocalStore
 from pytest_regional.reference.caching.remote import Link, RemoteStore, open_remote_store, sign
 from pytest_regional.reference.caching.store import Store
@@ -40,7 +40,7 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def fixed_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(envelope, "this_machine", lambda: MACHINE)
+    monkeypatch.setattr(container, "this_machine", lambda: MACHINE)
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_an_entry_replayed_under_another_key_is_a_miss(store: RemoteStore, serve
     of_ab, of_cd, of_ef = server.values
     server.values[of_cd] = server.values[of_ab]
     _missed(store, "cd", "not signed.*moved from another key")
-    sealed = envelope.seal(b"payload", kind=KIND, key="ab")
+    sealed = container.seal(b"payload", kind=KIND, key="ab")
     server.values[of_ef] = sign(sealed, key="ef", secret=SECRET)
     _missed(store, "ef", "belongs to the key ab, not to ef")
 
@@ -122,7 +122,7 @@ def test_an_entry_cut_anywhere_is_a_miss(store: RemoteStore, server: Server) -> 
     ((name, whole),) = server.values.items()
     for length in range(len(whole)):
         server.values[name] = whole[:length]
-        envelope.forget_warnings()
+        container.reset_warnings()
         _missed(store, "ab", "not signed")
 
 
@@ -131,7 +131,7 @@ def test_a_bit_flipped_anywhere_is_a_miss(store: RemoteStore, server: Server) ->
     ((name, whole),) = server.values.items()
     for _, data in flipped(whole, range(len(whole))):
         server.values[name] = data
-        envelope.forget_warnings()
+        container.reset_warnings()
         _missed(store, "ab", "not signed")
 
 
@@ -148,7 +148,7 @@ def test_a_refused_entry_is_replaced_by_the_next_save_and_hides_no_other(store: 
 
 def test_an_entry_from_another_torch_is_a_miss(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.save("ab", b"payload")
-    monkeypatch.setattr(envelope, "this_machine", lambda: MACHINE.__class__(*"ABCDEF"))
+    monkeypatch.setattr(container, "this_machine", lambda: MACHINE.__class__(*"ABCDEF"))
     _missed(store, "ab", "compiled by torch torch")
 
 

@@ -11,7 +11,7 @@ import torch
 import torch._dynamo
 
 import pytest_regional.testing
-from pytest_regional.reference.caching.envelope import CacheWarning, forget_warnings
+from pytest_regional.reference.caching.container import CacheWarning, reset_warnings
 from tests.caching.test_redis import raw, redis  # noqa: F401 - fixtures
 from tests.reference.artifact_programs import inputs, product, results
 from tests.reference.caches import compiled, outcomes
@@ -23,7 +23,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
     def move(name: str) -> None:
         torch._dynamo.reset()
-        forget_warnings()
+        reset_warnings()
         monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / name))
 
     yield move

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_regional.reference.caching.envelope import ArtifactError, CacheWarning
+from pytest_regional.reference.caching.container import ArtifactError, CacheWarning
 from pytest_regional.reference.caching.local import LocalStore
 from tests.caching import writer
 

@@ -20,11 +20,11 @@ _package = types.ModuleType("pytest_regional.reference")
 _package.__path__ = [str(Path(__file__).parents[2] / "pytest_regional" / "reference")]
 sys.modules.setdefault("pytest_regional.reference", _package)
 
-from pytest_regional.reference.caching import envelope, local  # noqa: E402
+from pytest_regional.reference.caching import container, local  # noqa: E402
 from pytest_regional.reference.caching.files import read_artifact, write_artifact  # noqa: E402
-from pytest_regional.reference.caching.key import Machine  # noqa: E402
+from pytest_regional.reference.caching.key import TargetFingerprint  # noqa: E402
 
-MACHINE = Machine("python", "torch", "triton", "compiler", "cpu", "")
+MACHINE = TargetFingerprint("python", "torch", "triton", "compiler", "cpu", "")
 KEYS = ("a0", "b1", "c2")
 KIND = "trial"
 
@@ -91,7 +91,7 @@ WAYS = {way.__name__: way for way in (save_for_ever, save_and_load, save_and_loa
 
 def main(way: str, manner: str, folder: str, *arguments: str) -> None:
     warnings.simplefilter("error")
-    envelope.this_machine = lambda: MACHINE  # type: ignore[assignment]
+    container.this_machine = lambda: MACHINE  # type: ignore[assignment]
     if manner == "in-place":
         local.write_atomically = write_in_place  # type: ignore[assignment]
         sys.modules[write_artifact.__module__].write_atomically = write_in_place  # type: ignore[attr-defined]

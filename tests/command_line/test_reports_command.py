@@ -25,7 +25,7 @@ def test_compare(write, capsys):
     assert capsys.readouterr().out.splitlines() == [
         "new failures (1 test):",
         "  a on reference (cpu): failed, passed before",
-        "mended (1 test):",
+        "fixed (1 test):",
         "  b on reference (cpu): passed, failed before",
     ]
     assert main(["compare", new, new]) == 0
@@ -52,7 +52,7 @@ def test_merge(write, capsys, tmp_path):
         ("c", "passed"),
     ]
     assert capsys.readouterr().out == (
-        f"{whole}: 3 tests of 2 reports; 1 test stood in several, and the worst ending was kept\n"
+        f"{whole}: 3 tests of 2 reports; 1 test is in several, and the worst ending was kept\n"
     )
 
 

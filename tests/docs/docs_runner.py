@@ -18,8 +18,8 @@ from fenced import ROOT, Block, DocsError
 from pytest_regional.harness.devices.emulated import SELF_TESTED
 from tests import warm_process
 
-TOOLS = ("pytest", "pytest_regional", "make", "pip", "python")
-EXECUTED = ("pytest", "pytest_regional")
+TOOLS = ("pytest", "pytest-regional", "make", "pip", "python")
+EXECUTED = ("pytest", "pytest-regional")
 QUIET = ("-p", "no:randomly", "-p", "no:cacheprovider")
 SCRIPT_OPTIONS = "--regional-backend=aot_eager"
 #: Neither scripts nor tests of other harnesses use ours, so what that saves of a compile's time is saved here.
@@ -192,8 +192,8 @@ def check_console(block: Block, blocks: Sequence[Block], folder: Path) -> None:
     program, *arguments = shlex.split(block.commands[0].removeprefix("python -m "))
     assert program in EXECUTED, f"{block.where}: only {' and '.join(EXECUTED)} can be executed, not {program}"
     assert block.output, f"{block.where}: an executed console block shows output"
-    if as_module:
-        done = run_module(program, [*(QUIET if program == "pytest" else ()), *arguments], folder)
+    if as_module or program == "pytest-regional":
+        done = run_module(program.replace("-", "_"), [*(QUIET if program == "pytest" else ()), *arguments], folder)
     else:
         done = run_pytest(arguments, folder)
     printed = [_normal(line) for line in (done.stdout + done.stderr).splitlines()]

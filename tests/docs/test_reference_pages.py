@@ -74,7 +74,13 @@ def headings(section):
 
 
 def lacking(function, heading):
-    names = [name for name in inspect.signature(function).parameters if name != "self"]
+    # Overloads spell out what the function itself takes as keywords.
+    overloaded = len(heading.splitlines()) > 1
+    names = [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name != "self" and not (overloaded and parameter.kind is parameter.VAR_KEYWORD)
+    ]
     return [name for name in names if name not in words(heading.replace("\\", ""))]
 
 

@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 
 from pytest_regional.emulation import Emulation, KernelAssertionError, MemoryFaultError
-from pytest_regional.emulation.retarget import OperatorsOnCpu
+from pytest_regional.emulation.device_rewrite import OperatorsOnCpu
 
 VALUES, MEMORY, ASSERTION, NOTHING = "values", "memory fault", "kernel assertion", "nothing"
 Mutation = Callable[[str], str]
@@ -211,8 +211,8 @@ def outcome(emulation: Emulation, source: str, program: Program) -> str:
 def _called(emulation: Emulation, source: str, program: Program) -> Sequence[torch.Tensor]:
     from torch._inductor.codecache import PyCodeCache
 
-    with emulation.pretence.held():
+    with emulation.device_mock.held():
         module = PyCodeCache.load(source)
-    with OperatorsOnCpu(emulation.memory, emulation.pretence):
+    with OperatorsOnCpu(emulation.memory, emulation.device_mock):
         outputs: Sequence[torch.Tensor] = module.call([value.clone() for value in program.inputs])
     return outputs

@@ -168,7 +168,7 @@ def test_a_graph_of_which_a_part_was_compiled_for_the_cpu_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when something in a graph is not moved: the test must not pass with C++ kernels."""
-    monkeypatch.setattr("pytest_regional.emulation.retarget.retarget", lambda gm, inputs: (gm, inputs))
+    monkeypatch.setattr("pytest_regional.emulation.device_rewrite.retarget", lambda gm, inputs: (gm, inputs))
     with emulated() as emulation, pytest.raises(Exception, match="a part for the CPU"):
         torch.compile(lambda a: a.sin() + 1)(torch.randn(4))
     assert len(emulation.unsupported) == 1
@@ -209,10 +209,10 @@ def test_threads_compile_at_once(folder: Path) -> None:
 
 def test_an_operator_that_reads_what_nobody_wrote_is_caught(folder: Path) -> None:
     """The buffer between two products is never filled: what the second one reads is an error, not a number."""
-    from pytest_regional.emulation.retarget import OperatorsOnCpu
+    from pytest_regional.emulation.device_rewrite import OperatorsOnCpu
 
     x = torch.randn(4, 4)
-    with emulated() as emulation, OperatorsOnCpu(emulation.memory, emulation.pretence):
+    with emulated() as emulation, OperatorsOnCpu(emulation.memory, emulation.device_mock):
         buffer = emulation.memory.allocate((4, 4), (4, 1), torch.float32)
         with pytest.raises(MemoryFaultError, match=r"aten\.mm\.default reads memory that nobody has written"):
             torch.mm(buffer, x)
@@ -221,9 +221,9 @@ def test_an_operator_that_reads_what_nobody_wrote_is_caught(folder: Path) -> Non
 
 
 def test_operators_meant_for_the_gpu_run_on_the_cpu() -> None:
-    from pytest_regional.emulation.retarget import OperatorsOnCpu
+    from pytest_regional.emulation.device_rewrite import OperatorsOnCpu
 
-    with emulated() as emulation, OperatorsOnCpu(emulation.memory, emulation.pretence):
+    with emulated() as emulation, OperatorsOnCpu(emulation.memory, emulation.device_mock):
         made = torch.ops.aten.full.default([3], 2.0, device=torch.device("cuda", 0))
     assert made.device.type == "cpu"
 

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 
 from pytest_regional.emulation import MemoryFaultError, emulated
+from pytest_regional.emulation.device_rewrite import holds_undefined_values
 from pytest_regional.emulation.memory import Memory
-from pytest_regional.emulation.retarget import holds_undefined_values
 from pytest_regional.harness.isolation import isolated
 
 

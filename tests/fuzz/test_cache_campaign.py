@@ -10,7 +10,7 @@ import pytest
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.caches import campaign as campaign_module
 from pytest_regional.fuzz.caches.campaign import CacheSequences
-from pytest_regional.fuzz.caches.findings import SequenceFinding, features_of_sequence, reduce_sequence, told
+from pytest_regional.fuzz.caches.findings import SequenceFinding, features_of_sequence, lines_of, reduce_sequence
 from pytest_regional.fuzz.caches.model import Key
 from pytest_regional.fuzz.caches.sequences import Clear, Compile, Damage, Event, NewProcess, Restart
 from pytest_regional.fuzz.campaign import Campaign
@@ -165,4 +165,4 @@ def test_features_tell_sequences_apart(sequence, features):
 def test_reduction_ends_with_its_time():
     assert reduce_sequence(LONG, lambda shorter: True, seconds=-1) == LONG
     assert reduce_sequence(LONG, lambda shorter: True) == ()
-    assert told([Restart(), Clear()]) == ["restart", "clear the cache"]
+    assert lines_of([Restart(), Clear()]) == ["restart", "clear the cache"]

@@ -5,11 +5,18 @@ import time
 
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.campaign import CampaignResult
-from pytest_regional.report.progress import ProgressLines, ProgressNote, RunningNote, progress_line, slow_line
+from pytest_regional.report.progress import (
+    Heartbeat,
+    ProgressFile,
+    ProgressLines,
+    last_heartbeat,
+    progress_line,
+    slow_line,
+)
 
 
 def noted(folder, name, examples):
-    note = ProgressNote(folder / f"progress-{name}.json", name)
+    note = ProgressFile(folder / f"progress-{name}.json", name)
     note(CampaignResult(seed=1, examples=examples), Budget(examples=100).start())
     return note
 
@@ -45,21 +52,39 @@ def test_the_thread_ends_with_the_run(tmp_path):
 
 
 def test_a_test_that_takes_long_is_named(tmp_path):
-    first, second = RunningNote(tmp_path / "notes", "gw0"), RunningNote(tmp_path / "notes", "gw1")
-    with first.about("test_a.py::test_slow[torch]"), second.about("test_b.py::test_other"):
-        time.sleep(0.05)
-        assert slow_line(tmp_path / "notes", longer_than=3600) == ""
-        assert slow_line(tmp_path / "notes", longer_than=-1) == (
-            "regional: still running test_a.py::test_slow[torch] for 0 s; test_b.py::test_other for 0 s"
-        )
-        second.forget()
-        assert "test_b" not in slow_line(tmp_path / "notes", longer_than=-1)
-    assert slow_line(tmp_path / "notes", longer_than=-1) == ""
+    first, second = Heartbeat(tmp_path / "files", "gw0"), Heartbeat(tmp_path / "files", "gw1")
+    for process, test in ((first, "test_a.py::test_slow[torch]"), (second, "test_b.py::test_other")):
+        process.begin(test, {})
+        process.phase("setup")
+    time.sleep(0.05)
+    assert slow_line(tmp_path / "files", longer_than=3600) == ""
+    assert slow_line(tmp_path / "files", longer_than=-1) == (
+        "regional: still running test_a.py::test_slow[torch] for 0 s; test_b.py::test_other for 0 s"
+    )
+    second.end()
+    assert "test_b" not in slow_line(tmp_path / "files", longer_than=-1)
+    first.end()
+    assert slow_line(tmp_path / "files", longer_than=-1) == ""
+
+
+def test_a_process_that_is_gone_tells_what_it_ran(tmp_path):
+    process = Heartbeat(tmp_path, "gw0")
+    process.begin("test_a.py::test_a", {"version": 1})
+    process.phase("setup")
+    process.phase("call")
+    last = last_heartbeat(tmp_path, "gw0")
+    assert last is not None
+    assert (last["test"], last["phase"], last["facts"]) == ("test_a.py::test_a", "call", {"version": 1})
+    assert slow_line(tmp_path, longer_than=-1) == ""
+    process.end()
+    assert last_heartbeat(tmp_path, "gw0") is None
 
 
 def test_a_campaign_is_not_told_of_twice(tmp_path):
-    with RunningNote(tmp_path, "gw0").about("test_a.py::test_a"):
-        note = noted(tmp_path, "test_a", 3)
-        assert slow_line(tmp_path, longer_than=-1) == ""
-        note.close()
-        assert slow_line(tmp_path, longer_than=-1) != ""
+    process = Heartbeat(tmp_path, "gw0")
+    process.begin("test_a.py::test_a", {})
+    process.phase("call")
+    note = noted(tmp_path, "test_a", 3)
+    assert slow_line(tmp_path, longer_than=-1) == ""
+    note.close()
+    assert slow_line(tmp_path, longer_than=-1) != ""

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 
-from pytest_regional.fuzz.budget import note_for
+from pytest_regional.fuzz.budget import crash_marker
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Step
@@ -103,7 +103,7 @@ PROGRAM = Program((TensorInput((4,)),), (Step("neg", (0,), (), (1,)),), (1,), tr
 def test_the_program_that_a_process_died_of_is_shown(tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    note = note_for(tmp_path, "full-0")
+    note = crash_marker(tmp_path, "full-0")
     assert written(notes=tmp_path) == []  # nothing is there
     files.save(PROGRAM, note)
     assert written(notes=tmp_path) == []  # this process lives
@@ -115,7 +115,7 @@ def test_the_program_that_a_process_died_of_is_shown(tmp_path):
 
 
 def test_what_died_in_an_earlier_run_is_told_where_somebody_fuzzes(tmp_path):
-    note = note_for(tmp_path, "full-0")
+    note = crash_marker(tmp_path, "full-0")
     note = note.with_name("full-0-broken.json")
     note.write_text("{}")
     reporters = Reporter(), Reporter()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_regional import BackendSpec, BadProgramError, ParityError
-from pytest_regional.harness.observe.listeners import CompileSpy
+from pytest_regional.harness.observe.listeners import CompileListener
 from pytest_regional.harness.parity.check import VacuousParityError
 from pytest_regional.testing import regional
 
@@ -108,8 +108,8 @@ def test_blame_leaves_counters_and_records_alone():
         assert len(r._observer.compile_times) == 2
 
 
-def test_blame_is_not_recorded_by_spies():
-    class Listener(CompileSpy):
+def test_blame_is_not_seen_by_listeners():
+    class Listener(CompileListener):
         graphs = 0
 
         def compiling_graph(self, kind, gm):
@@ -118,10 +118,10 @@ def test_blame_is_not_recorded_by_spies():
 
     listener = Listener()
     with regional(Corrupted("second").spec()) as r:
-        r._observer.spies.append(listener)
+        r._observer.listeners.append(listener)
         with pytest.raises(ParityError):
             r.assert_parity(two_products, *pair(r))
-        assert r._observer.spies == [listener]
+        assert r._observer.listeners == [listener]
     assert listener.graphs == 1
 
 

@@ -64,15 +64,13 @@ def test_other_processes_of_the_user_do_not_run_it_again(
     assert self_tests == ["h200", "a100"]
 
 
-@pytest.mark.parametrize(
-    "module", ["emulation_works.platform.python_version", "emulation_works.version", "emulation_works.code_keys"]
-)
+@pytest.mark.parametrize("module", ["platform.python_version", "version", "code_keys"])
 def test_another_python_or_torch_is_tested_anew(
     module: str, self_tests: list[str], new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use("cuda-emulated")
     new_process()
-    monkeypatch.setattr(f"pytest_regional.harness.{module}", lambda *_: "9.9")
+    monkeypatch.setattr(f"pytest_regional.harness.devices.emulated.{module}", lambda *_: "9.9")
     use("cuda-emulated")
     assert self_tests == ["h200"] * 2
 

@@ -196,7 +196,7 @@ def test_a_thread_that_is_left_running_is_named():
     with regional("aot_eager", expects_regions=False) as r:
         thread.start()
         ends_in_time.start()
-    assert [(leak.name, leak.put_back) for leak in r.leaks] == [("thread mine", False)]
+    assert [(leak.name, leak.restored) for leak in r.leaks] == [("thread mine", False)]
     go_on.set()
     thread.join()
 
@@ -287,7 +287,7 @@ def test_a_precision_that_a_test_left_is_put_back_and_named():
 
 
 def test_a_restart_forgets_warnings():
-    from pytest_regional.reference.caching.envelope import CacheWarning, warn_once
+    from pytest_regional.reference.caching.container import CacheWarning, warn_once
 
     with regional(expects_regions=False) as harness:
         for _ in range(2):

@@ -116,7 +116,7 @@ def test_memory_that_can_no_longer_be_read():
     run = execute(torch.sin, (torch.randn(2),), keep=True)
     run.live["output"] = Gone()
     (mismatch,) = KeptResults.of(run).overwritten().values()
-    assert "cannot be read any more: accessing tensor output of CUDAGraphs" in mismatch.detail
+    assert "cannot be read any more: RuntimeError: accessing tensor output of CUDAGraphs" in mismatch.detail
 
 
 @pytest.mark.parametrize("requires_grad", [False, True])

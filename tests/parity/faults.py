@@ -10,8 +10,8 @@ def parity_of(eager, candidate, *inputs, state_of=None, backward=None, **options
     """Compare a candidate with an eager program as the harness does: two runs and a float64 one."""
     expected = execute(eager, inputs, backward=backward)
     found = execute(candidate, inputs, backward=backward, state_of=eager if state_of is None else state_of)
-    anchor = execute(eager, inputs, backward=backward, anchor=True)
-    return compare(expected, found, anchor, **options)
+    fp64 = execute(eager, inputs, backward=backward, fp64=True)
+    return compare(expected, found, fp64, **options)
 
 
 def kinds(report: ParityReport) -> set[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Executions run on faithful copies, leave the world as they found it, and say when they cannot anchor."""
+"""Executions run on faithful copies, leave the world as they found it, and say when float64 is no reference."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def test_module_state_is_restored_and_what_happened_is_kept():
     assert not torch.equal(grads[0], torch.ones_like(weight))
 
 
-def test_the_anchor_leaves_parameters_as_they_were():
+def test_the_float64_run_leaves_parameters_as_they_were():
     model = Counting()
     parameter, pointer = model.linear.weight, model.linear.weight.data_ptr()
-    anchor = execute(model.method, (torch.randn(2, 3),), anchor=True)
-    assert anchor.outputs[0][1].dtype == torch.float64
-    assert anchor.grads["grad of parameter linear.weight"].dtype == torch.float64
+    fp64 = execute(model.method, (torch.randn(2, 3),), fp64=True)
+    assert fp64.outputs[0][1].dtype == torch.float64
+    assert fp64.grads["grad of parameter linear.weight"].dtype == torch.float64
     assert model.linear.weight is parameter
     assert (parameter.dtype, parameter.data_ptr()) == (torch.float32, pointer)
     assert torch.get_default_dtype() == torch.float32
@@ -118,10 +118,10 @@ def same_and_written(x):
 @pytest.mark.parametrize("program", [narrowed_and_written, widened_and_written, same_and_written])
 def test_a_cast_copies_in_float64_where_it_copies_in_eager(program):
     x = torch.linspace(-2, 2, 8, requires_grad=True)
-    run, anchor = execute(program, (x,)), execute(program, (x,), anchor=True)
+    run, fp64 = execute(program, (x,)), execute(program, (x,), fp64=True)
 
-    assert anchor.anchor_unavailable_reason is None
-    for (_, found), (_, wide) in zip(run.outputs, anchor.outputs, strict=True):
+    assert fp64.fp64_unavailable_reason is None
+    for (_, found), (_, wide) in zip(run.outputs, fp64.outputs, strict=True):
         torch.testing.assert_close(found.value.double(), wide.value, rtol=2e-2, atol=2e-2)
 
 
@@ -191,20 +191,20 @@ def test_fresh_inputs_are_other_inputs_but_reproducible():
 
 def test_rng_is_seeded_watched_and_restored():
     state = torch.get_rng_state()
-    drawn = [execute(lambda x: x + torch.rand(3), (torch.zeros(3),), seed=s) for s in (1, 1, 2)]
+    recorded = [execute(lambda x: x + torch.rand(3), (torch.zeros(3),), seed=s) for s in (1, 1, 2)]
     assert torch.equal(torch.get_rng_state(), state)
-    values = [run.outputs[0][1].value for run in drawn]
+    values = [run.outputs[0][1].value for run in recorded]
     assert torch.equal(values[0], values[1])
     assert not torch.equal(values[0], values[2])
-    assert drawn[0].rng_consumed == {"cpu"}
+    assert recorded[0].rng_consumed == {"cpu"}
     assert execute(torch.sin, (torch.zeros(3),)).rng_consumed == frozenset()
 
 
 def test_cotangents_are_the_same_in_every_run_and_precision():
     x = torch.randn(4, 4, dtype=torch.bfloat16, requires_grad=True)
-    run, anchor = execute(lambda t: t * 1, (x,)), execute(lambda t: t * 1, (x,), anchor=True)
+    run, fp64 = execute(lambda t: t * 1, (x,)), execute(lambda t: t * 1, (x,), fp64=True)
     grad = run.grads["grad of input 0"].value
-    assert torch.equal(grad.double(), anchor.grads["grad of input 0"].value)
+    assert torch.equal(grad.double(), fp64.grads["grad of input 0"].value)
     assert grad.unique().numel() > 4
     assert 0 not in grad
 
@@ -228,8 +228,8 @@ def test_ways_to_go_backward():
         (lambda x: x.view(torch.int32).view(3), "raised RuntimeError"),
     ],
 )
-def test_an_anchor_that_cannot_be(program, reason):
-    assert reason in execute(program, (torch.randn(3),), anchor=True).anchor_unavailable_reason
+def test_a_float64_reference_that_cannot_be(program, reason):
+    assert reason in execute(program, (torch.randn(3),), fp64=True).fp64_unavailable_reason
 
 
 DRAWING = {
@@ -245,71 +245,71 @@ DRAWING = {
 
 
 @pytest.mark.parametrize("program", DRAWING.values(), ids=DRAWING)
-def test_the_anchor_draws_what_the_program_draws(program):
+def test_the_float64_run_draws_what_the_program_draws(program):
     """In float64 a generator gives other numbers; they are float16's, and all that is computed of them is not."""
     x = torch.tensor([0.3, -1.7, 2.9], dtype=torch.float16, requires_grad=True)
-    eager, anchor = execute(program, (x,)), execute(program, (x,), anchor=True)
-    assert anchor.anchor_unavailable_reason is None
-    for (_, low), (_, wide) in zip(eager.outputs, anchor.outputs, strict=True):
+    eager, fp64 = execute(program, (x,)), execute(program, (x,), fp64=True)
+    assert fp64.fp64_unavailable_reason is None
+    for (_, low), (_, wide) in zip(eager.outputs, fp64.outputs, strict=True):
         assert wide.dtype == torch.float64
         torch.testing.assert_close(low.value.double(), wide.value, rtol=5e-3, atol=5e-3)
-    torch.testing.assert_close(eager.grads["grad of input 0"].value, anchor.grads["grad of input 0"].value.half())
+    torch.testing.assert_close(eager.grads["grad of input 0"].value, fp64.grads["grad of input 0"].value.half())
 
 
-def test_a_loop_that_dynamo_traces_runs_again_behind_an_anchor_that_draws():
+def test_a_loop_that_dynamo_traces_runs_again_behind_a_float64_reference_that_draws():
     def twice(x):
         start = torch.zeros((), dtype=torch.int64)
         body = lambda i, y: (i + 1, y.sin())  # noqa: E731
         return torch._higher_order_ops.while_loop(lambda i, y: i < 2, body, (start, x))[1] * torch.rand_like(x)
 
     x = torch.randn(3)
-    assert execute(twice, (x,), anchor=True).anchor_unavailable_reason is None
+    assert execute(twice, (x,), fp64=True).fp64_unavailable_reason is None
     assert execute(twice, (x,)).exception is None
 
 
-def test_a_condition_in_float16_has_an_anchor():
+def test_a_condition_in_float16_has_a_float64_reference():
     def program(x):
         return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
 
     x = torch.rand(3).half()
-    anchor = execute(program, (x,), anchor=True)
-    assert anchor.anchor_unavailable_reason is None
-    assert torch.equal(anchor.outputs[0][1].value, torch.sin(x.double()))
+    fp64 = execute(program, (x,), fp64=True)
+    assert fp64.fp64_unavailable_reason is None
+    assert torch.equal(fp64.outputs[0][1].value, torch.sin(x.double()))
 
 
-def test_a_module_is_left_as_it_was_by_an_anchor_that_draws():
+def test_a_module_is_left_as_it_was_by_a_float64_reference_that_draws():
     norm = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Dropout())
     before = {name: value.clone() for name, value in norm.state_dict().items()}
     x = torch.randn(4, 3)
-    eager, anchor = (execute(norm, (x,), anchor=anchor) for anchor in (False, True))
-    assert anchor.anchor_unavailable_reason is None
+    eager, fp64 = (execute(norm, (x,), fp64=fp64) for fp64 in (False, True))
+    assert fp64.fp64_unavailable_reason is None
     assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
-    found, expected = anchor.buffers_after, eager.buffers_after
+    found, expected = fp64.buffers_after, eager.buffers_after
     assert all(torch.allclose(found[name].value.to(expected[name].value), expected[name].value) for name in expected)
 
 
-def test_float64_programs_have_no_anchor():
-    run = execute(torch.sin, (torch.randn(3, dtype=torch.float64),), anchor=True)
-    assert "below float64" in run.anchor_unavailable_reason
+def test_float64_programs_have_no_float64_reference():
+    run = execute(torch.sin, (torch.randn(3, dtype=torch.float64),), fp64=True)
+    assert "below float64" in run.fp64_unavailable_reason
 
 
-def test_the_anchor_does_not_narrow_where_the_program_does():
+def test_the_float64_run_does_not_narrow_where_the_program_does():
     def norm(x):
         wide = x.float()
         return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True))).to(torch.float32).type_as(x) + torch.zeros(3)
 
     x = torch.randn(2, 3)
     exact = x.double() * torch.rsqrt(x.double().pow(2).mean(-1, keepdim=True))
-    ((_, found),) = execute(norm, (x,), anchor=True).outputs
+    ((_, found),) = execute(norm, (x,), fp64=True).outputs
     assert found.dtype == torch.float64
     assert torch.equal(found.value, exact)
 
 
-def test_the_anchor_runs_without_autocast():
+def test_the_float64_run_runs_without_autocast():
     def program(x):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return x @ x
 
     x = torch.randn(3, 3)
     assert execute(program, (x,)).outputs[0][1].dtype == torch.bfloat16
-    assert torch.equal(execute(program, (x,), anchor=True).outputs[0][1].value, x.double() @ x.double())
+    assert torch.equal(execute(program, (x,), fp64=True).outputs[0][1].value, x.double() @ x.double())

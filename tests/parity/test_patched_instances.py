@@ -55,14 +55,14 @@ def test_its_parameters_are_found(patched):
     assert len(labels) == len(set(labels)) == 4
 
 
-def test_its_gradients_are_compared_and_float64_is_an_anchor(patched):
+def test_its_gradients_are_compared_and_float64_is_a_float64_reference(patched):
     model, adapter = patched
     inputs = (torch.randn(3, SIZE),)
     run = execute(model, inputs)
     assert sum(gradient is not None for gradient in run.grads.values()) == 4
     assert adapter.weight.grad is None
-    anchor = execute(model, inputs, anchor=True)
-    assert anchor.anchor_unavailable_reason is None
+    fp64 = execute(model, inputs, fp64=True)
+    assert fp64.fp64_unavailable_reason is None
     assert adapter.weight.dtype == torch.float32
 
 

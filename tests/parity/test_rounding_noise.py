@@ -22,12 +22,12 @@ SEEDS = range(12)
 def parity(eager, candidate, *inputs, anchored=True, measured=True, **options):
     """Compare as ``assert_parity`` does, with eager's noise measured where it is asked for."""
     expected, found = execute(eager, inputs), execute(candidate, inputs, state_of=eager)
-    anchor = execute(eager, inputs, anchor=True) if anchored else None
+    fp64 = execute(eager, inputs, fp64=True) if anchored else None
     assert expected.exception is None
     assert found.exception is None
 
     noise = Noise.source_of_executions(expected, lambda seed: execute(eager, inputs, rounding=seed))
-    return compare(expected, found, anchor, noise=noise if measured else None, **options)
+    return compare(expected, found, fp64, noise=noise if measured else None, **options)
 
 
 def _heads(t):
@@ -199,9 +199,9 @@ def test_checkpointing_keeps_its_float64_run(reentrant, dtype):
     plain.load_state_dict(model.state_dict())
     plain.forward = lambda x: plain.block(plain.block(x))
     x = torch.randn(8, 16).to(dtype).requires_grad_()
-    anchor, without = execute(model, (x,), anchor=True), execute(plain, (x,), anchor=True)
-    assert anchor.anchor_unavailable_reason is None
-    for name, gradient in anchor.grads.items():
+    fp64, without = execute(model, (x,), fp64=True), execute(plain, (x,), fp64=True)
+    assert fp64.fp64_unavailable_reason is None
+    for name, gradient in fp64.grads.items():
         assert gradient.dtype == torch.float64
         torch.testing.assert_close(gradient.value, without.grads[name].value, rtol=1e-12, atol=1e-12)
 
@@ -211,8 +211,8 @@ def test_checkpointing_with_dropout_keeps_its_float64_run():
         def block(self, x):
             return torch.nn.functional.dropout(super().block(x), 0.5)
 
-    anchor = execute(Dropped(), (torch.randn(8, 16, requires_grad=True),), anchor=True)
-    assert anchor.anchor_unavailable_reason is None
+    fp64 = execute(Dropped(), (torch.randn(8, 16, requires_grad=True),), fp64=True)
+    assert fp64.fp64_unavailable_reason is None
 
 
 @pytest.mark.parametrize("how", ["backward", "grad", "tensor.backward"])
@@ -238,8 +238,8 @@ def test_casts_of_every_backward_are_wide(how):
         torch.autograd.backward(total) if how == "backward" else total.backward()
         return leaf.grad
 
-    anchor = execute(program, (torch.randn(4),), anchor=True)
-    assert anchor.exception is None
+    fp64 = execute(program, (torch.randn(4),), fp64=True)
+    assert fp64.exception is None
     assert seen == [torch.float64]
     assert torch.randn(2, dtype=torch.float64).to(torch.float32).dtype == torch.float32
 
@@ -299,16 +299,16 @@ def test_what_rounding_explains_hides_no_fault_that_was_seen_without(wrong, laye
 
 def test_rounding_explains_no_tensor_that_is_gone_or_halved():
     """Also where the runs lose every digit."""
-    anchor = torch.randn(64, dtype=torch.float64)
-    eager = anchor.float()
+    fp64 = torch.randn(64, dtype=torch.float64)
+    eager = fp64.float()
     noise = Rounding(None, 100.0, 100.0)
     for left in (0.0, 0.5):
-        assert judge(Tolerance(), left * eager, eager, anchor, noise=noise).evidence
-    assert not judge(Tolerance(), eager * 1.1, eager, anchor, noise=noise).evidence
-    assert judge(Tolerance(), eager * 1.1, eager, anchor).evidence
+        assert judge(Tolerance(), left * eager, eager, fp64, noise=noise).evidence
+    assert not judge(Tolerance(), eager * 1.1, eager, fp64, noise=noise).evidence
+    assert judge(Tolerance(), eager * 1.1, eager, fp64).evidence
 
 
-def test_without_an_anchor_rounding_is_measured():
+def test_without_a_float64_reference_rounding_is_measured():
     def chain(x, w):
         h = x
         for _ in range(6):

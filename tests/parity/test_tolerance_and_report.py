@@ -50,20 +50,20 @@ def _passes(pair, dtype):
 
 
 def test_four_times_the_largest_eager_error_and_two_ulp():
-    anchor = torch.ones(20, dtype=torch.float64)
-    eager = anchor.float()
+    fp64 = torch.ones(20, dtype=torch.float64)
+    eager = fp64.float()
     eager[3] += 2**-10
     limit = 4 * 2**-10 + 2 * 2**-23
     inside, outside = eager.clone(), eager.clone()
     inside[7] += limit
     outside[7] += limit + 2**-22
-    assert judge(Tolerance(), inside, eager, anchor).evidence == ()
-    assert judge(Tolerance(), inside, eager, anchor).ratio == pytest.approx(1)
-    (found,) = judge(Tolerance(), outside, eager, anchor).evidence
+    assert judge(Tolerance(), inside, eager, fp64).evidence == ()
+    assert judge(Tolerance(), inside, eager, fp64).ratio == pytest.approx(1)
+    (found,) = judge(Tolerance(), outside, eager, fp64).evidence
     assert (found.index, found.mismatched, found.total, found.allowed) == ((7,), 1, 20, limit)
 
 
-def test_an_anchor_beyond_the_range_of_the_dtype_excuses_nothing():
+def test_a_float64_reference_beyond_the_range_of_the_dtype_excuses_nothing():
     def masked(x):
         return x.masked_fill(x > 0, torch.finfo(x.dtype).min)
 
@@ -117,19 +117,19 @@ def test_the_message_names_place_values_errors_and_blame():
     assert report.mismatches[0].evidence.candidate_error == pytest.approx(1, rel=1e-3)
 
 
-def test_no_anchor_is_said_with_its_reason():
+def test_no_float64_reference_is_said_with_its_reason():
     program = lambda x: torch.nn.functional.rrelu(x, training=True)  # noqa: E731
     # Positive elements draw nothing.
     report = parity_of(program, program, torch.linspace(-1, 1, 3))
     assert (report.ok, report.anchored) == (True, False)
-    assert "random numbers" in report.anchor_unavailable_reason
+    assert "random numbers" in report.fp64_unavailable_reason
     assert "random numbers" in report.summary()
 
 
-def test_flipped_choices_make_the_anchor_unavailable():
+def test_flipped_choices_make_the_float64_run_unavailable():
     x = torch.tensor([1.0, 1.0 + 1e-7])
     report = parity_of(lambda t: (t * 1e-30 * 1e-15).argmax(), lambda t: (t * 1e-30 * 1e-15).argmax(), x)
-    assert "flipped" in report.anchor_unavailable_reason
+    assert "flipped" in report.fp64_unavailable_reason
 
 
 def test_nothing_compared_is_visible():

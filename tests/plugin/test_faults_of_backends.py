@@ -122,7 +122,7 @@ ROWS = (
         "*--regional-timeout=2 seconds; processes that it had started were ended: 2*",
     ),
     Row("it calls `sys.exit`", "exits", "failed", "*SystemExit: 3*"),
-    Row("it takes too much memory", "greedy", "failed", "*--regional-memory lets a test take 4 GiB*"),
+    Row("it takes too much memory", "greedy", "failed", "*regional_memory lets a test take 4 GiB*"),
     Row("it raises", "raises", "failed", "*ZeroDivisionError: in the compiler*"),
     Row(
         "it leaves settings changed",
@@ -171,7 +171,7 @@ def run_of(rows, folder: Path, *options: str) -> Run:
     (folder / "faulty.py").write_text(BACKENDS)
     tests = [TEST.format(name=name) for name in ("nothing_wrong", *(row.backend for row in rows))]
     (folder / "test_it.py").write_text("\n".join(["import os, pytest, torch", *tests]))
-    limits = ("--regional-timeout=2", "--regional-memory=4G", "--regional-report=report.json")
+    limits = ("--regional-timeout=2", "-oregional_memory=4G", "--regional-report=report.json")
     arguments = ("--regional-backend=aot_eager", "--regional-device=cpu", *limits, "-p", "no:randomly", *options)
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     done = run_module("pytest", arguments, folder, environment, timeout=400)

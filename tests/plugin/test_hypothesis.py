@@ -57,7 +57,7 @@ def asked(result):
 
 
 def test_failing_examples_are_kept_in_one_folder(downstream, pytester):
-    arguments = ("--regional-backend=aot_eager", "--regional-examples=kept", "-s")
+    arguments = ("--regional-backend=aot_eager", "-oregional_examples=kept", "-s")
     downstream(FAILS, *arguments).assert_outcomes(failed=1)
     assert list(pytester.path.glob("kept/*/*"))
 
@@ -68,7 +68,7 @@ def test_failing_examples_are_kept_in_one_folder(downstream, pytester):
 
 
 def test_failing_examples_are_kept_on_a_redis_server(downstream, redis_port):
-    arguments = ("--regional-backend=aot_eager", f"--regional-examples=redis://localhost:{redis_port}/1", "-s")
+    arguments = ("--regional-backend=aot_eager", f"-oregional_examples=redis://localhost:{redis_port}/1", "-s")
     downstream(FAILS, *arguments).assert_outcomes(failed=1)
 
     again = downstream(FAILS.replace("max_examples=20", "max_examples=1"), *arguments)
@@ -77,7 +77,7 @@ def test_failing_examples_are_kept_on_a_redis_server(downstream, redis_port):
 
 
 def test_no_server_is_a_usage_error(downstream):
-    result = downstream(SOURCE, "--regional-backend=aot_eager", "--regional-examples=redis://localhost:1/0")
+    result = downstream(SOURCE, "--regional-backend=aot_eager", "-oregional_examples=redis://localhost:1/0")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--regional-examples: redis://localhost:1/0: no Redis server answers there: *"])
+    result.stderr.fnmatch_lines(["*regional_examples: redis://localhost:1/0: no Redis server answers there: *"])

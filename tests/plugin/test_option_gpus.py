@@ -1,4 +1,4 @@
-"""``--regional-gpus``: a GPU for each worker, of those that the caller lets the run see.
+"""``regional_gpus``: a GPU for each worker, of those that the caller lets the run see.
 
 That workers have it in their environment before torch is imported stands in ``test_xdist.py``.
 """
@@ -52,18 +52,17 @@ SOURCE = """
 """
 
 
-@pytest.mark.parametrize(("how", "passed"), [("option", 1), ("ini", 1), ("default", 0)])
+@pytest.mark.parametrize(("how", "passed"), [("ini", 1), ("default", 0)])
 def test_all_gpus(downstream, pytester, monkeypatch, how, passed):
     """In a process that takes itself for a worker."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,3")
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw1")
     pytester.makeini("[pytest]\n" + ("regional_gpus = all\n" if how == "ini" else ""))
-    arguments = ["--regional-gpus=all"] if how == "option" else []
-    result = downstream(SOURCE, "--regional-backend=aot_eager", "--regional-device=cpu", *arguments)
+    result = downstream(SOURCE, "--regional-backend=aot_eager", "--regional-device=cpu")
     result.assert_outcomes(passed=passed, failed=1 - passed)
 
 
 @pytest.mark.parametrize("backend", [[], ["--regional-backend=aot_eager"]])
 def test_another_word(downstream, backend):
-    result = downstream(SOURCE, "--regional-gpus=two", *backend)
-    result.stderr.fnmatch_lines(["*--regional-gpus=two: expected one or all"])
+    result = downstream(SOURCE, "-oregional_gpus=two", *backend)
+    result.stderr.fnmatch_lines(["*regional_gpus=two: expected one or all"])

@@ -1,4 +1,4 @@
-"""``--regional-memory``: a test that takes too much fails, and the run goes on."""
+"""``regional_memory``: a test that takes too much fails, and the run goes on."""
 
 from __future__ import annotations
 
@@ -23,17 +23,15 @@ SOURCE = """
 """
 
 
-@pytest.mark.parametrize("source", ["option", "ini"])
-def test_too_much(downstream, pytester, source):
-    pytester.makeini("[pytest]\n" + ("regional_memory = 2G\n" if source == "ini" else ""))
-    arguments = ["--regional-memory=2G"] if source == "option" else []
-    result = downstream(SOURCE, "--regional-backend=aot_eager", *arguments)
+def test_too_much(downstream, pytester):
+    pytester.makeini("[pytest]\nregional_memory = 2G\n")
+    result = downstream(SOURCE, "--regional-backend=aot_eager")
     result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines(["*can't allocate memory*", "*--regional-memory lets a test take 2 GiB*"])
+    result.stdout.fnmatch_lines(["*can't allocate memory*", "*regional_memory lets a test take 2 GiB*"])
 
 
 def test_enough(downstream):
-    downstream(SOURCE, "--regional-backend=aot_eager", "--regional-memory=8G").assert_outcomes(passed=2)
+    downstream(SOURCE, "--regional-backend=aot_eager", "-oregional_memory=8G").assert_outcomes(passed=2)
 
 
 def test_the_limit_ends_with_the_test():
@@ -42,7 +40,7 @@ def test_the_limit_ends_with_the_test():
         assert resource.getrlimit(resource.RLIMIT_DATA) != before
         bytearray(2**30)
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
-    assert caught.value.__notes__ == ["--regional-memory lets a test take 0.25 GiB"]
+    assert caught.value.__notes__ == ["regional_memory lets a test take 0.25 GiB"]
 
 
 def test_other_errors_get_no_note():
@@ -61,6 +59,6 @@ def test_sizes(text, number):
 @pytest.mark.parametrize("value", ["0", "-1", "much", "4X"])
 @pytest.mark.parametrize("backend", [["--regional-backend=aot_eager"], []], ids=["on", "off"])
 def test_a_wrong_value_is_a_usage_error(downstream, value, backend):
-    result = downstream(SOURCE, *backend, f"--regional-memory={value}")
+    result = downstream(SOURCE, *backend, f"-oregional_memory={value}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--regional-memory=*expected a size from 64M*to 1024T, such as 8G or 500M*"])
+    result.stderr.fnmatch_lines(["*regional_memory=*expected a size from 64M*to 1024T, such as 8G or 500M*"])

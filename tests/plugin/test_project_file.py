@@ -31,18 +31,48 @@ def run(downstream, pytester):
     return run
 
 
-def test_what_is_disclaimed_is_skipped_and_what_is_known_is_expected(run):
+def test_what_is_disclaimed_is_skipped(run):
     result = run(
         """
         [tool.pytest-regional.backends.mine]
         disclaims = { rng = "no seeds are kept yet" }
-        known-failures = [{ test = "test_it.py::test_wrong*", reason = "a sign", link = "https://example.org/1" }]
         """
     )
-    result.assert_outcomes(skipped=1, xfailed=1)
-    result.stdout.fnmatch_lines(
-        ["SKIPPED*backend 'mine' disclaims rng: no seeds are kept yet", "XFAIL*a sign (https:*"]
+    result.assert_outcomes(skipped=1, failed=1)
+    result.stdout.fnmatch_lines(["SKIPPED*backend 'mine' disclaims rng: no seeds are kept yet"])
+
+
+WITH_STATE = """
+from pytest_regional import BackendSpec, Capabilities, supported
+
+class Stated(Capabilities):
+    def __init__(self, seeds):
+        self.seeds = seeds
+
+    @property
+    def rng(self):
+        return supported() if self.seeds else None
+
+capabilities = Stated(seeds=True)
+specification = BackendSpec("mine", factory=lambda: "aot_eager", capabilities=capabilities)
+"""
+
+
+def test_it_wins_over_the_classes_own_answer_and_leaves_the_object_alone(run, pytester):
+    pytester.makepyfile(mine=WITH_STATE)
+    result = run(
+        """
+        [tool.pytest-regional.backends.mine]
+        disclaims = { rng = "no seeds are kept yet" }
+        """,
+        source=TESTS
+        + """
+def test_the_object():
+    import mine
+    assert mine.capabilities.get("rng")
+""",
     )
+    result.assert_outcomes(skipped=1, failed=1, passed=1)
 
 
 def test_without_the_section_nothing_is_disclaimed(run):
@@ -61,29 +91,6 @@ def test_the_audit_runs_what_is_disclaimed(run):
     )
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*no seeds are kept yet; it works, so claim the capability*"])
-
-
-def test_a_known_failure_that_passes_fails(run):
-    result = run(
-        """
-        [tool.pytest-regional.backends.mine]
-        known-failures = [{ test = "test_it.py::test_rng*", reason = "a sign", link = "https://example.org/1" }]
-        """,
-        "-k",
-        "rng",
-    )
-    result.assert_outcomes(failed=1)
-
-
-def test_one_that_matches_no_test_is_told(run):
-    result = run(
-        """
-        [tool.pytest-regional.backends.mine]
-        known-failures = [{ test = "test_it.py::test_gone", reason = "a sign", link = "https://example.org/1" }]
-        """
-    )
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*pyproject.toml: mine, known failure 1: 'test_it.py::test_gone' matches no test*"])
 
 
 def test_what_others_lack_is_not_ours(run):
@@ -105,7 +112,7 @@ def test_what_others_lack_is_not_ours(run):
         ),
         (
             "[tool.pytest-regional.backends]\nmine = 1",
-            "*backends.mine]: expected a table with disclaims and known-failures*",
+            "*backends.mine]: expected a table with disclaims*",
         ),
         ("[tool.pytest-regional.backends.mine]\ndisclaim = {}", "*unknown key 'disclaim'. Did you mean 'disclaims'*"),
         ("[tool.pytest-regional.backends.mine]\ndisclaims = ['rng']", "*disclaims: expected a table of capabilities*"),
@@ -114,16 +121,8 @@ def test_what_others_lack_is_not_ours(run):
             "*disclaims: unknown capability 'rgn'. Did you mean 'rng'*",
         ),
         (
-            "[tool.pytest-regional.backends.mine]\nknown-failures = 'a.txt'",
-            "*known-failures: expected a list of tables*",
-        ),
-        (
-            "[tool.pytest-regional.backends.mine]\nknown-failures = [{ test = 'a' }]",
-            "*number 1: expected test, reason, link, all three*",
-        ),
-        (
-            "[tool.pytest-regional.backends.mine]\nknown-failures = [{ test = 'capability:rgn', reason = 'a', link = 'b' }]",
-            "*unknown capability 'rgn'*",
+            "[tool.pytest-regional.backends.mine]\nknown-failures = []",
+            "*unknown key 'known-failures'. Known: disclaims*",
         ),
     ],
 )

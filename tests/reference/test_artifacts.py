@@ -11,8 +11,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import pytest_regional.testing
 from pytest_regional.reference import artifacts
-from pytest_regional.reference.caching import envelope
-from pytest_regional.reference.caching.envelope import CacheWarning
+from pytest_regional.reference.caching import container
+from pytest_regional.reference.caching.container import CacheWarning
 from pytest_regional.reference.caching.files import write_artifact
 from pytest_regional.reference.regions import RegionConfigError
 from tests.reference.artifact_programs import (
@@ -231,7 +231,7 @@ def foreign_machine(path):
 def _resealed(path, **fields):
     import dataclasses
 
-    from pytest_regional.reference.caching.envelope import seal, unseal
+    from pytest_regional.reference.caching.container import seal, unseal
     from pytest_regional.reference.caching.key import this_machine
 
     payload = unseal(path.read_bytes(), kind=artifacts.PROGRAM)
@@ -239,15 +239,15 @@ def _resealed(path, **fields):
 
 
 DAMAGES = {
-    truncated: envelope.TruncatedArtifactError,
-    flipped: envelope.CorruptedArtifactError,
-    emptied: envelope.EmptyArtifactError,
-    replaced: envelope.NotAnArtifactError,
-    folder: envelope.NotAFileError,
-    removed: envelope.ArtifactNotFoundError,
-    opened: envelope.UnsafeFolderError,
-    foreign_torch: envelope.ForeignTorchError,
-    foreign_machine: envelope.ForeignMachineError,
+    truncated: container.TruncatedArtifactError,
+    flipped: container.CorruptedArtifactError,
+    emptied: container.EmptyArtifactError,
+    replaced: container.NotAnArtifactError,
+    folder: container.NotAFileError,
+    removed: container.ArtifactNotFoundError,
+    opened: container.UnsafeFolderError,
+    foreign_torch: container.ForeignTorchError,
+    foreign_machine: container.ForeignMachineError,
 }
 
 
@@ -256,7 +256,7 @@ def test_each_damage_has_an_error_that_names_the_file(saved, damage):
     damage(saved)
     with pytest.raises(DAMAGES[damage]) as info:
         artifacts.load(saved)
-    assert isinstance(info.value, envelope.ArtifactError)
+    assert isinstance(info.value, container.ArtifactError)
     assert saved.name in str(info.value) or str(saved.parent) in str(info.value)
 
 
@@ -308,14 +308,14 @@ def test_a_payload_that_no_program_wrote(tmp_path):
 
 def test_saving_over_a_folder(tmp_path):
     compiled = artifacts.compile_program(product, *inputs())
-    with pytest.raises(envelope.NotAFileError):
+    with pytest.raises(container.NotAFileError):
         compiled.save(tmp_path)
 
 
 def test_saving_where_others_can_write(tmp_path):
     compiled = artifacts.compile_program(product, *inputs())
     tmp_path.chmod(0o777)
-    with pytest.raises(envelope.UnsafeFolderError, match="chmod"):
+    with pytest.raises(container.UnsafeFolderError, match="chmod"):
         compiled.save(tmp_path / "artifact")
     assert list(tmp_path.iterdir()) == []
 

@@ -13,17 +13,18 @@ from torch._inductor.custom_graph_pass import CustomKnapsackSolver, CustomRuntim
 from torch.fx.traceback import annotate
 
 from pytest_regional import region
-from pytest_regional._torch import MissingTorchSymbolError, autograd_cache
+from pytest_regional._torch import autograd_cache
+from pytest_regional._torch.patching import PatchPoint
 from pytest_regional.reference import cache_key
 from pytest_regional.reference.artifacts import UnsavableArtifactError, compile_region
 from pytest_regional.reference.caching import outer, program
-from pytest_regional.reference.caching.envelope import CacheWarning, UnsavableGraphError, dumped, forget_warnings
+from pytest_regional.reference.caching.container import CacheWarning, UnsavableGraphError, dumped, reset_warnings
 from tests.reference.caches import compiled, entries, outcomes
 
 
 @pytest.fixture(autouse=True)
 def _warn_again():
-    forget_warnings()
+    reset_warnings()
 
 
 def inputs(training=False):
@@ -214,14 +215,9 @@ def test_only_a_part_that_cannot_be_pickled_alone_is_to_blame():
 
 
 def test_a_symbol_that_pytorch_lacks_is_no_reason(monkeypatch):
-    def missing(module, name):
-        if name == "autograd_cache_key":
-            raise MissingTorchSymbolError("gone")
-        return original(module, name)
-
-    original = autograd_cache.symbol
-    monkeypatch.setattr(autograd_cache, "symbol", missing)
-    with pytest.raises(Exception, match="gone"):
+    gone = PatchPoint("torch._functorch._aot_autograd.autograd_cache", "was_renamed")
+    monkeypatch.setattr(autograd_cache, "COMPILE_STAGES", {"aot_key": gone})
+    with pytest.raises(Exception, match="was_renamed does not exist"):
         compiled(mlp)(*inputs())
 
 

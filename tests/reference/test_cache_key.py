@@ -10,7 +10,7 @@ from pytest_regional.reference import cache_key
 from pytest_regional.reference.caching import key as key_module
 from pytest_regional.reference.caching.key import (
     KeyDetails,
-    Machine,
+    TargetFingerprint,
     UnstableValueError,
     digest,
     stable_text,
@@ -107,7 +107,7 @@ def test_every_field_counts(name):
     assert details(**{name: CHANGES[name]}).digest() != details().digest()
 
 
-@pytest.mark.parametrize("part", [KeyDetails, BackendOptions, Machine])
+@pytest.mark.parametrize("part", [KeyDetails, BackendOptions, TargetFingerprint])
 def test_a_field_that_somebody_adds_counts(part):
     @dataclasses.dataclass(frozen=True)
     class Extended(part):
@@ -116,7 +116,7 @@ def test_a_field_that_somebody_adds_counts(part):
     base = {
         KeyDetails: lambda: {field.name: getattr(details(), field.name) for field in dataclasses.fields(KeyDetails)},
         BackendOptions: dict,
-        Machine: lambda: this_machine().as_dict(),
+        TargetFingerprint: lambda: this_machine().as_dict(),
     }[part]()
     first, second = Extended(**base), Extended(**base, added="b")
     if part is KeyDetails:

@@ -11,8 +11,8 @@ import torch
 from torch.compiler._cache import CacheArtifactManager
 
 from pytest_regional import region
-from pytest_regional.reference.caching import envelope
-from pytest_regional.reference.caching.envelope import KIND, CacheWarning, forget_warnings
+from pytest_regional.reference.caching import container
+from pytest_regional.reference.caching.container import KIND, CacheWarning, reset_warnings
 from pytest_regional.reference.caching.key import this_machine
 from tests.caching.trials import flipped
 from tests.reference.caches import compiled, entries, outcomes
@@ -23,7 +23,7 @@ HIT = {"hit": 1, "miss": 0, "bypass": 0, "saved": 0, "regions": 0}
 
 @pytest.fixture(autouse=True)
 def nothing_recorded():
-    forget_warnings()
+    reset_warnings()
     with CacheArtifactManager.with_fresh_cache():
         yield
 
@@ -187,16 +187,16 @@ def resealed(**changes):
     """Return a change of an entry to one that was made somewhere else."""
 
     def change(sealed):
-        payload = envelope.unseal(sealed, kind=KIND)
+        payload = container.unseal(sealed, kind=KIND)
         elsewhere = type(this_machine())(**(this_machine().as_dict() | changes))
-        header = envelope._Check(sealed, "").header()
-        return envelope.seal(payload, kind=header["kind"], key=header["key"], machine=elsewhere)
+        header = container._Check(sealed, "").header()
+        return container.seal(payload, kind=header["kind"], key=header["key"], machine=elsewhere)
 
     return change
 
 
 def other_key(sealed):
-    return envelope.seal(envelope.unseal(sealed, kind=KIND), kind=KIND, key="abc")
+    return container.seal(container.unseal(sealed, kind=KIND), kind=KIND, key="abc")
 
 
 DAMAGE = {

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from pytest_regional._region import region
 from pytest_regional._torch import torch_version
 from pytest_regional._torch.aot_autograd import partition_function
-from pytest_regional.reference.extract import called_attributes
+from pytest_regional._torch.fx_graphs import called_attributes
 from tests.reference.backends import Structure
 
 

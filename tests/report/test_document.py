@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pytest_regional.report.comparison import compared
-from pytest_regional.report.document import ReportError, RunReport, merged
+from pytest_regional.report.document import OUTCOMES, SHOWN, ReportError, RunReport, merged
 
 
 def fact(test, outcome="passed", *, backend="reference", device="cpu", seconds=0.0, **counters):
@@ -74,6 +74,10 @@ def test_what_is_no_report_is_said(tmp_path, text, said):
     assert str(path) in str(raised.value)
 
 
+def test_every_outcome_has_its_place_in_a_table():
+    assert sorted(SHOWN) == sorted(OUTCOMES)
+
+
 def test_shards_make_one_report():
     one = report(fact("a"), created="2026-01-01T00:00:00+00:00", lost_workers=1)
     other = report(fact("b"), created="2026-01-02T00:00:00+00:00", torch="2.15.0")
@@ -102,8 +106,8 @@ NAME = "a on reference (cpu)"
         (fact("a"), fact("a", "failed"), "new_failures", f"{NAME}: failed, passed before"),
         (None, fact("a", "crashed"), "new_failures", f"{NAME}: crashed, not there before"),
         (fact("a", "known failure"), fact("a", "unexpected pass"), "new_failures", None),
-        (fact("a", "error"), fact("a"), "mended", f"{NAME}: passed, error before"),
-        (fact("a"), fact("a", "skipped"), "otherwise", f"{NAME}: skipped, passed before"),
+        (fact("a", "error"), fact("a"), "fixed", f"{NAME}: passed, error before"),
+        (fact("a"), fact("a", "skipped"), "changed", f"{NAME}: skipped, passed before"),
         (fact("a"), None, "gone", f"{NAME}: passed before"),
         (None, fact("a"), "added", f"{NAME}: passed"),
         (fact("a", recompiles=1), fact("a", recompiles=2), "counts", f"{NAME}: recompiles 2, 1 before"),

@@ -120,13 +120,13 @@ def _rounded(args: Any) -> Any:
 
 
 def _believed(original: Any) -> Any:
-    """Take the payload out of an envelope without looking at its checksum."""
-    from pytest_regional.reference.caching import envelope
+    """Take the payload out of a container without looking at its checksum."""
+    from pytest_regional.reference.caching import container
 
     def unseal(data: bytes, *, kind: str, key: str | None = None, where: str = "", machine: Any = None) -> bytes:
-        _, _, header, payload = envelope._PREAMBLE.unpack_from(data)
-        start = envelope._HEADER_AT + header
-        json.loads(data[envelope._HEADER_AT : start])
+        _, _, header, payload = container._PREAMBLE.unpack_from(data)
+        start = container._HEADER_AT + header
+        json.loads(data[container._HEADER_AT : start])
         return data[start : start + payload]
 
     return unseal

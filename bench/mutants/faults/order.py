@@ -94,7 +94,7 @@ FAULTS = (
         ("order",),
         (TWINS, RANDOM, "suites/control_deps/test_order.py"),
         (
-            Patch("ordering.edges:waitable", lambda original: lambda node: node, counted=False),
+            Patch("ordering.edges:as_dependency_target", lambda original: lambda node: node, counted=False),
             modules(_buffers_forgotten),
         ),
         needs=("inside:independent",),

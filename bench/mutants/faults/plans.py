@@ -11,7 +11,7 @@ import torch.fx
 
 from bench.mutants.planting import Mutant, Patch
 from bench.mutants.rewriting import Keys, dissolved, is_backward, plans, region_keys
-from pytest_regional.reference.graphs import copied
+from pytest_regional._torch.fx_graphs import clone_graph
 from pytest_regional.reference.partition import Partition, PartitionPlan
 
 COUNTS = "suites/regions/test_partition_counts.py"
@@ -115,7 +115,7 @@ def _small_partitions_eager(plan: PartitionPlan) -> PartitionPlan:
 
 def _compiled_twice(original: Any) -> Any:
     def compile_module(request: Any, module: torch.fx.GraphModule) -> Any:
-        original(request, copied(module))
+        original(request, clone_graph(module))
         return original(request, module)
 
     return compile_module

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 from pytest_regional.emulation.device import EmulationError
 
@@ -99,7 +100,7 @@ DEFAULT_ARCHITECTURES = ("sm_80", "sm_90")
 KNOWN_ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "gfx90a", "gfx942")
 
 
-class UnknownArchitectureError(ValueError):
+class UnknownArchitectureError(RegionalError, ValueError):
     """A name that is no architecture; the message lists those there are."""
 
 

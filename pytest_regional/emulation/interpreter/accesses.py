@@ -9,7 +9,7 @@ import numpy as np
 import triton.language as tl
 
 from pytest_regional.emulation.device import EmulationError
-from pytest_regional.emulation.interpreter.segments import LaunchMemory, Region
+from pytest_regional.emulation.interpreter.segments import LaunchMemory, Segment
 from pytest_regional.emulation.interpreter.values import (
     Array,
     TensorHandle,
@@ -23,15 +23,15 @@ from pytest_regional.emulation.interpreter.values import (
 _REGION = "region"
 
 
-def pointer_to(region: Region, address: int, pointer_type: Any) -> Any:
+def pointer_to(region: Segment, address: int, pointer_type: Any) -> Any:
     """Return a scalar pointer that knows the argument it points into."""
     handle = TensorHandle(np.array([address], dtype=np.uint64), pointer_type, {_REGION: region})
     return tl.core.tensor(handle, pointer_type)
 
 
-def region_of_pointer(handle: Any) -> Region | None:
+def region_of_pointer(handle: Any) -> Segment | None:
     """Return the argument that a pointer was computed from, if it is known."""
-    found: Region | None = handle.attr.get(_REGION)
+    found: Segment | None = handle.attr.get(_REGION)
     return found
 
 

@@ -18,27 +18,27 @@ _SEVERAL = -2
 
 
 @dataclass
-class Footprints:
+class AccessLog:
     """Which program read and wrote which byte, kept while races between programs are looked for."""
 
     readers: Array
     writers: Array
 
     @classmethod
-    def of(cls, nbytes: int) -> Footprints:
+    def of(cls, nbytes: int) -> AccessLog:
         """Return empty footprints for ``nbytes``."""
         return cls(np.full(nbytes, _NOBODY, dtype=np.int64), np.full(nbytes, _NOBODY, dtype=np.int64))
 
 
 @dataclass(eq=False)
-class Region:
+class Segment:
     """The storage of a tensor argument."""
 
     argument: str
     start: int
     content: Array
     allocation: Allocation | None
-    footprints: Footprints | None = None
+    footprints: AccessLog | None = None
     typed: dict[np.dtype[Any], Array] = field(default_factory=dict)
 
     def elements(self, dtype: np.dtype[Any]) -> Array:
@@ -50,12 +50,12 @@ class Region:
         return found
 
 
-def region_of(argument: str, tensor: torch.Tensor, memory: Memory, races: bool) -> Region:
+def region_of(argument: str, tensor: torch.Tensor, memory: Memory, races: bool) -> Segment:
     """Return the region of the storage of ``tensor``."""
     storage = tensor.untyped_storage()
     content = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
-    footprints = Footprints.of(content.size) if races else None
-    return Region(argument, storage.data_ptr(), content, memory.allocation_of(tensor), footprints)
+    footprints = AccessLog.of(content.size) if races else None
+    return Segment(argument, storage.data_ptr(), content, memory.allocation_of(tensor), footprints)
 
 
 @dataclass
@@ -72,12 +72,14 @@ class Access:
 class LaunchMemory:
     """The regions that a launch may touch."""
 
-    def __init__(self, kernel: str, regions: Sequence[Region]) -> None:
+    def __init__(self, kernel: str, regions: Sequence[Segment]) -> None:
         self.kernel = kernel
         self.regions = list(regions)
         self.program = (0, 0, 0)
 
-    def locate(self, region: Region | None, addresses: Array, dtype: np.dtype[Any], what: str) -> tuple[Region, Array]:
+    def locate(
+        self, region: Segment | None, addresses: Array, dtype: np.dtype[Any], what: str
+    ) -> tuple[Segment, Array]:
         """Return the region that ``addresses`` lie in and their indices among its elements of ``dtype``.
 
         ``region`` is the argument they were computed from; only where that is not known (an address that was stored
@@ -97,7 +99,7 @@ class LaunchMemory:
             raise _misaligned(access, region)
         return region, offsets // dtype.itemsize if dtype.itemsize > 1 else offsets
 
-    def _holding(self, access: Access) -> Region:
+    def _holding(self, access: Access) -> Segment:
         first = int(access.addresses.flat[0])
         for region in self.regions:
             if region.start <= first < region.start + region.content.size:
@@ -106,7 +108,7 @@ class LaunchMemory:
             raise MemoryFaultError(f"{_who(access)} has no tensor argument and makes a {access.what} at {first:#x}")
         return min(self.regions, key=lambda r: min(abs(first - r.start), abs(first - r.start - r.content.size)))
 
-    def reading(self, region: Region, indices: Array, dtype: np.dtype[Any]) -> None:
+    def reading(self, region: Segment, indices: Array, dtype: np.dtype[Any]) -> None:
         """Check that the elements about to be read have been written.
 
         Raises:
@@ -122,7 +124,7 @@ class LaunchMemory:
         if region.footprints is not None:
             self._note_reads(region, region.footprints, indices * dtype.itemsize)
 
-    def writing(self, region: Region, indices: Array, dtype: np.dtype[Any]) -> None:
+    def writing(self, region: Segment, indices: Array, dtype: np.dtype[Any]) -> None:
         """Remember the elements about to be written."""
         found = region.allocation
         if found is not None and found.written is not None:
@@ -130,7 +132,7 @@ class LaunchMemory:
         if region.footprints is not None:
             self._note_writes(region, region.footprints, indices * dtype.itemsize)
 
-    def updating(self, region: Region, indices: Array, dtype: np.dtype[Any], *, overwrites: bool) -> None:
+    def updating(self, region: Segment, indices: Array, dtype: np.dtype[Any], *, overwrites: bool) -> None:
         """Check the elements that an atomic operation is about to read and write; order between programs is free.
 
         One that ``overwrites`` them whatever they are may be the first to write them.
@@ -141,7 +143,7 @@ class LaunchMemory:
         finally:
             region.footprints = footprints
 
-    def _unwritten(self, region: Region, indices: Array, flags: Array, dtype: np.dtype[Any]) -> MemoryFaultError:
+    def _unwritten(self, region: Segment, indices: Array, flags: Array, dtype: np.dtype[Any]) -> MemoryFaultError:
         missing = indices[~flags]
         return MemoryFaultError(
             f"{self.kernel}, program {self.program}, loads memory that nobody has written: {missing.size} elements of "
@@ -154,7 +156,7 @@ class LaunchMemory:
         x, y, z = self.program
         return x + (y << 31) + (z << 47)
 
-    def _note_reads(self, region: Region, footprints: Footprints, offsets: Array) -> None:
+    def _note_reads(self, region: Segment, footprints: AccessLog, offsets: Array) -> None:
         own = self._number()
         writers = footprints.writers[offsets]
         if ((writers != _NOBODY) & (writers != own)).any():
@@ -162,14 +164,14 @@ class LaunchMemory:
         readers = footprints.readers[offsets]
         footprints.readers[offsets] = np.where((readers == _NOBODY) | (readers == own), own, _SEVERAL)
 
-    def _note_writes(self, region: Region, footprints: Footprints, offsets: Array) -> None:
+    def _note_writes(self, region: Segment, footprints: AccessLog, offsets: Array) -> None:
         own = self._number()
         for others, did in ((footprints.writers[offsets], "wrote"), (footprints.readers[offsets], "read")):
             if ((others != _NOBODY) & (others != own)).any():
                 raise self._race(region, f"writes what another program {did}")
         footprints.writers[offsets] = own
 
-    def _race(self, region: Region, did: str) -> MemoryFaultError:
+    def _race(self, region: Segment, did: str) -> MemoryFaultError:
         return MemoryFaultError(
             f"race in {self.kernel}: program {self.program} {did} in argument {region.argument}; "
             f"programs of one launch run in any order"
@@ -196,7 +198,7 @@ def _who(access: Access) -> str:
     return f"{access.kernel}, program {access.program},"
 
 
-def _outside(access: Access, region: Region, offsets: Array) -> MemoryFaultError:
+def _outside(access: Access, region: Segment, offsets: Array) -> MemoryFaultError:
     size, width = region.content.size, access.dtype.itemsize
     wrong = offsets[(offsets < 0) | (offsets > size - width)]
     worst = int(wrong.flat[0])
@@ -207,7 +209,7 @@ def _outside(access: Access, region: Region, offsets: Array) -> MemoryFaultError
     )
 
 
-def _misaligned(access: Access, region: Region) -> MemoryFaultError:
+def _misaligned(access: Access, region: Segment) -> MemoryFaultError:
     return MemoryFaultError(
         f"misaligned {access.what}: {_who(access)} accesses argument {region.argument} at an address that is no "
         f"multiple of {access.dtype.itemsize}; a GPU stops on that"

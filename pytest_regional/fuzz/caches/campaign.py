@@ -1,4 +1,4 @@
-"""Sequences of cache operations as the subject of a campaign. Needs the ``hypothesis`` package."""
+"""Sequences of cache operations as the subject of a campaign."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_regional.fuzz.caches.findings import (
     possible_features,
     reduce_sequence,
 )
-from pytest_regional.fuzz.caches.machine import sequences_for
+from pytest_regional.fuzz.caches.random_sequences import sequences_for
 from pytest_regional.fuzz.caches.sequences import Event, run_sequence
 from pytest_regional.fuzz.campaign import Failure, Known
 from pytest_regional.fuzz.findings.folder import AnyFinding, installed_versions, signature_of

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pytest_regional._torch.config import TIMINGS
 from pytest_regional.fuzz.caches.model import PROGRAMS, STATES, Key, canonical
 from pytest_regional.fuzz.caches.sequences import (
     DAMAGES,
@@ -69,13 +70,13 @@ class SequenceFinding(Provenance):
     @property
     def title(self) -> str:
         """One line that says what happens."""
-        told = ", ".join(sorted(feature.partition(":")[2] for feature in self.signature.features))
-        return f"{self.signature} ({told})"
+        features = ", ".join(sorted(feature.partition(":")[2] for feature in self.signature.features))
+        return f"{self.signature} ({features})"
 
     @property
     def text(self) -> str:
         """The sequence, a line for each event."""
-        return "\n".join(told(self.sequence))
+        return "\n".join(lines_of(self.sequence))
 
     @property
     def script(self) -> str:
@@ -125,12 +126,12 @@ class SequenceFinding(Provenance):
         )
 
 
-def told(sequence: Sequence[Event]) -> list[str]:
+def lines_of(sequence: Sequence[Event]) -> list[str]:
     """Return a line for each event."""
-    return list(map(_told, sequence))
+    return list(map(_line, sequence))
 
 
-def _told(event: Event) -> str:
+def _line(event: Event) -> str:
     match event:
         case Compile(key):
             return f"compile: {key}"
@@ -230,7 +231,7 @@ _KEY: Mapping[str, Callable[[Field], Any]] = {
     "region": lambda field: field.or_none(Field.line),
     "fusion": lambda field: field.or_none(lambda number: number.integer(0, 4096)),
     "passes": lambda field: tuple(item.or_none(Field.line) for item in field.items(100)),
-    "timing": lambda field: field.one_of(("early", "default", "late")),
+    "timing": lambda field: field.one_of(TIMINGS),
     "size": lambda field: field.integer(0, 4096),
     "dynamic": Field.flag,
     "training": Field.flag,

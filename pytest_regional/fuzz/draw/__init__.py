@@ -1,1 +1,1 @@
-"""How programs and graphs are drawn: ``encoding`` (bytes to program), ``templates``, ``random_programs``, ``graphs``."""
+"""Random programs and graphs: ``encoding`` (bytes to program), ``templates``, ``random_programs``, ``graphs``."""

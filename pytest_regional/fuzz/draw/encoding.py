@@ -18,7 +18,7 @@ from pytest_regional.fuzz.draw.templates import add_near_duplicates, add_templat
 from pytest_regional.fuzz.model.arguments import FLOATS, LAYOUTS, Content, Layout, TensorInput
 from pytest_regional.fuzz.model.building import Builder, Refused
 from pytest_regional.fuzz.model.claims import needs_of_operator, restricted
-from pytest_regional.fuzz.model.evaluation import draws, live_values
+from pytest_regional.fuzz.model.evaluation import live_values, uses_rng
 from pytest_regional.fuzz.model.program import Block, Context, Program, Region, Scope, Step
 from pytest_regional.fuzz.operators.operator import Operator
 from pytest_regional.fuzz.operators.table import families, operator_named, operators
@@ -29,11 +29,11 @@ def fixed_up(builder: Builder, outputs: Sequence[int], *, training: bool) -> tup
 
     Where there are none, it is the last step that goes: some operators of low precision have no derivative.
     """
-    kept = [*outputs, *builder.dead_draws(outputs)]
+    kept = [*outputs, *builder.unused_random_values(outputs)]
     while training and not builder.backpropagates(kept):
         builder = _replayed(builder, _last_write(builder.steps))
         kept = [number for number in kept if number in builder.values] or [0]
-        kept += builder.dead_draws(kept)
+        kept += builder.unused_random_values(kept)
     return builder, kept
 
 
@@ -73,7 +73,7 @@ def with_order(program: Program) -> Program:
 
 
 def _pairs_to_turn_round(program: Program) -> Iterator[tuple[str | int, str | int]]:
-    if any(operator_named(step.operator).writes or draws(step) or step.blocks for step in program.steps):
+    if any(operator_named(step.operator).writes or uses_rng(step) or step.blocks for step in program.steps):
         return  # they have an order of their own
     for first, second in _ordered_pairs(program):
         ahead, behind = ([step for step in program.steps if _stands_in(step, name)] for name in (first, second))
@@ -360,7 +360,7 @@ def _block(codes: Iterable[EncodedStep], position: int, plan: EncodedPlan, optio
     result = builder.steps[-1].results[0]
     live = live_values(builder.steps, (result,))
     steps = tuple(builder.steps)
-    if any(draws(step) and not live.intersection(step.results) for step in steps):
+    if any(uses_rng(step) and not live.intersection(step.results) for step in steps):
         steps = tuple(step for step in steps if live.intersection(step.results))
     return Block(tuple(range(parameters)), steps, result)
 

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_regional._errors import RegionalError
+from pytest_regional._files import write_whole
 from pytest_regional.fuzz.findings import strict_json
 from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
 from pytest_regional.fuzz.model.arguments import CONTENT_SOURCES, DTYPES, LAYOUTS, TensorInput
@@ -41,7 +43,7 @@ _NAMES = r"\w+(,\w+)*"
 _CONFIGS_OF_NAMES = ("max_autotune_gemm_backends", "max_autotune_conv_backends", "max_autotune_gemm_search_space")
 
 
-class ProgramFileError(ValueError):
+class ProgramFileError(RegionalError, ValueError):
     """A program file that cannot be read; the message names file, place and what to do."""
 
 
@@ -110,7 +112,7 @@ def program_in(field: Field) -> Program:
 
 def save(program: Program, path: Path) -> None:
     """Write ``program`` to ``path``."""
-    path.write_text(json.dumps(to_data(program), indent=1) + "\n", encoding="utf-8")
+    write_whole(path, (json.dumps(to_data(program), indent=1) + "\n").encode())
 
 
 def load(path: Path) -> Program:

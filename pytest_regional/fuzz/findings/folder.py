@@ -7,7 +7,6 @@ A finding is two files with one stem: ``NAME.json`` says what was seen and holds
 from __future__ import annotations
 
 import json
-import os
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from pytest_regional._errors import RegionalError
+from pytest_regional._files import write_whole
 from pytest_regional.fuzz.caches.findings import SequenceFinding
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import files, strict_json
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 VERSION = 2
 
 
-class FindingError(ValueError):
+class FindingError(RegionalError, ValueError):
     """A finding file that cannot be read."""
 
 
@@ -99,7 +100,7 @@ class Finding(Provenance):
         return stand_alone(Case(self.program, self.signature.oracle, self.title, self.backend))
 
     def check(self, regional: Regional) -> None:
-        """Check the program again against the oracle that it violated, in its mode, or in the one that this harness can take.
+        """Check the program against the violated oracle again, in its mode, or in the one that this harness can take.
 
         Raises:
             OracleViolationError: it still does.
@@ -307,12 +308,7 @@ class FindingsFolder:
 
 
 def _write(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.unlink(missing_ok=True)
-    # What stands there again is not written through.
-    with open(beside, "x", encoding="utf-8") as file:
-        file.write(text)
-    beside.replace(path)
+    write_whole(path, text.encode())
 
 
 def installed_versions() -> dict[str, str]:

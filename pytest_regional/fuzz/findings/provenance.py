@@ -91,8 +91,8 @@ def _is_identifier(text: str) -> bool:
     return text.isidentifier() and text == unicodedata.normalize("NFKC", text) and not keyword.iskeyword(text)
 
 
-#: Oracles whose breaches are told apart by what the program computes. Of the others the origin says it all: an exception
-#: and the place that raised it, or the change that the cache overlooked.
+#: Oracles whose violations differ by what the program computes. For the others the origin is enough: an exception and
+#: the place that raised it, or the change that the cache overlooked.
 _BY_FEATURES = ("parity", "region_boundary", "inference", "warm", "order", "caches")
 
 #: Features that name a defect; the rest says how the program that met it happens to look.

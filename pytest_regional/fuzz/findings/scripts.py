@@ -1,8 +1,8 @@
-"""Write a finding as a script that somebody else can run: it prints what it sees and exits with 1 while that still fails.
+"""Write a finding as a script that anyone can run: it prints what it sees; exit status 1 says that it still fails.
 
 It exits with 0 where the defect is fixed, and with 2 where that cannot be said: torch, the backend or another package
-cannot be imported, eager refuses the program, no compiler is there. Whatever is raised and not caught means 2, which
-Python alone would tell from 1 by nothing.
+cannot be imported, eager refuses the program, or there is no compiler. An uncaught exception means 2 as well; Python
+itself would exit with 1.
 
 Broken parity and compiles that fail need nothing but torch. The other oracles are about what a harness observes; their
 scripts need this package and say so.

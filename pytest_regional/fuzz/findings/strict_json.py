@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._files import NotAFileError, bytes_of
 
 #: Bytes of the largest file that is read; findings have thousands.
@@ -25,7 +26,7 @@ _DIGITS = 20
 T = TypeVar("T")
 
 
-class MalformedError(ValueError):
+class MalformedError(RegionalError, ValueError):
     """A document, or a value in it, that is not what it has to be; the message is a predicate: "is no JSON"."""
 
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.claims import needs_of_operator
 from pytest_regional.fuzz.model.evaluation import (
     REFUSALS,
     apart,
-    draws,
     eager,
     evaluate,
     function_of_block,
@@ -25,6 +25,7 @@ from pytest_regional.fuzz.model.evaluation import (
     makes_at_most,
     memory_of,
     touched,
+    uses_rng,
 )
 from pytest_regional.fuzz.model.program import Block, Context, Parameter, Program, ProgramError, Scope, Step
 from pytest_regional.fuzz.model.source import make_inputs
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 _UNDER_NO_GRAD = ("pointwise", "comparison", "reduction", "matmul", "norm", "integer", "random", "factory", "statement")
 
 
-class Refused(Exception):
+class Refused(RegionalError):
     """A step does not fit here, which is no error; the message says why."""
 
 
@@ -172,7 +173,7 @@ class Builder:
             self.values[number] = ProgramValue(number, tensor, held, operator.unbacked)
         for position, held in zip(operator.writes, ranges[operator.results :], strict=True):
             self._written(operands[position], held)
-        if self._draws(step):
+        if self._uses_rng(step):
             written = (operands[position].tensor for position in operator.writes)
             self._drawn.update(map(memory_of, (*tensors, *written)))
         if operator.sealed:
@@ -182,16 +183,16 @@ class Builder:
         self.steps.append(added)
         return added
 
-    def _draws(self, step: Step) -> bool:
-        return draws(step) or any(draws(inner) for index in step.blocks for inner in self.blocks[index].steps)
+    def _uses_rng(self, step: Step) -> bool:
+        return uses_rng(step) or any(uses_rng(inner) for index in step.blocks for inner in self.blocks[index].steps)
 
-    def dead_draws(self, outputs: Sequence[int]) -> list[int]:
+    def unused_random_values(self, outputs: Sequence[int]) -> list[int]:
         """Return values that are drawn for nothing where ``outputs`` are returned.
 
         AOTAutograd leaves such draws out, on every backend, and then all that follow are others.
         """
         live = live_values(self.steps, outputs)
-        lost = [step for step in self.steps if self._draws(step) and not live.intersection(touched(step))]
+        lost = [step for step in self.steps if self._uses_rng(step) and not live.intersection(touched(step))]
         return [number for step in lost for number in touched(step)]
 
     def _check_claims(self, operator: Operator, operands: Sequence[ProgramValue]) -> None:
@@ -286,7 +287,7 @@ class Builder:
     def _ranges_through(self, caller: Operator, block: Block, operands: Sequence[ProgramValue]) -> ValueRange:
         if len(block.parameters) != len(operands):
             raise Refused(f"{caller.name} passes {len(operands)} arguments, the block takes {len(block.parameters)}")
-        if any(draws(step) for step in set(block.steps) - live_steps(block)):
+        if any(uses_rng(step) for step in set(block.steps) - live_steps(block)):
             raise Refused("a block draws random numbers for nothing")
         held = {number: value.value_range for number, value in zip(block.parameters, operands, strict=True)}
         like = operands[0]
@@ -294,7 +295,7 @@ class Builder:
             operator = operator_named(step.operator)
             if any(isinstance(context, Context) and context.kind != "tag" for context in step.scope):
                 raise Refused("a block has no contexts of its own")
-            if operator.draws and not self._may_draw(caller, operands):
+            if operator.uses_rng and not self._may_draw(caller, operands):
                 raise Refused(f"{caller.name} calls no block that draws random numbers here")
             if any(number not in held for number in step.operands):
                 raise Refused("a block reads a value that is not there")
@@ -311,9 +312,9 @@ class Builder:
 
     def _may_draw(self, caller: Operator, operands: Sequence[ProgramValue]) -> bool:
         # AOTAutograd refuses a checkpoint that draws where no gradient flows.
-        if caller.calls_draws == "trained":
+        if caller.calls_rng == "trained":
             return any(value.requires_grad for value in operands)
-        return caller.calls_draws == "always"
+        return caller.calls_rng == "always"
 
     def _evaluated(self, operator: Operator, step: Step, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         functions = self._functions(step)

@@ -50,7 +50,7 @@ def disclaimed(spec: BackendSpec) -> frozenset[str]:
 def needs_of_operator(operator: Operator) -> frozenset[str]:
     """Return what ``operator`` needs wherever it stands."""
     needs = set()
-    if operator.draws:
+    if operator.uses_rng:
         needs.add("rng")
     if operator.family in HIGHER_ORDER or operator.name.startswith("function_"):
         needs.add("higher_order_operators")

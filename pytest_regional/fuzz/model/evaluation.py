@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pytest_regional._torch.tracing import storage_key
 from pytest_regional.fuzz.model.program import Block, Context, Program, Scope, Step
 from pytest_regional.fuzz.model.source import defined, make_inputs
 from pytest_regional.fuzz.operators.operator import OPERAND_NAMES, Operator
@@ -99,7 +100,9 @@ __all__ = ["REFUSALS", "eager", "evaluate", "function_of_block", "makes_at_most"
 
 def memory_of(tensor: torch.Tensor) -> int:
     """Return what identifies the memory that ``tensor`` lies in."""
-    return int(tensor.untyped_storage()._cdata)
+    key = storage_key(tensor)
+    assert key is not None, "programs have no tensors without a storage"
+    return key
 
 
 class Memory:
@@ -148,9 +151,9 @@ def apart(inputs: Sequence[torch.Tensor], tensors: Mapping[int, torch.Tensor], o
     return found
 
 
-def draws(step: Step) -> bool:
+def uses_rng(step: Step) -> bool:
     """Tell whether the step's own operator draws random numbers."""
-    return operator_named(step.operator).draws
+    return operator_named(step.operator).uses_rng
 
 
 def touched(step: Step) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from pytest_regional._errors import RegionalError
 from pytest_regional.fuzz.model.arguments import TensorInput
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 Parameter: TypeAlias = "bool | int | float | str | tuple[Parameter, ...] | None"
 
 
-class ProgramError(ValueError):
+class ProgramError(RegionalError, ValueError):
     """A program that cannot be: it reads what is not there, or eager execution refuses it."""
 
 

@@ -75,11 +75,11 @@ _CHECKPOINT = "torch.utils.checkpoint.checkpoint({block}, {operands}, use_reentr
 _WRAPPER = "torch.compiler.nested_compile_region"
 
 _CALLS = (
-    _call("call", "call", "{block}({a})", calls_draws="always"),
-    _call_with_two("call_with_two", "call", "{block}({a}, {b})", calls_draws="always"),
-    _call("checkpoint", "checkpoint", _CHECKPOINT.replace("{operands}", "{a}"), calls_draws="trained"),
+    _call("call", "call", "{block}({a})", calls_rng="always"),
+    _call_with_two("call_with_two", "call", "{block}({a}, {b})", calls_rng="always"),
+    _call("checkpoint", "checkpoint", _CHECKPOINT.replace("{operands}", "{a}"), calls_rng="trained"),
     _call_with_two(
-        "checkpoint_of_two", "checkpoint", _CHECKPOINT.replace("{operands}", "{a}, {b}"), calls_draws="trained"
+        "checkpoint_of_two", "checkpoint", _CHECKPOINT.replace("{operands}", "{a}, {b}"), calls_rng="trained"
     ),
     _call("nested", "nested", "{block}({a})", block_wrapper=_WRAPPER),
     _call_with_two("nested_of_two", "nested", "{block}({a}, {b})", block_wrapper=_WRAPPER),

@@ -120,7 +120,7 @@ _FACTORIES = (
 
 
 def _draw(name: str, template: str, value_range: Any, wanted: Any = floating, **fields: Any) -> Operator:
-    return Operator(name, "random", template, (wanted,), value_range, draws=True, **fields)
+    return Operator(name, "random", template, (wanted,), value_range, uses_rng=True, **fields)
 
 
 def _random_size(values: Sequence[ProgramValue], picks: Picks) -> Parameters:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from pytest_regional._torch.tracing import base_of, storage_key
 from pytest_regional.fuzz.model.value_range import ValueRange
 
 if TYPE_CHECKING:
@@ -115,19 +116,20 @@ class Operator:
         family: the class of operators it belongs to, such as ``"pointwise"``.
         template: its source: ``{a}``, ``{b}``, ... stand for operands, other names for parameters.
         operands: what each operand has to be.
-        value_range: what holds of the result, from the operands' values and the parameters: one :class:`ValueRange`, or one for
-            each result and then each written operand; None refuses. Value ranges of called blocks come behind the operands.
+        value_range: returns what holds of the result, given the operands' values and the parameters: one
+            :class:`ValueRange`, or one for each result and then each written operand; None refuses. Value ranges of
+            called blocks come behind the operands.
         choose: parameters for given operands; None where there are none.
         results: how many values it makes; 0 for a statement that only writes.
         writes: which operands it writes to.
         elementwise: whether each element of the result depends on the same element of the operands alone, so that it
             serves in blocks, which are called with any shape.
-        draws: whether it draws random numbers.
+        uses_rng: whether it draws random numbers.
         unbacked: whether sizes of its result depend on data.
         needs: names of definitions (functions, custom ops) that its source uses.
         calls: how many blocks it calls; its template names them ``{block}`` and ``{other}``.
         passes: how many operands, the last ones, it passes to a block.
-        calls_draws: whether a block that it calls may draw random numbers: ``"trained"`` where gradients flow.
+        calls_rng: whether a block that it calls may draw random numbers: ``"trained"`` where gradients flow.
         block_wrapper: a function that its blocks are wrapped with where they are defined.
         autocast: whether it does the same under autocast on every device, so that it may stand there.
         evaluate: how to compute it while building, where its source would compile; gets operands, parameters, and the
@@ -146,12 +148,12 @@ class Operator:
     results: int = 1
     writes: tuple[int, ...] = ()
     elementwise: bool = False
-    draws: bool = False
+    uses_rng: bool = False
     unbacked: bool = False
     needs: tuple[str, ...] = ()
     calls: int = 0
     passes: int = 1
-    calls_draws: Literal["never", "trained", "always"] = "never"
+    calls_rng: Literal["never", "trained", "always"] = "never"
     block_wrapper: str = ""
     autocast: bool = False
     evaluate: Callable[..., Any] | None = None
@@ -186,7 +188,7 @@ def _field_names(template: str) -> list[str]:
 
 
 def fits_dtype(tensor: torch.Tensor, value_range: ValueRange) -> bool:
-    """Tell whether the dtype of ``tensor`` holds all values between the bounds of ``value_range``, without wrapping round."""
+    """Tell whether the dtype of ``tensor`` holds all values of ``value_range`` without wrapping round."""
     low, high = _RANGES.get(str(tensor.dtype), (-math.inf, math.inf))
     return low <= value_range.low and value_range.high <= high
 
@@ -342,7 +344,7 @@ def _overlaps(tensor: torch.Tensor) -> bool:
 
 
 def _is_view_of_leaf(tensor: torch.Tensor) -> bool:
-    base = tensor._base
+    base = base_of(tensor)
     return base is not None and base.requires_grad and base.is_leaf
 
 
@@ -358,8 +360,8 @@ def as_made(value: ProgramValue, *before: ProgramValue) -> bool:
 
 def apart(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want a tensor that shares no memory with the operands before."""
-    memory = value.tensor.untyped_storage()._cdata
-    return all(one.tensor.untyped_storage()._cdata != memory for one in before)
+    memory = storage_key(value.tensor)
+    return all(storage_key(one.tensor) != memory for one in before)
 
 
 def same_or_apart(value: ProgramValue, *before: ProgramValue) -> bool:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from pytest_regional._errors import RegionalError
 from pytest_regional.fuzz.operators import (
     calls,
     factories,
@@ -49,7 +50,7 @@ def _place(operator: Operator) -> int:
     return _PLACES[operator.family]
 
 
-class UnknownOperatorError(ValueError):
+class UnknownOperatorError(RegionalError, ValueError):
     """A name that is not in the operator table."""
 
 

@@ -1,9 +1,9 @@
 """The oracles that every program has to keep on every backend, and :func:`check`, which checks a program against them.
 
-Modules, by oracle: ``parity`` (compiles, parity, configs, inference), ``region_boundary`` (region_boundary), ``plan``, ``order``
-(region_order, order), ``caching`` (counters, warm, annotations_in_key, uuid_in_key), ``reruns`` (results_kept,
-retained_backward, determinism, threads). ``example_run`` holds what is computed once for all of them, ``watching`` sees
-what the backend does.
+Modules, with their oracles: ``parity`` (compiles, parity, configs, inference), ``region_boundary``, ``plan``,
+``order`` (region_order, order), ``caching`` (counters, warm, annotations_in_key, uuid_in_key), ``reruns``
+(results_kept, retained_backward, determinism, threads). ``example_run`` holds what is computed once for all of them,
+``watching`` records what the backend does.
 ``docs/fuzzing-oracles.md`` states the oracles.
 """
 

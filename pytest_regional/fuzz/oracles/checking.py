@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import MODES, in_mode
@@ -50,7 +51,7 @@ ORACLES: Mapping[str, Oracle] = MappingProxyType(
 )
 
 
-class UnknownOracleError(LookupError):
+class UnknownOracleError(RegionalError, LookupError):
     """A name that is no oracle's."""
 
 
@@ -72,10 +73,10 @@ def check(
         regional: the harness, inside of its context; use it for nothing else meanwhile.
         program: what to check.
         mode: how much of a compile really happens; see :mod:`pytest_regional.fuzz.modes`.
-        oracles: names of the oracles to check, or one name. By default all, those that compile once more on some programs
-            only, which the program's source decides: the same program is always checked alike.
+        oracles: names of the oracles to check, or one name. By default all; those that compile once more on some
+            programs only, by the program's source: the same program is always checked alike.
         blame: whether a difference from eager is followed up to a region, which compiles several times.
-        known: says whether a violated oracle is known to the caller; such an error is returned, and the other oracles are
+        known: returns whether a violation is known to the caller; such an error is returned, and the other oracles are
             checked as well. A program that does not compile is checked against no other oracle.
 
     Raises:
@@ -163,7 +164,7 @@ def _chosen(names: Collection[str] | str | None) -> list[Oracle]:
     return [oracle for oracle in ORACLES.values() if names is None or oracle.name in names]
 
 
-_TURN = "another program's turn: it compiles once more"
+_TURN = "checked on some programs only: it compiles once more"
 
 
 def _has_turn(oracle: Oracle, program: Program) -> bool:

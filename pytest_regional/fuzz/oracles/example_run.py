@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pytest_regional._torch import tracing
-from pytest_regional._torch.config import config_values
+from pytest_regional._torch.config import INDUCTOR, config_values
 from pytest_regional._torch.dynamo import never_compiled
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.oracles.oracle import OracleViolationError
@@ -32,7 +32,7 @@ class Case:
 
     inputs: tuple[torch.Tensor, ...]
     eager: Execution
-    anchor: Execution | None
+    fp64: Execution | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +108,9 @@ class ExampleRun:
             if precision is not None:
                 with never_compiled(tracing=False):  # Dynamo would trace past the rounding, and keep what it traced
                     eager.coarse = self.execute(fn, inputs, precision=precision)
-            return Case(inputs, eager, self.execute(fn, inputs, anchor=True))
+            return Case(inputs, eager, self.execute(fn, inputs, fp64=True))
 
-    def execute(self, fn: Any, inputs: tuple[torch.Tensor, ...], *, anchor: bool = False, **more: Any) -> Execution:
+    def execute(self, fn: Any, inputs: tuple[torch.Tensor, ...], *, fp64: bool = False, **more: Any) -> Execution:
         """Run ``fn`` once as the program says: backpropagated through, or without gradients."""
         with contextlib.nullcontext() if self.trains else torch.no_grad():
             return execute(
@@ -119,7 +119,7 @@ class ExampleRun:
                 backward=None if self.trains else False,
                 seed=self.regional.seed,
                 state_of=self.program.function,
-                anchor=anchor,
+                fp64=fp64,
                 **more,
             )
 
@@ -165,14 +165,14 @@ class ExampleRun:
         compiled = around(self.compile(program, pass_uuid or self.pass_uuid))
         mark, sources = observer.log.mark(), len(observer.sources)
         names = sorted({name for region in program.regions for name, _ in region.configs})
-        before = config_values("torch._inductor.config") if names else {}
+        before = config_values(INDUCTOR) if names else {}
         interpreted = self.mode == "interpret"
         with watching(
             self.regional, checks_boundary=checks_boundary, settings=names, interpreted=interpreted
         ) as watched:
             executions = [self.execute(compiled, self.cases[0].inputs, keep=calls > 1)]
         later, code = observer.log.mark(), observer.code(sources)
-        after = config_values("torch._inductor.config") if names else {}
+        after = config_values(INDUCTOR) if names else {}
         if executions[0].exception is None and calls > 1:
             with self.regional.no_compile():
                 executions.append(self.execute(compiled, self.cases[1].inputs))
@@ -198,7 +198,7 @@ class ExampleRun:
     def report(self, call: int, run: Run | None = None) -> ParityReport:
         """Return how the call differs from eager."""
         case, execution = self.cases[call], (run or self.cold).executions[call]
-        return compare(case.eager, execution, case.anchor)
+        return compare(case.eager, execution, case.fp64)
 
     def violation(
         self, oracle: str, stage: str, detail: str, *, origin: str, region: str | None = None

@@ -8,27 +8,15 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from pytest_regional._errors import RegionalError
+from pytest_regional._torch.config import GENERATED_MODULES
+from pytest_regional._torch.process_state import DISPATCHERS
 from pytest_regional.harness.devices.emulated import causes
 from pytest_regional.harness.parity.report import Mismatch
 
 if TYPE_CHECKING:
     from pytest_regional.fuzz.oracles.example_run import ExampleRun
 
-
-#: Modules that only pass calls on; a frame in them says nothing about the defect.
-_DISPATCHERS = (
-    "torch._ops",
-    "torch.fx.interpreter",
-    "torch.fx.graph_module",
-    "torch.fx._lazy_graph_module",
-    "torch.nn.modules.module",
-    "torch.utils._",
-    "torch._dynamo.eval_frame",
-    "torch._dynamo.utils",
-    "torch._subclasses",
-    "torch._compile",
-    "torch._jit_internal",
-)
 
 #: Packages in which a backend lives; harness and fuzzer only watch.
 _COMPILERS = ("torch", "pytest_regional.reference", "triton")
@@ -38,7 +26,7 @@ _COMPILERS = ("torch", "pytest_regional.reference", "triton")
 _STACKS = ("\n\nfrom user code:", "\n\nSet TORCHDYNAMO_VERBOSE", "\nException raised from ")
 
 
-class OracleViolationError(AssertionError):
+class OracleViolationError(RegionalError, AssertionError):
     """A program violates an oracle on a backend.
 
     Attributes:
@@ -100,20 +88,18 @@ def origin_of(error: BaseException, home: str = "") -> str:
     frames = [frame for frame, _ in traceback.walk_tb(root.__traceback__)]
     named = [_name_of(frame) for frame in frames]
     compilers = (*_COMPILERS, home) if home else _COMPILERS
-    inside = [name for name in named if _is_in(name, compilers) and not name.startswith(_DISPATCHERS)]
+    inside = [name for name in named if _is_in(name, compilers) and not name.startswith(DISPATCHERS)]
     where = (
         inside[-1] if inside else "eager operators" if any(_is_in(name, ("torch",)) for name in named) else "user code"
     )
     return f"{type(root).__name__} at {where}"
 
 
-#: Where Inductor's code is loaded (2.11 to 2.15): below it each module is named by what it holds.
-_GENERATED = "torch._inductor.runtime.compile_tasks"
-
-
 def _name_of(frame: FrameType) -> str:
     module = frame.f_globals.get("__name__", "")
-    return f"{_GENERATED if module.startswith(f'{_GENERATED}.') else module}:{frame.f_code.co_name}"
+    # Below it each module is named by what it holds.
+    module = GENERATED_MODULES.rstrip(".") if module.startswith(GENERATED_MODULES) else module
+    return f"{module}:{frame.f_code.co_name}"
 
 
 def _is_in(name: str, packages: Iterable[str]) -> bool:
@@ -158,11 +144,12 @@ class Oracle:
     Attributes:
         name: what errors, findings and tables call it.
         summary: one sentence.
-        check: raises :class:`~pytest_regional.fuzz.oracles.oracle.OracleViolationError` where an example run breaks it, and
-            :class:`NoClaim` where it says nothing about the example.
+        check: raises :class:`OracleViolationError` where an example run violates it, and :class:`NoClaim` where it says
+            nothing about the example.
         modes: in which modes it can be checked.
         requires: capabilities of a backend without which it is not demanded.
-        every: where oracles are not chosen by name, one program in so many is checked against it: oracles that compile once more.
+        every: where oracles are not chosen by name, one program in so many is checked against it; more than 1 for
+            oracles that compile once more.
     """
 
     name: str
@@ -173,7 +160,7 @@ class Oracle:
     every: int = 1
 
 
-class NoClaim(Exception):
+class NoClaim(RegionalError):
     """An oracle says nothing about this program on this backend; the message is the reason."""
 
 

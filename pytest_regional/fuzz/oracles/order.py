@@ -15,6 +15,7 @@ from typing import Any
 
 from pytest_regional._torch import fx_graphs, inductor
 from pytest_regional._torch.codegen import RawLaunch, recording_launches
+from pytest_regional._torch.operators import is_op_overload, schema_of
 from pytest_regional.backends.ordering import add_control_deps
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.operators.table import operators
@@ -23,7 +24,7 @@ from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle
 from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure
 from pytest_regional.fuzz.oracles.watching import graphs_of
 from pytest_regional.harness.observe import annotated
-from pytest_regional.harness.observe.listeners import CompileSpy
+from pytest_regional.harness.observe.listeners import CompileListener
 
 Edge = tuple[int, int]
 Place = tuple[int, ...]
@@ -70,13 +71,13 @@ def check_order(example: ExampleRun) -> None:
     """Raise where an order edge is not visible in what the backend made of the graph."""
     if any(region.after for region in example.program.regions):
         raise NoClaim("annotations ask for an order already, which random edges may contradict")
-    spy = OrderSpy(random.Random(example.program.source), interpreted=example.mode == "interpret")
+    spy = OrderListener(random.Random(example.program.source), interpreted=example.mode == "interpret")
     example.regional.reset(keep_code=True)
-    example.regional._observer.spies.insert(0, spy)
+    example.regional._observer.listeners.insert(0, spy)
     try:
         run = example.run(example.program, calls=1)
     finally:
-        example.regional._observer.spies.remove(spy)
+        example.regional._observer.listeners.remove(spy)
     raise_failure(example, run, "order")
     if spy.violated:
         raise example.violation("order", "compile", spy.violated[0], origin="an edge is not visible")
@@ -87,7 +88,7 @@ def check_order(example: ExampleRun) -> None:
         raise NoClaim("no two operators could be ordered visibly")
 
 
-class OrderSpy(CompileSpy):
+class OrderListener(CompileListener):
     """Adds order edges to graphs, and looks for them in what they are compiled to.
 
     Attributes:
@@ -175,9 +176,9 @@ def _can_be_ordered(node: Any) -> bool:
     """Tell operators that make one new tensor and do nothing else."""
     import torch
 
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload) or not node.all_input_nodes:
+    if node.op != "call_function" or not is_op_overload(node.target) or not node.all_input_nodes:
         return False
-    schema, value = node.target._schema, node.meta.get("val")
+    schema, value = schema_of(node.target), node.meta.get("val")
     plain = not schema.is_mutable and all(result.alias_info is None for result in schema.returns)
     draws = torch.Tag.nondeterministic_seeded in node.target.tags
     return plain and not draws and isinstance(value, torch.Tensor) and annotated.region_of(node) is not None

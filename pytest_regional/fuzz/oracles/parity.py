@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from pytest_regional._torch.config import patched_config
+from pytest_regional._torch.config import INDUCTOR, patched_config
+from pytest_regional._torch.process_state import COMPILING
 from pytest_regional.fuzz.oracles.example_run import ExampleRun, Run
 from pytest_regional.fuzz.oracles.oracle import (
     NoClaim,
@@ -25,12 +26,8 @@ from pytest_regional.harness.parity.check import ParityCheck
 from pytest_regional.harness.parity.compare import Mismatch
 from pytest_regional.harness.parity.execution import Execution
 
-#: Functions in which something compiles, as ``module:function``; PyTorch's own names hold for 2.11 to 2.15.
-_COMPILING = (
-    "torch._dynamo.convert_frame:",
-    "torch._dynamo.output_graph:",
-    "pytest_regional.harness.observe.observer:compile_graph",
-)
+#: Functions in which something compiles, as ``module:function``.
+_COMPILING = (*COMPILING, "pytest_regional.harness.observe.observer:compile_graph")
 
 
 def check_compiles(example: ExampleRun) -> None:
@@ -65,7 +62,7 @@ def goes_wrong_without_backend(example: ExampleRun, error: OracleViolationError)
     """Return whether AOTAutograd alone, which compiles nothing, breaks the same oracle with the same origin."""
     program = example.program
     # As the backend was asked: without the setting AOTAutograd drops draws whose results nobody reads.
-    with example.regional._observer.paused(), patched_config("torch._inductor.config", {"fallback_random": True}):
+    with example.regional._observer.paused(), patched_config(INDUCTOR, {"fallback_random": True}):
         example.regional.restart()
         compiled = torch.compile(program.function, backend="aot_eager", dynamic=program.dynamic, fullgraph=True)
         executions = []

@@ -5,9 +5,9 @@ a region, and the region's own code, rely on. Here a compiled graph is run node 
 region, or that anybody else reads and a region made, is held against the fake value that stands for it.
 
 Nodes that the backend added carry no fake value; what they read is not checked, so a backend may restore strides behind
-a region. What they make of it, which stands for the region's value from there on, is checked in its place. Memory shared
-by values that share none in the graph is a fault; memory no longer shared is one only between a region's input and its
-output, which the graph says is a view of it.
+a region. What they make of it, which stands for the region's value from there on, is checked in its place. Memory
+shared by values that share none in the graph is a fault; memory no longer shared is one only between a region's input
+and its output, which the graph says is a view of it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._torch import fx_graphs, inductor
+from pytest_regional._torch.tracing import storage_key
 from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle
 from pytest_regional.harness.observe import annotated
 
@@ -164,7 +165,7 @@ def _share(one: Any, other: Any) -> bool | None:
         return None
     if one.layout != torch.strided or other.layout != torch.strided or not one.numel() or not other.numel():
         return None
-    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+    return storage_key(one) == storage_key(other)
 
 
 def check_region_boundary(example: ExampleRun) -> None:

@@ -50,7 +50,7 @@ def check_retained_backward(example: ExampleRun) -> None:
     example.regional.reset(keep_code=True)
     run = example.run(example.program, calls=1, around=_backpropagating)
     raise_failure(example, run, "retained_backward", "backward")
-    mismatches = compare(case.eager, run.executions[0], case.anchor).mismatches
+    mismatches = compare(case.eager, run.executions[0], case.fp64).mismatches
     wrong = [mismatch for mismatch in mismatches if "grad" in mismatch.where]
     if wrong:
         raise example.violation(
@@ -131,7 +131,7 @@ _SECONDS = 300.0
 
 def check_threads(example: ExampleRun) -> None:
     """Raise where one of several threads fails that each compile and run the program, its regions renamed."""
-    if any(operator_named(step.operator).draws for step in example.program.all_steps()):
+    if any(operator_named(step.operator).uses_rng for step in example.program.all_steps()):
         raise NoClaim("it draws random numbers, and threads share their generator")
     if not example.trains:
         raise NoClaim("no backward is compiled")

@@ -11,10 +11,11 @@ from typing import Any
 
 from pytest_regional._torch import config, fx_graphs, inductor
 from pytest_regional._torch.fx_graphs import is_gradient_sum
+from pytest_regional._torch.operators import is_op_overload, schema_of
 from pytest_regional.fuzz.oracles.region_boundary import BoundaryChecker
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.annotated import RegionId
-from pytest_regional.harness.observe.listeners import CompileSpy
+from pytest_regional.harness.observe.listeners import CompileListener
 from pytest_regional.harness.regional import Regional
 
 
@@ -108,7 +109,7 @@ class WatchedGraph:
         return tuple(dict.fromkeys(node.region for node in self.nodes if node.region and node.operator))
 
 
-class Watched(CompileSpy):
+class Watched(CompileListener):
     """Everything seen while :func:`watching`.
 
     Attributes:
@@ -213,23 +214,22 @@ def node_info(node: Any) -> NodeInfo:
 
 
 def _is_view(node: Any) -> bool:
-    import torch
 
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+    if node.op != "call_function" or not is_op_overload(node.target):
         return False
-    aliases = [value.alias_info for value in node.target._schema.returns]
+    aliases = [value.alias_info for value in schema_of(node.target).returns]
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
 
 
 def _has_effect(node: Any) -> bool:
     import torch
 
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+    if node.op != "call_function" or not is_op_overload(node.target):
         return node.op == "call_function" and annotated.operator_of(node) is not None
     tags = getattr(node.target, "tags", ())
     return (
         node.target.namespace not in ("aten", "prims")
-        or node.target._schema.is_mutable
+        or schema_of(node.target).is_mutable
         or (torch.Tag.nondeterministic_seeded in tags)
     )
 
@@ -287,8 +287,8 @@ def watching(
         interpreted: whether regions run as eager operators, in the mode ``interpret``.
     """
     watched = Watched(settings, checks_boundary=checks_boundary, interpreted=interpreted)
-    regional._observer.spies.append(watched)
+    regional._observer.listeners.append(watched)
     try:
         yield watched
     finally:
-        regional._observer.spies.remove(watched)
+        regional._observer.listeners.remove(watched)

@@ -56,7 +56,7 @@ def rebuild(candidate: Candidate, original: Program) -> Program | None:
     outputs = dict.fromkeys(range(len(candidate.outputs)))
     made = [substitutes.get(candidate.outputs[position], candidate.outputs[position]) for position in outputs]
     kept = [number for number in made if number in builder.values]
-    if not kept or builder.dead_draws(kept) or (candidate.training and not builder.backpropagates(kept)):
+    if not kept or builder.unused_random_values(kept) or (candidate.training and not builder.backpropagates(kept)):
         return None
     return builder.program(kept, training=candidate.training, dynamic=candidate.dynamic)
 

@@ -18,7 +18,7 @@ from pytest_regional.harness.codegen.events import (
 )
 from pytest_regional.harness.codegen.memory import freed_at, peak_of
 from pytest_regional.harness.codegen.operators import matches, only_moves, require_known
-from pytest_regional.harness.codegen.view import Place, View, missing, views_holding, views_of
+from pytest_regional.harness.codegen.view import Position, View, missing, views_holding, views_of
 from pytest_regional.harness.counters import Bound, bounds_of
 from pytest_regional.harness.ops import NoSuchOpError, OpLike, OpPattern
 
@@ -79,7 +79,7 @@ class CodeAssertions:
         patterns = _at_least_two(ops)
         for view in views_holding(self._views(graph, region), patterns):
             places = [set(view.places(pattern)) for pattern in patterns]
-            apart = sorted(set[Place]().union(*places) - places[0].intersection(*places[1:]))
+            apart = sorted(set[Position]().union(*places) - places[0].intersection(*places[1:]))
             if apart:
                 named = ", ".join(map(str, patterns))
                 raise view.failure(f"{named} are not fused: {view.lines(apart)} compute only some of them", apart)
@@ -146,8 +146,8 @@ class CodeAssertions:
             for n, events in enumerate(view.pieces):
                 peak = peak_of(events, hints or {})
                 if peak.size > at_most:
-                    told = f"{peak.size} bytes are alive at once, more than {at_most}: {', '.join(peak.buffers)}"
-                    raise view.failure(told, [(n, peak.position or 0)])
+                    message = f"{peak.size} bytes are alive at once, more than {at_most}: {', '.join(peak.buffers)}"
+                    raise view.failure(message, [(n, peak.position or 0)])
 
     def assert_no_copy(self, *, graph: str | None = None, region: str | None = None) -> None:
         """Assert that no call and no kernel does nothing but copy.
@@ -186,7 +186,7 @@ def _require_known(views: Sequence[View]) -> None:
             require_known(events)
 
 
-def _comparable(view: View, patterns: Sequence[OpPattern]) -> list[list[list[Place]]]:
+def _comparable(view: View, patterns: Sequence[OpPattern]) -> list[list[list[Position]]]:
     """Return, for each stretch of code to look at, the places of each pattern.
 
     A stretch is a source that holds all of them; where there is none, the whole graph, if each pattern stands in one
@@ -206,7 +206,9 @@ def _comparable(view: View, patterns: Sequence[OpPattern]) -> list[list[list[Pla
     return [places]
 
 
-def _check_order(view: View, before: OpPattern, first: list[Place], after: OpPattern, second: list[Place]) -> None:
+def _check_order(
+    view: View, before: OpPattern, first: list[Position], after: OpPattern, second: list[Position]
+) -> None:
     __tracebackhide__ = True
     both = sorted(set(first) & set(second))
     if both:
@@ -217,13 +219,13 @@ def _check_order(view: View, before: OpPattern, first: list[Place], after: OpPat
     wrong = [(a, b) for a, b in pairs if a > b]
     if wrong:
         late, early = sorted({a for a, _ in wrong}), sorted({b for _, b in wrong})
-        told = f"{before} ({view.lines(late)}) does not come before {after} ({view.lines(early)})"
-        raise view.failure(told, [*late, *early])
-    beside = [(a, b) for a, b in pairs if a[0] == b[0] and not is_ordered(view.pieces[a[0]], a[1], b[1])]
-    if beside:
-        one, other = sorted({a for a, _ in beside}), sorted({b for _, b in beside})
-        told = f"{before} ({view.lines(one)}) and {after} ({view.lines(other)}) run on different streams"
-        raise view.failure(f"{told}, and nothing makes the later wait for the earlier", [*one, *other])
+        message = f"{before} ({view.lines(late)}) does not come before {after} ({view.lines(early)})"
+        raise view.failure(message, [*late, *early])
+    unordered = [(a, b) for a, b in pairs if a[0] == b[0] and not is_ordered(view.pieces[a[0]], a[1], b[1])]
+    if unordered:
+        one, other = sorted({a for a, _ in unordered}), sorted({b for _, b in unordered})
+        message = f"{before} ({view.lines(one)}) and {after} ({view.lines(other)}) run on different streams"
+        raise view.failure(f"{message}, and nothing makes the later wait for the earlier", [*one, *other])
 
 
 def _exclusive(one: CodeEvent, other: CodeEvent) -> bool:
@@ -238,15 +240,15 @@ def _is_buffer(views: Sequence[View], name: str) -> bool:
     return any(name in event.writes for view in views for events in view.pieces for event in events)
 
 
-def _writers(view: View, buffer: str) -> list[Place]:
+def _writers(view: View, buffer: str) -> list[Position]:
     """Return where ``buffer`` first gets a value."""
     found = [(n, i) for n, events in enumerate(view.pieces) for i, e in enumerate(events) if buffer in e.writes]
     return [next(place for place in found if place[0] == piece) for piece in dict.fromkeys(p for p, _ in found)]
 
 
 def _used_in_same_piece(
-    view: View, made: list[Place], used: list[Place], name: str, second: OpPattern
-) -> list[tuple[int, Place, int]]:
+    view: View, made: list[Position], used: list[Position], name: str, second: OpPattern
+) -> list[tuple[int, Position, int]]:
     found = [
         (place[0], place, min(i for piece, i in used if piece == place[0]))
         for place in made
@@ -260,19 +262,19 @@ def _used_in_same_piece(
     return found
 
 
-def _buffers(view: View, written: Place, pattern: OpPattern | None, buffer: str | None) -> tuple[str, ...]:
+def _buffers(view: View, written: Position, pattern: OpPattern | None, buffer: str | None) -> tuple[str, ...]:
     """Return the buffers that ``pattern`` writes in a launch, or all of the launch's where that is not known."""
     if buffer or pattern is None:
         return (str(buffer),)
     event = view[written]
-    told = event.ops_of if isinstance(event, KernelLaunch) else ()
-    mine = tuple(name for name, ops in told if any(matches(pattern, op) for op in ops) and name in event.writes)
+    computed = event.ops_of if isinstance(event, KernelLaunch) else ()
+    mine = tuple(name for name, ops in computed if any(matches(pattern, op) for op in ops) and name in event.writes)
     if not (mine or event.writes):
         raise NoSuchOpError(f"what {pattern} writes is not known: {event.text} (line {event.line})")
     return mine or event.writes
 
 
-def _check_freed(view: View, written: Place, buffers: tuple[str, ...], used: Place, second: OpPattern) -> None:
+def _check_freed(view: View, written: Position, buffers: tuple[str, ...], used: Position, second: OpPattern) -> None:
     __tracebackhide__ = True
     piece, made = written
     for buffer in buffers:
@@ -280,8 +282,8 @@ def _check_freed(view: View, written: Place, buffers: tuple[str, ...], used: Pla
         if freed is None or freed > used[1]:
             when = "never freed here" if freed is None else f"freed only at {view.lines([(piece, freed)])}"
             marked = [written, used, *([(piece, freed)] if freed is not None else [])]
-            told = f"{buffer} ({view.lines([written])}) is not freed before {second} ({view.lines([used])}): {when}"
-            raise view.failure(told, marked)
+            message = f"{buffer} ({view.lines([written])}) is not freed before {second} ({view.lines([used])}): {when}"
+            raise view.failure(message, marked)
 
 
 def _only_copies(event: CodeEvent) -> bool:

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from pytest_regional._errors import RegionalError
+
 NODES, OPERATORS = "Source Nodes: [", "], Original ATen: ["
 
 
@@ -158,9 +160,9 @@ class KernelLaunch(CodeEvent):
 
     Attributes:
         kernel: its name in the wrapper.
-        ops_of: for each buffer written, the operators that made it, where Inductor told.
-        loop: which of the loops of one C++ function this is, from 1; each is an event of its own, on the same line.
-        loops: how many loops the function has, where Inductor told.
+        ops_of: for each buffer written, the operators that made it, where Inductor recorded them.
+        loop: which of the loops of one C++ function this is, from 1; each is a separate event, on the same line.
+        loops: how many loops the function has, where Inductor recorded them.
         comment: Inductor's comment on where the launch comes from.
     """
 
@@ -263,27 +265,27 @@ class LaunchOrigin:
     parts: tuple[tuple[str, ...], ...] = ()
 
 
-class CodeAssertionError(AssertionError):
+class CodeAssertionError(RegionalError, AssertionError):
     """Generated code is not as asserted; the message lists its events with the offending lines marked."""
 
 
-class UnreadableCodeError(ValueError):
+class UnreadableCodeError(RegionalError, ValueError):
     """Generated code that is no Python wrapper of a known shape."""
 
 
-class NoGeneratedCodeError(LookupError):
+class NoGeneratedCodeError(RegionalError, LookupError):
     """There is no generated code to look at, or none of the graph or region that was named."""
 
 
-class UnknownOriginError(LookupError):
+class UnknownOriginError(RegionalError, LookupError):
     """Code whose operators are not known, so that nothing can be said about them."""
 
 
-class AmbiguousCodeError(LookupError):
+class AmbiguousCodeError(RegionalError, LookupError):
     """Operators that stand in different graphs or in several pieces of code, so that the question has no one answer."""
 
 
-class UnknownSizeError(LookupError):
+class UnknownSizeError(RegionalError, LookupError):
     """Buffers whose size in bytes cannot be computed from the code."""
 
 

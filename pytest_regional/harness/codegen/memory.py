@@ -183,8 +183,8 @@ class _Walk:
         try:
             return Storage(next(self.numbers), name, self.hints[name] if name in self.hints else size())
         except KeyError as missing:
-            told = f"{name} (made by a call)" if missing.args[0] == name else f"{name} (needs {missing.args[0]})"
-            self.unknown.append(told)
+            needed = f"{name} (made by a call)" if missing.args[0] == name else f"{name} (needs {missing.args[0]})"
+            self.unknown.append(needed)
             return Storage(next(self.numbers), name, 0)
 
     def _leave(self, event: Return, state: _State) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from pytest_regional._torch.operators import schema_of
 from pytest_regional.harness.codegen.events import (
     CodeEvent,
     ExternCall,
@@ -167,7 +168,7 @@ def overload_of(name: str) -> Any:
 def mutated_positions(name: str) -> tuple[int, ...]:
     """Return the positions of the arguments that the operator writes."""
     overload = overload_of(name)
-    arguments = overload._schema.arguments if overload else ()
+    arguments = schema_of(overload).arguments if overload else ()
     return tuple(i for i, argument in enumerate(arguments) if argument.alias_info and argument.alias_info.is_write)
 
 
@@ -198,8 +199,8 @@ def require_known(events: Sequence[CodeEvent]) -> None:
     if unknown:
         raise UnknownOriginError(
             "the operators of the marked launches are not known: Inductor writes no comment above C++ kernels, and "
-            "this code was loaded from a cache that another process filled, or generated while nobody listened. Let "
-            "the test generate it (fresh caches are the default). The names of kernels are hints at best.\n"
+            "this code was loaded from a cache that another process filled, or generated while no harness was active. "
+            "Let the test generate it (fresh caches are the default). The names of kernels are hints at best.\n"
             + "\n".join(rows(events, unknown))
         )
 

@@ -1,4 +1,4 @@
-"""Which operators each launch computes: from what Inductor told while generating, else from its comments."""
+"""Which operators each launch computes: from what Inductor recorded while generating, else from its comments."""
 
 from __future__ import annotations
 
@@ -97,20 +97,20 @@ def _told(events: list[CodeEvent], origins: Origins) -> list[CodeEvent]:
     for origin in origins:
         waiting.setdefault(origin.kernel, deque()).append(origin)
     found: dict[int, LaunchOrigin | None] = {}
-    told: list[CodeEvent] = []
+    named: list[CodeEvent] = []
     for event in events:
         if isinstance(event, KernelLaunch):
             if event.line not in found:
                 found[event.line] = _take(event, waiting.get(event.kernel))
             known = found[event.line]
-            told += _with_origin(event, _own_parts(event, known, shared, events)) if known else [event]
+            named += _with_origin(event, _own_parts(event, known, shared, events)) if known else [event]
         else:
-            told.append(event)
-    return told
+            named.append(event)
+    return named
 
 
 def _shared_schedules(origins: Origins) -> frozenset[tuple[tuple[str, ...], ...]]:
-    """Return the parts that several kernels were told: those of combined kernels, of which each computes some."""
+    """Return the parts that several kernels have: those of combined kernels, of which each computes some."""
     kernels: dict[tuple[tuple[str, ...], ...], set[str]] = {}
     for origin in origins:
         kernels.setdefault(origin.parts, set()).add(origin.kernel)

@@ -101,8 +101,8 @@ class _FunctionReader:
 
     @staticmethod
     def _deletion_beside(statement: ast.Assign, following: ast.stmt | None) -> ast.stmt | None:
-        beside = isinstance(following, ast.Delete) and following.lineno == statement.lineno
-        return following if beside else None
+        same_line = isinstance(following, ast.Delete) and following.lineno == statement.lineno
+        return following if same_line else None
 
     def _statement(self, statement: ast.stmt) -> Iterator[CodeEvent]:
         reader = READERS.get(type(statement))
@@ -263,8 +263,8 @@ class _FunctionReader:
         fields = {"reads": reads, "writes": (*writes, *targets), "kernel": kernel.name}
         if kernel.is_users:
             return self._event(KernelLaunch, statement, ops=(Op(f"triton.{kernel.function}"),), **fields)
-        told = comment and comment.sorted and comment.operators
-        ops = tuple(map(Op, comment.operators)) if comment and told else None
+        known = comment and comment.sorted and comment.operators
+        ops = tuple(map(Op, comment.operators)) if comment and known else None
         return self._event(KernelLaunch, statement, ops=ops, comment=comment, **fields)
 
     def _extern(self, statement: ast.stmt, call: ast.Call, operator: str, targets: tuple[str, ...]) -> CodeEvent:
@@ -274,7 +274,7 @@ class _FunctionReader:
         positions = (0,) if operators.is_wait(operator) else operators.mutated_positions(operator)
         mutated = [call.args[i] for i in positions if i < len(call.args)]
         kind = _extern_kind(operator)
-        told = _synchronization(operator, call) if kind is StreamSync else {}
+        details = _synchronization(operator, call) if kind is StreamSync else {}
         return self._event(
             kind,
             statement,
@@ -283,7 +283,7 @@ class _FunctionReader:
             ops=_ops_of(operator),
             function=operators.dotted(call.func) or operator,
             comment=comment,
-            **told,
+            **details,
         )
 
     def _method(self, statement: ast.stmt, call: ast.Call, method: str, targets: tuple[str, ...]) -> CodeEvent:

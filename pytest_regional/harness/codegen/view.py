@@ -19,7 +19,7 @@ from pytest_regional.harness.codegen.operators import launches_of, matches, no_s
 from pytest_regional.harness.ops import OpPattern
 
 GRAPHS = ("forward", "backward", "inference", "unknown")
-Place = tuple[int, int]
+Position = tuple[int, int]
 """Number of the piece, position of the event in it."""
 
 
@@ -53,10 +53,10 @@ class View:
     pieces: tuple[Events, ...]
     titles: tuple[str, ...]
 
-    def __getitem__(self, place: Place) -> CodeEvent:
+    def __getitem__(self, place: Position) -> CodeEvent:
         return self.pieces[place[0]][place[1]]
 
-    def places(self, pattern: OpPattern) -> list[Place]:
+    def places(self, pattern: OpPattern) -> list[Position]:
         """Return where the launches named by ``pattern`` stand, in order."""
         found = [
             (n, position)
@@ -66,11 +66,11 @@ class View:
         ]
         return pattern.chosen(found)
 
-    def failure(self, message: str, marked: Collection[Place]) -> CodeAssertionError:
+    def failure(self, message: str, marked: Collection[Position]) -> CodeAssertionError:
         """Return the error that says ``message`` and lists the events, ``marked`` ones with a ``>``."""
         return CodeAssertionError(f"{message}\n{self.table(marked)}")
 
-    def table(self, marked: Collection[Place] = ()) -> str:
+    def table(self, marked: Collection[Position] = ()) -> str:
         """Return the events as a table; pieces that hold no mark are left out when others do."""
         wanted = {piece for piece, _ in marked} or set(range(len(self.pieces)))
         lines = []
@@ -78,7 +78,7 @@ class View:
             lines += [self.titles[n], *rows(self.pieces[n], {position for piece, position in marked if piece == n})]
         return "\n".join(lines)
 
-    def lines(self, places: Iterable[Place]) -> str:
+    def lines(self, places: Iterable[Position]) -> str:
         """Return ``line 12`` or ``lines 12, 15``."""
         numbers = [str(self[place].line) for place in places]
         return f"line{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"

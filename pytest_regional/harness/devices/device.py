@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 from pytest_regional.emulation.device import DEFAULT_PROFILE, PROFILES
 
@@ -30,7 +31,7 @@ ALIASES = {
 }
 
 
-class DeviceError(ValueError):
+class DeviceError(RegionalError, ValueError):
     """A device that does not exist, or that cannot be used here; the message says which and why."""
 
 
@@ -99,7 +100,7 @@ def usable_device(name: str) -> torch.device:
     return device_under_test(name).torch_device
 
 
-class LostGpuError(RuntimeError):
+class LostGpuError(RegionalError, RuntimeError):
     """The GPU context of this process is gone; nothing on the GPU can run in it any more."""
 
 
@@ -151,7 +152,7 @@ def _finish(before: _State | None) -> None:
             f"the test alone, with CUDA_LAUNCH_BLOCKING=1 to see where"
         ) from error
     if before is not None:
-        before.put_back()
+        before.restore()
     torch.cuda.empty_cache()
 
 
@@ -163,7 +164,7 @@ class _State:
     streams: tuple[Any, ...]
     generators: tuple[Any, ...]
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         import torch
 
         for stream in self.streams:

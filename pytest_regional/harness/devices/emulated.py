@@ -1,4 +1,4 @@
-"""An emulated GPU around a test, and what becomes of a test that asked for something it cannot do."""
+"""Run a test on an emulated GPU; skip it when it needs an unsupported feature."""
 
 from __future__ import annotations
 
@@ -104,15 +104,15 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 def unsupported_reason(regional: Regional, error: BaseException | None) -> str:
     """Return why a test is neither a pass nor a failure under emulation; empty where it is one of them.
 
-    A test that failed counts as unsupported only when a refusal is among the causes of its failure, or is told in it;
-    one that passed, as soon as anything was refused: it did not run what it says.
+    A test that failed counts as unsupported only when a refusal is among the causes of its failure, or named in its
+    text; one that passed, as soon as anything was refused: it did not run what it says.
     """
     refused = regional.emulation.unsupported if regional.emulation is not None else []
     if error is None:
         return refused[0] if refused else ""
-    told = "\n".join(str(cause) for cause in causes(error))
+    text = "\n".join(str(cause) for cause in causes(error))
     reasons = {reason: reason for reason in refused} | _refused_by_front_end(regional)
-    return next((reason for text, reason in reasons.items() if text in told), "")
+    return next((reason for fragment, reason in reasons.items() if fragment in text), "")
 
 
 def _refused_by_front_end(regional: Regional) -> dict[str, str]:

@@ -6,6 +6,7 @@ import unittest
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pytest_regional._errors import RegionalError
 from pytest_regional.backends.capabilities import Support, supported, unsupported
 from pytest_regional.harness.devices.requirements import unmet_requirement
 
@@ -32,15 +33,15 @@ from pytest_regional.harness.record import CompileRecord, GeneratedCode
 CONFIGS = ("first", "all")
 
 
-class KernelCompileError(AssertionError):
+class KernelCompileError(RegionalError, AssertionError):
     """Kernels that do not compile; the message says which, for which GPU, what the compiler says, and of which line."""
 
 
-class KernelResourceError(AssertionError):
+class KernelResourceError(RegionalError, AssertionError):
     """Kernels that use more of a GPU than was asserted; the message lists them."""
 
 
-class NoTritonKernelError(LookupError):
+class NoTritonKernelError(RegionalError, LookupError):
     """A record without a Triton kernel: there is nothing to compile, so nothing can be said."""
 
 
@@ -60,7 +61,7 @@ class KernelReport:
         return _table(self.kernels)
 
     def assert_no_spills(self) -> KernelReport:
-        """Assert that every kernel finds registers enough: none goes through local memory for want of them.
+        """Assert that no kernel spills registers to local memory.
 
         Raises:
             KernelResourceError: one does.
@@ -83,8 +84,8 @@ class KernelReport:
     def _assert_none(self, wrong: Sequence[CompiledKernel], what: str, advice: str) -> KernelReport:
         __tracebackhide__ = True
         if wrong:
-            told = f"{len(wrong)} of {plural(len(self.kernels), 'compiled kernel')} {what}"
-            raise KernelResourceError(f"{told}:\n{_table(wrong)}\n{advice}")
+            found = f"{len(wrong)} of {plural(len(self.kernels), 'compiled kernel')} {what}"
+            raise KernelResourceError(f"{found}:\n{_table(wrong)}\n{advice}")
         return self
 
 
@@ -114,7 +115,7 @@ def assert_kernels_compile(
         raise ValueError(unknown_name("configs", configs, CONFIGS))
     architectures = (arch,) if isinstance(arch, str) else tuple(arch)
     if not architectures:
-        raise ValueError("arch names no architecture: nothing would be compiled")
+        raise ValueError("arch is empty: name at least one architecture")
     found = compile_kernels(kernels_of(record), architectures, all_configs=configs == "all", timeout=timeout)
     failed = [result for result in found if isinstance(result, FailedKernel)]
     if failed:
@@ -161,7 +162,7 @@ def _advice(failed: Sequence[FailedKernel]) -> str:
     if any(one.timed_out for one in failed):
         return "Large blocks take ptxas long: smaller ones, or timeout= with more seconds. A GPU's user waits as long."
     if any(one.crashed for one in failed):
-        return "A compiler that ends its process has a defect of its own: report it to Triton with the kernel's source."
+        return "A compiler that ends its process is defective: report it to Triton with the kernel's source."
     return (
         "A feature that a GPU lacks (fp8 below sm_89) is a true limit: leave that GPU out of arch=, or change the "
         "program. Anything else is a defect of the kernel: str(record.code) holds its source."
@@ -191,10 +192,10 @@ def device_limit(device: DeviceUnderTest, capability: str) -> Support:
 
 
 def missing_on(device: DeviceUnderTest, requirements: tuple[str, ...]) -> str:
-    """Return why ``device`` does not do for a test that needs ``requirements``, or an empty string.
+    """Return why ``device`` does not meet ``requirements``, or an empty string.
 
     Raises:
-        DeviceRequirementError: one that says nothing.
+        DeviceRequirementError: one that is not understood.
     """
     from pytest_regional.harness.devices.requirements import facts_of
 
@@ -224,7 +225,7 @@ class OnDevice:
 
         Raises:
             unittest.SkipTest: pytest's skip, too; the reason says what is needed and what there is.
-            DeviceRequirementError: a requirement that says nothing.
+            DeviceRequirementError: a requirement that is not understood.
         """
         reason = missing_on(self.device_under_test, requirements)
         if reason:
@@ -244,17 +245,3 @@ class OnDevice:
         """
         __tracebackhide__ = True
         return assert_kernels_compile(record, arch, configs=configs, timeout=timeout)
-
-    def assert_no_spills(
-        self, record: CompileRecord, arch: Sequence[str] | str = DEFAULT_ARCHITECTURES
-    ) -> KernelReport:
-        """Assert that the kernels of ``record`` compile, and that all find registers enough."""
-        __tracebackhide__ = True
-        return self.assert_kernels_compile(record, arch).assert_no_spills()
-
-    def assert_shared_memory(
-        self, record: CompileRecord, *, at_most: int, arch: Sequence[str] | str = DEFAULT_ARCHITECTURES
-    ) -> KernelReport:
-        """Assert that the kernels of ``record`` compile, to programs that share at most so many bytes of memory."""
-        __tracebackhide__ = True
-        return self.assert_kernels_compile(record, arch).assert_shared_memory(at_most=at_most)

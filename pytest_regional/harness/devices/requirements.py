@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ def _host_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-class DeviceRequirementError(ValueError):
-    """A requirement that says nothing this package understands; the message lists what can be said."""
+class DeviceRequirementError(RegionalError, ValueError):
+    """A requirement that is not understood; the message lists the valid ones."""
 
 
 def _from_capability(*least: int) -> Callable[[DeviceFacts], bool]:
@@ -96,7 +97,7 @@ FEATURES: dict[str, tuple[str, Callable[[DeviceFacts], bool]]] = {
     "tensor_descriptor": ("bulk copies through tensor descriptors (TMA)", _from_capability(9, 0)),
     "tf32": ("matrix products in TensorFloat-32", lambda facts: facts.kind == "cuda" and _from_capability(8, 0)(facts)),
     "cudagraphs": ("CUDA graphs", lambda facts: facts.kind == "cuda"),
-    "streams": ("CUDA streams that run beside each other", lambda facts: facts.kind == "cuda"),
+    "streams": ("CUDA streams that run concurrently", lambda facts: facts.kind == "cuda"),
 }
 """Names, what each says, and whether a device has it."""
 
@@ -124,7 +125,7 @@ class DeviceRequirement:
     value: tuple[int, ...] = ()
 
     def unmet(self, facts: DeviceFacts) -> str:
-        """Return why a device does not do, or an empty string."""
+        """Return why a device does not meet the requirement, or an empty string."""
         if not self.comparison:
             return "" if FEATURES[self.quantity][1](facts) else f"needs {self.text}, which {facts.name} has not"
         present = _present(self.quantity, facts)
@@ -139,7 +140,7 @@ def parse_requirement(text: str) -> DeviceRequirement:
     """Read one requirement.
 
     Raises:
-        DeviceRequirementError: an unknown name, or a value that cannot be compared with what it stands beside.
+        DeviceRequirementError: an unknown name, or a value that cannot be compared with that fact.
     """
     found = _COMPARISON.fullmatch(re.sub(r"\s+", "", text))
     if found is None:
@@ -159,7 +160,7 @@ def parse_requirement(text: str) -> DeviceRequirement:
 
 
 def unmet_requirement(requirements: Iterable[str], facts: DeviceFacts) -> str:
-    """Return why a device does not do for the first requirement that it fails, or an empty string."""
+    """Return the reason of the first requirement that a device does not meet, or an empty string."""
     return next((reason for text in requirements if (reason := parse_requirement(text).unmet(facts))), "")
 
 
@@ -178,8 +179,7 @@ def _value(text: str, quantity: str, value: str) -> tuple[int, ...]:
     if quantity == "devices" and value.isdigit():
         return (int(value),)
     raise DeviceRequirementError(
-        f"device requirement {text!r}: {value!r} is nothing that {quantity} is compared with, "
-        f"as in {_EXAMPLES[quantity]}"
+        f"device requirement {text!r}: {value!r} is not a valid value for {quantity}, as in {_EXAMPLES[quantity]}"
     )
 
 

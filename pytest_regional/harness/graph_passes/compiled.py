@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
-from pytest_regional._torch.config import config_values
+from pytest_regional._torch.config import INDUCTOR, config_values
 from pytest_regional._torch.dynamo import original_of
 from pytest_regional._torch.fx_graphs import preserve_node_meta, trace_to_aten
 from pytest_regional.harness.compiling import refuse_keywords
 from pytest_regional.harness.graph_passes.forms import (
     GRAPH,
-    GraphPass,
     GraphPassError,
     PassNeverRanError,
+    PassUnderTest,
     Stage,
     graph_passes,
     stage_named,
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 _NUMBERS = itertools.count()
 
 
-def run_in_compile(given: Any, passes: tuple[GraphPass, ...], trial: Trial, backward: Any) -> PassRun:
-    """Compile and run the program of ``trial`` once, its backward included, with ``passes`` in their setting."""
-    recorder = trial.recorder(passes)
-    trial.execute(recorder, backward)
-    return PassRun(recorder.graphs, given, passes, trial.stage, Recompile(trial, passes, backward))
+def run_in_compile(given: Any, passes: tuple[PassUnderTest, ...], tested: ProgramUnderTest, backward: Any) -> PassRun:
+    """Compile and run the program of ``tested`` once, its backward included, with ``passes`` in their setting."""
+    recorder = tested.recorder(passes)
+    tested.execute(recorder, backward)
+    return PassRun(recorder.graphs, given, passes, tested.stage, Recompile(tested, passes, backward))
 
 
 @dataclass(frozen=True)
-class Trial:
+class ProgramUnderTest:
     """A program, and how it is compiled.
 
     Attributes:
@@ -73,7 +73,7 @@ class Trial:
     stage: Stage
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
-    def recorder(self, passes: tuple[GraphPass, ...], *, twice: bool = False) -> Recorder:
+    def recorder(self, passes: tuple[PassUnderTest, ...], *, twice: bool = False) -> Recorder:
         """Return a recorder that knows which graph of this harness's compile it stands in."""
         return Recorder(passes, self.stage, self._place, twice, self._ran)
 
@@ -88,7 +88,7 @@ class Trial:
             GraphPassError: another pass stands there already.
         """
         options, setting = options or self.options, self.stage.setting
-        configured = options.inductor_configs.get(setting, config_values("torch._inductor.config")[setting])
+        configured = options.inductor_configs.get(setting, config_values(INDUCTOR)[setting])
         other = configured or (options.pre_grad_pass if setting == "pre_grad_custom_pass" else None)
         if other:
             raise GraphPassError(
@@ -144,7 +144,7 @@ class Trial:
             return Place(frame.graph.kind, region)
         return Place("dynamo" if self.stage.name == "pre_grad" else "joint", region)
 
-    def _ran(self, one: GraphPass, graph: torch.fx.Graph) -> None:
+    def _ran(self, one: PassUnderTest, graph: torch.fx.Graph) -> None:
         # A counting pass tells the observer itself.
         if self.stage.name == "pre_grad" and not getattr(one.given, "counts_itself", False):
             self.regional._observer.pass_ran(one.name)
@@ -152,28 +152,28 @@ class Trial:
 
 @dataclass(frozen=True)
 class Recompile:
-    """Asks the passes again, by compiling again."""
+    """Runs the passes again, by compiling again."""
 
-    trial: Trial
-    passes: tuple[GraphPass, ...]
+    tested: ProgramUnderTest
+    passes: tuple[PassUnderTest, ...]
     backward: Any
 
     def again(self, graphs: Sequence[PassGraphs]) -> Sequence[PassGraphs]:
         """Compile with every pass run twice, where its second run has the same surroundings as the first."""
-        recorder = self.trial.recorder(self.passes, twice=True)
-        self.trial.execute(recorder, self.backward)
+        recorder = self.tested.recorder(self.passes, twice=True)
+        self.tested.execute(recorder, self.backward)
         pairs = zip(recorder.graphs, recorder.again, strict=True)
         return [PassGraphs(*one.place, one.after, again) for one, again in pairs if again is not None]
 
     def numerics(self, level: str, rtol: float | None, atol: float | None, backward: Any) -> ParityReport:
         """Compare the program compiled with the passes with eager; when it differs, say whether they are to blame."""
-        trial, backward = self.trial, self.backward if backward is None else backward
-        recorder = trial.recorder(self.passes)
-        how = (trial.regional, trial.program, trial.inputs, backward, level, rtol, atol)
-        check = PassParity(*how, trial, recorder, kwargs=trial.kwargs)
+        tested, backward = self.tested, self.backward if backward is None else backward
+        recorder = tested.recorder(self.passes)
+        how = (tested.regional, tested.program, tested.inputs, backward, level, rtol, atol)
+        check = PassParity(*how, tested, recorder, kwargs=tested.kwargs)
         report = check.run()
-        trial.require_ran(recorder)
-        trial.regional._parity_reports.append(report)
+        tested.require_ran(recorder)
+        tested.regional._parity_reports.append(report)
         return report
 
 
@@ -181,16 +181,16 @@ class Recompile:
 class PassParity(ParityCheck):
     """Parity of the program compiled with passes, and the blame laid on them or taken off them."""
 
-    trial: Trial
+    tested: ProgramUnderTest
     recorder: Recorder
 
     def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:
-        options = replace(self.trial.options, fallback_random=True)
-        return self.trial.compile(self.trial.options_with(self.recorder, options), eager_regions)
+        options = replace(self.tested.options, fallback_random=True)
+        return self.tested.compile(self.tested.options_with(self.recorder, options), eager_regions)
 
     def _blame(self, first: Any, second: Any) -> str:
         names = ", ".join(one.name for one in self.recorder.passes)
-        plain = self.trial.compile(replace(self.trial.options, fallback_random=True))
+        plain = self.tested.compile(replace(self.tested.options, fallback_random=True))
         if self._both_agree(plain, first, second):
             return f"the pass {names}: compiled without it the program agrees with eager"
         return f"not the pass {names} alone: compiled without it the program differs from eager as well"
@@ -219,7 +219,7 @@ PLACE = Place("graph")
 
 def run_on_graph(
     given: Any,
-    passes: tuple[GraphPass, ...],
+    passes: tuple[PassUnderTest, ...],
     program: Any,
     inputs: tuple[Any, ...],
     *,
@@ -265,9 +265,9 @@ def graph_module_of(program: Any, inputs: tuple[Any, ...], *, dynamic: bool) -> 
 
 @dataclass(frozen=True)
 class GivenGraph:
-    """Asks the passes again, on the graph that they left."""
+    """Runs the passes again, on their own result."""
 
-    passes: tuple[GraphPass, ...]
+    passes: tuple[PassUnderTest, ...]
     graphs: PassGraphs
     inputs: tuple[Any, ...]
     seed: int
@@ -284,14 +284,14 @@ class GivenGraph:
         self._require_inputs()
         before = self._execute(self.graphs.before, backward)
         check_program(before)
-        anchor = self._execute(self.graphs.before, backward, anchor=True) if level == "close" else None
+        fp64 = self._execute(self.graphs.before, backward, fp64=True) if level == "close" else None
         after = self._execute(self.graphs.after, backward)
 
         noise = Noise.source_of_executions(
             before, lambda seed: self._execute(self.graphs.before, backward, rounding=seed)
         )
         how: dict[str, Any] = {"level": level, "rtol": rtol, "atol": atol, "label": "the graph after the pass"}
-        report = compare(before, after, anchor, noise=noise, **how)
+        report = compare(before, after, fp64, noise=noise, **how)
         if not report.ok:
             names = ", ".join(one.name for one in self.passes)
             blame = f"the pass {names} ('eager' is the graph before it, 'compiled' the graph after it)"
@@ -341,5 +341,5 @@ def run_pass(
             f"stage 'graph'"
         )
     return run_in_compile(
-        passes, ready, Trial(regional, original_of(program), inputs, options, where, kwargs or {}), backward
+        passes, ready, ProgramUnderTest(regional, original_of(program), inputs, options, where, kwargs or {}), backward
     )

@@ -8,11 +8,12 @@ from typing import Any
 import torch.fx
 
 from pytest_regional import _pass_forms
+from pytest_regional._errors import RegionalError
 from pytest_regional._pass_forms import PassForm, PassFormUnknownError, form_of
 from pytest_regional._text import unknown_name
 
 
-class GraphPassError(RuntimeError):
+class GraphPassError(RegionalError, RuntimeError):
     """A pass under test, or what it was asked to run on, cannot be used; the message says why and what to do."""
 
 
@@ -36,11 +37,11 @@ class WhichGraphError(GraphPassError, LookupError):
     """No graph, or more than one, answers to what was asked for."""
 
 
-class PassNeverRanError(AssertionError):
+class PassNeverRanError(RegionalError, AssertionError):
     """The pass was handed to the backend, and no graph reached it: whatever is asserted would be vacuous."""
 
 
-class GraphAssertionError(AssertionError):
+class GraphAssertionError(RegionalError, AssertionError):
     """An assertion about the graphs before and after a pass does not hold."""
 
 
@@ -87,7 +88,7 @@ def stage_named(name: object) -> Stage:
 
 
 @dataclass(frozen=True)
-class Target:
+class PassTarget:
     """What a pass runs on: a graph module, and whether it is for inference."""
 
     module: torch.fx.GraphModule
@@ -100,7 +101,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class GraphPass:
+class PassUnderTest:
     """One pass under test."""
 
     given: Any
@@ -112,7 +113,7 @@ class GraphPass:
         return pass_name(self.given)
 
 
-def graph_passes(given: Any, stage: Stage) -> tuple[GraphPass, ...]:
+def graph_passes(given: Any, stage: Stage) -> tuple[PassUnderTest, ...]:
     """Return the pass, or the passes of a list, ready to be called at ``stage``.
 
     Raises:
@@ -121,7 +122,7 @@ def graph_passes(given: Any, stage: Stage) -> tuple[GraphPass, ...]:
     passes = tuple(given) if isinstance(given, list | tuple) else (given,)
     if not passes:
         raise PassFormError("run_pass got an empty list of passes: there is nothing to run")
-    return tuple(GraphPass(one, _form(one, stage)) for one in passes)
+    return tuple(PassUnderTest(one, _form(one, stage)) for one in passes)
 
 
 def pass_name(given: Any) -> str:
@@ -153,11 +154,11 @@ def _form(given: Any, stage: Stage) -> PassForm:
     return form
 
 
-def run_one(one: GraphPass, target: Target, stage: Stage) -> torch.fx.GraphModule:
+def run_one(one: PassUnderTest, target: PassTarget, stage: Stage) -> torch.fx.GraphModule:
     """Call a pass and return the graph module that counts from here on.
 
     Raises:
-        GraphPassError: it returned another graph where Inductor would drop it, or something else that nobody reads.
+        GraphPassError: it returned another graph where Inductor would drop it, or something that is no graph.
     """
     returned = one.form.call(target.module, target.example_inputs, is_inference=target.is_inference)
     made = getattr(returned, "graph_module", returned)

@@ -9,8 +9,8 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._text import unknown_name
+from pytest_regional._torch.fx_graphs import bodies_of
 from pytest_regional._torch.operators import higher_order_operator, operator_types
-from pytest_regional.harness.graph_passes.snapshot import attribute
 from pytest_regional.harness.ops import OpPattern, UnknownOpError, function_names, method_names, module_names
 
 
@@ -54,17 +54,10 @@ def _occurrences(module: torch.fx.GraphModule, holders: tuple[Occurrence, ...], 
         names = [name for target in targets for name in _names(node, target)]
         one = Occurrence(node, tuple(dict.fromkeys(names)), targets, holders)
         yield one
-        for body in bodies_of(node, module):
+        for body in bodies_of(node, module, modules=True):
             if id(body) not in seen:
                 seen.add(id(body))
                 yield from _occurrences(body, (*holders, one), seen)
-
-
-def bodies_of(node: torch.fx.Node, module: torch.fx.GraphModule) -> list[torch.fx.GraphModule]:
-    """Return the graph modules that ``node`` of ``module`` calls: of ``control_deps``, ``cond``, a partition, ..."""
-    held = [module.get_submodule(str(node.target))] if node.op == "call_module" else []
-    held += [attribute(module, n.target) for n in node.all_input_nodes if n.op == "get_attr"]
-    return [body for body in held if isinstance(body, torch.fx.GraphModule)]
 
 
 def _targets(node: torch.fx.Node, module: torch.fx.GraphModule) -> tuple[Any, ...]:

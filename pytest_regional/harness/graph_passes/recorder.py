@@ -11,7 +11,14 @@ import torch.fx
 
 from pytest_regional._torch.fx_graphs import sort_topologically
 from pytest_regional._torch.inductor import custom_graph_pass_base, inference_aware_pass_base
-from pytest_regional.harness.graph_passes.forms import GRAPH, GraphPass, InvalidGraphError, Stage, Target, run_one
+from pytest_regional.harness.graph_passes.forms import (
+    GRAPH,
+    InvalidGraphError,
+    PassTarget,
+    PassUnderTest,
+    Stage,
+    run_one,
+)
 from pytest_regional.harness.graph_passes.snapshot import GraphSnapshot, snapshot
 
 
@@ -68,11 +75,11 @@ class Recorder:
         ran: called with every pass that ran.
     """
 
-    passes: Sequence[GraphPass]
+    passes: Sequence[PassUnderTest]
     stage: Stage
     locate: Callable[[], Place]
     twice: bool = False
-    ran: Callable[[GraphPass, torch.fx.Graph], None] = lambda one, graph: None
+    ran: Callable[[PassUnderTest, torch.fx.Graph], None] = lambda one, graph: None
     failure: BaseException | None = None
     records: list[_Record] = field(default_factory=list)
 
@@ -114,10 +121,10 @@ class Recorder:
 
     def _pipeline(self, module: torch.fx.GraphModule, place: Place, is_inference: bool) -> torch.fx.GraphModule:
         for one in self.passes:
-            module = self._one(one, Target(module, is_inference), place)
+            module = self._one(one, PassTarget(module, is_inference), place)
         return module
 
-    def _one(self, one: GraphPass, target: Target, place: Place) -> torch.fx.GraphModule:
+    def _one(self, one: PassUnderTest, target: PassTarget, place: Place) -> torch.fx.GraphModule:
         self.ran(one, target.module.graph)
         try:
             module = run_one(one, target, self.stage)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch.fx
 
 from pytest_regional._text import plural
+from pytest_regional._torch.fx_graphs import attribute
 from pytest_regional.harness.graph_passes import uuids
-from pytest_regional.harness.graph_passes.forms import GraphAssertionError, GraphPass, Stage, WhichGraphError
+from pytest_regional.harness.graph_passes.forms import GraphAssertionError, PassUnderTest, Stage, WhichGraphError
 from pytest_regional.harness.graph_passes.occurrences import Occurrence, meant, occurrences, require_known
 from pytest_regional.harness.graph_passes.recorder import PassGraphs, Place
-from pytest_regional.harness.graph_passes.snapshot import GraphSnapshot, attribute
+from pytest_regional.harness.graph_passes.snapshot import GraphSnapshot
 from pytest_regional.harness.graph_passes.text import diff
 from pytest_regional.harness.ops import OpPattern
 
@@ -54,7 +55,7 @@ Pair = tuple[Occurrence, Occurrence]
 
 
 def out_of_order(patterns: Sequence[OpPattern], present: Sequence[Occurrence]) -> list[Pair]:
-    """Return the pairs that stand the wrong way round; patterns that are not present are passed over."""
+    """Return the pairs that stand the wrong way round; patterns that are not present are ignored."""
     position = {id(one): index for index, one in enumerate(present)}
     return [(a, b) for a, b in _wanted(patterns, present) if position[id(a)] >= position[id(b)]]
 
@@ -94,7 +95,7 @@ class _Ancestors(dict[torch.fx.Node, set[torch.fx.Node]]):
 
 
 class Rerun(Protocol):
-    """What a result needs to ask the passes again."""
+    """What a result needs to run the passes again."""
 
     def again(self, graphs: Sequence[PassGraphs]) -> Sequence[PassGraphs]:
         """Return, for the same graphs, what was before and after a second run on the first's result."""
@@ -115,7 +116,7 @@ class PassRun:
 
     graphs: tuple[PassGraphs, ...]
     _given: Any = field(repr=False)
-    _passes: tuple[GraphPass, ...] = field(repr=False)
+    _passes: tuple[PassUnderTest, ...] = field(repr=False)
     _stage: Stage = field(repr=False)
     _rerun: Rerun = field(repr=False)
 

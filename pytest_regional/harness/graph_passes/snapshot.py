@@ -8,11 +8,11 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional._torch.fx_graphs import codegen_of, rename_node
+from pytest_regional._torch.fx_graphs import attribute, codegen_of, rename_node
 
 
 class GraphSnapshot(torch.fx.GraphModule):  # type: ignore[misc]
-    """A graph as it was: a ``GraphModule`` of its own that can be called, and lists ``nodes`` as a ``Graph`` does."""
+    """A graph as it was: a separate ``GraphModule`` that can be called, and lists ``nodes`` as a ``Graph`` does."""
 
     @property
     def nodes(self) -> Any:
@@ -52,14 +52,6 @@ def _snapshot(module: torch.fx.GraphModule, copies: dict[int, Any], copy_values:
 def holds_attribute(node: torch.fx.Node) -> bool:
     """Say whether ``node`` stands for an attribute of its module: a tensor, a submodule, a body."""
     return node.op in ("get_attr", "call_module")
-
-
-def attribute(module: torch.nn.Module, path: Any) -> Any:
-    """Return the attribute at a dotted ``path``."""
-    value: Any = module
-    for name in str(path).split("."):
-        value = getattr(value, name)
-    return value
 
 
 def _copied(value: Any, copies: dict[int, Any], copy_values: bool) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional.harness.graph_passes.occurrences import bodies_of
+from pytest_regional._torch.fx_graphs import bodies_of
 from pytest_regional.harness.ops import function_names
 
 CONTEXT = 8
@@ -23,7 +23,7 @@ def graph_lines(module: torch.fx.GraphModule) -> list[Line]:
 
 def _lines(module: torch.fx.GraphModule, indent: str, seen: set[int]) -> Iterable[Line]:
     for node in module.graph.nodes:
-        bodies = bodies_of(node, module) if node.op.startswith("call") else []
+        bodies = bodies_of(node, module, modules=True) if node.op.startswith("call") else []
         if node.op == "get_attr" and _is_body(node, module):
             continue
         yield indent + _line(node, module), node

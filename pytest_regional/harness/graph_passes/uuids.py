@@ -1,4 +1,4 @@
-"""What a pass's uuid must do: tell its configurations apart, and say the same of equal ones."""
+"""Checks of uuids of passes: different for different configurations, the same for equal ones."""
 
 from __future__ import annotations
 

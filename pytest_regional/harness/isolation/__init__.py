@@ -1,11 +1,11 @@
-"""Give one test PyTorch as if it were alone: fresh caches, cleared counters, a seed, and everything put back.
+"""Give one test PyTorch as if it were alone: fresh caches, cleared counters, a seed, and everything restored.
 
-What a test leaves changed is restored and named. Nothing here deletes a folder; folders belong to who created them.
+What a test leaves changed is restored and named. Nothing here deletes a directory; each belongs to its creator.
 
 * ``interpreter``, ``pytorch``: what is watched, a row for each setting; a new one is a new row.
 * ``watched``: the forms that rows have.
 * ``snapshot``: all rows before a test and after it.
-* ``folders``: caches on disk and on servers.
+* ``left_behind``: caches on disk and on servers, leaked threads and processes. ``messages``: warnings and logging.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pytest_regional.harness.isolation.left_behind import (
     SHARED_CACHE_VARIABLES,
     cache_folder,
     clear_folder,
-    left_running,
+    leaked_processes,
+    leaked_threads,
     no_shared_cache,
     processes,
-    processes_left_running,
     threads,
 )
 from pytest_regional.harness.isolation.snapshot import Snapshot
@@ -45,7 +45,7 @@ def seed_everything(seed: int) -> None:
     seed_torch(seed)
 
 
-def forget(*, counters: bool = True) -> None:
+def clear_caches(*, counters: bool = True) -> None:
     """Drop everything compiled in this process, as if it had just started; files on disk stay."""
     dynamo.reset_dynamo()
     caches.clear_inductor_caches()
@@ -74,7 +74,7 @@ def isolated(folder: Path, seed: int, *, shared_cache: bool = False) -> Iterator
     """
     isolation = Isolation(folder, seed)
     with gpu_isolated(), cache_folder(folder), contextlib.nullcontext() if shared_cache else no_shared_cache():
-        forget()
+        clear_caches()
         snapshot, running, children = Snapshot.take(), threads(), processes()
         with random_state_kept(), streams_kept_open() as closed:
             seed_everything(seed)
@@ -82,10 +82,10 @@ def isolated(folder: Path, seed: int, *, shared_cache: bool = False) -> Iterator
                 yield isolation
             finally:
                 changed = snapshot.restore()
-                left = [f"thread {name}" for name in left_running(running)]
-                left += [f"process {name}" for name in processes_left_running(children)]
-                isolation.leaks = (*changed, *(Leak(name, "not there", "running", put_back=False) for name in left))
-                forget()
+                left = [f"thread {name}" for name in leaked_threads(running)]
+                left += [f"process {name}" for name in leaked_processes(children)]
+                isolation.leaks = (*changed, *(Leak(name, "not there", "running", restored=False) for name in left))
+                clear_caches()
         isolation.leaks += tuple(closed)
 
 
@@ -97,8 +97,8 @@ __all__ = [
     "Leak",
     "Snapshot",
     "cache_folder",
+    "clear_caches",
     "clear_folder",
-    "forget",
     "isolated",
     "no_shared_cache",
     "seed_everything",

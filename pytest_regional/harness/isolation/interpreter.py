@@ -75,7 +75,7 @@ def _working_folder() -> str:
 
 
 ENVIRONMENT = Settings(VARIABLE, lambda: dict(os.environ), set_environment, _is_untracked)
-WORKING_FOLDER = State("working folder", _working_folder, os.chdir)
+WORKING_DIRECTORY = State("working folder", _working_folder, os.chdir)
 
 #: First of all: what they do to each call and each import would be done to what follows.
 FIRST: tuple[Watched, ...] = (
@@ -105,7 +105,7 @@ def _signal_handlers() -> dict[str, Any]:
 
 def _set_signal_handler(number: str, handler: Any) -> None:
     if handler is None:
-        raise RuntimeError(f"the handler of signal {number} was not Python's, so it cannot be put back")
+        raise RuntimeError(f"the handler of signal {number} was not Python's, so it cannot be restored")
     signal.signal(int(number), handler)
 
 
@@ -117,7 +117,7 @@ def _same_handler(one: Any, other: Any) -> bool:
 def _stream(name: str) -> State:
     """Return the stream ``sys.name``, which is pytest's while it captures, and the interpreter's own while not.
 
-    An interrupted run tears its fixtures down when capturing is over: pytest's would then be put back closed.
+    An interrupted run tears its fixtures down when capturing is over: pytest's would then be restored closed.
     """
 
     def same(before: Any, now: Any) -> bool:
@@ -222,7 +222,7 @@ def _set_fault_handler(enabled: bool) -> None:
 
 
 def _list(name: str, same: Callable[[Any, Any], bool] = same_value) -> State:
-    """Return the list ``sys.name``; what holds on to it sees it put back."""
+    """Return the list ``sys.name``; references to it see it restored."""
 
     def write(wanted: list[Any]) -> None:
         getattr(sys, name)[:] = wanted
@@ -235,7 +235,7 @@ def _set_path(wanted: list[str]) -> None:
 
 
 def _same_path(before: tuple[list[str], int], now: tuple[list[str], int]) -> bool:
-    """Say whether the search path is the same, but for what packages append when they are imported."""
+    """Say whether the search path is the same, except for what packages append when they are imported."""
     return before[0] == now[0] or (before[1] < now[1] and now[0][: len(before[0])] == before[0])
 
 
@@ -366,7 +366,7 @@ class _TorchModules:
             if now is not was and was is not None:
                 yield Leak(f"sys.modules[{name}]", was, now)
 
-    def put_back(self, before: tuple[tuple[str, ...], list[Any]]) -> None:
+    def restore(self, before: tuple[tuple[str, ...], list[Any]]) -> None:
         """Put the modules back."""
         sys.modules.update((name, module) for name, module in zip(*before, strict=True) if module is not None)
 
@@ -377,7 +377,7 @@ INTERPRETER: tuple[Watched, ...] = (
     Contents(_patched_modules, is_a_tests, set_attribute, is_patched),
     Contents(lambda: {"copyreg.dispatch_table": copyreg.dispatch_table}, is_a_tests, set_entry),
     ENVIRONMENT,
-    WORKING_FOLDER,
+    WORKING_DIRECTORY,
     State("umask", _umask, os.umask),
     Settings("signal handler ", _signal_handlers, _set_signal_handler, same=_same_handler),
     State("alarm", _alarm_is_set, _stop_alarm, lambda before, now: before or not now),
@@ -426,4 +426,4 @@ def random_state_kept() -> Iterator[None]:
         torch.set_rng_state(saved[2])
 
 
-__all__ = ["CACHE_VARIABLES", "ENVIRONMENT", "FIRST", "INTERPRETER", "WORKING_FOLDER", "set_environment"]
+__all__ = ["CACHE_VARIABLES", "ENVIRONMENT", "FIRST", "INTERPRETER", "WORKING_DIRECTORY", "set_environment"]

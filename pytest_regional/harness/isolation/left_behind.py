@@ -1,4 +1,4 @@
-"""Where compilers' caches are: a test's own folder, and no server."""
+"""Around a test: directories of compiler caches, no cache servers, and the threads and processes it leaks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pytest_regional.harness.isolation.watched import MISSING
 SHARED_CACHE_VARIABLES = ("TORCHINDUCTOR_REDIS_HOST", "TORCHINDUCTOR_REDIS_URL")
 
 _SHARED_CACHE_SETTINGS = {
-    "torch._inductor.config": "fx_graph_remote_cache",
-    "torch._functorch.config": "enable_remote_autograd_cache",
+    config.INDUCTOR: "fx_graph_remote_cache",
+    config.FUNCTORCH: "enable_remote_autograd_cache",
 }
 
 
@@ -92,8 +92,8 @@ def threads() -> frozenset[int]:
     return frozenset(thread.ident for thread in threading.enumerate() if thread.ident is not None)
 
 
-def left_running(before: frozenset[int]) -> tuple[str, ...]:
-    """Return the names of threads that run now and did not ``before``, but for those of torch's own and of pools."""
+def leaked_threads(before: frozenset[int]) -> tuple[str, ...]:
+    """Return the names of threads that run now and did not ``before``, except for those of torch and of pools."""
     new = [thread for thread in threading.enumerate() if thread.ident not in before]
     deadline = time.monotonic() + _PATIENCE
     for thread in new:
@@ -121,8 +121,8 @@ def processes() -> frozenset[int]:
     return frozenset(children(os.getpid()))
 
 
-def processes_left_running(before: frozenset[int]) -> tuple[str, ...]:
-    """Return the names of processes that run now and did not ``before``, but for those of Inductor's and of pools."""
+def leaked_processes(before: frozenset[int]) -> tuple[str, ...]:
+    """Return the names of processes that run now and did not ``before``, except for those of Inductor and of pools."""
     new = processes() - before
     deadline = time.monotonic() + _PATIENCE
     while any(map(runs, new)) and time.monotonic() < deadline:

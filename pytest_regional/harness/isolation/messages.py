@@ -14,7 +14,7 @@ from pytest_regional.harness.isolation.watched import MISSING, Leak, Settings, S
 def _set_warning_filters(wanted: list[Any]) -> None:
     warnings.filters[:] = wanted  # type: ignore[index]
     with warnings.catch_warnings():
-        pass  # leaving it is the public way to have Python look at the filters anew
+        pass  # leaving it is the public way to have Python read the filters again
 
 
 def _loggers() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The state of PyTorch: a row for each setting, mode and registry. What must be put back first stands first."""
+"""The state of PyTorch: a row for each setting, mode and registry. What must be restored first stands first."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from pytest_regional.harness.isolation.watched import (
 )
 
 # Written by PyTorch itself while it compiles (2.11 to 2.15), not by tests.
-_UNTRACKED_CONFIG = frozenset({"torch._inductor.config.aot_inductor.output_path"})
+_UNTRACKED_CONFIG = frozenset({f"{config.INDUCTOR}.aot_inductor.output_path"})
 
 
 class _Configuration(Settings):
-    """A configuration module; what nobody has set has its default."""
+    """A configuration module; a setting without a value has its default."""
 
     def __init__(self, module: str) -> None:
         super().__init__(
@@ -177,7 +177,7 @@ def _set_precision(value: Precision) -> None:
 def is_pytorchs_doing(leak: Leak) -> bool:
     """Say whether PyTorch left this itself, while it did what it was asked.
 
-    Of a precision that was put back it leaves "ieee" where "none" was, which enters cache keys; and Inductor raises the
+    Of a precision that was restored it leaves "ieee" where "none" was, which enters cache keys; and Inductor raises the
     recursion limit to 2,000 when it compiles, and ``torch.distributed`` sets ``sys.excepthook`` (2.13, 2.14).
     """
     if leak.name == "sys.excepthook":

@@ -11,7 +11,7 @@ from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional.harness.isolation import interpreter, pytorch
 from pytest_regional.harness.isolation.watched import Leak, Watched
 
-#: All that is watched around a test, in the order in which it is put back.
+#: All that is watched around a test, in the order in which it is restored.
 WATCHED: tuple[Watched, ...] = (
     *interpreter.FIRST,
     *pytorch.MODES,
@@ -27,7 +27,7 @@ WATCHED_WHILE_COMPILING: tuple[Watched, ...] = (
     *pytorch.MODES,
     *pytorch.CONFIGURATION,
     interpreter.ENVIRONMENT,
-    interpreter.WORKING_FOLDER,
+    interpreter.WORKING_DIRECTORY,
     *pytorch.SETTINGS,
 )
 
@@ -51,10 +51,10 @@ class Snapshot:
         return tuple(leak for each, before in pairs for leak in each.differences(before))
 
     def restore(self) -> tuple[Leak, ...]:
-        """Put this snapshot's state back; return what had to be changed, and what could not be."""
+        """Restore this snapshot's state; return what had to be changed, and what could not be."""
         pairs = zip(self.watched, self.values, strict=True)
-        leaks = [leak for each, before in pairs for leak in _put_back(each, before)]
-        return tuple(leak for leak in leaks if leak.poisons or not pytorch.is_pytorchs_doing(leak))
+        leaks = [leak for each, before in pairs for leak in _restore(each, before)]
+        return tuple(leak for leak in leaks if leak.unrestorable or not pytorch.is_pytorchs_doing(leak))
 
 
 @functools.cache
@@ -76,17 +76,17 @@ def _is_missing(watched: Watched) -> bool:
     return False
 
 
-def _put_back(watched: Watched, before: Any) -> list[Leak]:
+def _restore(watched: Watched, before: Any) -> list[Leak]:
     leaks = list(watched.differences(before))
     if not leaks:
         return []
     try:
-        watched.put_back(before)
+        watched.restore(before)
     except Exception as error:  # noqa: BLE001 - whatever it is, the process is not what it was
         why = f"{type(error).__name__}: {error}"
-        return [replace(leak, after=f"{leak.after!r} ({why})", put_back=False, poisons=True) for leak in leaks]
+        return [replace(leak, after=f"{leak.after!r} ({why})", restored=False, unrestorable=True) for leak in leaks]
     still = {leak.name for leak in watched.differences(before)}
-    return [replace(leak, put_back=False, poisons=True) if leak.name in still else leak for leak in leaks]
+    return [replace(leak, restored=False, unrestorable=True) if leak.name in still else leak for leak in leaks]
 
 
 __all__ = ["WATCHED", "WATCHED_WHILE_COMPILING", "Snapshot", "readable"]

@@ -1,7 +1,7 @@
 """The forms that a process's state has: one value, entries of dictionaries, functions of modules.
 
 Whatever is watched has two methods: ``read()`` returns what it is now, ``differences(before)`` yields a :class:`Leak`
-for each thing that is not as it was. ``put_back(before)`` makes it so again.
+for each thing that is not as it was. ``restore(before)`` makes it so again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from pytest_regional._secrets import masked_urls
+from pytest_regional._torch.process_state import DYNAMO_MODULES
 
 #: What stands before the name of an environment variable.
 VARIABLE = "environment variable "
@@ -30,15 +31,15 @@ class Leak:
         name: the setting.
         before: what it was.
         after: what the test left.
-        put_back: whether it is again what it was; ``False`` where only its name could be noted.
-        poisons: whether later results of this process cannot be trusted, since it is not what it was.
+        restored: whether it is again what it was; ``False`` where only its name could be noted.
+        unrestorable: whether later results of this process cannot be trusted, since it is not what it was.
     """
 
     name: str
     before: Any
     after: Any
-    put_back: bool = True
-    poisons: bool = False
+    restored: bool = True
+    unrestorable: bool = False
 
     def __str__(self) -> str:
         if self.name.startswith(VARIABLE):
@@ -83,7 +84,7 @@ class Watched(Protocol):
     def differences(self, before: Any) -> Iterable[Leak]:
         """Yield what is not as it was when :meth:`read` returned ``before``."""
 
-    def put_back(self, before: Any) -> None:
+    def restore(self, before: Any) -> None:
         """Make it what it was."""
 
 
@@ -130,7 +131,7 @@ class State:
         if not self.same(before, now):
             yield Leak(self.name, before, now)
 
-    def put_back(self, before: Any) -> None:
+    def restore(self, before: Any) -> None:
         """Write the value."""
         if self.writer is not None:
             self.writer(before)
@@ -187,7 +188,7 @@ class Settings:
             if not self.ignored(key):
                 yield Leak(f"{self.prefix}{key}", before.get(key, MISSING), now.get(key, MISSING))
 
-    def put_back(self, before: Mapping[str, Any]) -> None:
+    def restore(self, before: Mapping[str, Any]) -> None:
         """Write the values that differ."""
         for leak in list(self.differences(before)):
             self.writer(leak.name.removeprefix(self.prefix), leak.before)
@@ -242,7 +243,7 @@ class Contents:
             if len(changed) > _NAMED:
                 yield Leak(f"{len(changed) - _NAMED} more of {name}", "as found", "changed")
 
-    def put_back(self, before: Any) -> None:
+    def restore(self, before: Any) -> None:
         """Put back what was removed or replaced, and remove what was added."""
         for _, holder, changed in self._changed(before):
             for key, (was, _) in changed.items():
@@ -283,7 +284,7 @@ def is_patched(was: Any, now: Any, imported: frozenset[str]) -> bool:
         return False
     module, name = str(getattr(now, "__module__", "")), str(getattr(now, "__qualname__", ""))
     by_an_import = module in sys.modules and module not in imported
-    return not by_an_import and not (module.startswith("torch._dynamo.") and "<locals>" in name)
+    return not by_an_import and not (module.startswith(DYNAMO_MODULES) and "<locals>" in name)
 
 
 def anything(key: Any, value: Any, imported: frozenset[str]) -> bool:
@@ -338,7 +339,7 @@ class Sets:
             if copy is not None and copy != holder and not (len(sys.modules) > modules and copy < holder):
                 yield Leak(name, f"{len(copy)} entries", f"{len(holder - copy)} more, {len(copy - holder)} less")
 
-    def put_back(self, before: Any) -> None:
+    def restore(self, before: Any) -> None:
         """Make all sets what they were."""
         for name, holder in self.holders().items():
             copy = before[1].get(name)
@@ -376,8 +377,8 @@ class Patterns:
         for name, copy, now, _ in self._changed(before):
             yield Leak(name, f"{len(copy)} patterns", f"{len(now)} patterns")
 
-    def put_back(self, before: Any) -> None:
-        """Remove the test's patterns, and put back what it removed."""
+    def restore(self, before: Any) -> None:
+        """Remove the test's patterns, and restore what it removed."""
         for _, _, now, kept in list(self._changed(before)):
             now[:] = kept
 

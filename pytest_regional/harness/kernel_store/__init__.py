@@ -7,7 +7,7 @@ the same. It is kept here: a *kernel* is what one run of the compiler leaves. No
 ``commands`` says what a kernel depends on (``compilers``: of the compiler itself), ``files`` keeps them,
 ``triton_binaries`` does the same for Triton's, and ``places`` where the store is. ``PYTEST_REGIONAL_KERNEL_STORE`` (a
 folder, or ``off``) says so to every process. Precompiled headers and checks of the processor, for which Inductor looks
-in a folder of its own, stay there if nobody else can have written to it, and are in the store otherwise.
+in its own directory, stay there if no other user can have written to it, and are in the store otherwise.
 
 What is here is code: it is trusted as far as this user and root are, and what anybody else can have written is not
 used. ``pytest_regional._private_folders`` says how that is told.

@@ -142,7 +142,7 @@ class Command:
         target = Path(words[place])
         if not target.is_absolute() or target.suffix in _NOT_KEPT:
             return None
-        # A compiler behind another (`ccache g++`) would not be looked at, and neither would a file beside the folder.
+        # A compiler behind another (`ccache g++`) would not be seen, nor would a file next to the directory.
         if shutil.which(words[0]) or any(_is_relative_file(word) or is_steering(word) for word in words):
             return None
         found_identity = identity(found)
@@ -237,14 +237,12 @@ def _record() -> tuple[bytes, float]:
 @functools.cache
 def processor() -> str:
     """Return what ``-march=native`` looks at: the machine's kind, and its processor's model and instructions."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
     wanted = re.compile(r"(vendor_id|cpu family|model|stepping|cache size|flags|features|cpu \w+)\s*:", re.IGNORECASE)
-    # All processors of a machine are taken for equal.
-    first = lines[: lines.index("")] if "" in lines else lines
-    named = [line for line in first if wanted.match(line) and not line.startswith(("cpu MHz", "cpu cores"))]
+    named = [
+        line
+        for line in cpp.described_processor()
+        if wanted.match(line) and not line.startswith(("cpu MHz", "cpu cores"))
+    ]
     return "\n".join([platform.system(), platform.machine(), *(named or [platform.processor()])])
 
 

@@ -1,6 +1,6 @@
 """Kernels as files: written whole or not at all, checked when they are read, the longest unused given up first.
 
-Nothing is read that somebody else can have written: the folders are looked at for each file, and no link is followed.
+Nothing is read that another user can have written: the folders are looked at for each file, and no link is followed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_regional._errors import RegionalError, RegionalWarning
 from pytest_regional._private_folders import NotPrivateError, make_folder, open_private, private_folder, private_tree
 
 #: What names the store's folder to every process of a run: a path, or ``off``.
@@ -27,12 +28,12 @@ HEADERS = "precompiled_headers"
 PROCESSOR = "processor"
 
 
-class StoreError(ValueError):
+class StoreError(RegionalError, ValueError):
     """A folder that cannot hold the store; the message says why, and what to do."""
 
 
-class KernelStoreWarning(UserWarning):
-    """Something in the kernel store is not used, because somebody else can have written it; it is made again."""
+class KernelStoreWarning(RegionalWarning):
+    """Something in the kernel store is not used, because another user can have written it; it is made again."""
 
 
 def chosen_folder() -> Path | None:
@@ -62,7 +63,7 @@ def _checked_place(folder: str, explicit: bool) -> Path | None:
 
 
 def prepared(folder: Path) -> Path:
-    """Make ``folder``, for its owner alone, and check that nobody else can write to it: what is there gets executed.
+    """Make ``folder``, for its owner alone, and check that no other user can write to it: what is there gets executed.
 
     That it is so now decides whether there is a store. Whoever reads or writes there looks again.
 
@@ -85,10 +86,10 @@ def folder_for_compilers(name: str, *bases: Path) -> Path | None:
     """Return the folder ``name`` for files that compilers look for by themselves: in the first of ``bases`` that does.
 
     Nobody reads them through :class:`.files.KernelFiles`, so all that is there has to be this user's, and afterwards
-    nobody else can reach it.
+    no other user can reach it.
 
     Warns:
-        KernelStoreWarning: somebody else can have written to each of them, and there is no such folder (``None``).
+        KernelStoreWarning: another user can have written to each of them, and there is no such folder (``None``).
     """
     faults = []
     for base in bases:
@@ -141,7 +142,7 @@ class KernelFiles:
         content = self.read(key)
         if content is None:
             return False
-        # A file of its own, no link: a test may damage what is in its cache folder.
+        # A separate file, no link: a test may damage what is in its cache folder.
         folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             _write(target.name, folder, content, mode=0o755)
@@ -170,7 +171,7 @@ class KernelFiles:
         """Return what is kept under ``key``, and note that it was used; ``None`` where there is nothing to rely on.
 
         Warns:
-            KernelStoreWarning: somebody else can have written it, once for each reason.
+            KernelStoreWarning: another user can have written it, once for each reason.
         """
         try:
             with self._folder_of(key) as (place, folder):
@@ -185,7 +186,7 @@ class KernelFiles:
         """Keep ``content`` under ``key``.
 
         Raises:
-            NotPrivateError: somebody else can write to the store.
+            NotPrivateError: another user can write to the store.
             OSError: no space, no permission; what was there is there still.
         """
         with self._folder_of(key, make=True) as (_, folder):
@@ -195,7 +196,7 @@ class KernelFiles:
         """Delete the longest unused until ``limit`` bytes are left, and what killed processes left; return how many.
 
         Only files whose names are those of kernels or of precompiled headers. Other processes may read and write
-        meanwhile: a file that is gone is a kernel that nobody kept. A store that others can write to stays as it is.
+        meanwhile: a file that is gone is a kernel that was not kept. A store that others can write to stays as it is.
         """
         found, deleted = sorted(self._files(), reverse=True), 0
         total = 0
@@ -267,7 +268,7 @@ def _checked(key: str, place: str, folder: int) -> bytes | None:
 
 
 def _digest(key: str, content: bytes) -> bytes:
-    """Return what an entry begins with: it says what is damaged and what is another's, not who wrote it."""
+    """Return what an entry begins with: it says what is damaged and what is another user's, not which user's."""
     digest = hashlib.sha256(key.encode() + b"\0")
     digest.update(content)
     return digest.digest()

@@ -74,7 +74,7 @@ def other_annotations_of(node: Node) -> dict[Any, Any]:
 
 
 def misspelt_in(gm: GraphModule) -> list[str]:
-    """Return the keys of annotations in ``gm`` that nobody reads and that are next to that of regions."""
+    """Return the keys of annotations in ``gm`` that no backend reads and that are nearly that of regions."""
     return list(dict.fromkeys(key for node in nodes_of(gm) for key in misspelt_marks(node)))
 
 

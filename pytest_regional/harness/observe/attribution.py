@@ -2,7 +2,7 @@
 
 A test that calls ``torch.compile(f, backend="inductor")`` while another backend is under test shows nothing of that
 one. The backend that Dynamo calls is the one under test when it is the harness's own, when it has a name that the
-specification's factory returns, or when it runs the same code: a closure that a factory makes anew is another object
+specification's factory returns, or when it runs the same code: a closure that a factory makes again is another object
 each time, and so is ``aot_autograd(fw_compiler=...)`` around a compiler of it. A backend of the test's own making that
 calls the one under test is found by looking for that code on the stack.
 """

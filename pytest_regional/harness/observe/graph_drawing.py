@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional.harness.observe import annotated
-from pytest_regional.harness.observe.listeners import CompileSpy
+from pytest_regional.harness.observe.listeners import CompileListener
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
@@ -89,8 +89,8 @@ class DrawnGraph:
             known.append(before.name)
 
 
-class GraphDrawer(CompileSpy):
-    """Keeps the last graphs that are compiled while it is among ``Observer.spies``, and counts them all."""
+class GraphDrawer(CompileListener):
+    """Keeps the last graphs that are compiled while it is among ``Observer.listeners``, and counts them all."""
 
     def __init__(self, kept: int) -> None:
         self.graphs: deque[DrawnGraph] = deque(maxlen=kept)

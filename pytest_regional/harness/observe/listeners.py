@@ -1,4 +1,4 @@
-"""Who wants to see graphs and partitions themselves, not only what the observer keeps of them."""
+"""Listeners that see graphs and partitions while they compile, graphs being observed, and cache events."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pytest_regional.harness.pre_grad_passes import DynamoGraph
 from pytest_regional.harness.record import GraphRecord, RegionRecord
 
 
-class CompileSpy:
-    """Sees what the observer sees, at the moment it happens; put one into ``Observer.spies``.
+class CompileListener:
+    """Sees graphs and regions at the moment they compile; append one to ``Observer.listeners``.
 
     Both methods return a context manager that is entered before the compile, while the settings of the compile hold,
     and gives a function that is called with what the compile returned.
@@ -37,26 +37,28 @@ def _ignore(result: Any) -> None:
     """Do nothing with what a compile returned."""
 
 
-def spying_graph(spies: Sequence[CompileSpy], kind: str, gm: Any, compile_graph: Callable[[], Any]) -> Any:
-    """Return what ``compile_graph`` returns, seen by all ``spies``."""
-    return _spying([spy.compiling_graph(kind, gm) for spy in spies], compile_graph)
-
-
-def spying_region(
-    spies: Sequence[CompileSpy], gm: Any, inputs: Sequence[Any], compile_region: Callable[[], Any]
+def compile_graph_observed(
+    listeners: Sequence[CompileListener], kind: str, gm: Any, compile_graph: Callable[[], Any]
 ) -> Any:
-    """Return what ``compile_region`` returns, seen by all ``spies``."""
-    return _spying([spy.compiling_region(gm, inputs) for spy in spies], compile_region)
+    """Return what ``compile_graph`` returns, after all ``listeners`` have seen it."""
+    return _observed([listener.compiling_graph(kind, gm) for listener in listeners], compile_graph)
 
 
-def _spying(
+def compile_region_observed(
+    listeners: Sequence[CompileListener], gm: Any, inputs: Sequence[Any], compile_region: Callable[[], Any]
+) -> Any:
+    """Return what ``compile_region`` returns, after all ``listeners`` have seen it."""
+    return _observed([listener.compiling_region(gm, inputs) for listener in listeners], compile_region)
+
+
+def _observed(
     contexts: Sequence[AbstractContextManager[Callable[[Any], None]]], compile_something: Callable[[], Any]
 ) -> Any:
     with contextlib.ExitStack() as stack:
-        tell = [stack.enter_context(context) for context in contexts]
+        report = [stack.enter_context(context) for context in contexts]
         result = compile_something()
-        for told in tell:
-            told(result)
+        for report_to in report:
+            report_to(result)
     return result
 
 
@@ -142,16 +144,16 @@ def moved(before: Mapping[str, int]) -> Counter[str]:
     return Counter({outcome: now.get(name, 0) - before.get(name, 0) for outcome, name in names.items()})
 
 
-class OwnCache:
-    """Tells apart what the seams saw and what only the counters say."""
+class BackendCacheEvents:
+    """Cache events that only PyTorch's counters report: a cache of the backend's own, which no patch point sees."""
 
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self.look_away()
+        self.reset_baseline()
 
-    def saw(self, outcomes: Counter[str]) -> None:
-        """Note outcomes that a seam told of."""
+    def record_outcomes(self, outcomes: Counter[str]) -> None:
+        """Record outcomes that a patch point has seen."""
         with self._lock:
             self._seen.update(outcomes)
 
@@ -161,22 +163,22 @@ class OwnCache:
             return dict(dynamo.aot_counters()), self._seen.copy(), Counter(dynamo.cache_bypass_reasons())
 
     def since(self, mark: tuple[dict[str, int], Counter[str], Counter[str]]) -> Iterator[tuple[str, str]]:
-        """Yield outcome and cause of what no seam saw, and nobody was told of, since ``mark``."""
+        """Yield outcome and cause of events since ``mark`` that no patch point saw and that were not yielded before."""
         counters, seen, reasons = mark
         with self._lock:
             own = moved(counters) - (self._seen - seen)
             self._seen.update(own)
-        told = iter((Counter(dynamo.cache_bypass_reasons()) - reasons).elements())
+        given = iter((Counter(dynamo.cache_bypass_reasons()) - reasons).elements())
         for outcome in OUTCOMES:
             for _ in range(own[outcome]):
-                reason = next(told, "no reason given") if outcome == "bypass" else "the whole graph"
+                reason = next(given, "no reason given") if outcome == "bypass" else "the whole graph"
                 yield outcome, f"cache of the backend: {reason}"
 
-    def look_away(self) -> None:
-        """Forget what was told up to now: :meth:`untold` begins here."""
-        self._looked = self.mark()
+    def reset_baseline(self) -> None:
+        """Move the baseline to the current counter values."""
+        self._baseline = self.mark()
 
-    def untold(self) -> Iterator[tuple[str, str]]:
-        """Yield what nobody was told of since the last look; to be asked around whatever clears PyTorch's counters."""
-        yield from self.since(self._looked)
-        self.look_away()
+    def unreported(self) -> Iterator[tuple[str, str]]:
+        """Yield the events since the baseline, and move it; to be called before PyTorch's counters are cleared."""
+        yield from self.since(self._baseline)
+        self.reset_baseline()

@@ -1,8 +1,8 @@
-"""Watch compiles of any backend at PyTorch's own seams and turn what passes into counters and records.
+"""Watch compiles of any backend at patch points in PyTorch, and turn them into counters and records.
 
-The stack of frames is per thread and says where in the nesting a seam fired: a Dynamo graph handed to a backend
-(``backend``), an AOTAutograd graph handed to its compilers (``graph``), a subgraph handed to Inductor on its own
-(``region``). Whatever happens below a ``graph`` or ``region`` frame concerns regions; the rest concerns the outer
+The stack of frames is per thread and says where in the nesting a patch point was reached: a Dynamo graph handed to a
+backend (``backend``), an AOTAutograd graph handed to its compilers (``graph``), a subgraph handed to Inductor on its
+own (``region``). Whatever happens below a ``graph`` or ``region`` frame concerns regions; the rest concerns the outer
 result. This is what keeps the outer cache lookup and the per-region lookups apart for a backend never seen before.
 """
 
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch import aot_autograd, config, dynamo, patching
 from pytest_regional._torch.codegen import RawLaunch, recording_launches
 from pytest_regional._torch.dynamo import dynamo_backend_of
@@ -24,19 +25,19 @@ from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.attribution import CompileLeaks, Ownership
 from pytest_regional.harness.observe.listeners import (
     OUTCOMES,
-    CompileSpy,
+    BackendCacheEvents,
+    CompileListener,
     Frame,
     ObservedGraph,
-    OwnCache,
+    compile_graph_observed,
+    compile_region_observed,
     moved,
-    spying_graph,
-    spying_region,
 )
 from pytest_regional.harness.pre_grad_passes import COUNTS_ITSELF, is_body, runs_reported_to
 from pytest_regional.harness.record import CompileTime, GeneratedCode, GeneratedSource, GraphRecord
 
 
-class CompileForbiddenError(AssertionError):
+class CompileForbiddenError(RegionalError, AssertionError):
     """Something compiled inside ``no_compile()``."""
 
 
@@ -63,13 +64,13 @@ class Observer:
         self.called_compiled_region = False
         self.loaded_code = False
         self.misspelt_annotations: dict[str, None] = {}
-        self.spies: list[CompileSpy] = []
+        self.listeners: list[CompileListener] = []
         self._scope = scope
         self._whose = whose
         self._named = named
         self._local = threading.local()
         self._forbidden = 0
-        self._own_cache = OwnCache()
+        self._cache_events = BackendCacheEvents()
         self.left_by_backend = CompileLeaks()
 
     # Reading
@@ -77,12 +78,12 @@ class Observer:
     @property
     def log(self) -> CounterLog:
         """What moved which counter, up to this moment."""
-        self.settle()
+        self.flush()
         return self._log
 
-    def settle(self) -> None:
-        """Count what caches of backends told outside of Dynamo's calls; call it around whatever clears counters."""
-        for outcome, cause in self._own_cache.untold():
+    def flush(self) -> None:
+        """Count what caches of backends reported outside of Dynamo's calls; call it before counters are cleared."""
+        for outcome, cause in self._cache_events.unreported():
             self._log.count(OUTCOMES[outcome], cause)
 
     def graph_records(self, mark: int = 0) -> tuple[GraphRecord, ...]:
@@ -101,10 +102,10 @@ class Observer:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Listen at every seam while the context lasts."""
-        advices = {name: getattr(self, f"_on_{name}") for name in patching.COMPILE_STAGES}
-        self._own_cache.look_away()
-        with patching.patched_stages(advices), runs_reported_to(self.pass_ran):
+        """Patch every compile stage while the context lasts."""
+        wrappers = {name: getattr(self, f"_on_{name}") for name in patching.COMPILE_STAGES}
+        self._cache_events.reset_baseline()
+        with patching.patched_stages(wrappers), runs_reported_to(self.pass_ran):
             yield
 
     @contextlib.contextmanager
@@ -118,21 +119,21 @@ class Observer:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Keep what compiles inside out of the test's counters, graphs, code, compile times and spies.
+        """Keep what compiles inside out of the test's counters, graphs, code, compile times and listeners.
 
         What other threads compile meanwhile is not recorded either.
         """
         recorded: tuple[list[Any], ...] = (self.graphs, self.sources, self.compile_times)
         mark, lengths = self.log.mark(), [len(records) for records in recorded]
-        called, loaded, spies = self.called_compiled_region, self.loaded_code, self.spies
-        self.spies = []
+        called, loaded, listeners = self.called_compiled_region, self.loaded_code, self.listeners
+        self.listeners = []
         try:
             yield
         finally:
             self.log.drop_since(mark)
             for records, length in zip(recorded, lengths, strict=True):
                 del records[length:]
-            self.called_compiled_region, self.loaded_code, self.spies = called, loaded, spies
+            self.called_compiled_region, self.loaded_code, self.listeners = called, loaded, listeners
 
     def _refuse(self, what: str) -> None:
         if self._forbidden:
@@ -206,10 +207,10 @@ class Observer:
         with self._frame(observed) as frame, self.left_by_backend.around(other):
             self.note_passes()
             self.misspelt_annotations |= dict.fromkeys(annotated.misspelt_in(gm))
-            self.settle()
-            mark = self._own_cache.mark()
+            self.flush()
+            mark = self._cache_events.mark()
             result = original(output_graph, gm, *rest, **kw)
-            for outcome, cause in self._own_cache.since(mark):
+            for outcome, cause in self._cache_events.since(mark):
                 self._note_outcome(outcome)
                 self._count(OUTCOMES[outcome], cause)
         if not frame.made_graph:
@@ -267,7 +268,7 @@ class Observer:
             fallbacks = dynamo.regional_fallbacks()
             frame = Frame("graph", graph, tuple(graph.regions), other=other)
             with self.left_by_backend.around(other), scope(), self._frame(frame):
-                result = spying_graph(self.spies, kind, gm, lambda: compiler(gm, example_inputs))
+                result = compile_graph_observed(self.listeners, kind, gm, lambda: compiler(gm, example_inputs))
             graph.add_calls(annotated.compiled_calls_in(result))
             self.called_compiled_region |= not other and annotated.holds_compiled_region(result)
             for _ in range(dynamo.regional_fallbacks() - fallbacks):
@@ -282,7 +283,7 @@ class Observer:
         with self._frame(Frame("lookup")):
             result = original(*args, **kwargs)
         outcomes = moved(before)
-        self._own_cache.saw(outcomes)
+        self._cache_events.record_outcomes(outcomes)
         for outcome, counter in OUTCOMES.items():
             if outcomes[outcome] > 0:
                 self._on_aot_outcome(outcome, counter)
@@ -321,7 +322,7 @@ class Observer:
         before = dict(dynamo.aot_counters())
         result = original(*args, **kwargs)
         outcomes = moved(before)
-        self._own_cache.saw(outcomes)
+        self._cache_events.record_outcomes(outcomes)
         if outcomes["saved"] > 0:
             self._count("cache_saves", f"AOTAutograd cache, {self.innermost()}")
         return result
@@ -338,7 +339,7 @@ class Observer:
             graph.add_partition(regions)
         with self._frame(Frame("region", graph, regions)):
             inputs = kwargs["example_inputs"] if "example_inputs" in kwargs else args[0]
-            return spying_region(self.spies, gm, inputs, lambda: original(gm, *args, **kwargs))
+            return compile_region_observed(self.listeners, gm, inputs, lambda: original(gm, *args, **kwargs))
 
     def _on_fx_key(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         key, info = original(*args, **kwargs)
@@ -352,7 +353,7 @@ class Observer:
         compiled, info = original(*args, **kwargs)
         frame = self.innermost()
         frame.lookup_pending = False
-        # Inside a lookup of AOTAutograd's cache a miss is told as that lookup's own, and so is a hit of a region's.
+        # Inside a lookup of AOTAutograd's cache a miss counts as that lookup's, and so does a hit of a region.
         if not self._inside("lookup") or (compiled is not None and not self._nested):
             counter = "region_cache_hits" if compiled is not None else "region_cache_misses"
             self._log.count(counter, f"FX graph cache, {frame}", self._other())

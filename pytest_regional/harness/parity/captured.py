@@ -128,7 +128,7 @@ class _Opening:
 
 
 @dataclass(frozen=True)
-class Alias:
+class Aliasing:
     """Whose memory an output uses: ``same_as`` names what it is the very object of, ``shares`` all memory mates."""
 
     same_as: str | None
@@ -137,18 +137,18 @@ class Alias:
     def __str__(self) -> str:
         if self.same_as is not None:
             return f"is {self.same_as} itself"
-        return f"shares memory with {', '.join(sorted(self.shares))}" if self.shares else "has memory of its own"
+        return f"shares memory with {', '.join(sorted(self.shares))}" if self.shares else "has its own memory"
 
 
-def find_aliases(outputs: list[tuple[str, Any]], others: list[tuple[str, torch.Tensor]]) -> dict[str, Alias]:
+def find_aliases(outputs: list[tuple[str, Any]], others: list[tuple[str, torch.Tensor]]) -> dict[str, Aliasing]:
     """Return for each tensor output which inputs, state tensors and earlier outputs it is or shares memory with."""
     known = list(others)
-    aliases: dict[str, Alias] = {}
+    aliases: dict[str, Aliasing] = {}
     for path, leaf in outputs:
         if not isinstance(leaf, torch.Tensor):
             continue
         same = next((name for name, other in known if other is leaf), None)
-        aliases[path] = Alias(same, frozenset(name for name, other in known if _share(leaf, other)))
+        aliases[path] = Aliasing(same, frozenset(name for name, other in known if _share(leaf, other)))
         known.append((path, leaf))
     return aliases
 

@@ -1,4 +1,4 @@
-"""The flow of ``assert_parity``: eager, float64 anchor, compiled, compiled again on fresh inputs, and the blame."""
+"""The flow of ``assert_parity``: eager, float64 reference, compiled, compiled again on fresh inputs, and the blame."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import first_line
 from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness import isolation
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class KeptResults:
-    """The live results of one call, beside the copies that were taken of them when they were returned.
+    """The live results of one call, with the copies that were taken when they were returned.
 
     An execution gives them when it was made with ``keep=True``.
     """
@@ -74,7 +75,7 @@ _ADVICE = (
 )
 
 
-class VacuousParityError(AssertionError):
+class VacuousParityError(RegionalError, AssertionError):
     """``assert_parity`` had nothing to compare, so it could not have failed."""
 
 
@@ -85,7 +86,7 @@ class _Case:
     inputs: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     eager: Execution
-    anchor: Execution | None
+    fp64: Execution | None
     label: str
     noise: NoiseSource
 
@@ -108,7 +109,7 @@ class ParityCheck:
     kwargs: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Take the program out of what ``torch.compile`` made of it: the backend under test is to compile it."""
+        """Unwrap a program that ``torch.compile`` returned: the backend under test is to compile it."""
         self.fn = original_of(self.fn)
         if self.regional.forward_only and self.backward is None:
             self.backward = False
@@ -143,13 +144,13 @@ class ParityCheck:
             raise_annotation_error(eager.exception)
             check_program(eager)
             eager.coarse = self._coarse(inputs, kwargs)
-            anchor = self._execute(self.fn, inputs, kwargs, anchor=True) if self.level == "close" else None
+            fp64 = self._execute(self.fn, inputs, kwargs, fp64=True) if self.level == "close" else None
 
         def rounded_otherwise(seed: int) -> Execution:
             with self.regional._observer.paused():
                 return self._execute(self.fn, inputs, kwargs, rounding=seed)
 
-        return _Case(inputs, kwargs, eager, anchor, label, Noise.source_of_executions(eager, rounded_otherwise))
+        return _Case(inputs, kwargs, eager, fp64, label, Noise.source_of_executions(eager, rounded_otherwise))
 
     def _coarse(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Execution | None:
         """Return eager's run in the coarser precision that the backend computes in, if it says that it does."""
@@ -176,7 +177,7 @@ class ParityCheck:
 
     def _judge(self, case: _Case, candidate: Execution) -> ParityReport:
         how: dict[str, Any] = {"level": self.level, "rtol": self.rtol, "atol": self.atol}
-        return compare(case.eager, candidate, case.anchor, noise=case.noise, **how)
+        return compare(case.eager, candidate, case.fp64, noise=case.noise, **how)
 
     def _compare_again(self, case: _Case, compiled: Any) -> ParityReport:
         """Call the compiled program a second time: catches constants baked in from the first call."""
@@ -199,14 +200,14 @@ class ParityCheck:
     # Blame
 
     def blame_for(self, second: tuple[Any, ...]) -> str:
-        """Say which region makes a difference on the inputs, or on a ``second`` set of them, that others found."""
+        """Return which region causes a difference that was found on the inputs, or on a ``second`` set of them."""
         return self._blame(self._case(self.inputs, self.kwargs, ""), self._case(second, self.kwargs, ""))
 
     def _blame(self, first: _Case, second: _Case) -> str:
-        """Say which region makes the difference, found by leaving regions eager in turn."""
+        """Return which region causes the difference, by leaving regions eager in turn."""
         names = list(dict.fromkeys(r.name for g in self.regional.graphs for r in g.regions))
         if not self.regional.supports("regions"):
-            return "no region can be singled out: the backend compiles whole graphs, or parts of its own choice"
+            return "no region can be singled out: the backend compiles whole graphs, or parts that it chooses itself"
         if not names:
             return "the program has no region, so none can be singled out"
         # The recompiles below are ours, not the test's: they must not show in its counters.
@@ -242,7 +243,7 @@ class ParityCheck:
 
 @dataclass
 class GivenParity(ParityCheck):
-    """Parity of what a callable of the user's makes of the program: a pipeline, for one."""
+    """Parity of a program that the user's function compiles, such as a pipeline."""
 
     compiled: Callable[[Any], Any]
 
@@ -252,7 +253,7 @@ class GivenParity(ParityCheck):
             return self.compiled(self.fn)
 
     def _blame(self, first: _Case, second: _Case) -> str:
-        return "not searched for: the program was compiled by what was given as compiled="
+        return "not searched for: the program was compiled by the function given as compiled="
 
 
 def _merged(first: ParityReport, second: ParityReport, label: str) -> ParityReport:
@@ -263,7 +264,7 @@ def _merged(first: ParityReport, second: ParityReport, label: str) -> ParityRepo
         mismatches=(*first.mismatches, *(replace(m, where=label + m.where) for m in second.mismatches)),
         compared=first.compared + second.compared,
         anchored=first.anchored and second.anchored,
-        anchor_unavailable_reason=first.anchor_unavailable_reason or second.anchor_unavailable_reason,
+        fp64_unavailable_reason=first.fp64_unavailable_reason or second.fp64_unavailable_reason,
         worst_ratio=worst.worst_ratio,
         worst_where=worst.worst_where,
         rule=first.rule if first.rule == second.rule else f"{first.rule}; second call: {second.rule}",

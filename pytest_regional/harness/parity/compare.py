@@ -4,7 +4,7 @@ What must be equal besides values, and when:
 
 * **Strides of outputs**, where eager's layout is dense (any order of dimensions) or the output aliases something else.
   ``torch.compile`` pins those to what eager has (Inductor's ``keep_output_stride``, AOTAutograd's view replay). Strides
-  of dimensions of size one, of empty tensors, and of fresh tensors with gaps or overlaps are nobody's promise.
+  of dimensions of size one, of empty tensors, and of fresh tensors with gaps or overlaps are not guaranteed.
 * **Strides of gradients**, always: autograd stores them under its layout contract (the leaf's strides if that is dense,
   else row-major), whoever computed them.
 * **Aliasing**: which inputs, state tensors and earlier outputs an output is, or shares memory with; lost or gained.
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from pytest_regional.harness.parity.captured import Alias, Captured
+from pytest_regional.harness.parity.captured import Aliasing, Captured
 from pytest_regional.harness.parity.execution import Execution
 from pytest_regional.harness.parity.noise import Noise, NoiseSource, judged
 from pytest_regional.harness.parity.report import (
@@ -27,7 +27,7 @@ from pytest_regional.harness.parity.report import (
     ParityReport,
     SelfComparisonError,
 )
-from pytest_regional.harness.parity.state import LOW_PRECISION_TO_ANCHOR
+from pytest_regional.harness.parity.state import LOW_PRECISION_TO_FP64
 from pytest_regional.harness.parity.tolerance import Coarse, Tolerance, judge
 
 __all__ = [
@@ -50,7 +50,7 @@ def check_program(eager: Execution) -> None:
 def compare(
     eager: Execution,
     candidate: Execution,
-    anchor: Execution | None = None,
+    fp64: Execution | None = None,
     *,
     level: str = "close",
     rtol: float | None = None,
@@ -58,7 +58,7 @@ def compare(
     label: str = "",
     noise: NoiseSource | None = None,
 ) -> ParityReport:
-    """Return all differences of ``candidate`` from ``eager``, judged by ``anchor`` (a float64 run) where it can be.
+    """Return all differences of ``candidate`` from ``eager``, judged by ``fp64`` (a float64 run) where it can be.
 
     ``noise`` measures eager's rounding. It is asked where values differ by more than the float64 run's rule allows.
 
@@ -68,8 +68,8 @@ def compare(
     """
     tolerance = Tolerance.resolve(level, rtol, atol)
     _refuse_self_comparison(eager, candidate)
-    reason = anchor_unavailable_reason(eager, anchor)
-    usable = anchor if reason is None else None
+    reason = fp64_unavailable_reason(eager, fp64)
+    usable = fp64 if reason is None else None
 
     def compared(noise: Noise | None) -> _Comparison:
         comparison = _Comparison(tolerance, usable, eager.coarse, noise)
@@ -79,26 +79,26 @@ def compare(
     return judged(compared, noise).report(reason, label)
 
 
-def anchor_unavailable_reason(eager: Execution, anchor: Execution | None) -> str | None:
-    """Return why ``anchor`` cannot judge runs of ``eager``'s program, or None if it can."""
-    if anchor is None:
+def fp64_unavailable_reason(eager: Execution, fp64: Execution | None) -> str | None:
+    """Return why ``fp64`` cannot judge runs of ``eager``'s program, or None if it can."""
+    if fp64 is None:
         return "no float64 run was made"
-    if anchor.anchor_unavailable_reason is not None:
-        return anchor.anchor_unavailable_reason
+    if fp64.fp64_unavailable_reason is not None:
+        return fp64.fp64_unavailable_reason
     if eager.python_state_changed:
         return f"the program changes Python state ({', '.join(sorted(eager.python_state_changed))})"
-    if anchor.structure != eager.structure or [p for p, _ in anchor.outputs] != [p for p, _ in eager.outputs]:
+    if fp64.structure != eager.structure or [p for p, _ in fp64.outputs] != [p for p, _ in eager.outputs]:
         return "the float64 run returned another structure"
-    return next((why for why in map(_leaf_flaw, eager.outputs, anchor.outputs) if why), None)
+    return next((why for why in map(_leaf_flaw, eager.outputs, fp64.outputs) if why), None)
 
 
-def _leaf_flaw(eager: tuple[str, Any], anchor: tuple[str, Any]) -> str | None:
-    (path, expected), (_, found) = eager, anchor
+def _leaf_flaw(eager: tuple[str, Any], fp64: tuple[str, Any]) -> str | None:
+    (path, expected), (_, found) = eager, fp64
     if not isinstance(expected, Captured) or not isinstance(found, Captured):
         return None if _is_real_number(expected) or type(expected) is type(found) else f"{path} has another type there"
     if expected.shape != found.shape:
         return f"{path} has another shape in the float64 run"
-    if found.dtype != LOW_PRECISION_TO_ANCHOR.get(expected.dtype, expected.dtype):
+    if found.dtype != LOW_PRECISION_TO_FP64.get(expected.dtype, expected.dtype):
         return f"{path} is {found.dtype} in the float64 run: the program narrows its values itself"
     exact = not expected.dtype.is_floating_point and not expected.dtype.is_complex
     if exact and not torch.equal(expected.value, found.value):
@@ -119,7 +119,7 @@ def _refuse_self_comparison(eager: Execution, candidate: Execution) -> None:
             raise SelfComparisonError(
                 f"{path} of the candidate is the memory of eager's {seen[id(leaf.storage)]}, and neither an input "
                 f"nor a parameter: comparing a tensor with itself shows nothing. "
-                f"Let the program compute it anew in each run."
+                f"Let the program compute it again in each run."
             )
 
 
@@ -136,12 +136,12 @@ class _Comparison(Comparison):
     def __init__(
         self,
         tolerance: Tolerance,
-        anchor: Execution | None,
+        fp64: Execution | None,
         coarse: Execution | None = None,
         noise: Noise | None = None,
     ) -> None:
         super().__init__(tolerance, noise)
-        self.anchor, self.coarse = anchor, coarse
+        self.fp64, self.coarse = fp64, coarse
         self.coarse_values = _values_of(coarse)
 
     def run(self, eager: Execution, candidate: Execution) -> None:
@@ -154,12 +154,12 @@ class _Comparison(Comparison):
         self._mutations(eager, candidate)
 
     def report(self, reason: str | None, label: str) -> ParityReport:
-        wanted = self.tolerance.uses_anchor
+        wanted = self.tolerance.uses_fp64
         return ParityReport(
             mismatches=tuple(self.mismatches),
             level=self.tolerance.level,
             anchored=self.anchored,
-            anchor_unavailable_reason=reason if wanted else None,
+            fp64_unavailable_reason=reason if wanted else None,
             compared=self.compared,
             worst_ratio=self.worst_ratio,
             worst_where=self.worst_where,
@@ -172,9 +172,9 @@ class _Comparison(Comparison):
     def _rule(self, reason: str | None) -> str:
         if self.tolerance.explicit:
             return f"rtol={self.tolerance.rtol}, atol={self.tolerance.atol}"
-        if self.tolerance.uses_anchor and reason is not None and self.noise is not None:
+        if self.tolerance.uses_fp64 and reason is not None and self.noise is not None:
             return f"level 'close' (eager's own rounding, measured in {len(self.noise.runs)} runs, as {reason})"
-        if self.tolerance.uses_anchor and reason is not None:
+        if self.tolerance.uses_fp64 and reason is not None:
             return f"level 'close' (assert_close defaults, as {reason})"
         if self.noise is not None and not self.mismatches:
             return f"level 'close' (with eager's own rounding, measured in {len(self.noise.runs)} runs)"
@@ -193,15 +193,15 @@ class _Comparison(Comparison):
         expected = dict(eager.outputs)
         if eager.structure != candidate.structure or expected.keys() != found.keys():
             self.add("output", "structure", _structures(eager, candidate))
-        anchors = dict(self.anchor.outputs) if self.anchor else {}
+        fp64_values = dict(self.fp64.outputs) if self.fp64 else {}
         for path in (path for path in expected if path in found):
             alias = eager.aliases.get(path)
             strict = alias is not None and bool(alias.shares)
-            self._leaf(path, found[path], expected[path], anchors.get(path), strict_stride=strict)
+            self._leaf(path, found[path], expected[path], fp64_values.get(path), strict_stride=strict)
 
-    def _leaf(self, where: str, found: Any, expected: Any, anchor: Any, *, strict_stride: bool) -> None:
+    def _leaf(self, where: str, found: Any, expected: Any, fp64: Any, *, strict_stride: bool) -> None:
         if isinstance(found, Captured) and isinstance(expected, Captured):
-            self._tensor(where, found, expected, anchor, strict_stride=strict_stride)
+            self._tensor(where, found, expected, fp64, strict_stride=strict_stride)
         elif type(found) is not type(expected):
             self.add(where, "structure", f"compiled {_brief(found)}, eager {_brief(expected)}")
         elif _is_real_number(expected):
@@ -222,7 +222,7 @@ class _Comparison(Comparison):
         where: str,
         found: Captured,
         expected: Captured,
-        anchor: Any,
+        fp64: Any,
         *,
         strict_stride: bool,
         count: bool = True,
@@ -239,7 +239,7 @@ class _Comparison(Comparison):
         guaranteed = strict_stride or expected.dense
         if guaranteed and found.described_stride() != expected.described_stride():
             self.add(where, "stride", f"compiled {found.stride}, eager {expected.stride} (shape {list(found.shape)})")
-        value = anchor.value if isinstance(anchor, Captured) else None
+        value = fp64.value if isinstance(fp64, Captured) else None
         noise = None if self.noise is None else self.noise.of(name or where, expected.value, value)
         verdict = judge(self.tolerance, found.value, expected.value, value, self._coarse(where), noise)
         self.judged(where, verdict, count)
@@ -250,13 +250,13 @@ class _Comparison(Comparison):
         captured = self.coarse_values.get(where.partition(" (mutated")[0])
         return Coarse(self.coarse.precision, captured.value if isinstance(captured, Captured) else None)
 
-    def _aliases(self, expected: dict[str, Alias], found: dict[str, Alias]) -> None:
+    def _aliases(self, expected: dict[str, Aliasing], found: dict[str, Aliasing]) -> None:
         for path in expected:
             if path in found and found[path] != expected[path]:
                 self.add(path, "alias", f"compiled {found[path]}, eager {expected[path]}")
 
     def _grads(self, eager: Execution, candidate: Execution) -> None:
-        anchors = self.anchor.grads if self.anchor else {}
+        fp64_values = self.fp64.grads if self.fp64 else {}
         for where in _ordered_union(eager.grads, candidate.grads):
             expected, found = eager.grads.get(where), candidate.grads.get(where)
             if expected is None and found is None:
@@ -265,15 +265,15 @@ class _Comparison(Comparison):
                 detail = "compiled None, eager has one" if found is None else "compiled has one, eager None"
                 self.add(where, "missing-grad", f"gradient: {detail}")
                 continue
-            self._tensor(where, found, expected, anchors.get(where), strict_stride=True)
+            self._tensor(where, found, expected, fp64_values.get(where), strict_stride=True)
 
     def _mutations(self, eager: Execution, candidate: Execution) -> None:
         after = {**eager.inputs_after, **eager.buffers_after}
         found = {**candidate.inputs_after, **candidate.buffers_after}
-        anchors = {**self.anchor.inputs_after, **self.anchor.buffers_after} if self.anchor else {}
+        fp64_values = {**self.fp64.inputs_after, **self.fp64.buffers_after} if self.fp64 else {}
         for name in _ordered_union(after, found):
             if name in after and name in found:
-                self._after(name, found[name], after[name], anchors.get(name), eager, candidate)
+                self._after(name, found[name], after[name], fp64_values.get(name), eager, candidate)
             elif name not in candidate.state_before:  # else what ran before added it, such as to a list of notes
                 who, other = ("eager", "compiled") if name in after else ("compiled", "eager")
                 self.add(name, "structure", f"holds a tensor after the {who} run, and none after the {other} one")
@@ -289,13 +289,13 @@ class _Comparison(Comparison):
                 self.add(f"{name} (after the call)", "structure", missing)
 
     def _after(
-        self, name: str, found: Captured, expected: Captured, anchor: Any, eager: Execution, candidate: Execution
+        self, name: str, found: Captured, expected: Captured, fp64: Any, eager: Execution, candidate: Execution
     ) -> None:
         ours, theirs = name in candidate.mutated, name in eager.mutated
         if not ours and not theirs:
             return
         note = "mutated in place" if theirs else "mutated in place by the compiled program only"
-        self._tensor(f"{name} ({note})", found, expected, anchor, strict_stride=True, count=theirs, name=name)
+        self._tensor(f"{name} ({note})", found, expected, fp64, strict_stride=True, count=theirs, name=name)
         if theirs and not ours and self.mismatches and self.mismatches[-1].where.startswith(f"{name} ("):
             last = self.mismatches.pop()
             self.mismatches.append(

@@ -1,7 +1,7 @@
 """Run a program once, on copies, and keep everything that another run of it can be compared with.
 
-:func:`execute` is used alike for the eager program, the compiled one, and the float64 run that anchors the tolerance.
-Nothing here compares, and nothing here compiles; see ``parity`` for the first.
+:func:`execute` is used alike for the eager program, the compiled one, and the float64 reference of tolerances. Nothing
+here compares, and nothing here compiles; see ``compare`` for the first.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 
 import torch
 
+from pytest_regional._errors import RegionalError
 from pytest_regional.harness.inputs import seed_torch
-from pytest_regional.harness.parity.captured import Alias, Captured, find_aliases, flatten_outputs
+from pytest_regional.harness.parity.captured import Aliasing, Captured, find_aliases, flatten_outputs
 from pytest_regional.harness.parity.fp64_reference import Precision, float64_everywhere, rounding_to
 from pytest_regional.harness.parity.inputs import (
     CopiedInputs,
@@ -30,7 +31,7 @@ from pytest_regional.harness.parity.inputs import (
     widen,
 )
 from pytest_regional.harness.parity.objects import plain_values_in
-from pytest_regional.harness.parity.rounding import RecordedDraws, RepeatedDraws, moved_input, rounded
+from pytest_regional.harness.parity.rounding import RecordedRandomOps, ReplayedRandomOps, moved_input, rounded
 from pytest_regional.harness.parity.state import ProgramState, find_state, preserved, promoted, same_bytes
 
 __all__ = [
@@ -51,7 +52,7 @@ _HELD = (torch.nn.Module, types.FunctionType, types.MethodType, functools.partia
 """What holds state, is given as an argument, and is not copied: compiled code may rely on its identity."""
 
 
-class CotangentError(ValueError):
+class CotangentError(RegionalError, ValueError):
     """The cotangents (or the ``backward`` argument) given do not fit the program's outputs."""
 
 
@@ -71,9 +72,9 @@ class Execution:
         aliases: whose memory each output uses.
         exception: what the program raised, and ``stage`` where: "forward" or "backward".
         rng_consumed: devices whose default generator moved; ``rng_after`` holds the generators' final states.
-        python_state_changed: plain attributes of modules that the program changed (they were put back).
+        python_state_changed: plain attributes of modules that the program changed (they were restored).
         live: the tensors themselves behind ``outputs``, ``grads`` and ``inputs_after``, where they were to be kept.
-        anchor_unavailable_reason: why this run can be no float64 anchor; None if it can, or was not meant as one.
+        fp64_unavailable_reason: why this run cannot be the float64 reference; None if it can, or was not meant as one.
         state_before: labels of the tensors that the program held before the run.
         coarse: of an eager run, the same run in the coarser precision of the backend under test, if it has one.
         precision: of a run in a coarser precision, that one.
@@ -87,15 +88,15 @@ class Execution:
     buffers_after: dict[str, Captured] = field(default_factory=dict)
     values_after: dict[str, Any] = field(default_factory=dict)
     mutated: frozenset[str] = frozenset()
-    aliases: dict[str, Alias] = field(default_factory=dict)
+    aliases: dict[str, Aliasing] = field(default_factory=dict)
     exception: Exception | None = None
     stage: str = "forward"
     rng_consumed: frozenset[str] = frozenset()
     rng_after: dict[str, torch.Tensor] = field(default_factory=dict)
     python_state_changed: frozenset[str] = frozenset()
     live: dict[str, torch.Tensor] = field(default_factory=dict)
-    anchor: bool = False
-    anchor_unavailable_reason: str | None = None
+    fp64: bool = False
+    fp64_unavailable_reason: str | None = None
     coarse: Execution | None = None
     state_before: frozenset[str] = frozenset()
     precision: Precision | None = None
@@ -109,7 +110,7 @@ def execute(
     backward: Backward = None,
     seed: int = 0,
     state_of: Any = None,
-    anchor: bool = False,
+    fp64: bool = False,
     keep: bool = False,
     precision: Precision | None = None,
     rounding: int | None = None,
@@ -126,7 +127,7 @@ def execute(
             sequence of tensors are the cotangents of those outputs.
         seed: seeds the default generators and the cotangents.
         state_of: the program whose parameters and buffers to keep, where ``fn`` hides it (a compiled callable).
-        anchor: run everything in float64; whether that was possible stands in ``anchor_unavailable_reason``.
+        fp64: run everything in float64; whether that was possible stands in ``fp64_unavailable_reason``.
         keep: keep the resulting tensors themselves in ``live``, and not only copies of them.
         precision: round the operands of every operator to this one.
         rounding: a seed; every input, parameter and intermediate result is then moved at random by at most one unit in
@@ -140,34 +141,34 @@ def execute(
     leaves = named_leaves(inputs, kwargs)
     given = [(name, leaf) for name, leaf in leaves if isinstance(leaf, _HELD)]
     state = find_state(fn if state_of is None else state_of, given)
-    copied = copy_inputs(inputs, state.is_state, _transform(anchor, rounding), kwargs)
+    copied = copy_inputs(inputs, state.is_state, _transform(fp64, rounding), kwargs)
     require_values([*copied.named, *((entry.label, entry.tensor) for entry in state.tensors)])
-    result = Execution(anchor=anchor, precision=precision)
+    result = Execution(fp64=fp64, precision=precision)
     tensors = [leaf for _, leaf in leaves if isinstance(leaf, torch.Tensor)]
-    if anchor and not has_low_precision(tensors + [entry.tensor for entry in state.tensors]):
-        result.anchor_unavailable_reason = "no input, parameter or buffer has a precision below float64"
+    if fp64 and not has_low_precision(tensors + [entry.tensor for entry in state.tensors]):
+        result.fp64_unavailable_reason = "no input, parameter or buffer has a precision below float64"
         return result
     with preserved(state) as changed:
-        if anchor:
-            _run_anchor(fn, copied, state, backward, seed, result)
+        if fp64:
+            _run_in_fp64(fn, copied, state, backward, seed, result)
         elif rounding is not None:
             with rounded((entry.tensor for entry in state.tensors), rounding):
                 _run(fn, copied, state, backward, seed, result)
         else:
             _run(fn, copied, state, backward, seed, result, keep=keep)
-    if anchor and result.rng_consumed and result.exception is None:
-        result = _run_drawing_anchor(fn, (inputs, kwargs), state, backward, seed) or result
+    if fp64 and result.rng_consumed and result.exception is None:
+        result = _run_random_ops_in_fp64(fn, (inputs, kwargs), state, backward, seed) or result
     result.python_state_changed = frozenset(changed)
     return result
 
 
-def _transform(anchor: bool, rounding: int | None) -> Callable[[torch.Tensor], torch.Tensor]:
+def _transform(fp64: bool, rounding: int | None) -> Callable[[torch.Tensor], torch.Tensor]:
     if rounding is None:
-        return widen if anchor else torch.clone
+        return widen if fp64 else torch.clone
     return functools.partial(moved_input, seed=rounding)
 
 
-def _run_anchor(
+def _run_in_fp64(
     fn: Callable[..., Any],
     copied: CopiedInputs,
     state: ProgramState,
@@ -178,12 +179,12 @@ def _run_anchor(
     with promoted(state), float64_everywhere():
         _run(fn, copied, state, backward, seed, result)
     if result.exception is not None:
-        result.anchor_unavailable_reason = f"the float64 run raised {_one_line(result.exception)}"
+        result.fp64_unavailable_reason = f"the float64 run raised {_one_line(result.exception)}"
     elif result.rng_consumed:
-        result.anchor_unavailable_reason = "the program draws random numbers, which differ between precisions"
+        result.fp64_unavailable_reason = "the program draws random numbers, which differ between precisions"
 
 
-def _run_drawing_anchor(
+def _run_random_ops_in_fp64(
     fn: Callable[..., Any],
     call: tuple[tuple[Any, ...], Mapping[str, Any] | None],
     state: ProgramState,
@@ -191,15 +192,15 @@ def _run_drawing_anchor(
     seed: int,
 ) -> Execution | None:
     """Return the float64 run with the numbers that the program draws in its own precision; None where that fails."""
-    recorded, anchor = Execution(), Execution(anchor=True)
+    recorded, fp64 = Execution(), Execution(fp64=True)
     inputs, kwargs = call
-    with preserved(state), RecordedDraws() as draws:
+    with preserved(state), RecordedRandomOps() as is_random_op:
         _run(fn, copy_inputs(inputs, state.is_state, kwargs=kwargs), state, backward, seed, recorded)
     if recorded.exception is not None:
         return None
-    with preserved(state), RepeatedDraws(draws.drawn) as repeated:
-        _run_anchor(fn, copy_inputs(inputs, state.is_state, widen, kwargs), state, backward, seed, anchor)
-    return None if repeated.left or anchor.anchor_unavailable_reason else anchor
+    with preserved(state), ReplayedRandomOps(is_random_op.recorded) as repeated:
+        _run_in_fp64(fn, copy_inputs(inputs, state.is_state, widen, kwargs), state, backward, seed, fp64)
+    return None if repeated.left or fp64.fp64_unavailable_reason else fp64
 
 
 def _one_line(error: Exception) -> str:

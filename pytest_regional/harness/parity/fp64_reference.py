@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pytest_regional._torch import pytree
 from pytest_regional._torch.aot_autograd import backwards_inside
 from pytest_regional._torch.operators import written_arguments
-from pytest_regional.harness.parity.state import LOW_PRECISION_TO_ANCHOR
+from pytest_regional._torch.tracing import dispatch_mode
+from pytest_regional.harness.parity.state import LOW_PRECISION_TO_FP64
 
 _CASTS = {
     torch.Tensor.float: torch.Tensor.double,
@@ -49,7 +49,7 @@ class _WideCasts(TorchFunctionMode):  # type: ignore[misc]
     """Replaces every low-precision dtype among a torch function's arguments by float64 or complex128.
 
     A cast that changes the dtype makes a copy, which may be written to. In float64 it changes nothing and would return
-    its argument: so the dtype that each value has in the program's own precision is kept beside it, and where that
+    its argument: so the dtype that each value has in the program's own precision is kept with it, and where that
     changes, the argument is copied. An input of float64 is taken for one of float32.
     """
 
@@ -124,7 +124,7 @@ class _WideCasts(TorchFunctionMode):  # type: ignore[misc]
 
 
 def _wide(argument: Any) -> Any:
-    return LOW_PRECISION_TO_ANCHOR.get(argument, argument) if isinstance(argument, torch.dtype) else argument
+    return LOW_PRECISION_TO_FP64.get(argument, argument) if isinstance(argument, torch.dtype) else argument
 
 
 @contextmanager
@@ -186,7 +186,7 @@ def precision_of(spec: Any) -> Precision | None:
     return None if name is None else PRECISIONS[name]
 
 
-class _RoundsOperands(TorchDispatchMode):  # type: ignore[misc]
+class _RoundsOperands(dispatch_mode()):  # type: ignore[misc]
     """Rounds what every operator reads, and what it writes to; one of higher order is a single operator."""
 
     # Without it flex_attention, in the middle of a trace of Dynamo's, ends in an error (2.13 and 2.15).

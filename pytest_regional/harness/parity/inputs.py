@@ -1,7 +1,8 @@
 """Copies of a program's inputs: exact ones, float64 ones, and ones with new values.
 
-All three keep what a compiler can see of an input besides its values: dtype (but for float64), shape, strides, storage
-offset, ``requires_grad``, device, and which inputs are views of one storage. They work storage by storage for that.
+All three keep what a compiler can see of an input besides its values: dtype (except for float64), shape, strides,
+storage offset, ``requires_grad``, device, and which inputs are views of one storage. They
+copy storage by storage for that.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from typing import Any
 
 import torch
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch import pytree
 from pytest_regional.harness.parity.objects import copy_object, is_object, object_leaves, tensors_in, walk
-from pytest_regional.harness.parity.state import LOW_PRECISION_TO_ANCHOR
+from pytest_regional.harness.parity.state import LOW_PRECISION_TO_FP64
 
 FlatTransform = Callable[[torch.Tensor], torch.Tensor]
 
 
-class NoValuesError(ValueError):
+class NoValuesError(RegionalError, ValueError):
     """A tensor of the program has no values, so nothing could be compared."""
 
 
@@ -127,7 +129,7 @@ class _Copier:
         return copy_object(self.names[id(leaf)], leaf, self.memo) if is_object(leaf) else leaf
 
 
-#: A mark by which Dynamo is told that a tensor stays at one address; no copy of it does.
+#: Marks a tensor for Dynamo as one that stays at its address, which a copy does not.
 _STATIC_ADDRESS = "_dynamo_static_input_type"
 
 
@@ -153,7 +155,7 @@ def _shared_storages(tree: Any) -> set[int]:
 
 
 def is_plainly_strided(leaf: Any) -> bool:
-    """Say whether ``leaf`` is an ordinary tensor: memory and strides, no subclass with a behaviour of its own."""
+    """Say whether ``leaf`` is an ordinary tensor: memory and strides, no subclass that behaves otherwise."""
     return isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided and _is_ordinary(leaf)
 
 
@@ -186,7 +188,7 @@ def _dtype_in(contents: torch.Tensor, leaf: torch.Tensor) -> torch.dtype:
 
 
 def _as_argument(original: torch.Tensor, data: torch.Tensor, shared: set[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ``(argument, leaf)``: one tensor, but for inputs that were not leaves and can be given as such again."""
+    """Return ``(argument, leaf)``: one tensor, except for inputs that were no leaves and can be given as such again."""
     if isinstance(original, torch.nn.Parameter):
         leaf: torch.Tensor = torch.nn.Parameter(data, requires_grad=original.requires_grad)
         return leaf, leaf
@@ -203,7 +205,7 @@ def _as_argument(original: torch.Tensor, data: torch.Tensor, shared: set[int]) -
 
 def widen(flat: torch.Tensor) -> torch.Tensor:
     """Return a copy in float64 or complex128 where the dtype is a lower precision, else a copy."""
-    return flat.to(LOW_PRECISION_TO_ANCHOR.get(flat.dtype, flat.dtype), copy=True)
+    return flat.to(LOW_PRECISION_TO_FP64.get(flat.dtype, flat.dtype), copy=True)
 
 
 def to_float64(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -225,7 +227,7 @@ def require_values(named: Iterable[tuple[str, torch.Tensor]]) -> None:
 
 def has_low_precision(tensors: list[torch.Tensor]) -> bool:
     """Say whether any of ``tensors`` has a dtype that a float64 run would refine."""
-    return any(tensor.dtype in LOW_PRECISION_TO_ANCHOR for tensor in tensors)
+    return any(tensor.dtype in LOW_PRECISION_TO_FP64 for tensor in tensors)
 
 
 def fresh_inputs(inputs: tuple[Any, ...], seed: int) -> tuple[Any, ...]:

@@ -51,7 +51,7 @@ AnyJudged = TypeVar("AnyJudged", bound=Judged)
 
 
 def judged(compare: Callable[[Noise | None], AnyJudged], noise: NoiseSource | None) -> AnyJudged:
-    """Return what ``compare`` finds, where numbers differ beside what rounding explains."""
+    """Return what ``compare`` finds, where numbers differ by more than rounding explains."""
     found = compare(None)
     if noise is None or not found.may_be_rounding:
         return found
@@ -95,11 +95,11 @@ class Noise:
 
         return cls.source(_floats(eager), floats)
 
-    def of(self, where: str, eager: torch.Tensor, anchor: torch.Tensor | None) -> Rounding | None:
+    def of(self, where: str, eager: torch.Tensor, fp64: torch.Tensor | None) -> Rounding | None:
         """Return how far rounding moves the tensor called ``where``; None from fewer than three runs."""
         if not is_float(eager.dtype):
             return None
-        reference = same_as_real(eager if anchor is None else anchor)
+        reference = same_as_real(eager if fp64 is None else fp64)
         runs = [same_as_real(run[where]) for run in self.runs if where in run]
         if len(runs) < 3:
             return None

@@ -17,7 +17,9 @@ from typing import Any
 
 import torch
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch import pytree
+from pytest_regional._torch.process_state import MACHINERY
 
 PLAIN = (bool, int, float, complex, str, bytes)
 _WHOLE = (
@@ -29,14 +31,13 @@ _CONTAINERS = (Mapping, list, tuple, set, frozenset, deque)
 #: Objects of these packages belong to the machinery around a program, never to its state.
 _MACHINERY = (
     *("_pytest", "hypothesis", "logging", "pluggy", "pytest", "pytest_regional", "threading", "unittest", "weakref"),
-    *("torch._C", "torch._dynamo", "torch._functorch", "torch._inductor", "torch._ops", "torch._subclasses"),
-    *("torch.distributed", "torch.export", "torch.fx", "torch.utils._python_dispatch"),
+    *MACHINERY,
 )
 #: How many values of one captured object are looked at.
 LIMIT = 20_000
 
 
-class UncopyableInputError(TypeError):
+class UncopyableInputError(RegionalError, TypeError):
     """An argument of the program holds tensors and cannot be copied, so the runs would share it."""
 
 
@@ -150,12 +151,12 @@ class Holder:
             items = list(value)
         return cls(value, items, _attributes(value), is_root)
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Restore what the container held, where tensors are or were in it."""
         before, now = (self.items, self.attributes), Holder.of(self.container, is_root=self.is_root)
         if _same(before[0], now.items) and _same(before[1], now.attributes):
             return
-        # What a test notes down in a list of its own is not taken from it.
+        # A list in which the test records something keeps its contents.
         if self.is_root and is_plain_container(self.container) and self._only_grew(now.items):
             return
         if any(tensors_in(one, limit=LIMIT) for one in (*before, now.items, now.attributes)):
@@ -188,7 +189,7 @@ def _same(first: Any, second: Any) -> bool:
 
 
 def snapshots(value: Any) -> list[Holder]:
-    """Return what every container and object inside ``value`` holds now, to be put back after a run."""
+    """Return what every container and object inside ``value`` holds now, to be restored after a run."""
     seen: set[int] = set()
     waiting, found = [value], []
     while waiting and len(seen) < LIMIT:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_regional._errors import RegionalError
 from pytest_regional.harness.parity.execution import Execution
 from pytest_regional.harness.parity.noise import Noise
-from pytest_regional.harness.parity.tolerance import Errors, Judgement, Tolerance, ValueEvidence
+from pytest_regional.harness.parity.tolerance import Errors, Tolerance, ValueEvidence, Verdict
 
 KINDS = (
     "value",
@@ -56,7 +57,7 @@ class Comparison:
         """Add a difference."""
         self.mismatches.append(Mismatch(where, kind, detail, evidence))
 
-    def judged(self, where: str, verdict: Judgement, count: bool = True) -> None:
+    def judged(self, where: str, verdict: Verdict, count: bool = True) -> None:
         """Add what the values of one tensor are worth."""
         self.compared += count
         self.anchored |= verdict.anchored
@@ -69,7 +70,7 @@ class Comparison:
         for found in verdict.evidence:
             detail = describe_values(found) + ("; rounding only: no digit of it is known" * verdict.rounding_only)
             self.add(where, found.kind, detail, found)
-            self.may_be_rounding |= found.kind == "value" and self.tolerance.uses_anchor
+            self.may_be_rounding |= found.kind == "value" and self.tolerance.uses_fp64
 
 
 def verdict(holds: str, mismatches: Sequence[Mismatch]) -> str:
@@ -89,7 +90,7 @@ class ParityReport:
     mismatches: tuple[Mismatch, ...] = ()
     level: str = "close"
     anchored: bool = False
-    anchor_unavailable_reason: str | None = None
+    fp64_unavailable_reason: str | None = None
     compared: int = 0
     worst_ratio: float = 0.0
     worst_where: str = ""
@@ -112,14 +113,14 @@ class ParityReport:
         return f"{about}{found} over {self.compared} compared value(s) at {self.rule}{worst}{noise}"
 
     def describe(self, blame: str | None = None) -> str:
-        """Return the whole report for a person: the summary, a paragraph for each mismatch, and who is to blame."""
+        """Return the whole report for a person: the summary, a paragraph for each mismatch, and the blame."""
         lines = [self.summary(), *(f"  - {mismatch}" for mismatch in self.mismatches)]
         if blame:
             lines.append(f"  blame: {blame}")
         return "\n".join(lines)
 
 
-class ParityError(AssertionError):
+class ParityError(RegionalError, AssertionError):
     """The compiled program differs from eager; ``report`` holds every difference and ``blame`` the suspect region."""
 
     def __init__(self, report: ParityReport, blame: str | None = None) -> None:
@@ -128,7 +129,7 @@ class ParityError(AssertionError):
         self.blame = blame
 
 
-class BadProgramError(Exception):
+class BadProgramError(RegionalError):
     """The eager program itself failed: the test's program is at fault, not the backend."""
 
     def __init__(self, execution: Execution) -> None:
@@ -140,7 +141,7 @@ class BadProgramError(Exception):
         self.execution = execution
 
 
-class SelfComparisonError(Exception):
+class SelfComparisonError(RegionalError):
     """Both sides of a comparison are the same memory, so that it could not have failed."""
 
 
@@ -153,8 +154,8 @@ def describe_values(evidence: ValueEvidence) -> str:
     at = f"at {list(evidence.index)}" if evidence.index else "of the only element"
     share = f"{evidence.mismatched} of {evidence.total} elements"
     values = f"compiled {_number(evidence.candidate)}, eager {_number(evidence.eager)}"
-    if evidence.anchor is not None:
-        values += f", float64 {_number(evidence.anchor)}"
+    if evidence.fp64 is not None:
+        values += f", float64 {_number(evidence.fp64)}"
     if evidence.kind == "nan":
         return f"NaN or infinity differs in {share}; first {at}: {values}"
     return f"{share} differ; worst {at}: {values}; {_errors(evidence)}"
@@ -162,7 +163,7 @@ def describe_values(evidence: ValueEvidence) -> str:
 
 def _errors(evidence: ValueEvidence) -> str:
     limit = "no difference allowed" if evidence.allowed is None else f"allowed {evidence.allowed:.4g}"
-    if evidence.anchor is None:
+    if evidence.fp64 is None:
         return f"error against eager {evidence.candidate_error:.4g}, {limit}"
     return f"error against float64: compiled {evidence.candidate_error:.4g}, eager {evidence.eager_error:.4g}, {limit}"
 

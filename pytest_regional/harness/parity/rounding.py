@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_regional._torch.operators import is_op_overload, schema_of
+from pytest_regional._torch.tracing import dispatch_mode
 from pytest_regional.harness.parity.tolerance import ulp
 
 #: What of a result no gradient flows through, and no rounding of an input shows in.
-_DRAWING = frozenset(
+_RANDOM_OPS = frozenset(
     {
         *("bernoulli", "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "multinomial", "normal_"),
         *("poisson", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random_", "randperm"),
@@ -27,13 +28,13 @@ _DRAWING = frozenset(
 )
 
 
-def draws(func: Any) -> bool:
+def is_random_op(func: Any) -> bool:
     """Say whether ``func`` is an operator whose result is random and nothing else."""
-    name = func._schema.name.removeprefix("aten::") if isinstance(func, torch._ops.OpOverload) else ""
-    return name in _DRAWING and func._schema.is_mutable == name.endswith("_")
+    name = schema_of(func).name.removeprefix("aten::") if is_op_overload(func) else ""
+    return name in _RANDOM_OPS and schema_of(func).is_mutable == name.endswith("_")
 
 
-class BesideCompilers(TorchDispatchMode):  # type: ignore[misc]
+class OutsideCompilers(dispatch_mode()):  # type: ignore[misc]
     """A mode under which eager loops and conditions, which Dynamo traces, go on as without; what they draw is not seen.
 
     Without the two answers Dynamo would refuse the frames of the program for the rest of the process (2.11 to 2.15).
@@ -47,37 +48,37 @@ class BesideCompilers(TorchDispatchMode):  # type: ignore[misc]
         return True
 
 
-class RecordedDraws(BesideCompilers):
-    """Keeps what is drawn while it is active, in ``drawn``."""
+class RecordedRandomOps(OutsideCompilers):
+    """Keeps what is drawn while it is active, in ``recorded``."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.drawn: list[torch.Tensor] = []
+        self.recorded: list[torch.Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        if draws(func):
-            self.drawn.append(made.detach().clone())
+        if is_random_op(func):
+            self.recorded.append(made.detach().clone())
         return made
 
 
-class RepeatedDraws(BesideCompilers):
-    """Gives ``drawn`` in place of what would be drawn, in float64 where it is of floating point.
+class ReplayedRandomOps(OutsideCompilers):
+    """Gives ``recorded`` in place of what would be drawn, in float64 where it is of floating point.
 
-    What does not fit is drawn anew; ``left`` holds what nobody asked for.
+    A result that does not fit is sampled again; ``left`` holds those that were not used.
     """
 
-    def __init__(self, drawn: Iterable[torch.Tensor]) -> None:
+    def __init__(self, recorded: Iterable[torch.Tensor]) -> None:
         super().__init__()
-        self.left = deque(drawn)
+        self.left = deque(recorded)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not draws(func) or not self.left:
+        if not is_random_op(func) or not self.left:
             return func(*args, **(kwargs or {}))
         wide = self.left.popleft()
         if wide.is_floating_point():
             wide = wide.double()
-        if not func._schema.is_mutable:
+        if not schema_of(func).is_mutable:
             return wide
         return args[0].copy_(wide) if args[0].shape == wide.shape else func(*args, **(kwargs or {}))
 
@@ -100,7 +101,7 @@ _EXACT = frozenset(
 )
 
 
-class Rounded(BesideCompilers):
+class Rounded(OutsideCompilers):
     """A mode under which the result of every operator that rounds is moved by at most one unit in its last place."""
 
     def __init__(self, seed: int) -> None:
@@ -117,9 +118,9 @@ class Rounded(BesideCompilers):
 
 
 def _rounds(func: Any) -> bool:
-    if not isinstance(func, torch._ops.OpOverload) or draws(func):
+    if not is_op_overload(func) or is_random_op(func):
         return False
-    schema = func._schema
+    schema = schema_of(func)
     gives_views = any(returned.alias_info is not None for returned in schema.returns)
     return not (schema.is_mutable or gives_views or schema.name.removeprefix("aten::") in _EXACT)
 
@@ -153,7 +154,7 @@ def moved_input(value: torch.Tensor, seed: int) -> torch.Tensor:
 
 @contextmanager
 def rounded(state: Iterable[torch.Tensor], seed: int) -> Iterator[None]:
-    """Move every floating tensor of ``state``, and each result in the body; who calls puts ``state`` back."""
+    """Move every floating tensor of ``state``, and each result in the body; the caller restores ``state``."""
     for number, tensor in enumerate(state):
         if tensor.layout == torch.strided:
             tensor.data = moved_input(tensor.data, seed + number)

@@ -25,7 +25,7 @@ from pytest_regional.harness.parity.objects import (
     walk,
 )
 
-LOW_PRECISION_TO_ANCHOR = {
+LOW_PRECISION_TO_FP64 = {
     torch.float32: torch.float64,
     torch.float16: torch.float64,
     torch.bfloat16: torch.float64,
@@ -230,11 +230,11 @@ class _SavedTensor:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> _SavedTensor:
-        # ``.data`` and not ``.detach()``: it has a version counter of its own, so putting values back is invisible.
+        # ``.data`` and not ``.detach()``: it has its own version counter, so putting values back is invisible.
         alias = tensor.data
         return cls(tensor, alias, alias.clone(), tensor.grad if tensor.is_leaf else None)
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         if self.tensor.is_leaf:
             self.tensor.grad = None
         if self.tensor.dtype != self.alias.dtype or not _same_memory(self.tensor.data, self.alias):
@@ -262,11 +262,11 @@ def preserved(state: ProgramState) -> Iterator[set[str]]:
         yield changed
     finally:
         for attribute in attributes:
-            changed |= attribute.put_back()
+            changed |= attribute.restore()
         for holder in holders:
-            holder.put_back()
+            holder.restore()
         for entry in saved:
-            entry.put_back()
+            entry.restore()
 
 
 class _Attributes:
@@ -277,7 +277,7 @@ class _Attributes:
         self.plain = {n: v for n, v in vars(module).items() if v is None or isinstance(v, (*_PLAIN, torch.Tensor))}
         self.registered = dict(_registered(module))
 
-    def put_back(self) -> set[str]:
+    def restore(self) -> set[str]:
         attributes = vars(self.module)
         changed = {n for n, v in self.plain.items() if n not in attributes or attributes[n] is not v}
         added = {n for n, v in attributes.items() if n not in self.plain and isinstance(v, torch.Tensor)}
@@ -285,11 +285,11 @@ class _Attributes:
             attributes[name] = self.plain[name]
         for name in added:
             del attributes[name]
-        self._put_back_registered()
+        self._restore_registered()
         tensors = {n for n in changed if isinstance(self.plain[n], torch.Tensor)}
         return {f"{self.prefix}.{name}" if self.prefix else name for name in (changed | added) - tensors}
 
-    def _put_back_registered(self) -> None:
+    def _restore_registered(self) -> None:
         now = dict(_registered(self.module))
         for name, tensor in self.registered.items():
             if now.get(name) is not tensor:
@@ -308,7 +308,7 @@ def promoted(state: ProgramState) -> Iterator[None]:
     The tensors keep their identity (only ``.data`` is exchanged), so tied weights and captured tensors follow along.
     """
     for entry in state.tensors:
-        wide = LOW_PRECISION_TO_ANCHOR.get(entry.tensor.dtype)
+        wide = LOW_PRECISION_TO_FP64.get(entry.tensor.dtype)
         if wide is not None:
             entry.tensor.data = entry.tensor.data.to(wide)
     yield

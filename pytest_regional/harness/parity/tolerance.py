@@ -88,7 +88,7 @@ class Tolerance:
         return self.rtol is not None or self.atol is not None
 
     @property
-    def uses_anchor(self) -> bool:
+    def uses_fp64(self) -> bool:
         """True where the rule is earned from a float64 run."""
         return self.level == "close" and not self.explicit
 
@@ -131,15 +131,15 @@ def ulp(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 class ValueEvidence:
     """One way in which two tensors differ: the worst element, and how far it is beyond what is allowed.
 
-    ``kind`` is "value" or "nan" (a NaN or infinity stands elsewhere). The float64 fields are None without an anchor;
-    without one, ``candidate_error`` is the distance from eager.
+    ``kind`` is "value" or "nan" (a NaN or infinity stands elsewhere). The float64 fields are None without a float64
+    run; then ``candidate_error`` is the distance from eager.
     """
 
     kind: str
     index: tuple[int, ...]
     candidate: Any
     eager: Any
-    anchor: float | None
+    fp64: float | None
     candidate_error: float | None
     eager_error: float | None
     allowed: float | None
@@ -176,7 +176,7 @@ class Rounding(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Verdict:
     """The verdict over one pair of tensors: what differs, the largest error over the allowed one, anchored or not.
 
     ``errors`` are known for floats that are not compared by their bits. ``rounding_only``: the tensor holds no digit.
@@ -200,31 +200,31 @@ def judge(
     tolerance: Tolerance,
     candidate: torch.Tensor,
     eager: torch.Tensor,
-    anchor: torch.Tensor | None,
+    fp64: torch.Tensor | None,
     coarse: Coarse | None = None,
     noise: Rounding | None = None,
-) -> Judgement:
+) -> Verdict:
     """Compare two tensors of one shape.
 
     Args:
         tolerance: the level, or the user's numbers.
         candidate: of the compiled program.
         eager: of the eager program.
-        anchor: of the float64 run, if there is one.
+        fp64: of the float64 run, if there is one.
         coarse: what eager makes at the coarser precision in which the backend computes, if it does.
         noise: how far rounding moves the eager tensor, where that was measured.
     """
     candidate = candidate.to(eager.device)
-    anchor = None if anchor is None or anchor.shape != eager.shape else anchor.to(eager.device)
+    fp64 = None if fp64 is None or fp64.shape != eager.shape else fp64.to(eager.device)
     if eager.numel() == 0:
-        return Judgement((), 0.0, False)
+        return Verdict((), 0.0, False)
     if tolerance.level == "bitwise":
-        return _judge_bytes(candidate, eager, anchor)
+        return _judge_bytes(candidate, eager, fp64)
     if not (eager.is_floating_point() or eager.is_complex()):
         if _flips(coarse, eager) and not tolerance.explicit:
-            return Judgement((), 0.0, False)
+            return Verdict((), 0.0, False)
         return _judge_exact(tolerance, candidate, eager)
-    return _judge_floats(tolerance, candidate, eager, anchor, coarse, noise)
+    return _judge_floats(tolerance, candidate, eager, fp64, coarse, noise)
 
 
 def _flips(coarse: Coarse | None, eager: torch.Tensor) -> bool:
@@ -234,17 +234,17 @@ def _flips(coarse: Coarse | None, eager: torch.Tensor) -> bool:
     return not torch.equal(coarse.value.to(eager.device), eager)
 
 
-def _judge_bytes(candidate: torch.Tensor, eager: torch.Tensor, anchor: torch.Tensor | None) -> Judgement:
+def _judge_bytes(candidate: torch.Tensor, eager: torch.Tensor, fp64: torch.Tensor | None) -> Verdict:
     if candidate.dtype != eager.dtype:
         candidate = candidate.to(eager.dtype)
     differs = (raw_bytes(candidate) != raw_bytes(eager)).any(dim=1).reshape(eager.shape)
     if not bool(differs.any()):
-        return Judgement((), 0.0, False)
-    found = _evidence("value", differs, differs.double(), (candidate, eager, anchor), None)
-    return Judgement((found,), math.inf, False)
+        return Verdict((), 0.0, False)
+    found = _evidence("value", differs, differs.double(), (candidate, eager, fp64), None)
+    return Verdict((found,), math.inf, False)
 
 
-def _judge_exact(tolerance: Tolerance, candidate: torch.Tensor, eager: torch.Tensor) -> Judgement:
+def _judge_exact(tolerance: Tolerance, candidate: torch.Tensor, eager: torch.Tensor) -> Verdict:
     if eager.dtype == torch.bool or not tolerance.explicit:
         differs = candidate != eager
         allowed = torch.zeros(eager.shape, dtype=torch.float64, device=eager.device)
@@ -253,33 +253,33 @@ def _judge_exact(tolerance: Tolerance, candidate: torch.Tensor, eager: torch.Ten
         allowed = atol + rtol * eager.double().abs()
         differs = (candidate.double() - eager.double()).abs() > allowed
     if not bool(differs.any()):
-        return Judgement((), 0.0, False)
+        return Verdict((), 0.0, False)
     error = torch.where(differs, (candidate.double() - eager.double()).abs().clamp(min=1e-300), 0.0)
     found = _evidence("value", differs, error, (candidate, eager, None), allowed)
-    return Judgement((found,), math.inf, False)
+    return Verdict((found,), math.inf, False)
 
 
 def _judge_floats(
     tolerance: Tolerance,
     candidate: torch.Tensor,
     eager: torch.Tensor,
-    anchor: torch.Tensor | None,
+    fp64: torch.Tensor | None,
     coarse: Coarse | None,
     noise: Rounding | None,
-) -> Judgement:
+) -> Verdict:
     dtype = _REAL_OF.get(eager.dtype, eager.dtype)
     coarse = coarse if coarse is not None and coarse.precision.is_coarser_than(dtype) else None
     c, e = same_as_real(candidate, eager.is_complex()), same_as_real(eager)
-    a = None if anchor is None else same_as_real(anchor, eager.is_complex())
+    a = None if fp64 is None else same_as_real(fp64, eager.is_complex())
     displaced = (c.isnan() != e.isnan()) | ((c.isinf() | e.isinf()) & (c != e) & ~(c.isnan() & e.isnan()))
     finite = c.isfinite() & e.isfinite()
     a = a if _is_usable(a, e, dtype) else None
     rounded = _rounded_like(coarse, e, eager.is_complex())
     if rounded is not None:
         displaced &= rounded.isfinite()
-    reference = e if a is None or not tolerance.uses_anchor else a
+    reference = e if a is None or not tolerance.uses_fp64 else a
     errors_of_eager = None if a is None else torch.where(finite & a.isfinite(), (e - a).abs(), 0.0)
-    rounding_only = tolerance.uses_anchor and _is_rounding(reference, errors_of_eager, noise)
+    rounding_only = tolerance.uses_fp64 and _is_rounding(reference, errors_of_eager, noise)
     error = torch.where(finite, (c - reference).abs(), 0.0)
     allowed = _allowed(tolerance, e, a, eager.dtype, dtype, _moved(noise, error, a, rounding_only))
     if coarse is not None and not tolerance.explicit:
@@ -295,7 +295,7 @@ def _judge_floats(
     ratio = math.inf if bool(displaced.any()) else float(excess.flatten()[nearest])
     eager_error = None if errors_of_eager is None else float(errors_of_eager.max())
     errors = Errors(float(error.max()), eager_error, float(allowed.flatten()[nearest]))
-    return Judgement(tuple(found), ratio, a is not None and tolerance.uses_anchor, errors, rounding_only)
+    return Verdict(tuple(found), ratio, a is not None and tolerance.uses_fp64, errors, rounding_only)
 
 
 def without_digits(size: float, noise: float) -> bool:
@@ -341,14 +341,14 @@ def same_as_real(tensor: torch.Tensor, as_complex: bool | None = None) -> torch.
     return tensor.real.double() if tensor.is_complex() else tensor.double()
 
 
-def _is_usable(anchor: torch.Tensor | None, eager: torch.Tensor, dtype: torch.dtype) -> bool:
+def _is_usable(fp64: torch.Tensor | None, eager: torch.Tensor, dtype: torch.dtype) -> bool:
     """Say whether the float64 values can judge: finite, and within the dtype's range, wherever eager is finite.
 
     A mask filled with ``finfo(x.dtype).min`` is another number in float64; its distance would excuse everything.
     """
-    if anchor is None:
+    if fp64 is None:
         return False
-    where_finite = anchor[eager.isfinite()]
+    where_finite = fp64[eager.isfinite()]
     return bool((where_finite.abs() <= torch.finfo(dtype).max).all())
 
 
@@ -362,7 +362,7 @@ def _allowed(
 ) -> torch.Tensor:
     rtol, atol = tolerance.constants(full_dtype)
     constant = atol + rtol * e.abs()
-    if not tolerance.uses_anchor or (a is None and not moved):
+    if not tolerance.uses_fp64 or (a is None and not moved):
         return constant
     if a is None:
         return torch.maximum(constant, EAGER_ERROR_FACTOR * moved + ULPS * ulp(e, dtype))
@@ -388,7 +388,7 @@ def _allowed_at(
     """Return what is allowed of a backend that computes in ``precision``: what that costs eager, as it was measured."""
     rtol, atol = DEFAULT_TOLERANCES[precision.usual]
     constant = atol + rtol * e.abs()
-    if a is None or rounded is None or not tolerance.uses_anchor:
+    if a is None or rounded is None or not tolerance.uses_fp64:
         return constant
     finite = rounded.isfinite() & a.isfinite()
     noise = (rounded - a).abs()[finite]
@@ -417,7 +417,7 @@ def _evidence(
         index=index,
         candidate=c,
         eager=e,
-        anchor=a,
+        fp64=a,
         candidate_error=_distance(c, e if a is None else a),
         eager_error=None if a is None else _distance(e, a),
         allowed=None if allowed is None else float(allowed[index]),

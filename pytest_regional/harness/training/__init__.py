@@ -8,7 +8,7 @@ from pytest_regional.harness.training.check import assert_training_parity
 from pytest_regional.harness.training.report import (
     BadTrainingError,
     Drift,
-    LostAnchorWarning,
+    NoFp64ReferenceWarning,
     StepReport,
     TrainingMismatch,
     TrainingParityError,
@@ -19,7 +19,7 @@ from pytest_regional.harness.training.trainer import TrainingRun, TrainingStep, 
 __all__ = [
     "BadTrainingError",
     "Drift",
-    "LostAnchorWarning",
+    "NoFp64ReferenceWarning",
     "StepReport",
     "TrainingMismatch",
     "TrainingParityError",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from pytest_regional._text import first_line, plural, unknown_name
-from pytest_regional._torch.config import patched_config
+from pytest_regional._torch.config import INDUCTOR, patched_config
 from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness.parity.fp64_reference import Precision, precision_of
 from pytest_regional.harness.parity.tolerance import Tolerance
@@ -21,7 +21,7 @@ from pytest_regional.harness.training.copying import REMEDY, References, copy_mo
 from pytest_regional.harness.training.judging import NOTHING_TO_REFINE
 from pytest_regional.harness.training.report import (
     BadTrainingError,
-    LostAnchorWarning,
+    NoFp64ReferenceWarning,
     StepReport,
     TrainingMismatch,
     TrainingParityError,
@@ -55,7 +55,7 @@ class OriginalUntouched:
             parameter.grad = self.gradients[name]
 
     def check(self) -> None:
-        """Raise what a copy that shares parameters with the model is: no training of its own.
+        """Refuse a copy that shares parameters with the model: it is not a separate training.
 
         Raises:
             BadTrainingError: a gradient has arrived at the model itself.
@@ -105,21 +105,21 @@ class AllowedUnused:
             )
 
 
-def warn_of_lost_anchors(steps: Sequence[StepReport]) -> None:
+def warn_of_missing_fp64(steps: Sequence[StepReport]) -> None:
     """Say once that steps were judged without float64, and why; not where the program is in float64 itself."""
-    lost = lost_anchors(steps)
+    lost = steps_without_fp64(steps)
     if lost:
         warnings.warn(
-            f"no float64 anchor {in_steps(lost)}: {lost[0].anchor_unavailable_reason}. Judged by the defaults of "
+            f"no float64 reference {in_steps(lost)}: {lost[0].fp64_unavailable_reason}. Judged by the defaults of "
             f"torch.testing.assert_close, which know nothing of this program's rounding",
-            LostAnchorWarning,
+            NoFp64ReferenceWarning,
             stacklevel=2,
         )
 
 
-def lost_anchors(steps: Sequence[StepReport]) -> list[StepReport]:
+def steps_without_fp64(steps: Sequence[StepReport]) -> list[StepReport]:
     """Return the steps for which a float64 run was to be had and was not."""
-    return [step for step in steps if step.anchor_unavailable_reason not in (None, NOTHING_TO_REFINE)]
+    return [step for step in steps if step.fp64_unavailable_reason not in (None, NOTHING_TO_REFINE)]
 
 
 def in_steps(steps: Sequence[StepReport]) -> str:
@@ -183,7 +183,7 @@ def assert_training_parity(
         ValueError: a pattern in ``allow_unused`` that matches no parameter.
 
     Warns:
-        LostAnchorWarning: a step had no float64 run to be judged by.
+        NoFp64ReferenceWarning: a step had no float64 run to be judged by.
     """
     __tracebackhide__ = True
     tolerance = Tolerance.resolve(level, rtol, atol)
@@ -193,8 +193,8 @@ def assert_training_parity(
     check = TrainingCheck(regional, model, tuple(batches), *how)
     report = check.run()
     regional._parity_reports.append(report)
-    if tolerance.uses_anchor:
-        warn_of_lost_anchors(report.steps)
+    if tolerance.uses_fp64:
+        warn_of_missing_fp64(report.steps)
     if not report.ok:
         raise TrainingParityError(report) from check.error
     allowed.check(report.unused)
@@ -262,7 +262,7 @@ class TrainingCheck:
         if number > self.compiling_steps:
             return self.regional.no_compile()
         # Inductor draws other random numbers than eager otherwise; whoever compiles, compiles in this scope.
-        return patched_config("torch._inductor.config", {"fallback_random": True})
+        return patched_config(INDUCTOR, {"fallback_random": True})
 
     def _candidate(self) -> Trainer:
         model = copy_model(self.model)
@@ -287,8 +287,8 @@ class TrainingCheck:
         tolerance = self.tolerance
         if tolerance.explicit:
             return f"rtol={tolerance.rtol}, atol={tolerance.atol}"
-        lost = lost_anchors(steps) if tolerance.uses_anchor else []
-        notes = [f"no float64 anchor {in_steps(lost)}: assert_close defaults"] if lost else []
+        lost = steps_without_fp64(steps) if tolerance.uses_fp64 else []
+        notes = [f"no float64 reference {in_steps(lost)}: assert_close defaults"] if lost else []
         measured = [step for step in steps if step.rounded_runs and not step.mismatches]
         if measured:
             runs = measured[0].rounded_runs

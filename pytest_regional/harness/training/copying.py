@@ -2,8 +2,8 @@
 
 ``copy.deepcopy`` leaves functions as they are. A forward or a hook that was set on an *instance* and refers to the
 model through a closure would call the original's modules from every copy: three trainings that share one set of
-weights, of which no gradient is looked at. So functions that reach the original are made anew around the copied
-modules; what cannot be made anew is refused by name.
+weights, of which no gradient is looked at. So functions that reach the original are rebuilt around the copied
+modules; what cannot be rebuilt is refused by name.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class References:
         """Take the step that ``candidate`` took from ``start``, in eager and in float64, and compare."""
         self.eager.resume(start)
         eager = self._eager_step(self.eager, batch, candidate)
-        anchor = self.float64.step(batch, candidate.number, start, candidate.gradients)
+        fp64 = self.float64.step(batch, candidate.number, start, candidate.gradients)
         self.with_gradient |= {name for name, gradient in eager.gradients.items() if gradient is not None}
         self.saw_gradient |= any(g is not None and bool(g.any()) for g in eager.gradients.values())
         coarse = self._coarse_step(start, candidate, batch)
@@ -92,7 +92,7 @@ class References:
             self.tolerance,
             candidate,
             eager,
-            anchor,
+            fp64,
             coarse=coarse,
             noise=noise_of(eager, rounded_otherwise),
             drift=self._drift(candidate, batch),
@@ -132,18 +132,18 @@ class References:
         except Exception as error:
             raise BadTrainingError(
                 f"the training fails in eager, in step {number}: {first_line(error)}\n"
-                f"This is not the compiler's failure. Mend the model or its batches first."
+                f"This is not the compiler's failure. Fix the model or its batches first."
             ) from error
 
     def _drift(self, candidate: TrainingStep, batch: Batch) -> Drift | None:
-        eager, anchor = self._take(self.free, batch, candidate.number), self.free64.step(batch, candidate.number)
-        if isinstance(anchor, str):
+        eager, fp64 = self._take(self.free, batch, candidate.number), self.free64.step(batch, candidate.number)
+        if isinstance(fp64, str):
             return None
         return Drift(
             loss_eager=float(eager.loss),
-            loss_float64=float(anchor.loss),
-            parameters=largest_error(candidate.parameters, anchor.parameters),
-            parameters_eager=largest_error(eager.parameters, anchor.parameters),
+            loss_float64=float(fp64.loss),
+            parameters=largest_error(candidate.parameters, fp64.parameters),
+            parameters_eager=largest_error(eager.parameters, fp64.parameters),
         )
 
 

@@ -17,14 +17,14 @@ import torch
 from pytest_regional.harness.parity.fp64_reference import Precision
 from pytest_regional.harness.parity.noise import Noise, NoiseSource, is_float, judged
 from pytest_regional.harness.parity.report import Comparison
-from pytest_regional.harness.parity.state import LOW_PRECISION_TO_ANCHOR
+from pytest_regional.harness.parity.state import LOW_PRECISION_TO_FP64
 from pytest_regional.harness.parity.tolerance import EAGER_ERROR_FACTOR, Coarse, Tolerance, judge
 from pytest_regional.harness.training.report import Drift, StepReport, TrainingMismatch
 from pytest_regional.harness.training.trainer import TrainingStep
 
 Values = Mapping[str, torch.Tensor | None]
 
-#: Why a step has no anchor that could not have one: its tensors are as wide as float64 already.
+#: Why a step has no float64 reference that could not have one: its tensors are as wide as float64 already.
 NOTHING_TO_REFINE = "nothing that trains has a precision below float64"
 #: How many runs say how far rounding moves all gradients together.
 FEW_RUNS = 5
@@ -43,15 +43,15 @@ def judge_step(
     tolerance: Tolerance,
     candidate: TrainingStep,
     eager: TrainingStep,
-    anchor: TrainingStep | str,
+    fp64: TrainingStep | str,
     *,
     coarse: CoarseStep | None = None,
     noise: NoiseSource,
     drift: Drift | None = None,
 ) -> StepReport:
-    """Return the differences of one step; ``anchor`` is the float64 one, or the reason why there is none."""
-    float64 = None if isinstance(anchor, str) else anchor
-    reason = anchor if isinstance(anchor, str) else _flaw(eager, anchor, noise)
+    """Return the differences of one step; ``fp64`` is the float64 one, or the reason why there is none."""
+    float64 = None if isinstance(fp64, str) else fp64
+    reason = fp64 if isinstance(fp64, str) else _flaw(eager, fp64, noise)
     usable = float64 if reason is None else None
 
     def compared(noise: Noise | None) -> _StepComparison:
@@ -71,7 +71,7 @@ def judge_step(
         compared=found.compared,
         worst_ratio=found.worst_ratio,
         worst_where=found.worst_where,
-        anchor_unavailable_reason=reason,
+        fp64_unavailable_reason=reason,
         drift=drift,
         errors=found.errors,
         rounded_runs=0 if found.noise is None else len(found.noise.runs),
@@ -86,13 +86,13 @@ class _StepComparison(Comparison):
         tolerance: Tolerance,
         candidate: TrainingStep,
         eager: TrainingStep,
-        anchor: TrainingStep | None,
+        fp64: TrainingStep | None,
         coarse: CoarseStep | None,
         noise: Noise | None,
     ) -> None:
         super().__init__(tolerance, noise)
         self.candidate, self.eager = candidate, eager
-        self.anchor, self.coarse = anchor, coarse
+        self.fp64, self.coarse = fp64, coarse
 
     def run(self) -> None:
         for where, values in self._pairs():
@@ -100,7 +100,7 @@ class _StepComparison(Comparison):
 
     def _pairs(self) -> Iterator[tuple[str, tuple[torch.Tensor | None, ...]]]:
         """Yield what a tensor is called, and its value in the compiled, the eager, the float64 and the coarse step."""
-        steps = self.candidate, self.eager, self.anchor, self.coarse.step if self.coarse else None
+        steps = self.candidate, self.eager, self.fp64, self.coarse.step if self.coarse else None
         values = [{} if step is None else named_values(step) for step in steps]
         for name in dict.fromkeys([*values[1], *values[0]]):
             yield name, tuple(one.get(name) for one in values)
@@ -110,7 +110,7 @@ class _StepComparison(Comparison):
         where: str,
         candidate: torch.Tensor | None,
         eager: torch.Tensor | None,
-        anchor: torch.Tensor | None,
+        fp64: torch.Tensor | None,
         coarse: torch.Tensor | None,
     ) -> None:
         if candidate is None and eager is None:
@@ -125,18 +125,18 @@ class _StepComparison(Comparison):
                 self.add(where, kind, f"compiled {ours}, eager {theirs}")
                 return
         rounded = Coarse(self.coarse.precision, coarse) if self.coarse else None
-        self._judge(where, candidate, eager, anchor, rounded)
+        self._judge(where, candidate, eager, fp64, rounded)
 
     def _judge(
         self,
         where: str,
         candidate: torch.Tensor,
         eager: torch.Tensor,
-        anchor: torch.Tensor | None,
+        fp64: torch.Tensor | None,
         coarse: Coarse | None,
     ) -> None:
-        noise = None if self.noise is None else self.noise.of(where, eager, anchor)
-        self.judged(where, judge(self.tolerance, candidate, eager, anchor, coarse, noise))
+        noise = None if self.noise is None else self.noise.of(where, eager, fp64)
+        self.judged(where, judge(self.tolerance, candidate, eager, fp64, coarse, noise))
 
 
 def named_values(step: TrainingStep) -> dict[str, torch.Tensor | None]:
@@ -156,7 +156,7 @@ def _floats(step: TrainingStep) -> dict[str, torch.Tensor]:
     return {name: value for name, value in named_values(step).items() if value is not None and is_float(value.dtype)}
 
 
-def _flaw(eager: TrainingStep, anchor: TrainingStep, noise: NoiseSource) -> str | None:
+def _flaw(eager: TrainingStep, fp64: TrainingStep, noise: NoiseSource) -> str | None:
     """Say why the float64 step is no step of the same computation, or None.
 
     Another dropout mask or another choice of experts in float64 makes gradients that are far from eager's, and a
@@ -165,11 +165,11 @@ def _flaw(eager: TrainingStep, anchor: TrainingStep, noise: NoiseSource) -> str 
     are that they were computed from, so what rounding does to them decides.
     """
     dtypes = {gradient.dtype for gradient in eager.gradients.values() if gradient is not None}
-    narrow = [dtype for dtype in dtypes if dtype in LOW_PRECISION_TO_ANCHOR]
+    narrow = [dtype for dtype in dtypes if dtype in LOW_PRECISION_TO_FP64]
     if not narrow:
         return NOTHING_TO_REFINE
     limit = max(math.sqrt(torch.finfo(dtype).eps) for dtype in narrow)
-    distance, size = _distance(eager.gradients, anchor.gradients)
+    distance, size = _distance(eager.gradients, fp64.gradients)
     if not distance <= limit * size and not distance <= _moved_by_rounding(eager, noise):
         return (
             f"the float64 run computes something else: its gradients are {distance / size if size else math.inf:.2g} "

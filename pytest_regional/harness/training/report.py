@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_regional._errors import RegionalError, RegionalWarning
 from pytest_regional._text import plural
 from pytest_regional.harness.parity.report import Mismatch, verdict
 from pytest_regional.harness.parity.tolerance import Errors
@@ -59,7 +60,7 @@ class StepReport:
     compared: int = 0
     worst_ratio: float = 0.0
     worst_where: str = ""
-    anchor_unavailable_reason: str | None = None
+    fp64_unavailable_reason: str | None = None
     drift: Drift | None = None
     errors: Mapping[str, Errors] = field(default_factory=dict, compare=False, repr=False)
     rounded_runs: int = 0
@@ -109,7 +110,7 @@ class TrainingReport:
 
     @property
     def label(self) -> str:
-        """What a run's report calls it, beside comparisons of single calls."""
+        """Its name in the report of a run, next to comparisons of single calls."""
         return "training"
 
     @property
@@ -141,7 +142,7 @@ class TrainingReport:
     @property
     def anchored(self) -> bool:
         """True where every step was judged by a float64 run of it."""
-        return bool(self.steps) and all(step.anchor_unavailable_reason is None for step in self.steps)
+        return bool(self.steps) and all(step.fp64_unavailable_reason is None for step in self.steps)
 
     @property
     def worst_ratio(self) -> float:
@@ -169,7 +170,7 @@ class TrainingReport:
         if not self.ok:
             lines.append(f"  first at step {self.first_bad_step}")
         lines += self._shown_mismatches()
-        reasons = dict.fromkeys(step.anchor_unavailable_reason for step in self.steps)
+        reasons = dict.fromkeys(step.fp64_unavailable_reason for step in self.steps)
         lines += [f"  not anchored: {reason}" for reason in reasons if reason and self.level == "close"]
         if self.unused:
             lines.append(f"  no gradient in eager, nothing compared: {', '.join(self.unused)}")
@@ -180,8 +181,8 @@ class TrainingReport:
         shown = step.worst_mismatches()[:SHOWN_MISMATCHES] if step else []
         shown += [] if self.failure is None else [self.failure]
         more = len(self.mismatches) - len(shown)
-        told = [f"  - {mismatch}" for mismatch in shown]
-        return [*told, f"  and {plural(more, 'more difference')}, in this step and later ones"] if more else told
+        lines = [f"  - {mismatch}" for mismatch in shown]
+        return [*lines, f"  and {plural(more, 'more difference')}, in this step and later ones"] if more else lines
 
     def __str__(self) -> str:
         return self.describe()
@@ -196,7 +197,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
-class TrainingParityError(AssertionError):
+class TrainingParityError(RegionalError, AssertionError):
     """The compiled model trains differently from eager; ``report`` holds every difference of every step."""
 
     def __init__(self, report: TrainingReport) -> None:
@@ -204,9 +205,9 @@ class TrainingParityError(AssertionError):
         self.report = report
 
 
-class BadTrainingError(Exception):
+class BadTrainingError(RegionalError):
     """The training itself is at fault, not the compiler: it fails in eager, or could not show anything."""
 
 
-class LostAnchorWarning(UserWarning):
+class NoFp64ReferenceWarning(RegionalWarning):
     """A comparison at level ``close`` had no float64 run to go by, and fell back to ``assert_close`` defaults."""

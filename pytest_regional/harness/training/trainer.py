@@ -15,7 +15,7 @@ from pytest_regional.harness.inputs import seed_torch
 from pytest_regional.harness.parity.fp64_reference import Precision, float64_everywhere, rounding_to
 from pytest_regional.harness.parity.inputs import copy_inputs, widen
 from pytest_regional.harness.parity.rounding import moved_input, rounded
-from pytest_regional.harness.parity.state import LOW_PRECISION_TO_ANCHOR
+from pytest_regional.harness.parity.state import LOW_PRECISION_TO_FP64
 from pytest_regional.harness.training.report import BadTrainingError
 
 Batch: TypeAlias = Any
@@ -234,7 +234,7 @@ def _last(keywords: Mapping[str, Any]) -> str | None:
 def widen_module(model: torch.nn.Module) -> None:
     """Hold every parameter and buffer of ``model`` in float64; tied ones stay tied."""
     for tensor in (*model.parameters(), *model.buffers()):
-        dtype = LOW_PRECISION_TO_ANCHOR.get(tensor.dtype)
+        dtype = LOW_PRECISION_TO_FP64.get(tensor.dtype)
         if dtype is not None:
             tensor.data = tensor.data.to(dtype)
 

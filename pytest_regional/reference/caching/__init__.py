@@ -2,13 +2,12 @@
 
 Below everything, and free of torch until a machine is described:
 
-* ``errors``: what can be wrong with an artifact, as exceptions and as warnings.
-* ``machine``: what an artifact depends on besides its own key.
-* ``envelope``: payload bytes in a checked container with magic, format version, header and checksum.
-* ``folders``: folders that others cannot write to. ``files``: artifacts as files, written atomically.
-* ``entries``: keys. ``local``: entries as files. ``remote``: the same in Redis, each signed (``signatures``).
-* ``portable``: entries in PyTorch's portable artifacts. ``store``: one after the other; what the backend uses.
-* ``pickling``: objects as bytes, and which part of one has none.
+* ``container``: payload bytes with magic, format version, header and checksum; what can be wrong with them, as errors.
+* ``files``: artifacts as files, written whole, in directories that no one else can write to.
+* ``key``: keys, and the machine and the versions that an artifact depends on.
+* ``local``: entries as files. ``remote``: the same in Redis, each signed. ``store``: one after the other, and entries
+  in PyTorch's portable artifacts.
+* ``program``: compiled programs as bytes, and which part of one has none. ``outer``: what the backend uses.
 
 Artifacts are pickles by the time somebody uses them: nothing here unpickles, and nothing here hands out bytes whose
 origin was not checked. Never load an artifact from a folder that others can write to.

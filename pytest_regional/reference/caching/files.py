@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_regional import _private_folders
 from pytest_regional._private_folders import NotPrivateError
-from pytest_regional.reference.caching.envelope import (
+from pytest_regional.reference.caching.container import (
     ArtifactNotFoundError,
     NotAFileError,
     UnsafeFolderError,

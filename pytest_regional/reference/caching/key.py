@@ -19,7 +19,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._torch import cpp as private
+from pytest_regional._errors import RegionalError
+from pytest_regional._torch import cpp
 from pytest_regional._torch.autograd_cache import GraphLookup
 from pytest_regional._torch.config import compile_state
 from pytest_regional._torch.fx_graphs import is_graph_module
@@ -27,7 +28,7 @@ from pytest_regional.reference.options import BackendOptions
 
 
 @dataclass(frozen=True)
-class Machine:
+class TargetFingerprint:
     """Where an artifact was compiled. Two machines that are equal can use each other's.
 
     Attributes:
@@ -57,18 +58,18 @@ class Machine:
         return asdict(self)
 
 
-def this_machine() -> Machine:
+def this_machine() -> TargetFingerprint:
     """Describe where this process runs: about 0.1 s once, then free. A GPU is started only where there is one."""
-    return _machine(private.cpu_capability_override())
+    return _machine(cpp.cpu_capability_override())
 
 
 @functools.cache
-def _machine(cpu_capability: str) -> Machine:
-    return Machine(
+def _machine(cpu_capability: str) -> TargetFingerprint:
+    return TargetFingerprint(
         python=f"{platform.python_implementation()} {sys.version_info[0]}.{sys.version_info[1]}{sys.abiflags}",
         torch=_torch(),
         triton=_triton(),
-        compiler=_compiler(*private.cpp_compiler()),
+        compiler=_compiler(*cpp.cpp_compiler()),
         cpu=_cpu(cpu_capability),
         gpu=_gpu(),
     )
@@ -99,17 +100,13 @@ def _compiler(path: str, version_text: str) -> str:
 
 
 def _cpu(capability: str) -> str:
-    words = [sys.platform, platform.machine(), *private.vector_instructions(), f"features {_cpu_features()}"]
+    words = [sys.platform, platform.machine(), *cpp.vector_instructions(), f"features {_cpu_features()}"]
     return " ".join([*words, f"as {capability}"] if capability else words)
 
 
 def _cpu_features() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    # "flags" on x86, "Features" on ARM, "features" on s390x; all processors of a machine have the same.
-    named = [line.partition(":")[2] for line in lines if re.match(r"(flags|[Ff]eatures)\s*:", line)]
+    # "flags" on x86, "Features" on ARM, "features" on s390x.
+    named = [line.partition(":")[2] for line in cpp.described_processor() if re.match(r"(flags|[Ff]eatures)\s*:", line)]
     features = sorted(set(named[0].split())) if named else [platform.processor()]
     return hashlib.sha256(" ".join(features).encode()).hexdigest()[:12]
 
@@ -146,7 +143,7 @@ _ATOMS = (bool, int, float, complex, str, bytes, type(None))
 _TORCH_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
-class UnstableValueError(ValueError):
+class UnstableValueError(RegionalError, ValueError):
     """A value that enters a cache key has no text that another process would find the same."""
 
 
@@ -232,7 +229,7 @@ class KeyDetails:
     options: BackendOptions
     passes: tuple[Hashable, ...]
     state: str
-    machine: Machine
+    machine: TargetFingerprint
 
     def digest(self) -> str:
         """Return the key, in hexadecimal."""

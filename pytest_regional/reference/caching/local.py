@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_regional.reference.caching.envelope import (
+from pytest_regional.reference.caching.container import (
     KIND,
     ArtifactError,
     ArtifactNotFoundError,

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch.fx
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.aot_autograd import serializable_compiler, with_serialization
 from pytest_regional._torch.autograd_cache import (
@@ -25,7 +26,7 @@ from pytest_regional._torch.autograd_cache import (
 )
 from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional._torch.inductor import appended_passes, custom_graph_pass_base
-from pytest_regional.reference.caching.envelope import UnsavableGraphError, dumped, warn_of_unusable_entry, warn_once
+from pytest_regional.reference.caching.container import UnsavableGraphError, dumped, warn_of_unusable_entry, warn_once
 from pytest_regional.reference.caching.key import UnstableValueError, annotations_of, details_of, digest
 from pytest_regional.reference.caching.program import CompiledGraph
 from pytest_regional.reference.caching.store import Store, record
@@ -40,7 +41,7 @@ UNUSABLE = (ImportError, AttributeError, LookupError, OSError, RuntimeError, Typ
 _KEY_OF_NONE = "none"
 
 
-class KeyFound(Exception):
+class KeyFound(RegionalError):
     """The key of a graph, raised instead of compiling it; ``key`` is None where there is none, and ``reason`` why."""
 
     def __init__(self, key: str | None, reason: str) -> None:

@@ -22,18 +22,17 @@ import torch.fx
 
 from pytest_regional._torch.autograd_cache import is_serializable, why_unserializable
 from pytest_regional._torch.caches import CodeFile, code_files, inductor_cache_dir, libraries_at_hand
-from pytest_regional._torch.fx_graphs import is_graph_module, use_boxed_codegen
+from pytest_regional._torch.fx_graphs import attribute, is_graph_module, use_boxed_codegen
 from pytest_regional._torch.inductor import aot_compiled_artifact, output_code
 from pytest_regional._torch.operators import is_higher_order_op, is_op_overload
 from pytest_regional._torch.tracing import is_fake_tensor, is_symbolic
-from pytest_regional.reference.caching.envelope import UnsavableGraphError, dumped
+from pytest_regional.reference.caching.container import UnsavableGraphError, dumped
 from pytest_regional.reference.caching.files import write_atomically
 from pytest_regional.reference.compile_regions import Compiled, as_graph_target
-from pytest_regional.reference.extract import attribute
 
 
 @contextlib.contextmanager
-def code_in_place(files: Iterable[CodeFile]) -> Iterator[None]:
+def materialized(files: Iterable[CodeFile]) -> Iterator[None]:
     """Have what is loaded inside find ``files``: sources as they were, libraries without the C++ compiler."""
     with libraries_at_hand({str(_in_place(file)): file for file in files}):
         yield
@@ -90,7 +89,7 @@ class RegionCode:
 
     def load(self) -> Compiled:
         """Return the function that calls the region in a graph."""
-        with code_in_place(self.files):
+        with materialized(self.files):
             artifact: Callable[..., Any] = aot_compiled_artifact().deserialize(self.artifact)  # type: ignore[attr-defined]
         return as_graph_target(artifact, self.name, plain=self.makes_plain_values)
 

@@ -23,7 +23,7 @@ from pytest_regional._redis import PAUSE_SECONDS, Patience, Server, ServerLink
 from pytest_regional._secrets import address_of, unescaped_in, without_secrets_of
 from pytest_regional._text import shown
 from pytest_regional._torch import caches, config
-from pytest_regional.reference.caching.envelope import (
+from pytest_regional.reference.caching.container import (
     KIND,
     MAGIC,
     ArtifactError,
@@ -217,7 +217,7 @@ def _link(address: str) -> Link:
     return _links[address]
 
 
-def forget_failures() -> None:
+def reset_failures() -> None:
     """Try every server again at the next question, as a new process would."""
     for link in _links.values():
         link.close()

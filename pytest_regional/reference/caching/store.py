@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_regional._torch import caches as private
 from pytest_regional._torch.caches import inductor_cache_dir
-from pytest_regional.reference.caching.envelope import KIND, CacheWarning, EntryStore, require_key, seal
+from pytest_regional.reference.caching.container import KIND, CacheWarning, EntryStore, require_key, seal
 from pytest_regional.reference.caching.local import EntryFiles, LocalStore
 from pytest_regional.reference.caching.remote import open_remote_store
 

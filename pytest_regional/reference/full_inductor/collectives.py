@@ -8,10 +8,9 @@ import torch
 import torch.fx
 
 from pytest_regional._torch.distributed import NAMESPACE, functionalize_collectives, group_name
-from pytest_regional._torch.fx_graphs import snapshot
+from pytest_regional._torch.fx_graphs import attribute, snapshot
 from pytest_regional._torch.operators import is_op_overload
 from pytest_regional._torch.tracing import detect_fake_mode, fake_execution, storage_key
-from pytest_regional.reference.extract import attribute
 from pytest_regional.reference.full_inductor.decompose import replace_node
 from pytest_regional.reference.full_inductor.errors import CollectiveFormError
 

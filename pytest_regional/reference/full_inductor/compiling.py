@@ -15,12 +15,13 @@ from typing import Any, ClassVar
 import torch
 import torch.fx
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.aot_autograd import outputs_before_the_users, user_output_count
 from pytest_regional._torch.config import inductor_config
 from pytest_regional._torch.dynamo import restart_exceptions
-from pytest_regional._torch.fx_graphs import preserve_node_meta, use_boxed_codegen
+from pytest_regional._torch.fx_graphs import clone_graph, preserve_node_meta, use_boxed_codegen
 from pytest_regional._torch.inductor import (
     compile_backward,
     compile_forward,
@@ -53,7 +54,6 @@ from pytest_regional.reference.full_inductor.outputs import (
     return_tuple,
     with_outputs_apart,
 )
-from pytest_regional.reference.graphs import copied
 from pytest_regional.reference.ordering.carry_over import compile_in_order
 from pytest_regional.reference.ordering.edges import remove_control_deps
 from pytest_regional.reference.regions import RegionConfigError, checked_settings, freeze, source_line
@@ -67,7 +67,7 @@ _LIBRARIES = tuple(str(Path(file).parent) for file in (torch.__file__, sys.modul
 
 
 @dataclass
-class Program:
+class SharedState:
     """The memory of one program.
 
     Attributes:
@@ -84,17 +84,17 @@ class Program:
             warnings.warn(_MESSAGE, NumericsWarning, stacklevel=_level_of_user() + 1)
 
 
-_programs: weakref.WeakKeyDictionary[Any, Program] = weakref.WeakKeyDictionary()
+_programs: weakref.WeakKeyDictionary[Any, SharedState] = weakref.WeakKeyDictionary()
 
 
-def current_program(gm: torch.fx.GraphModule) -> Program:
+def current_program(gm: torch.fx.GraphModule) -> SharedState:
     """Return the program that the ambient tracing context belongs to; AOTAutograd keeps one for both graphs."""
     context = ambient_context()
     if context is None:
-        return Program(new_shared_state(gm))
+        return SharedState(new_shared_state(gm))
     program = _programs.get(context)
     if program is None:
-        program = _programs[context] = Program(new_shared_state(gm))
+        program = _programs[context] = SharedState(new_shared_state(gm))
     return program
 
 
@@ -152,7 +152,7 @@ def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
 KINDS = ("forward", "backward", "inference")
 
 
-class FullInductorConfigError(ValueError):
+class FullInductorConfigError(RegionalError, ValueError):
     """A setting that Inductor does not have, or a value that it does not take."""
 
 
@@ -215,7 +215,7 @@ class FullInductor:
                 raise failure(error, kind) from error
 
     def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], kind: str) -> Callable[..., Any]:
-        gm = copied(gm)
+        gm = clone_graph(gm)
         fake_mode = _fake_mode(gm, example_inputs)
         inputs = _fake_inputs(gm, example_inputs)
         with _tracing_context(fake_mode):
@@ -267,14 +267,14 @@ def _outputs(gm: torch.fx.GraphModule) -> Sequence[Any]:
 
 def _without_order(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, tuple[Edge, ...]]:
     """Return a copy without order edges, and the edges; Inductor is told of them when its own passes are through."""
-    module = copied(gm)
+    module = clone_graph(gm)
     edges = remove_control_deps(module.graph, bodies=False)
     module.recompile()
     return module, edges
 
 
 def _compile_prepared(
-    gm: torch.fx.GraphModule, inputs: Sequence[Any], kind: str, program: Program
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], kind: str, program: SharedState
 ) -> Callable[..., Any]:
     compiled: Callable[..., Any]
     if kind == "backward":

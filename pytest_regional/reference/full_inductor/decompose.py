@@ -16,10 +16,9 @@ import torch
 import torch.fx
 from torch.fx.node import map_arg
 
-from pytest_regional._torch.fx_graphs import preserve_node_meta, snapshot, tensor_metadata, trace_op
+from pytest_regional._torch.fx_graphs import called_attributes, preserve_node_meta, snapshot, tensor_metadata, trace_op
 from pytest_regional._torch.inductor import inductor_decompositions
 from pytest_regional._torch.tracing import compile_lock, detect_fake_mode, fake_execution, is_symbolic
-from pytest_regional.reference.extract import called_attributes
 from pytest_regional.reference.full_inductor.errors import MissingValueError
 
 Template: TypeAlias = torch.fx.GraphModule

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pytest_regional._errors import RegionalError, RegionalWarning
 
-class FullInductorError(RuntimeError):
+
+class FullInductorError(RegionalError, RuntimeError):
     """Inductor did not compile a graph; what it said is chained.
 
     Attributes:
@@ -29,5 +31,5 @@ class MissingValueError(FullInductorError):
     """A node has no fake value, so nothing can be decomposed or compiled."""
 
 
-class NumericsWarning(UserWarning):
+class NumericsWarning(RegionalWarning):
     """A program was compiled by Inductor as a whole: its results differ from eager in the last bits."""

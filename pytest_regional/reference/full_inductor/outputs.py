@@ -12,12 +12,11 @@ import torch
 import torch.fx
 
 from pytest_regional._torch.aot_autograd import backward_keeps_graph, donate_nothing, donating
-from pytest_regional._torch.fx_graphs import snapshot
+from pytest_regional._torch.fx_graphs import called_attributes, snapshot
 from pytest_regional._torch.inductor import compiled_fx_graph
-from pytest_regional._torch.operators import is_op_overload
+from pytest_regional._torch.operators import is_op_overload, schema_of
 from pytest_regional._torch.tracing import detect_fake_mode, fake_execution, storage_key
 from pytest_regional.reference.effects import written_arguments
-from pytest_regional.reference.extract import called_attributes
 from pytest_regional.reference.full_inductor.errors import FullInductorError, NotFunctionalError
 
 
@@ -112,7 +111,7 @@ def _last_reads(graph: torch.fx.Graph) -> dict[int | None, int]:
 
 
 def _schema_name(node: torch.fx.Node) -> str:
-    return str(node.target._schema.name) if is_op_overload(node.target) else ""
+    return str(schema_of(node.target).name) if is_op_overload(node.target) else ""
 
 
 def _complaint(node: torch.fx.Node, target: torch.fx.Node, is_too_early: bool) -> str:

@@ -171,7 +171,7 @@ def compare_rooflines(
 
 def _default_pipelines() -> dict[str, Sequence[Any]]:
     from pytest_regional.reference.full_inductor.compiling import FullInductor
-    from pytest_regional.reference.passes.order import RegionalInductor
+    from pytest_regional.reference.regional_inductor import RegionalInductor
 
     return {"graph": (), "regional_inductor": (RegionalInductor(),), "full_inductor": (FullInductor(),)}
 

@@ -1,9 +1,8 @@
-"""Order that nobody's values ask for: ``control_deps`` edges in a graph, through regions, and of whole regions.
+"""Order that no value asks for: ``control_deps`` edges in a graph, through regions, and of whole regions.
 
-``operator`` (one node in and out of PyTorch's operator), ``waitable`` (what others can wait for), ``implied`` (edges
-that hold anyway), ``sorting`` (the graph in a legal order), ``add`` and ``remove`` (the two functions for users),
-``whole_regions`` (what annotations ask for), ``planning`` (a plan that keeps order), ``carry`` with ``marks`` and
-``standing`` (order past Inductor's own trace and passes).
+Read in this order: ``operator`` (one node in and out of PyTorch's operator), ``sorting`` (the graph in a legal order),
+``edges`` (the two functions for users, dependency targets, edges that hold anyway), ``whole_regions`` (what annotations
+ask for, and a plan that keeps order), ``carry_over`` (order past Inductor's own trace and passes).
 """
 
 from pytest_regional.reference.ordering.edges import AddedOrder, add_control_deps, remove_control_deps

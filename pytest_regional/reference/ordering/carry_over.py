@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import torch.fx
 
+from pytest_regional._torch.fx_graphs import called_attributes, set_attribute
 from pytest_regional._torch.inductor import appended_passes, custom_graph_pass_base
 from pytest_regional.reference.effects import Edge, launches
 from pytest_regional.reference.ordering.edges import add_control_deps, remove_control_deps
@@ -52,27 +53,21 @@ def mark_of(node: torch.fx.Node) -> int | None:
     return custom.get(MARK) if isinstance(custom, dict) else None
 
 
-def _bodies(module: torch.fx.GraphModule) -> Iterator[tuple[str, torch.fx.GraphModule]]:
-    """Yield the graphs that ``module`` refers to; regions hold theirs as plain attributes."""
-    for path in dict.fromkeys(str(node.target) for node in module.graph.find_nodes(op="get_attr")):
-        body = getattr(module, path, None)
-        if isinstance(body, torch.fx.GraphModule):
-            yield path, body
-
-
 def _order_of_bodies(module: torch.fx.GraphModule) -> tuple[Edge, ...]:
     found: tuple[Edge, ...] = ()
-    for path, body in _bodies(module):
+    for path, body in called_attributes(module).items():
         if _holds_order(body):
             duplicate = copy.deepcopy(body)
-            setattr(module, path, duplicate)
+            set_attribute(module, path, duplicate)
             found += remove_control_deps(duplicate.graph, bodies=False) + _order_of_bodies(duplicate)
             duplicate.recompile()
     return found
 
 
 def _holds_order(body: torch.fx.GraphModule) -> bool:
-    return any(map(is_control_deps, body.graph.nodes)) or any(_holds_order(inner) for _, inner in _bodies(body))
+    return any(map(is_control_deps, body.graph.nodes)) or any(
+        _holds_order(inner) for inner in called_attributes(body).values()
+    )
 
 
 def _digest(module: torch.fx.GraphModule, marks: dict[torch.fx.Node, int], edges: tuple[Edge, ...]) -> str:
@@ -86,7 +81,7 @@ def _lines(module: torch.fx.GraphModule, marks: dict[torch.fx.Node, int]) -> Ite
     for node in module.graph.nodes:
         arguments = torch.fx.node.map_arg((node.args, node.kwargs), numbers.__getitem__)
         yield f"{node.op} {node.target if node.op == 'call_function' else ''} {arguments} {marks.get(node)}"
-    for _, body in _bodies(module):
+    for body in called_attributes(module).values():
         yield from _lines(body, marks)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._torch.operators import is_op_overload
+from pytest_regional._torch.operators import is_op_overload, op_name, schema_of
 from pytest_regional.reference.effects import RANDOM, Edge, effect_classes, element_of, written_arguments
 from pytest_regional.reference.ordering.operator import (
     OrderingCycleError,
@@ -31,7 +31,7 @@ _FOR_ORDER = "for order"
 _NEVER_INLINED = ("convolution",)
 
 
-def waitable(node: torch.fx.Node) -> torch.fx.Node:
+def as_dependency_target(node: torch.fx.Node) -> torch.fx.Node:
     """Return a node to wait for in place of ``node``, which is prepared for it."""
     value = node.meta.get("val")
     if isinstance(value, (tuple, list)):
@@ -43,8 +43,8 @@ def waitable(node: torch.fx.Node) -> torch.fx.Node:
     return node
 
 
-def undo_waitable(graph: torch.fx.Graph) -> None:
-    """Take from ``graph`` what ``waitable`` added to it."""
+def undo_dependency_targets(graph: torch.fx.Graph) -> None:
+    """Take from ``graph`` what ``as_dependency_target`` added to it."""
     for node in reversed(graph.nodes):
         if node.meta.get(_REALIZED) == _FOR_ORDER:
             del node.meta[_REALIZED]
@@ -54,12 +54,12 @@ def undo_waitable(graph: torch.fx.Graph) -> None:
 
 def _may_be_inlined(node: torch.fx.Node) -> bool:
     target: Any = node.target
-    return is_op_overload(target) and target._opname not in _NEVER_INLINED and not is_control_deps(node)
+    return is_op_overload(target) and op_name(target) not in _NEVER_INLINED and not is_control_deps(node)
 
 
 def _gives_nothing(node: torch.fx.Node) -> bool:
     target: Any = node.target
-    return is_op_overload(target) and not target._schema.returns
+    return is_op_overload(target) and not schema_of(target).returns
 
 
 def _element(node: torch.fx.Node, values: tuple[object, ...] | list[object]) -> torch.fx.Node:
@@ -164,7 +164,7 @@ def add_control_deps(
     for node in list(graph.nodes):
         needed = ancestors.needed(node, wanted.get(node, ()), position)
         if needed:
-            wait_for(node, [waitable(dependency) for dependency in needed])
+            wait_for(node, [as_dependency_target(dependency) for dependency in needed])
             added += ((dependency, node) for dependency in needed)
     enforced = set(added)
     return AddedOrder(tuple(added), tuple(edge for edge in requested if edge not in enforced), moved)
@@ -241,7 +241,7 @@ def remove_control_deps(graph: torch.fx.Graph, *, bodies: bool = True) -> tuple[
     ``bodies`` is false; their edges are not returned. Call ``recompile()`` on the module afterwards.
     """
     edges = [edge for node in list(graph.nodes) for edge in _made_plain(node)]
-    undo_waitable(graph)
+    undo_dependency_targets(graph)
     if bodies and graph.owning_module is not None:
         _remove_in_bodies(graph.owning_module, graph)
     return tuple(edges)
@@ -251,17 +251,12 @@ def _made_plain(node: torch.fx.Node) -> Iterator[Edge]:
     """Unwrap ``node``, and what its body wraps in turn (PyTorch nests where order is asked for twice)."""
     if not is_control_deps(node):
         return
-    dependencies = [_producer_of(dependency) for dependency in dependencies_of(node)]
+    dependencies = [element_of(dependency) or dependency for dependency in dependencies_of(node)]
     for stands_for_it in unwrap(node):
         within = list(_made_plain(stands_for_it))
         ends = dict.fromkeys(after for _, after in within) or {stands_for_it: None}
         yield from within
         yield from ((before, after) for after in ends for before in dependencies)
-
-
-def _producer_of(node: torch.fx.Node) -> torch.fx.Node:
-    producer = element_of(node)
-    return node if producer is None else producer
 
 
 def _remove_in_bodies(owner: torch.fx.GraphModule, graph: torch.fx.Graph) -> None:

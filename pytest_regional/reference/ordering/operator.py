@@ -14,11 +14,12 @@ from typing import Any
 import torch
 import torch.fx
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch.fx_graphs import is_graph_module, lazy_graph_module
 from pytest_regional._torch.operators import control_deps
 
 
-class OrderingError(ValueError):
+class OrderingError(RegionalError, ValueError):
     """An order was asked for that means nothing in this graph; the message says which nodes and why."""
 
 

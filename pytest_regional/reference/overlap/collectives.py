@@ -10,8 +10,8 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._torch.distributed import NAMESPACE, group_name
-from pytest_regional._torch.fx_graphs import is_graph_module
-from pytest_regional._torch.operators import is_op_overload
+from pytest_regional._torch.fx_graphs import bodies_of
+from pytest_regional._torch.operators import is_op_overload, op_name, schema_of
 from pytest_regional.reference.effects import COLLECTIVE, effect_classes
 from pytest_regional.reference.ordering.operator import body_of, is_control_deps, operands_of
 
@@ -33,7 +33,7 @@ class Op:
     def name(self) -> str:
         """Name without overload, such as ``mm``; for higher-order ops and functions their own."""
         if is_op_overload(self.target):
-            return str(self.target._opname)
+            return op_name(self.target)
         return str(getattr(self.target, "__name__", self.target))
 
     @property
@@ -43,7 +43,7 @@ class Op:
 
     def argument(self, name: str) -> Any:
         """Return the argument that the schema calls ``name``, or None."""
-        names = [argument.name for argument in self.target._schema.arguments]
+        names = [argument.name for argument in schema_of(self.target).arguments]
         index = names.index(name) if name in names else len(self.args)
         return self.args[index] if index < len(self.args) else self.kwargs.get(name)
 
@@ -68,7 +68,7 @@ def aliased_argument(op: Op | None) -> torch.fx.Node | None:
     """Return the argument whose memory the result of ``op`` is, or None where the result is new."""
     if op is None or not is_op_overload(op.target):
         return None
-    schema = op.target._schema
+    schema = schema_of(op.target)
     if all(result.alias_info is None for result in schema.returns):
         return None
     for argument in schema.arguments:
@@ -168,25 +168,12 @@ def compute_cost(node: torch.fx.Node) -> float:
 
     The default of ``overlap_collectives(cost=...)``: how much communication ``node`` can hide, 0 for none.
     """
-    if node.op == "call_function" and _is_compute(_name(node.target)):
+    if node.op == "call_function" and _is_compute(op_name(node.target)):
         return 1.0
     if node.op not in ("call_function", "call_module"):
         return 0.0
-    return float(sum(compute_cost(inner) for body in _bodies(node) for inner in body.graph.nodes))
+    return float(sum(compute_cost(inner) for body in bodies_of(node, modules=True) for inner in body.graph.nodes))
 
 
 def _is_compute(name: str) -> bool:
     return name in _COMPUTE or name.startswith("_scaled_dot_product_")
-
-
-def _name(target: Any) -> str:
-    return str(getattr(target, "_opname", None) or getattr(target, "__name__", target))
-
-
-def _bodies(node: torch.fx.Node) -> list[torch.fx.GraphModule]:
-    names = [str(argument.target) for argument in node.all_input_nodes if argument.op == "get_attr"]
-    if node.op == "call_module":
-        names.append(str(node.target))
-    owner = node.graph.owning_module
-    modules = dict(owner.named_modules()) if names and owner is not None else {}
-    return [modules[name] for name in names if is_graph_module(modules.get(name))]

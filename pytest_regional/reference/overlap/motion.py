@@ -11,8 +11,8 @@ import torch.fx
 
 from pytest_regional.reference.effects import Edge
 from pytest_regional.reference.overlap.collectives import Collective, reads
-from pytest_regional.reference.overlap.program import Program
-from pytest_regional.reference.overlap.reservations import Claims
+from pytest_regional.reference.overlap.program import OverlapProgram
+from pytest_regional.reference.overlap.reservations import Reservations
 
 Key = tuple[int, bool, int]
 
@@ -32,7 +32,7 @@ class Moves:
     stops: dict[torch.fx.Node, tuple[str, torch.fx.Node]] = field(default_factory=dict)
 
 
-def sink_waits(program: Program, claims: Claims) -> Moves:
+def sink_waits(program: OverlapProgram, claims: Reservations) -> Moves:
     """Move each wait to right before its first use, or as far as the bounds allow; one without any use stays.
 
     The last wait moves first: where room is for some collectives only, each then gets some overlap, instead of the
@@ -59,7 +59,7 @@ def sink_waits(program: Program, claims: Claims) -> Moves:
     return Moves(sorted(order, key=keys.__getitem__), moved, stops)
 
 
-def _uses(program: Program) -> dict[torch.fx.Node, int]:
+def _uses(program: OverlapProgram) -> dict[torch.fx.Node, int]:
     """Return where each node stands, with the attributes right before it, and a start with what prepares its inputs."""
     slots = {}
     attributes = preparations = 0
@@ -70,7 +70,7 @@ def _uses(program: Program) -> dict[torch.fx.Node, int]:
     return slots
 
 
-def _rearranged(program: Program, slots: dict[torch.fx.Node, int]) -> dict[torch.fx.Node, Key]:
+def _rearranged(program: OverlapProgram, slots: dict[torch.fx.Node, int]) -> dict[torch.fx.Node, Key]:
     """Put each wait before the node at its slot; a view stays unless a wait that it needs has passed it."""
     keys: dict[torch.fx.Node, Key] = {}
     for place, node in enumerate(program.order):
@@ -94,7 +94,9 @@ class _Place(NamedTuple):
     original: int
 
 
-def hoist_starts(program: Program, order: Sequence[torch.fx.Node], claims: Claims, *, groups_apart: bool) -> Moves:
+def hoist_starts(
+    program: OverlapProgram, order: Sequence[torch.fx.Node], claims: Reservations, *, groups_apart: bool
+) -> Moves:
     """Move each start to right after its inputs, or as far as the bounds allow, the first start first.
 
     Args:
@@ -107,7 +109,9 @@ def hoist_starts(program: Program, order: Sequence[torch.fx.Node], claims: Claim
 
 
 class _Hoisting:
-    def __init__(self, program: Program, order: Sequence[torch.fx.Node], claims: Claims, groups_apart: bool) -> None:
+    def __init__(
+        self, program: OverlapProgram, order: Sequence[torch.fx.Node], claims: Reservations, groups_apart: bool
+    ) -> None:
         self._program, self._order, self._claims = program, order, claims
         self._groups_apart = groups_apart
         self._places = {node: _Place(i, True, i, i) for i, node in enumerate(order)}
@@ -181,7 +185,7 @@ class _Span:
 class Hiding:
     """What hides which collective in a given order."""
 
-    def __init__(self, program: Program, order: Sequence[torch.fx.Node]) -> None:
+    def __init__(self, program: OverlapProgram, order: Sequence[torch.fx.Node]) -> None:
         self._position = {node: i for i, node in enumerate(order)}
         positions = program.hiding(order)
         self._positions = positions

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch.operators import is_op_overload
 from pytest_regional._torch.tracing import size_hint
 from pytest_regional.reference.effects import effect_classes, order_edges, written_arguments
@@ -24,11 +25,11 @@ from pytest_regional.reference.overlap.collectives import (
 )
 
 
-class OverlapError(ValueError):
+class OverlapError(RegionalError, ValueError):
     """A bound that means nothing, or a collective whose size is not known; the message says which and what to do."""
 
 
-class Program:
+class OverlapProgram:
     """A graph, its collectives, what must precede what, and whose memory a value is.
 
     Attributes:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 import torch.fx
 
 from pytest_regional.reference.overlap.collectives import Collective
-from pytest_regional.reference.overlap.program import Program
+from pytest_regional.reference.overlap.program import OverlapProgram
 
 
-class Levels:
+class SegmentTree:
     """One amount for each position; positions are half-open ranges everywhere."""
 
     def __init__(self, amounts: Sequence[int]) -> None:
@@ -73,7 +73,7 @@ IN_FLIGHT = "in_flight"
 
 
 @dataclass(eq=False)
-class Claim:
+class Reservation:
     """``amount`` of one resource on all positions from ``begin`` up to, not including, ``end``."""
 
     amount: int
@@ -85,8 +85,8 @@ class Claim:
 class _Resource:
     name: str
     limit: int | None
-    claims: list[Claim] = field(default_factory=list)
-    levels: Levels | None = None
+    claims: list[Reservation] = field(default_factory=list)
+    levels: SegmentTree | None = None
 
     def amounts(self, length: int) -> list[int]:
         steps = [0] * (length + 1)
@@ -96,26 +96,28 @@ class _Resource:
         return list(itertools.accumulate(steps))[:length]
 
 
-class Claims:
+class Reservations:
     """The claims of a program's collectives while it runs in the given order."""
 
-    def __init__(self, program: Program, order: Sequence[torch.fx.Node], memory: int | None, in_flight: int | None):
+    def __init__(
+        self, program: OverlapProgram, order: Sequence[torch.fx.Node], memory: int | None, in_flight: int | None
+    ):
         self._position = {node: i for i, node in enumerate(order)}
         self._length = len(order)
         self._memory = _Resource(MEMORY, memory)
         self._in_flight = _Resource(IN_FLIGHT, in_flight)
         self._results = {c.start: self._result(program, c) for c in program.collectives}
-        self._inputs: dict[torch.fx.Node, Claim] = {}
+        self._inputs: dict[torch.fx.Node, Reservation] = {}
         for collective in program.collectives:
             for root in program.inputs[collective.start]:
                 self._hold(root, program, collective)
-        self._flights = {c.start: Claim(1, self._begin(c), self._end(c)) for c in program.collectives}
+        self._flights = {c.start: Reservation(1, self._begin(c), self._end(c)) for c in program.collectives}
         self._read = program.inputs
         self._memory.claims = [*self._results.values(), *self._inputs.values()]
         self._in_flight.claims = list(self._flights.values())
         for resource in (self._memory, self._in_flight):
             if resource.limit is not None:
-                resource.levels = Levels(resource.amounts(self._length))
+                resource.levels = SegmentTree(resource.amounts(self._length))
 
     def _begin(self, collective: Collective) -> int:
         return self._position[collective.start]
@@ -123,18 +125,18 @@ class Claims:
     def _end(self, collective: Collective) -> int:
         return max(self._position[wait] for wait in collective.waits) + 1
 
-    def _result(self, program: Program, collective: Collective) -> Claim:
+    def _result(self, program: OverlapProgram, collective: Collective) -> Reservation:
         ends = [self._end(collective)]
         for reader in program.readers[collective.start]:
             other = program.starts.get(reader)
             ends.append(self._position[reader] + 1 if other is None else self._end(other))
-        return Claim(program.size_of(collective.start), self._begin(collective), max(ends))
+        return Reservation(program.size_of(collective.start), self._begin(collective), max(ends))
 
-    def _hold(self, root: torch.fx.Node, program: Program, collective: Collective) -> None:
+    def _hold(self, root: torch.fx.Node, program: OverlapProgram, collective: Collective) -> None:
         if root in self._results:  # the result of another collective: its claim reaches as far as this wait
             return
         begin, end = self._begin(collective), self._end(collective)
-        claim = self._inputs.setdefault(root, Claim(program.size_of(root), begin, end))
+        claim = self._inputs.setdefault(root, Reservation(program.size_of(root), begin, end))
         claim.begin, claim.end = min(claim.begin, begin), max(claim.end, end)
 
     def peaks(self) -> tuple[int, int]:
@@ -180,13 +182,13 @@ class Claims:
                     _raise(resource, claim.end, end, claim.amount)
                     claim.end = end
 
-    def _held(self, collective: Collective) -> Iterator[tuple[_Resource, list[Claim]]]:
+    def _held(self, collective: Collective) -> Iterator[tuple[_Resource, list[Reservation]]]:
         """Yield what grows with ``collective``: its inputs, its result, and its flight."""
         inputs = [self._inputs.get(root) or self._results[root] for root in self._read[collective.start]]
         yield self._memory, [*inputs, self._results[collective.start]]
         yield self._in_flight, [self._flights[collective.start]]
 
-    def _room_before(self, resource: _Resource, claims: Sequence[Claim], lowest: int, highest: int) -> int:
+    def _room_before(self, resource: _Resource, claims: Sequence[Reservation], lowest: int, highest: int) -> int:
         if resource.levels is None or resource.limit is None:
             return lowest
         begins = sorted({claim.begin for claim in claims if lowest < claim.begin}, reverse=True)
@@ -197,7 +199,7 @@ class Claims:
                 return min(found + 1, highest)
         return lowest
 
-    def _room_after(self, resource: _Resource, claims: Sequence[Claim], lowest: int, highest: int) -> int:
+    def _room_after(self, resource: _Resource, claims: Sequence[Reservation], lowest: int, highest: int) -> int:
         if resource.levels is None or resource.limit is None:
             return highest
         ends = sorted({claim.end for claim in claims if claim.end < highest})

@@ -13,8 +13,8 @@ from pytest_regional.reference.effects import Edge
 from pytest_regional.reference.ordering.edges import add_control_deps
 from pytest_regional.reference.overlap.collectives import Collective, Cost, compute_cost
 from pytest_regional.reference.overlap.motion import Hiding, Moves, hoist_starts, sink_waits
-from pytest_regional.reference.overlap.program import OverlapError, Program
-from pytest_regional.reference.overlap.reservations import Claims
+from pytest_regional.reference.overlap.program import OverlapError, OverlapProgram
+from pytest_regional.reference.overlap.reservations import Reservations
 from pytest_regional.reference.regions import shortened
 
 BY_INPUTS = "inputs"
@@ -145,10 +145,10 @@ def overlap_collectives(
         OverlapError: a bound that means nothing, or a collective without ``meta["val"]``.
     """
     _check(memory_bound, in_flight)
-    program = Program(graph, cost)
+    program = OverlapProgram(graph, cost)
     if not program.collectives:
         return OverlapPlan(memory_bound=memory_bound if isinstance(memory_bound, int) else None, in_flight=in_flight)
-    before = Claims(program, program.order, None, None).peaks()
+    before = Reservations(program, program.order, None, None).peaks()
     limit = _limit(program, memory_bound, before[0])
     schedule = _schedule(program, limit, in_flight)
     planning = _Planning(program, schedule)
@@ -181,26 +181,26 @@ def _check(memory_bound: int | float | None, in_flight: int | None) -> None:
         raise OverlapError(f"in_flight must be None or a whole number from 1 on, not {in_flight!r}")
 
 
-def _limit(program: Program, memory_bound: int | float | None, peak: int) -> int | None:
+def _limit(program: OverlapProgram, memory_bound: int | float | None, peak: int) -> int | None:
     """Return the bound in bytes; a factor is one of what the graph needed before this pass first changed it."""
     for collective in program.collectives:
         peak = min(peak, collective.start.meta.setdefault(_ORIGINAL_PEAK, peak))
     return int(memory_bound * peak) if isinstance(memory_bound, float) else memory_bound
 
 
-def _schedule(program: Program, memory: int | None, in_flight: int | None) -> Moves:
-    sunk = sink_waits(program, Claims(program, program.order, memory, in_flight))
+def _schedule(program: OverlapProgram, memory: int | None, in_flight: int | None) -> Moves:
+    sunk = sink_waits(program, Reservations(program, program.order, memory, in_flight))
     for wait, (_, other) in sunk.stops.items():
         if other in program.starts:
             program.require(wait, other)
     # Where a start may stand under a bound in bytes depends on sizes, which may differ between ranks.
     hoisted = hoist_starts(
-        program, sunk.order, Claims(program, sunk.order, memory, in_flight), groups_apart=memory is None
+        program, sunk.order, Reservations(program, sunk.order, memory, in_flight), groups_apart=memory is None
     )
     return Moves(hoisted.order, sunk.moved | hoisted.moved, {**sunk.stops, **hoisted.stops})
 
 
-def _apply(graph: torch.fx.Graph, program: Program, schedule: Moves) -> tuple[Edge, ...]:
+def _apply(graph: torch.fx.Graph, program: OverlapProgram, schedule: Moves) -> tuple[Edge, ...]:
     hiding = Hiding(program, schedule.order)
     edges = [*hiding.edges(), *_bounds(program, schedule, hiding)]
     for previous, node in zip(schedule.order, schedule.order[1:], strict=False):
@@ -212,7 +212,7 @@ def _apply(graph: torch.fx.Graph, program: Program, schedule: Moves) -> tuple[Ed
     return add_control_deps(graph, {after: list(sources) for after, sources in wanted.items()}).added if wanted else ()
 
 
-def _bounds(program: Program, schedule: Moves, hiding: Hiding) -> Iterator[Edge]:
+def _bounds(program: OverlapProgram, schedule: Moves, hiding: Hiding) -> Iterator[Edge]:
     """Yield the edges that keep a start after what frees its memory, and a start that needs it after a wait.
 
     Only where one of the two collectives is hidden: where nothing is gained, nothing is pinned.
@@ -227,9 +227,9 @@ def _bounds(program: Program, schedule: Moves, hiding: Hiding) -> Iterator[Edge]
 class _Planning:
     """Tells what a schedule does, before it is applied."""
 
-    def __init__(self, program: Program, schedule: Moves) -> None:
+    def __init__(self, program: OverlapProgram, schedule: Moves) -> None:
         self._program, self._stops = program, schedule.stops
-        self._claims = Claims(program, schedule.order, None, None)
+        self._claims = Reservations(program, schedule.order, None, None)
         self.peaks = self._claims.peaks()
         self._hiding = Hiding(program, schedule.order)
         self._position = {node: i for i, node in enumerate(schedule.order)}

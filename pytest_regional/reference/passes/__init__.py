@@ -1,7 +1,8 @@
 """Graph passes for a pipeline: each a small frozen dataclass with a name, a uuid and its declarations.
 
 ``dead_code`` and ``canonicalization`` (with ``views``) clean up, ``annotate`` marks ops for compilation, ``order`` adds
-order edges and overlaps collectives, ``regional`` compiles regions. ``version`` is what stands in all their uuids.
+order edges and overlaps collectives; ``RegionalInductor``, next to its function, compiles regions. ``version`` enters
+all their uuids.
 """
 
 from pytest_regional.reference.passes.annotate import (
@@ -14,7 +15,8 @@ from pytest_regional.reference.passes.annotate import (
 )
 from pytest_regional.reference.passes.canonicalization import Canonicalization, canonicalize
 from pytest_regional.reference.passes.dead_code import DeadCodeElimination, eliminate_dead_code
-from pytest_regional.reference.passes.order import AddControlDeps, OverlapCollectives, RegionalInductor
+from pytest_regional.reference.passes.order import AddControlDeps, OverlapCollectives
+from pytest_regional.reference.regional_inductor import RegionalInductor
 
 __all__ = [
     "AddControlDeps",

@@ -13,20 +13,21 @@ from typing import Any
 
 import torch.fx
 
+from pytest_regional._errors import RegionalWarning
 from pytest_regional._text import plural
 from pytest_regional._torch.fx_graphs import (
     ANNOTATION,
     REGION_CONFIGS,
     REGION_ID,
+    bodies_of,
     is_backward_node,
     is_gradient_sum,
     region_mark,
 )
 from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, operator_types
-from pytest_regional.reference.effects import bodies_of
 from pytest_regional.reference.ordering.operator import is_control_deps
+from pytest_regional.reference.pass_protocol import GRAPH_KINDS, Pass, PipelineError
 from pytest_regional.reference.pass_uuids import OWN_CODE
-from pytest_regional.reference.pipeline.graph_pass import GRAPH_KINDS, Pass, PipelineError
 from pytest_regional.reference.pipeline.report import op_name
 from pytest_regional.reference.regions import checked_settings, freeze
 
@@ -40,7 +41,7 @@ class PassMatchError(PipelineError, LookupError):
     """A pass was to match at least one op, and matched none."""
 
 
-class PassMatchWarning(UserWarning):
+class PassMatchWarning(RegionalWarning):
     """A pass matched no op, and so did nothing."""
 
 

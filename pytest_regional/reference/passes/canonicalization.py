@@ -15,13 +15,14 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._torch.operators import is_higher_order_op, is_op_overload
+from pytest_regional._torch.fx_graphs import bodies_of
+from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, op_name, schema_of
 from pytest_regional._torch.tracing import known_equal, storage_key
-from pytest_regional.reference.effects import bodies_of, written_arguments
+from pytest_regional.reference.effects import written_arguments
 from pytest_regional.reference.ordering.operator import dependencies_of, is_control_deps
 from pytest_regional.reference.partitioners import storages_kept_apart
+from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, Pass
 from pytest_regional.reference.pass_uuids import OWN_CODE
-from pytest_regional.reference.pipeline.graph_pass import DEFAULT_GRAPHS, Pass
 from pytest_regional.reference.regions import read_region_keys
 
 # A chain of views longer than this is looked at piece by piece.
@@ -45,7 +46,7 @@ def viewed(node: torch.fx.Node) -> torch.fx.Node | None:
 @cache
 def _is_view_op(target: Any) -> bool:
     """Return whether ``target`` has one result, which the schema says may share memory with its first argument."""
-    schema = target._schema
+    schema = schema_of(target)
     if len(schema.returns) != 1 or not schema.arguments or schema.is_mutable:
         return False
     result, argument = schema.returns[0].alias_info, schema.arguments[0].alias_info
@@ -70,9 +71,9 @@ def _changes_shape_in_place(node: torch.fx.Node) -> bool:
 
 def _changes_metadata(user: torch.fx.Node) -> bool:
     target: Any = user.target
-    if not is_op_overload(target) or not target._schema.is_mutable:
+    if not is_op_overload(target) or not schema_of(target).is_mutable:
         return False
-    return torch.Tag.inplace_view in target.tags or target._opname.startswith(("resize_", "set_", "resize_as_"))
+    return torch.Tag.inplace_view in target.tags or op_name(target).startswith(("resize_", "set_", "resize_as_"))
 
 
 def same_tensor(first: Any, second: Any) -> bool:

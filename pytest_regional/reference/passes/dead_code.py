@@ -14,11 +14,11 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional._torch.fx_graphs import is_graph_module
-from pytest_regional._torch.operators import is_higher_order_op, is_op_overload
-from pytest_regional.reference.effects import bodies_of, effect_classes, written_arguments
+from pytest_regional._torch.fx_graphs import bodies_of, is_graph_module
+from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, op_name, schema_of
+from pytest_regional.reference.effects import effect_classes, written_arguments
+from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, Pass
 from pytest_regional.reference.pass_uuids import OWN_CODE
-from pytest_regional.reference.pipeline.graph_pass import DEFAULT_GRAPHS, Pass
 
 # They run their bodies and do nothing else; whatever is not named here may do anything.
 _AS_PURE_AS_THEIR_BODIES = frozenset(
@@ -106,7 +106,7 @@ def _checks_something(node: torch.fx.Node) -> bool:
 
 
 def _is_void(target: Any) -> bool:
-    return not target._schema.returns
+    return not schema_of(target).returns
 
 
 def _wraps_effect(node: torch.fx.Node) -> bool:
@@ -131,7 +131,7 @@ def _is_pure_function(target: Any) -> bool:
 def _name(node: torch.fx.Node) -> str:
     target: Any = node.target
     if is_op_overload(target):
-        return str(target._opname)
+        return op_name(target)
     return str(target.name() if is_higher_order_op(target) else getattr(target, "__name__", target))
 
 

@@ -1,15 +1,12 @@
 """The full-graph pipeline: a model, its joint graph, forward and backward in plain ATen, a list of passes, code.
 
-Read in this order: ``capture`` (a model as one joint graph), ``partition`` (forward and backward), ``graph_pass`` (what
-a pass is), ``pass_order`` and ``pass_pipeline`` (a list of them), ``compile`` (all of it), ``module`` (the result, with
-the model's parameters), ``call`` (what its calls must be like), ``artifacts`` (as a file), ``cache`` (found again),
-``report`` and ``explanation`` (for people).
+Read in this order: ``capture`` (a model as one joint graph), ``partition`` (forward and backward),
+``reference.pass_protocol`` (what a pass is), ``pass_order`` and ``pass_pipeline`` (a list of them), ``compile`` (all of
+it), ``module`` (the result, with the model's parameters), ``call`` (what its calls must be like), ``artifacts`` (as a
+file), ``cache`` (found again), ``report`` and ``explanation`` (for people).
 """
 
-from pytest_regional.reference.pipeline.capture import JointGraph, Value, capture
-from pytest_regional.reference.pipeline.compile import compile
-from pytest_regional.reference.pipeline.explanation import PipelineExplanation, explain_pipeline
-from pytest_regional.reference.pipeline.graph_pass import (
+from pytest_regional.reference.pass_protocol import (
     CaptureError,
     CaptureWarning,
     GraphPass,
@@ -25,6 +22,9 @@ from pytest_regional.reference.pipeline.graph_pass import (
     UnknownPassError,
     graph_pass,
 )
+from pytest_regional.reference.pipeline.capture import JointGraph, Value, capture
+from pytest_regional.reference.pipeline.compile import compile
+from pytest_regional.reference.pipeline.explanation import PipelineExplanation, explain_pipeline
 from pytest_regional.reference.pipeline.inductor_pass import as_inductor_pass
 from pytest_regional.reference.pipeline.module import CompiledModule, OtherModelError, load
 from pytest_regional.reference.pipeline.partition import PartitionedGraphs, partition

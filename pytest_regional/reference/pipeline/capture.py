@@ -15,7 +15,7 @@ import torch.fx
 
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.dynamo import original_of
-from pytest_regional._torch.fx_graphs import is_graph_module
+from pytest_regional._torch.fx_graphs import attribute, clone_graph, is_graph_module
 from pytest_regional._torch.joint_graph import (
     capture_with_dynamo,
     copy_of_joint,
@@ -26,10 +26,8 @@ from pytest_regional._torch.joint_graph import (
     tracing_context_of,
 )
 from pytest_regional._torch.pytree import flatten
-from pytest_regional.reference.extract import attribute
-from pytest_regional.reference.graphs import copied
+from pytest_regional.reference.pass_protocol import CaptureError, CaptureWarning
 from pytest_regional.reference.pipeline.call import Aliases, CallChecks, InputCheck, ambient_modes
-from pytest_regional.reference.pipeline.graph_pass import CaptureError, CaptureWarning
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 
@@ -121,7 +119,7 @@ class JointGraph:
 
     def copy(self) -> JointGraph:
         """Return the same with a graph of its own, so that one can be compiled or changed and the other stays."""
-        gm = copied(self.graph_module)
+        gm = clone_graph(self.graph_module)
         return JointGraph(self.model, copy_of_joint(self._exported, gm), self.context, self.checks)
 
     def __str__(self) -> str:

@@ -16,19 +16,24 @@ from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.aot_autograd import donate_nothing
 from pytest_regional._torch.autograd_cache import caches_are_on, count_outcome
 from pytest_regional._torch.config import compile_state, portable_settings
-from pytest_regional._torch.fx_graphs import is_graph_module, use_boxed_codegen
-from pytest_regional._torch.inductor import output_code
+from pytest_regional._torch.fx_graphs import attribute, is_graph_module, use_boxed_codegen
+from pytest_regional._torch.inductor import is_boxed, output_code
 from pytest_regional._torch.joint_graph import CompiledJoint, compile_joint
 from pytest_regional._torch.tracing import entered
 from pytest_regional.reference.artifacts import UnsavableArtifactError, savable
-from pytest_regional.reference.caching.envelope import warn_of_unusable_entry
-from pytest_regional.reference.caching.key import Machine, UnstableValueError, annotations_of, digest, this_machine
+from pytest_regional.reference.caching.container import warn_of_unusable_entry
+from pytest_regional.reference.caching.key import (
+    TargetFingerprint,
+    UnstableValueError,
+    annotations_of,
+    digest,
+    this_machine,
+)
 from pytest_regional.reference.caching.outer import UNUSABLE
 from pytest_regional.reference.caching.program import CompiledGraph
 from pytest_regional.reference.caching.store import open_store, record
-from pytest_regional.reference.extract import attribute
+from pytest_regional.reference.pass_protocol import PassOrderError
 from pytest_regional.reference.pipeline.capture import Decompositions, JointGraph, capture
-from pytest_regional.reference.pipeline.graph_pass import PassOrderError
 from pytest_regional.reference.pipeline.module import CompiledModule, dump_joint, load_joint
 from pytest_regional.reference.pipeline.partition import (
     PartitionedGraphs,
@@ -72,7 +77,7 @@ class ModuleKey:
     partitioner: Any
     settings: Any
     state: str
-    machine: Machine
+    machine: TargetFingerprint
 
     def digest(self) -> str:
         """Return the key, in hexadecimal."""
@@ -295,7 +300,7 @@ class CompiledCallable(output_code()):  # type: ignore[misc]
         super().__init__()
         self._function = function
         self._pass_name = pass_name
-        self._boxed = bool(getattr(function, "_boxed_call", False))
+        self._boxed = is_boxed(function)
         self._boxed_call = True
 
     def __call__(self, inputs: list[Any]) -> Any:

@@ -11,9 +11,9 @@ from typing import Any
 import torch.fx
 
 from pytest_regional.reference.explanation import Explainer, Explanation
+from pytest_regional.reference.pass_protocol import Pass
 from pytest_regional.reference.pipeline.capture import capture
 from pytest_regional.reference.pipeline.compile import compile as compile_model
-from pytest_regional.reference.pipeline.graph_pass import Pass
 from pytest_regional.reference.pipeline.partition import PartitionFunction
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
 from pytest_regional.reference.pipeline.report import PipelineReport, count_ops

@@ -8,7 +8,7 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._torch.inductor import custom_graph_pass_base
-from pytest_regional.reference.pipeline.graph_pass import InvalidPassError, PassFailedError
+from pytest_regional.reference.pass_protocol import InvalidPassError, PassFailedError
 from pytest_regional.reference.pipeline.pass_forms import checked_kind
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
+from pytest_regional._torch.fx_graphs import children_of_module, tensors_of_module
 from pytest_regional._torch.joint_graph import CompiledJoint, load_compiled
 from pytest_regional._torch.pytree import quietly, unflatten
 from pytest_regional.reference.artifacts import InputMismatchError, PathLike, loadable, savable
-from pytest_regional.reference.caching.envelope import ArtifactError
+from pytest_regional.reference.caching.container import ArtifactError
 from pytest_regional.reference.caching.files import read_artifact, write_artifact
-from pytest_regional.reference.caching.program import code_in_place
+from pytest_regional.reference.caching.program import materialized
 from pytest_regional.reference.pipeline.call import CallChecks
 from pytest_regional.reference.pipeline.report import PipelineReport
 
@@ -92,13 +93,14 @@ def _slots(model: torch.nn.Module, names: Iterable[str]) -> Iterator[tuple[Mappi
     for path in names:
         owner, _, name = path.rpartition(".")
         module = model.get_submodule(owner)
-        yield (module._parameters if name in module._parameters else module._buffers), name
+        yield tensors_of_module(module, name), name
 
 
 def _parts(model: torch.nn.Module) -> Iterator[tuple[str, Mapping[str, Any], tuple[Any, ...]]]:
     """Yield the children of every module, which are part of what was captured."""
     for path, module in model.named_modules():
-        yield path, module._modules, tuple(module._modules.values())
+        children = children_of_module(module)
+        yield path, children, tuple(children.values())
 
 
 def _check_parts(parts: Iterable[tuple[str, Mapping[str, Any], tuple[Any, ...]]]) -> None:
@@ -119,7 +121,7 @@ def dump_joint(compiled: CompiledJoint) -> bytes:
 def load_joint(data: bytes) -> CompiledJoint:
     """Return what ``dump_joint`` made bytes of; neither Inductor nor the C++ compiler runs."""
     function, files = pickle.loads(data)
-    with code_in_place(files):
+    with materialized(files):
         return load_compiled(function, files)
 
 

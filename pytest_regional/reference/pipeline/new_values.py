@@ -9,12 +9,13 @@ from typing import Any
 import torch.fx
 from torch.fx.node import map_arg
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch.operators import returns_nothing
 from pytest_regional._torch.pytree import flatten, map_leaves
 from pytest_regional._torch.tracing import as_fake, fake_execution, fake_mode_of, unbacked_bindings
 
 
-class NodeWithoutValueError(RuntimeError):
+class NodeWithoutValueError(RegionalError, RuntimeError):
     """An op that fails on the values of its arguments; the cause is chained.
 
     Attributes:

@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 
 import torch.fx
 
+from pytest_regional._torch.fx_graphs import clone_graph
 from pytest_regional._torch.joint_graph import compile_joint
-from pytest_regional.reference.graphs import copied
 from pytest_regional.reference.partitioners import partitioner_for
+from pytest_regional.reference.pass_protocol import PartitionError
 from pytest_regional.reference.pipeline.capture import JointGraph
-from pytest_regional.reference.pipeline.graph_pass import PartitionError
 
 #: Takes a joint graph and its inputs, with keywords of AOTAutograd's, and returns forward and backward.
 PartitionFunction = Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]]
@@ -46,7 +46,7 @@ class PartitionedGraphs:
 
         def given(gm: torch.fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
             if is_outermost(gm):
-                return copied(self.forward), copied(self.backward)
+                return clone_graph(self.forward), clone_graph(self.backward)
             return split(gm, inputs, **keywords)
 
         return given

@@ -11,14 +11,14 @@ import torch.fx
 from pytest_regional import _pass_forms
 from pytest_regional._pass_forms import PassForm, PassFormUnknownError, form_of
 from pytest_regional._text import unknown_name
-from pytest_regional.reference.pass_uuids import checked_uuid
-from pytest_regional.reference.pipeline.graph_pass import (
+from pytest_regional.reference.pass_protocol import (
     DEFAULT_GRAPHS,
     GRAPH_KINDS,
     InvalidPassError,
     PassUuidError,
     UnknownGraphError,
 )
+from pytest_regional.reference.pass_uuids import checked_uuid
 
 _WHAT_IS_ONE = (
     "a pass is a callable (gm, example_inputs), an object with a name and __call__, a CustomGraphPass, a "

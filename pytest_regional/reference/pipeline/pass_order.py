@@ -15,7 +15,7 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional.reference.pipeline.graph_pass import PassOrderError
+from pytest_regional.reference.pass_protocol import PassOrderError
 from pytest_regional.reference.pipeline.pass_forms import DeclaredPass
 
 # earlier -> later -> the declaration that says so

@@ -15,14 +15,14 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._torch.dynamo import restart_exceptions
-from pytest_regional.reference.pass_uuids import stable_form
-from pytest_regional.reference.pipeline.graph_pass import (
+from pytest_regional.reference.pass_protocol import (
     GRAPH_KINDS,
     InvalidPassError,
     PassFailedError,
     PassNameWarning,
     UnknownPassError,
 )
+from pytest_regional.reference.pass_uuids import stable_form
 from pytest_regional.reference.pipeline.new_values import NodeWithoutValueError, fill_values, names_without_value
 from pytest_regional.reference.pipeline.pass_forms import DeclaredPass, checked_kind, declared_pass
 from pytest_regional.reference.pipeline.pass_order import Interface, in_order, near_misses, refuse_unmet

@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 import torch.fx
 
-from pytest_regional._torch.fx_graphs import is_graph_module
+from pytest_regional._torch.fx_graphs import bodies_of, is_graph_module
 from pytest_regional._torch.operators import is_higher_order_op, is_op_overload
-from pytest_regional.reference.effects import bodies_of
 
 Status = Literal["ran", "compiled", "disabled", "failed"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional._files import dumps
-from pytest_regional.report.document import BAD, OUTCOMES, RunReport
+from pytest_regional.report.document import BAD, OUTCOMES, SHOWN, RunReport, column_of, counter_totals, worst_margin
 from pytest_regional.report.facts import Facts
 from pytest_regional.report.page.boxes import MOST_NODES, boxes_of, positions
 
@@ -18,9 +18,6 @@ _FOLDER = Path(__file__).parent
 #: at all, and a telephone less. The worst endings come first.
 MOST_DATA, MOST_FAILURES = 32_000_000, 8_000_000
 _NOT_HERE = "Not in this page, which would be too large. It is in the JSON report: --regional-report=FILE.json"
-
-#: As on the terminal: what went well first.
-_ORDER = ("passed", *(outcome for outcome in OUTCOMES if outcome != "passed"))
 
 #: Characters that have no place in a page: a test may print them, or have them in its failure.
 _ESCAPES = {number: f"\\x{number:02x}" for number in (*range(32), 127) if chr(number) not in "\t\n\r"}
@@ -46,7 +43,7 @@ def html_of(report: RunReport) -> str:
         report=report,
         tests=tests,
         matrix=_matrix(tests),
-        outcomes=[outcome for outcome in _ORDER if any(fact["outcome"] == outcome for fact in tests)],
+        outcomes=[outcome for outcome in SHOWN if any(fact["outcome"] == outcome for fact in tests)],
         bad=sum(fact["outcome"] in BAD for fact in tests),
         totals=_totals(tests),
         is_bad=BAD.__contains__,
@@ -58,30 +55,21 @@ def html_of(report: RunReport) -> str:
     )
 
 
-def column_of(fact: Facts) -> str:
-    """Return the heading of a test's column in the matrix."""
-    return f"{fact['backend']} ({fact['device']})"
-
-
 def _matrix(tests: Sequence[Facts]) -> dict[str, Any]:
     columns = sorted({column_of(fact) for fact in tests})
     suites = sorted({fact["suite"] for fact in tests})
     counts = Counter((suite, column_of(fact), fact["outcome"]) for fact in tests for suite in (fact["suite"], "all"))
     cells = {
-        suite: [[(o, counts[suite, column, o]) for o in _ORDER if counts[suite, column, o]] for column in columns]
+        suite: [[(o, counts[suite, column, o]) for o in SHOWN if counts[suite, column, o]] for column in columns]
         for suite in ("all", *suites)
     }
     return {"columns": columns, "rows": cells}
 
 
 def _totals(tests: Sequence[Facts]) -> dict[str, Any]:
-    counters: Counter[str] = Counter()
-    for fact in tests:
-        counters.update(fact["counters"])
-    ratios = [fact["worst_parity"] for fact in tests if fact["worst_parity"] is not None]
     return {
-        "counters": {name: count for name, count in counters.items() if count},
-        "worst_parity": max(ratios, default=None),
+        "counters": {name: count for name, count in counter_totals(tests).items() if count},
+        "worst_parity": worst_margin(tests),
         "compile_seconds": sum(fact["compile_seconds"] for fact in tests),
     }
 

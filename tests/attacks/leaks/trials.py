@@ -39,7 +39,7 @@ def trial(leaking: Kind) -> Found:
     with regional("aot_eager", expects_regions=False) as harness:
         leaking.leak()
     named = tuple(leak.name for leak in harness.leaks)
-    return Found(leaking.look() != before, named, any(getattr(leak, "poisons", False) for leak in harness.leaks))
+    return Found(leaking.look() != before, named, any(getattr(leak, "unrestorable", False) for leak in harness.leaks))
 
 
 def in_a_fork(leaking: Kind, seconds: float = 60) -> Found:

@@ -8,18 +8,17 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional import BackendSpec
+from pytest_regional import BackendSpec, declared
 from pytest_regional._torch.dynamo import aot_autograd
 from pytest_regional._torch.fx_graphs import preserve_node_meta
 from pytest_regional._torch.inductor import artifact_behind
-from pytest_regional.backends.adapters import NoWholeGraphStages
+from pytest_regional.backends.adapters import OUTER_CACHE, PRE_GRAD_PASSES, without
 from pytest_regional.reference.regional_inductor import regional_inductor
 
 Edit = Callable[[torch.fx.GraphModule], None]
 
 
-class _Capabilities(NoWholeGraphStages):
-    _no_pass = _no_cache = "it is small"
+_CAPABILITIES = declared(**without((*PRE_GRAD_PASSES, *OUTER_CACHE), "it is small"))
 
 
 def faulty(edit: Edit | None = None, finish: Edit | None = None, **options: Any) -> BackendSpec:
@@ -38,7 +37,7 @@ def faulty(edit: Edit | None = None, finish: Edit | None = None, **options: Any)
         with preserve_node_meta():
             return aot_autograd(fw_compiler=compile_graph, bw_compiler=compile_graph)(gm, inputs)
 
-    return BackendSpec("faulty", lambda: backend, _Capabilities())
+    return BackendSpec("faulty", lambda: backend, _CAPABILITIES())
 
 
 def operator_nodes(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:

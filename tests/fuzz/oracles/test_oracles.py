@@ -57,10 +57,10 @@ def test_the_reference_keeps_every_oracle(checked, program):
 def test_eager_and_float64_run_once_for_each_inputs_whatever_the_oracles(checked, monkeypatch):
     run, original = [], example_run.execute
 
-    def counting(fn, inputs, *, anchor=False, **options):
+    def counting(fn, inputs, *, fp64=False, **options):
         if fn is TWO_REGIONS.function:
-            run.append((inputs[0].sum().item(), anchor))
-        return original(fn, inputs, anchor=anchor, **options)
+            run.append((inputs[0].sum().item(), fp64))
+        return original(fn, inputs, fp64=fp64, **options)
 
     monkeypatch.setattr(example_run, "execute", counting)
     checked(TWO_REGIONS, *(name for name in ORACLES if name != "threads"))

@@ -7,7 +7,7 @@ import operator
 import pytest
 import torch
 
-from pytest_regional._torch import codegen, symbol
+from pytest_regional._torch import codegen
 from pytest_regional._torch.codegen import RawLaunch, recording_launches
 from pytest_regional.harness.codegen import KernelLaunch, Op, events_of, origins_kept, origins_of
 from pytest_regional.testing import regional
@@ -92,12 +92,12 @@ def test_what_nobody_told_stays_unknown():
 
 
 def test_listening_changes_neither_code_nor_inductor():
-    original = symbol("torch._inductor.debug", codegen._FUNCTION)
+    original = codegen._TOLD["torch._inductor.debug"].current()
     with recording_launches() as outer, recording_launches() as inner:
-        assert symbol("torch._inductor.codegen.cpp", codegen._FUNCTION) is not original
+        assert codegen._TOLD["torch._inductor.codegen.cpp"].current() is not original
         with regional("inductor") as r:
             source = r.run(programs.products, r.randn(4, 4), r.randn(4, 4)).code.sources[0]
-    assert symbol("torch._inductor.debug", codegen._FUNCTION) is original
+    assert codegen._TOLD["torch._inductor.debug"].current() is original
     # The observer listened innermost.
     assert outer == inner == []
     assert "Provenance" not in source.text

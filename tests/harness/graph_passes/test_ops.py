@@ -7,11 +7,12 @@ import operator
 import pytest
 import torch
 
+from pytest_regional._torch.operators import control_deps
 from pytest_regional.harness.graph_passes.forms import GraphAssertionError
 from pytest_regional.harness.ops import OpPattern, UnknownOpError
 from pytest_regional.testing import at_least, at_most
 
-from .passes import aten, control_deps, nothing, order_after, products, second_operand_twice, sums, swap
+from .passes import aten, nothing, order_after, products, second_operand_twice, sums, swap
 
 
 @pytest.fixture

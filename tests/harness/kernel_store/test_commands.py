@@ -78,7 +78,7 @@ def torch_in(tmp_path, monkeypatch):
         if record:
             (packages / "torch-2.13.0.dist-info").mkdir(exist_ok=True)
             (packages / "torch-2.13.0.dist-info" / "RECORD").write_text(record)
-        monkeypatch.setattr(commands.cpp_compile, "headers", lambda: header.parent)
+        monkeypatch.setattr(commands.cpp, "torch_headers", lambda: header.parent)
         commands._headers.cache_clear()
         return header
 

@@ -91,7 +91,7 @@ def test_low_precision_is_anchored():
     assert report.steps[0].gradient_error_eager > 1e-4
 
 
-def test_a_double_model_has_no_anchor():
+def test_a_double_model_has_no_float64_reference():
     model = Small().double()
     with eager() as harness:
         report = assert_training_parity(harness, model, batches(harness, dtype=torch.float64), loss=LOSS)
@@ -155,7 +155,7 @@ def test_a_training_that_proves_nothing(forward, message):
         assert_training_parity(harness, Unusual(forward), [harness.randn(2, SIZE)], compiled=lambda model: model)
 
 
-def test_float64_that_fails_is_no_anchor():
+def test_float64_that_fails_is_no_float64_reference():
     def forward(weight, x):
         if weight.dtype == torch.float64:
             raise NotImplementedError("float32 only")

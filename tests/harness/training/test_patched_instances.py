@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pytest_regional import region
-from pytest_regional.harness.training import BadTrainingError, LostAnchorWarning, assert_training_parity
+from pytest_regional.harness.training import BadTrainingError, NoFp64ReferenceWarning, assert_training_parity
 from pytest_regional.harness.training.copying import copy_model
 
 from .programs import CLASSES, ROWS, SIZE, eager, judged
@@ -274,7 +274,7 @@ def test_a_parameter_used_in_one_step_is_used():
     assert report.unused == ()
 
 
-# A lost anchor
+# A missing float64 reference
 
 
 class NoFloat64(Block):
@@ -284,23 +284,23 @@ class NoFloat64(Block):
         return super().forward(x)
 
 
-def test_a_lost_anchor_is_a_warning_and_stands_in_the_summary():
-    with pytest.warns(LostAnchorWarning, match="float32 only"):
+def test_a_missing_float64_reference_is_a_warning_and_stands_in_the_summary():
+    with pytest.warns(NoFp64ReferenceWarning, match="float32 only"):
         report = judged(lambda copied: copied, model=NoFloat64())
     assert not report.anchored
-    assert "no float64 anchor in steps 1 to 5" in report.summary()
+    assert "no float64 reference in steps 1 to 5" in report.summary()
 
 
 @pytest.mark.parametrize("options", [{"level": "bitwise"}, {"level": "dtype"}, {"rtol": 1e-4}])
-def test_who_asks_for_no_anchor_loses_none(options):
+def test_who_asks_for_no_float64_reference_loses_none(options):
     with warnings.catch_warnings():
-        warnings.simplefilter("error", LostAnchorWarning)
+        warnings.simplefilter("error", NoFp64ReferenceWarning)
         judged(lambda copied: copied, model=NoFloat64(), **options)
 
 
 def test_a_model_in_float64_needs_none():
     with warnings.catch_warnings(), eager() as harness:
-        warnings.simplefilter("error", LostAnchorWarning)
+        warnings.simplefilter("error", NoFp64ReferenceWarning)
         batches = [(harness.randn(ROWS, SIZE, dtype=torch.float64), harness.randint(0, CLASSES, (ROWS,)))]
         assert_training_parity(
             harness, Block().double(), batches, loss=nn.functional.cross_entropy, compiled=lambda copied: copied

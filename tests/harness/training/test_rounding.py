@@ -7,7 +7,7 @@ import warnings
 import torch
 from torch import nn
 
-from pytest_regional.harness.training import LostAnchorWarning
+from pytest_regional.harness.training import NoFp64ReferenceWarning
 
 from .programs import Small, found, judged
 
@@ -89,7 +89,7 @@ class Chooses(Small):
 def test_gradients_under_autocast_are_anchored():
     """They are as far from float64 as bfloat16 is, though their dtype is float32."""
     with warnings.catch_warnings():
-        warnings.simplefilter("error", LostAnchorWarning)
+        warnings.simplefilter("error", NoFp64ReferenceWarning)
         report = judged(lambda copied: copied, model=Autocast())
     assert report.ok
     assert report.anchored
@@ -100,7 +100,7 @@ def test_gradients_that_rounding_makes_anything_of_are_not():
         warnings.simplefilter("always")
         report = judged(lambda copied: copied, model=Chooses())
     assert not report.anchored
-    assert [warning.category for warning in caught] == [LostAnchorWarning]
+    assert [warning.category for warning in caught] == [NoFp64ReferenceWarning]
 
 
 def test_four_fifths_of_a_gradient_under_autocast_is_a_difference():

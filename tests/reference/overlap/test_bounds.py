@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pytest_regional.reference.overlap import overlap_collectives
-from pytest_regional.reference.overlap.reservations import Levels
+from pytest_regional.reference.overlap.reservations import SegmentTree
 from tests.reference.overlap.graphs import BIG, Builder, fsdp_chain, names
 
 WHOLE = 16 * 16 * 4
@@ -74,7 +74,7 @@ def test_levels_against_a_list():
     rng = random.Random(0)
     for length in (1, 2, 7, 64):
         amounts = [rng.randrange(5) for _ in range(length)]
-        levels = Levels(amounts)
+        levels = SegmentTree(amounts)
         for _ in range(200):
             begin, end = sorted(rng.randrange(length + 1) for _ in range(2))
             threshold = rng.randrange(12)

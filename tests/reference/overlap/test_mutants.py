@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_regional.reference.overlap import motion, program
-from pytest_regional.reference.overlap.program import Program
-from pytest_regional.reference.overlap.reservations import Claims
+from pytest_regional.reference.overlap.program import OverlapProgram
+from pytest_regional.reference.overlap.reservations import Reservations
 from tests.reference.overlap.graphs import ATEN, BIG, SMALL, Builder, fsdp_chain
 from tests.reference.overlap.strategies import Program as Drawn
 from tests.reference.overlap.test_property import check
@@ -37,7 +37,7 @@ def one_group():
 
 
 def no_reading_until_the_wait(monkeypatch):
-    monkeypatch.setattr(Program, "_finish_reading", lambda *_: None)
+    monkeypatch.setattr(OverlapProgram, "_finish_reading", lambda *_: None)
 
 
 def no_order_of_effects(monkeypatch):
@@ -55,7 +55,7 @@ def no_order_of_groups(monkeypatch):
 
 
 def no_bounds(monkeypatch):
-    monkeypatch.setattr(Claims, "earliest", lambda self, collective, lowest: (lowest, None))
+    monkeypatch.setattr(Reservations, "earliest", lambda self, collective, lowest: (lowest, None))
 
 
 def waits_at_the_end(monkeypatch):

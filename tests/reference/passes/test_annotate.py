@@ -14,6 +14,7 @@ from pytest_regional import region
 from pytest_regional._torch.fx_graphs import is_backward_node, region_mark
 from pytest_regional.reference import pipeline
 from pytest_regional.reference.ordering import add_control_deps
+from pytest_regional.reference.pass_protocol import PassFailedError
 from pytest_regional.reference.passes import (
     PassMatchError,
     PassMatchWarning,
@@ -22,7 +23,6 @@ from pytest_regional.reference.passes import (
     annotate_ops,
 )
 from pytest_regional.reference.pipeline import PassPipeline
-from pytest_regional.reference.pipeline.graph_pass import PassFailedError
 from pytest_regional.reference.regions import RegionConfigError, read_region_keys
 from pytest_regional.testing import regional
 

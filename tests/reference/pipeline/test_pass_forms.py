@@ -17,8 +17,8 @@ from pytest_regional._torch.inductor import (
     pattern_matcher_pass,
 )
 from pytest_regional.reference import regional_inductor
+from pytest_regional.reference.pass_protocol import FunctionPass, InvalidPassError, Pass, graph_pass
 from pytest_regional.reference.passes import DeadCodeElimination, RegionalInductor
-from pytest_regional.reference.pipeline.graph_pass import FunctionPass, InvalidPassError, Pass, graph_pass
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
 from pytest_regional.testing import pass_form, regional
 

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from pytest_regional.reference.pipeline.graph_pass import (
+from pytest_regional.reference.pass_protocol import (
     InvalidPassError,
     PassNameWarning,
     PassOrderError,

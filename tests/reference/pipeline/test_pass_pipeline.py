@@ -9,7 +9,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pytest_regional._torch.dynamo import restart_exceptions
-from pytest_regional.reference.pipeline.graph_pass import (
+from pytest_regional.reference.pass_protocol import (
     PassFailedError,
     UnknownGraphError,
     UnknownPassError,

@@ -9,8 +9,7 @@ import pickle
 import pytest
 import torch
 
-from pytest_regional.reference.pass_uuids import PreGradPassError
-from pytest_regional.reference.pipeline.graph_pass import (
+from pytest_regional.reference.pass_protocol import (
     InvalidPassError,
     Pass,
     PassFailedError,
@@ -18,6 +17,7 @@ from pytest_regional.reference.pipeline.graph_pass import (
     UnknownGraphError,
     graph_pass,
 )
+from pytest_regional.reference.pass_uuids import PreGradPassError
 from pytest_regional.reference.pipeline.inductor_pass import as_inductor_pass, kind_of
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
 from pytest_regional.testing import regional
@@ -65,7 +65,7 @@ def test_the_uuid_is_made_of_the_enabled_passes_in_order():
 
 def test_the_uuid_is_a_digest_that_another_process_computes_too(tmp_path):
     program = (
-        "from pytest_regional.reference.pipeline.graph_pass import graph_pass\n"
+        "from pytest_regional.reference.pass_protocol import graph_pass\n"
         "from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline\n"
         "print(PassPipeline([graph_pass(name='a', uuid=frozenset(('x', 'y', 'z')))(print)]).uuid())"
     )

@@ -9,7 +9,7 @@ from torch.fx.passes.regional_inductor import regional_inductor as pytorchs_regi
 import pytest_regional.testing
 from pytest_regional.reference import pipeline
 from pytest_regional.reference.artifacts import InputMismatchError, UnsavableArtifactError
-from pytest_regional.reference.caching.envelope import ArtifactNotFoundError, CorruptedArtifactError, WrongKindError
+from pytest_regional.reference.caching.container import ArtifactNotFoundError, CorruptedArtifactError, WrongKindError
 from pytest_regional.reference.regional_inductor import compile_annotated
 from tests.reference.pipeline.models import Tied, assert_same_bits, model_and_inputs, step
 

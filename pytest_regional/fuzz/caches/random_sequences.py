@@ -1,18 +1,15 @@
-"""A state machine for caches: any sequence of compiles, restarts, new processes, changes and damaged files.
+"""Random sequences of cache operations: compiles, restarts, new processes, changes and damaged files.
 
-It draws what :mod:`~pytest_regional.fuzz.caches.sequences` executes. Needs the ``hypothesis`` package.
+A walk over a table of rules draws what :mod:`~pytest_regional.fuzz.caches.sequences` executes. It does not look at the
+backend, so that a seed draws the same sequences whatever the backend answers.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import hypothesis
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from typing import TYPE_CHECKING, Any
 
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.caches.model import ASKS_FOR_SIZE, FEW, MANY, PROGRAMS, STATES, Key, canonical
@@ -30,11 +27,14 @@ from pytest_regional.fuzz.caches.sequences import (
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
-#: Sequences that are drawn at a time; Hypothesis begins each time with the simplest.
-_BATCH = 20
-
 #: Sequences longer than this find nothing that shorter ones do not, and take as long as two of them.
 LONGEST_SEQUENCE = 10
+
+#: Files of a cache are damaged by their number, taken modulo how many there are.
+_FILES = 64
+
+#: Of the turns that could compile in a new process, which takes seconds, one in so many does.
+_RARELY = 8
 
 
 def fields_of_keys(*, passes: bool, without: Collection[str] = ()) -> dict[str, tuple[Any, ...]]:
@@ -70,8 +70,12 @@ _PASSES: tuple[tuple[str | None, ...], ...] = (
 )
 
 
-def keys(values: Mapping[str, Sequence[Any]]) -> st.SearchStrategy[Key]:
-    """Return a strategy of keys with these values; the simplest is one annotated program and nothing else."""
+#: Programs that differ in where the boundary of their region stands.
+BOUNDARIES = {"plain": "shorter region", "shorter region": "plain"}
+
+
+def random_key(source: random.Random, values: Mapping[str, Sequence[Any]]) -> Key:
+    """Return a key with some of these values."""
     # Most of the time under no special setting: what holds for two settings says little. Symbols say the most of
     # a program that asks for its size.
     weighted = {
@@ -79,110 +83,106 @@ def keys(values: Mapping[str, Sequence[Any]]) -> st.SearchStrategy[Key]:
         "program": (*values["program"], ASKS_FOR_SIZE, ASKS_FOR_SIZE),
         "dynamic": (*values["dynamic"], *values["dynamic"][1:]),
     }
-    drawn = {name: st.sampled_from(found) for name, found in {**values, **weighted}.items()}
-    return st.builds(Key, **drawn).map(canonical)
+    return canonical(Key(**{name: source.choice(found) for name, found in {**values, **weighted}.items()}))
 
 
-def _has_compiled(machine: _Machine) -> bool:
-    return bool(machine.events)
+class Walk:
+    """One random sequence while it is drawn. Few things change in it, so that keys come back.
 
+    Args:
+        source: of random numbers.
+        values: what the fields of keys may be.
+        processes: whether some compiles happen in new processes.
 
-#: Programs that differ in where the boundary of their region stands.
-BOUNDARIES = {"plain": "shorter region", "shorter region": "plain"}
-
-
-class _Machine(RuleBasedStateMachine):
-    """The rules: they say what happens next; what happened is executed when the sequence is complete.
-
-    Hypothesis wants to be told the same twice for the same draws. Sequences are therefore drawn without looking at the
-    backend, whose answers may depend on more than them.
+    Attributes:
+        events: the sequence so far.
+        before: what was compiled last.
     """
 
-    values: ClassVar[Mapping[str, Sequence[Any]]]
-    processes: ClassVar[bool]
-    drawn: ClassVar[list[tuple[Event, ...]]]
-
-    @initialize(data=st.data())
-    def begin(self, data: st.DataObject) -> None:
-        """Start with empty caches; few things change in one sequence, so that they meet again."""
+    def __init__(self, source: random.Random, values: Mapping[str, Sequence[Any]], *, processes: bool) -> None:
         self.events: list[Event] = []
-        self.before: Key = data.draw(keys(self.values), label="what there is")
-        free = [name for name, values in self.values.items() if len(values) > 1]
-        varied = data.draw(st.lists(st.sampled_from(free), min_size=1, max_size=3, unique=True), label="what changes")
-        self.varied = {name: self.values[name] for name in varied}
+        self.before = random_key(source, values)
+        self.processes = processes
+        self._source, self._values = source, values
+        free = [name for name, found in values.items() if len(found) > 1]
+        self._varied = source.sample(free, min(source.randint(1, 3), len(free)))
 
-    @rule(data=st.data())
-    def compile_and_run(self, data: st.DataObject) -> None:
+    def run(self, length: int) -> tuple[Event, ...]:
+        """Take ``length`` rules that are allowed, one after the other; return the sequence."""
+        for _ in range(length):
+            rule = self._source.choice([rule for rule, is_allowed in RULES if is_allowed(self)])
+            rule(self)
+        return tuple(self.events)
+
+    @property
+    def has_compiled(self) -> bool:
+        """Whether something was compiled."""
+        return bool(self.events)
+
+    def compile_and_run(self) -> None:
         """Compile something and run it twice."""
-        changes = {name: data.draw(st.sampled_from(values), label=name) for name, values in self.varied.items()}
-        self._compile(canonical(replace(self.before, **changes)))
+        self._compile(canonical(self._changed(self._varied)))
 
-    @precondition(_has_compiled)
-    @rule(restart=st.booleans())
-    def compile_again(self, restart: bool) -> None:
+    def compile_again(self) -> None:
         """Compile the same once more, in this process or the next."""
-        if restart:
+        if self._source.random() < 0.5:
             self.events.append(Restart())
         self._compile(self.before)
 
-    @precondition(_has_compiled)
-    @rule(data=st.data())
-    def change_one_thing(self, data: st.DataObject) -> None:
+    def change_one_thing(self) -> None:
         """Compile what was compiled last with one thing changed: nothing of the old must answer."""
-        name = data.draw(st.sampled_from(sorted(self.varied)), label="change")
-        value = data.draw(st.sampled_from(self.varied[name]), label="to")
-        self._compile(canonical(replace(self.before, **{name: value})))
+        self._compile(canonical(self._changed([self._source.choice(self._varied)])))
 
-    @precondition(lambda self: len(self.before.passes) > 1)
-    @rule()
-    def turn_passes_round(self) -> None:
+    def reverse_passes(self) -> None:
         """Compile the same with its passes in the opposite order."""
         self._compile(replace(self.before, passes=self.before.passes[::-1]))
 
-    @precondition(lambda self: self.before.region is not None and self.before.program in BOUNDARIES)
-    @rule()
     def move_the_boundary(self) -> None:
         """Compile the same with the boundary of its region elsewhere."""
         self._compile(replace(self.before, program=BOUNDARIES[self.before.program]))
 
-    @precondition(lambda self: self.before.dynamic)
-    @rule(data=st.data())
-    def change_the_size(self, data: st.DataObject) -> None:
+    def change_the_size(self) -> None:
         """Compile the same for another size, which the guards of the last one allow or exclude."""
-        self._compile(replace(self.before, size=data.draw(st.sampled_from(self.values["size"]), label="size")))
+        self._compile(self._changed(["size"]))
 
-    @precondition(_has_compiled)
-    @rule()
     def restart(self) -> None:
-        """Forget what this process holds."""
+        """Simulate a new process."""
         self.events.append(Restart())
 
-    @precondition(_has_compiled)
-    @rule(number=st.integers(0, 63), damage=st.sampled_from(sorted(DAMAGES)))
-    def damage_a_file(self, number: int, damage: str) -> None:
+    def damage_a_file(self) -> None:
         """Damage a file of the cache."""
-        self.events.append(Damage(number, damage))
+        self.events.append(Damage(self._source.randrange(_FILES), self._source.choice(sorted(DAMAGES))))
 
-    @precondition(_has_compiled)
-    @rule()
     def clear(self) -> None:
         """Delete the cache, and begin a new process."""
         self.events.append(Clear())
 
-    @precondition(lambda self: self.processes and _has_compiled(self))
-    @rule(rarely=st.integers(0, 7))
-    def compile_in_a_new_process(self, rarely: int) -> None:
-        """Compile what was compiled last in another process. It takes seconds, so not always when it is drawn."""
-        if rarely == 7:
+    def compile_in_a_new_process(self) -> None:
+        """Compile what was compiled last in another process; not each time, since it takes seconds."""
+        if not self._source.randrange(_RARELY):
             self.events.append(NewProcess(self.before))
+
+    def _changed(self, names: Sequence[str]) -> Key:
+        return replace(self.before, **{name: self._source.choice(self._values[name]) for name in names})
 
     def _compile(self, key: Key) -> None:
         self.before = key
         self.events.append(Compile(key))
 
-    def teardown(self) -> None:
-        """Hand the sequence over."""
-        self.drawn.append(tuple(self.events))
+
+#: What may happen next, and when.
+RULES: tuple[tuple[Callable[[Walk], None], Callable[[Walk], bool]], ...] = (
+    (Walk.compile_and_run, lambda walk: True),
+    (Walk.compile_again, lambda walk: walk.has_compiled),
+    (Walk.change_one_thing, lambda walk: walk.has_compiled),
+    (Walk.reverse_passes, lambda walk: len(walk.before.passes) > 1),
+    (Walk.move_the_boundary, lambda walk: walk.before.region is not None and walk.before.program in BOUNDARIES),
+    (Walk.change_the_size, lambda walk: walk.before.dynamic),
+    (Walk.restart, lambda walk: walk.has_compiled),
+    (Walk.damage_a_file, lambda walk: walk.has_compiled),
+    (Walk.clear, lambda walk: walk.has_compiled),
+    (Walk.compile_in_a_new_process, lambda walk: walk.processes and walk.has_compiled),
+)
 
 
 def sequences(values: Mapping[str, Sequence[Any]], seed: int, *, processes: bool = True) -> Iterator[tuple[Event, ...]]:
@@ -193,11 +193,9 @@ def sequences(values: Mapping[str, Sequence[Any]], seed: int, *, processes: bool
         seed: what they are drawn from.
         processes: whether some compiles happen in new processes.
     """
-    for number in itertools.count():
-        drawn: list[tuple[Event, ...]] = []
-        machine = type("CacheMachine", (_Machine,), {"values": values, "processes": processes, "drawn": drawn})
-        run_state_machine_as_test(hypothesis.seed((seed * 1_000_003 + number) % 2**64)(machine), settings=_settings())
-        yield from dict.fromkeys(sequence for sequence in drawn if sequence)
+    source = random.Random(seed)
+    while True:
+        yield Walk(source, values, processes=processes).run(source.randint(1, LONGEST_SEQUENCE))
 
 
 #: What a sequence may need, beside passes.
@@ -214,7 +212,7 @@ def sequences_for(
     return sequences(values, seed, processes=processes)
 
 
-def run_cache_machine(
+def run_random_sequences(
     regional: Regional,
     budget: Budget,
     seed: int,
@@ -242,16 +240,4 @@ def run_cache_machine(
     return clock.spent
 
 
-def _settings() -> hypothesis.settings:
-    return hypothesis.settings(
-        max_examples=_BATCH,
-        phases=(hypothesis.Phase.generate,),
-        stateful_step_count=LONGEST_SEQUENCE,
-        deadline=None,
-        database=None,
-        print_blob=False,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-
-
-__all__ = ["fields_of_keys", "keys", "run_cache_machine", "sequences", "sequences_for"]
+__all__ = ["RULES", "Walk", "fields_of_keys", "run_random_sequences", "sequences", "sequences_for"]

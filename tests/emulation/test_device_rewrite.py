@@ -9,15 +9,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from pytest_regional._torch.tracing import storage_key
 from pytest_regional.emulation import PROFILES
-from pytest_regional.emulation.device_mock import Pretence
-from pytest_regional.emulation.retarget import CUDA, retarget
+from pytest_regional.emulation.device_mock import DeviceMock
+from pytest_regional.emulation.device_rewrite import CUDA, retarget
 
 NUMBERS = [float(number) for number in range(32)]
 
 
 @pytest.fixture(autouse=True)
 def _believing_in_a_gpu() -> Iterator[None]:
-    with Pretence(PROFILES["h200"], lambda *args: None, lambda name, source: None).held():
+    with DeviceMock(PROFILES["h200"], lambda *args: None, lambda name, source: None).held():
         yield
 
 

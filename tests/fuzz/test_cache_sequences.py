@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.caches.machine import fields_of_keys, run_cache_machine, sequences
 from pytest_regional.fuzz.caches.model import FEW, MANY, CacheModel, Key, canonical, program_of
+from pytest_regional.fuzz.caches.random_sequences import fields_of_keys, run_random_sequences, sequences
 from pytest_regional.fuzz.caches.sequences import (
     Clear,
     Compile,
@@ -126,7 +126,7 @@ def test_keys_of_one_graph_are_one_key():
 
 def played(backend, number):
     with regional(backend, "cpu") as harness:
-        return run_cache_machine(harness, Budget(examples=number), 0, processes=False)
+        return run_random_sequences(harness, Budget(examples=number), 0, processes=False)
 
 
 def test_the_reference_backend_agrees_with_the_model():
@@ -203,7 +203,7 @@ def test_a_damaged_file_is_no_hit(play):
     play("reference", Compile(Key()), *damage, Restart(), Compile(Key()), Clear(), Compile(Key()))
 
 
-def test_the_machine_finds_a_fault():
+def test_random_sequences_find_a_fault():
     with pytest.raises(OracleViolationError, match="a miss where the model says hit"):
         played("bench.mutants.backends:never_hits", 60)
 
@@ -225,7 +225,7 @@ def test_without_processes_none_is_started():
 def test_code_that_pytorch_generates_is_damaged_under_its_own_backend_alone(tmp_path, backend, harmed):
     for name in ("code.py", "entry"):
         (tmp_path / name).write_text("contents")
-    harness = SimpleNamespace(folder=tmp_path, spec=SimpleNamespace(name=backend), reset=lambda: None)
+    harness = SimpleNamespace(folder=tmp_path, supports=lambda name: backend == "torch", reset=lambda: None)
 
     executor = Executor(harness, "emulated")
     for number in range(2):

@@ -13,19 +13,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
-from pytest_regional._torch.operators import is_higher_order_op, is_user_kernel
+from pytest_regional._torch.fx_graphs import clone_graph
+from pytest_regional._torch.operators import is_higher_order_op, is_user_kernel, schema_of
+from pytest_regional._torch.pytree import leaves_of, map_leaves
 from pytest_regional._torch.tracing import (
     current_fake_mode,
     detect_fake_mode,
+    dispatch_mode,
     is_fake_tensor,
     new_fake_mode,
     storage_key,
     without_dispatch_modes,
 )
-from pytest_regional.emulation.device_mock import Pretence
+from pytest_regional.emulation.device_mock import DeviceMock
 from pytest_regional.emulation.memory import Memory
 
 CUDA = torch.device("cuda", 0)
@@ -56,17 +57,17 @@ def holds_undefined_values(gm: Any) -> bool:
 
 
 def _is_undefined(node: torch.fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
+    schema = schema_of(node.target)
     return schema is not None and schema.name in _UNDEFINED and not all(map(is_user_kernel, node.users))
 
 
 def retarget(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[torch.fx.GraphModule, list[Any]]:
     """Return a copy of ``gm`` and of its example inputs that live on the described GPU.
 
-    To be called under the pretence of that GPU: fake tensors ask for their device.
+    To be called while that GPU is mocked: fake tensors ask for their device.
     """
     move = _Move(_fake_mode_of(gm, inputs), [*_values_of(gm), *inputs])
-    moved = _copy_of(gm)
+    moved = clone_graph(gm)
     for module in moved.modules():
         if isinstance(module, torch.fx.GraphModule):
             move.graph(module)
@@ -90,23 +91,6 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (tuple, list, dict)):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _tensors(item)
-
-
-def _copy_of(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Copy graphs, their nodes' ``meta`` one level deep, and nothing else: parameters and values are shared."""
-    nested = {name: child for name, child in gm.named_children() if isinstance(child, torch.fx.GraphModule)}
-    graph = torch.fx.Graph()
-    names: dict[Any, Any] = {}
-    result = graph.graph_copy(gm.graph, names, return_output_node=True)
-    output = graph.output(result[0] if isinstance(result, tuple) else result)
-    for node in gm.graph.nodes:
-        if node.op == "output":
-            output.meta = dict(node.meta)
-    copy = torch.fx.GraphModule(gm, graph)
-    for name, child in nested.items():
-        setattr(copy, name, _copy_of(child))
-    copy.meta = dict(gm.meta)
-    return copy
 
 
 class _Move:
@@ -220,26 +204,26 @@ _WRITE_ONLY = (
 )
 
 
-class OperatorsOnCpu(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
+class OperatorsOnCpu(dispatch_mode()):  # type: ignore[misc]  # torch is untyped here
     """Active while generated code runs: operators meant for the GPU run on the CPU, where the tensors are.
 
     Args:
         memory: told what operators write, and asked about what they read.
-        pretence: of the GPU whose layouts convolutions promised.
+        device_mock: of the GPU whose layouts convolutions promised.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, memory: Memory, pretence: Pretence) -> None:
+    def __init__(self, memory: Memory, device_mock: DeviceMock) -> None:
         super().__init__()
         self._memory = memory
-        self._pretence = pretence
+        self._device_mock = device_mock
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run ``func`` on the CPU."""
-        args, kwargs = tree_map(_on_cpu, (args, dict(kwargs or {})))
+        args, kwargs = map_leaves(_on_cpu, (args, dict(kwargs or {})))
         if is_higher_order_op(func):
             return func(*args, **kwargs)
         written, read = _accesses(func, args, kwargs)
@@ -252,10 +236,10 @@ class OperatorsOnCpu(TorchDispatchMode):  # type: ignore[misc]  # torch is untyp
 
     def _as_promised(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
         """Give results the strides that the operator has on the GPU; those of a CPU kernel may differ."""
-        with self._pretence.held():
+        with self._device_mock.held():
             strides = _gpu_strides(func, _described(args), _described(tuple(kwargs.items())))
         leaves = iter(strides)
-        return tree_map(lambda leaf: _restrided(leaf, next(leaves)), result)
+        return map_leaves(lambda leaf: _restrided(leaf, next(leaves)), result)
 
 
 def _on_cpu(value: Any) -> Any:
@@ -268,7 +252,7 @@ def _accesses(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tupl
     read: list[Any] = []
     for argument, is_written, is_read in _arguments(func):
         value = args[argument] if isinstance(argument, int) and argument < len(args) else kwargs.get(str(argument))
-        tensors = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)] if value is not None else []
+        tensors = [leaf for leaf in leaves_of(value) if isinstance(leaf, torch.Tensor)] if value is not None else []
         written += tensors if is_written else []
         read += tensors if is_read else []
     return written, read
@@ -279,9 +263,9 @@ def _arguments(func: Any) -> tuple[tuple[int | str, bool, bool], ...]:
     """Return positions and names of the arguments of ``func`` with whether it writes and whether it reads them."""
     found: list[tuple[int | str, bool, bool]] = []
     # Neither do views read values, nor does ``set_``, with which this package itself makes tensors.
-    views = func.is_view or func._schema.name == "aten::set_"
-    write_only = func._schema.name.rpartition("::")[2] in _WRITE_ONLY
-    for position, argument in enumerate(func._schema.arguments):
+    views = func.is_view or schema_of(func).name == "aten::set_"
+    write_only = schema_of(func).name.rpartition("::")[2] in _WRITE_ONLY
+    for position, argument in enumerate(schema_of(func).arguments):
         written = not views and argument.alias_info is not None and argument.alias_info.is_write
         read = not views and not (written and (argument.is_out or write_only))
         found += [(position, written, read), (argument.name, written, read)]
@@ -306,7 +290,7 @@ class _Description(tuple[Any, Any, Any]):
 def _gpu_strides(func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, ...]:
     with without_dispatch_modes(), new_fake_mode():
         result = func(*_fake(args), **dict(_fake(kwargs)))
-    return tuple(leaf.stride() if isinstance(leaf, torch.Tensor) else None for leaf in tree_leaves(result))
+    return tuple(leaf.stride() if isinstance(leaf, torch.Tensor) else None for leaf in leaves_of(result))
 
 
 def _fake(value: Any) -> Any:

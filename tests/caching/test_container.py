@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.reference.caching import envelope
-from pytest_regional.reference.caching.envelope import (
+from pytest_regional.reference.caching import container
+from pytest_regional.reference.caching.container import (
     ArtifactError,
     ArtifactFormatError,
     CorruptedArtifactError,
@@ -33,7 +33,7 @@ FORMAT_AT, HEADER_AT = 8, 60
 
 @pytest.fixture(autouse=True)
 def fixed_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(envelope, "this_machine", lambda: MACHINE)
+    monkeypatch.setattr(container, "this_machine", lambda: MACHINE)
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_two_flipped_bits_that_cancel_out_in_the_lengths_are_noticed(sealed: byt
 
 
 def test_another_format_version_is_named(sealed: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(envelope, "FORMAT_VERSION", 7)
+    monkeypatch.setattr(container, "FORMAT_VERSION", 7)
     with pytest.raises(ArtifactFormatError, match=r"x\.art is written in format 1.*reads format 7.*Compile again"):
         unseal(sealed, kind="region", where="x.art")
 
@@ -91,10 +91,10 @@ def test_another_programs_file_is_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("header", [b"not json", b"[]", b'{"kind": "region"}'])
 def test_a_header_that_fits_its_checksum_and_says_nothing_is_refused(header: bytes) -> None:
-    start = struct.pack(">8sIIQ", envelope.MAGIC, 1, len(header), 0)
+    start = struct.pack(">8sIIQ", container.MAGIC, 1, len(header), 0)
     start += struct.pack(">I", zlib.crc32(start))
     with pytest.raises(CorruptedArtifactError, match="its header"):
-        unseal(start + envelope._checksum(start, header, b"") + header, kind="region")
+        unseal(start + container._checksum(start, header, b"") + header, kind="region")
 
 
 def test_another_kind_is_refused(sealed: bytes) -> None:
@@ -133,8 +133,8 @@ def test_nothing_of_the_payload_is_used_before_its_checksum_fits(sealed: bytes) 
 
 
 def test_every_error_can_be_caught_as_one() -> None:
-    from pytest_regional.reference.caching import envelope
+    from pytest_regional.reference.caching import container
 
-    kinds = [kind for name, kind in vars(envelope).items() if name.endswith("Error")]
+    kinds = [kind for name, kind in vars(container).items() if name.endswith("Error")]
     assert len(kinds) >= 13
     assert all(issubclass(kind, ArtifactError) for kind in kinds)

@@ -15,6 +15,8 @@ from typing import Any, Protocol, TypeAlias, overload
 
 import torch.fx
 
+from pytest_regional._errors import RegionalError, RegionalWarning
+
 #: The kinds of graphs: before the partitioner, and what it or inference leaves.
 GRAPH_KINDS = ("joint", "forward", "backward", "inference")
 
@@ -171,7 +173,7 @@ def graph_pass(
     return decorate if function is None else decorate(function)
 
 
-class PipelineError(Exception):
+class PipelineError(RegionalError):
     """Base of all errors of the pipeline."""
 
 
@@ -191,7 +193,7 @@ class PassOrderError(PipelineError, ValueError):
         super().__init__(message)
 
 
-class PassNameWarning(UserWarning):
+class PassNameWarning(RegionalWarning):
     """A pass is declared to run after or before a name that no pass has, though one nearly has it."""
 
 
@@ -229,5 +231,5 @@ class PartitionError(PipelineError, RuntimeError):
     """A joint graph that cannot be split, or a partitioner that does not split it."""
 
 
-class CaptureWarning(UserWarning):
+class CaptureWarning(RegionalWarning):
     """A model does something that its graph does not."""

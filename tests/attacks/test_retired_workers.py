@@ -17,7 +17,7 @@ import pytest
 from xdist import scheduler
 from xdist.remote import Producer
 
-from pytest_regional._poisoned import Poison, PoisonedProcessError, keep_tests_of_ended_workers
+from pytest_regional._retirement import Retirement, UnrestorableStateError, keep_tests_of_retired_workers
 from pytest_regional._xdist import DISTRIBUTIONS, scheduler_for
 from pytest_regional.harness.isolation import Leak
 from tests.warm_process import run_module
@@ -39,14 +39,14 @@ class Config:
 
 
 class Worker:
-    """A worker with the tests that it was sent; ``poisoned`` once one of them left something for good."""
+    """A worker with the tests that it was sent; ``retired`` once one of them left something for good."""
 
     def __init__(self, number, all_tests):
         self.gateway = SimpleNamespace(id=f"gw{number}", spec="popen")
         self.all_tests = all_tests
         self.tests = []
         self.asked = None
-        self.poisoned = self.shutting_down = self.collected = False
+        self.retired = self.shutting_down = self.collected = False
 
     def send_runtest_some(self, indices):
         self.tests += indices
@@ -64,7 +64,7 @@ class Worker:
         return not self.collected or self.shutting_down or len(self.tests) > 1 or self.asked is not None
 
 
-def step(scheduling, worker, names, poison, ran):
+def step(scheduling, worker, names, harmful, ran):
     """Have a worker do one thing; say whether it is still there."""
     if not worker.collected:
         worker.collected = True
@@ -75,14 +75,14 @@ def step(scheduling, worker, names, poison, ran):
         stolen = worker.asked if set(worker.asked) <= set(worker.tests[1:]) else []
         worker.asked, worker.tests = None, [test for test in worker.tests if test not in stolen]
         scheduling.remove_pending_tests_from_node(worker, stolen)
-    elif worker.tests and worker.poisoned:
-        worker.regional_ended_on_purpose = True
+    elif worker.tests and worker.retired:
+        worker.regional_retired = True
         assert scheduling.remove_node(worker) is None, "its next test is taken for one that crashed"
         return False
     elif worker.tests:
         test = worker.tests.pop(0)
         ran.append(names[test])
-        worker.poisoned |= names[test] in poison
+        worker.retired |= names[test] in harmful
         scheduling.mark_test_complete(worker, test)
     else:
         if worker in scheduling.nodes:
@@ -91,7 +91,7 @@ def step(scheduling, worker, names, poison, ran):
     return True
 
 
-def run(scheduling, names, poison, workers, draw):
+def run(scheduling, names, harmful, workers, draw):
     """Return the tests that ran, and how many workers ended on purpose."""
     ran, ended, living = [], 0, [Worker(number, len(names)) for number in range(workers)]
     for worker in living:
@@ -103,9 +103,9 @@ def run(scheduling, names, poison, workers, draw):
         ready = [worker for worker in living if worker.can_go_on()]
         assert ready, f"all workers wait; {len(ran)} tests have run"
         worker = draw.choice(ready)
-        if not step(scheduling, worker, names, poison, ran):
+        if not step(scheduling, worker, names, harmful, ran):
             living.remove(worker)
-            if worker.poisoned and worker.tests:
+            if worker.retired and worker.tests:
                 ended += 1
                 living.append(Worker(workers + ended, len(names)))
                 scheduling.add_node(living[-1])
@@ -118,12 +118,12 @@ def test_each_test_runs_once(distribution):
     for seed in range(200):
         draw = random.Random(seed)
         names = [f"test_{draw.randrange(3)}.py::test_{number}" for number in range(draw.randrange(1, 30))]
-        poison = set(draw.sample(names, draw.randrange(min(6, len(names)) + 1)))
+        harmful = set(draw.sample(names, draw.randrange(min(6, len(names)) + 1)))
         config, log = Config(distribution, draw.randrange(1, 4)), Producer("test", enabled=False)
         workers = len(config.getvalue("tx"))
         scheduling = scheduler_for(config, log) or PLAIN[distribution](config, log)
-        keep_tests_of_ended_workers(scheduling)
-        ran, ended = run(scheduling, names, poison, workers, draw)
+        keep_tests_of_retired_workers(scheduling)
+        ran, ended = run(scheduling, names, harmful, workers, draw)
         ends += ended
         assert sorted(ran) == sorted(names * (workers if distribution == "each" else 1)), seed
     assert ends > 100
@@ -137,38 +137,38 @@ def test_without_our_doing_the_next_test_would_be_taken_for_crashed(distribution
         run(PLAIN[distribution](config, log), names, {names[1]}, 1, random.Random(0))
 
 
-def poison(folder: Path, *, worker: bool, restarts=None):
+def retirement(folder: Path, *, worker: bool, restarts=None):
     config = SimpleNamespace(option=SimpleNamespace(maxworkerrestart=restarts))
     if worker:
         config.workerinput = {"workerid": "gw0"}
-    return Poison(config, folder)
+    return Retirement(config, folder)
 
 
-LEFT = [Leak("a setting", 1, 2, put_back=False, poisons=True)]
+LEFT = [Leak("a setting", 1, 2, restored=False, unrestorable=True)]
 
 
 @pytest.mark.parametrize(("worker", "restarts"), [(False, None), (True, "0"), (True, "3")])
 def test_where_no_other_process_runs_the_rest_the_test_fails(tmp_path, worker, restarts):
-    with pytest.raises(PoisonedProcessError, match="test_it left what cannot be put back: a setting"):
-        poison(tmp_path, worker=worker, restarts=restarts).taken("test_it", LEFT)
+    with pytest.raises(UnrestorableStateError, match="test_it left state that cannot be restored: a setting"):
+        retirement(tmp_path, worker=worker, restarts=restarts).retire("test_it", LEFT)
 
 
 def test_a_worker_leaves_a_note_that_the_controller_reads_once(tmp_path, monkeypatch):
     ends = []
-    monkeypatch.setattr("pytest_regional._poisoned._exit", ends.append)
-    of_worker = poison(tmp_path, worker=True)
+    monkeypatch.setattr("pytest_regional._retirement._exit", ends.append)
+    of_worker = retirement(tmp_path, worker=True)
     item = SimpleNamespace(session=SimpleNamespace(_setupstate=SimpleNamespace(teardown_exact=lambda item: 1 / 0)))
-    of_worker.leave_before(item)
+    of_worker.exit_before(item)
     assert not ends
-    of_worker.taken("test_it", LEFT)
-    of_worker.leave_before(item)
+    of_worker.retire("test_it", LEFT)
+    of_worker.exit_before(item)
     assert ends == [0]
-    node, controller = SimpleNamespace(gateway=SimpleNamespace(id="gw0")), poison(tmp_path, worker=False)
+    node, controller = SimpleNamespace(gateway=SimpleNamespace(id="gw0")), retirement(tmp_path, worker=False)
     note = controller.of_worker(node)
     assert note["because"] == "test_it left a setting"
     assert "ZeroDivisionError" in note["error"]
     assert controller.of_worker(node) is None
-    assert node.regional_ended_on_purpose
+    assert node.regional_retired
 
 
 TESTS = """
@@ -205,8 +205,8 @@ def test_real_workers(pytester):
     done = run_module("pytest", [*options, *files], pytester.path, os.environ, timeout=300)
     assert "7 passed" in done.stdout, done.stdout
     assert "crashed while" not in done.stdout
-    assert "gw0 ends on purpose: test_it.py::test_it[1] left number of threads between operators" in done.stdout
-    assert "cannot be put back: number of threads between operators (this worker ends" in done.stdout
+    assert "gw0 is retired: test_it.py::test_it[1] left number of threads between operators" in done.stdout
+    assert "cannot be restored: number of threads between operators (this worker is retired" in done.stdout
     ran = [line.rsplit(maxsplit=2) for line in Path("ran.txt").read_text().splitlines()]
     assert [what for what, _, _ in ran][:5] == ["0", "1", "torn down", "2", "torn down"]
     assert sorted(what for what, _, _ in ran[5:]) == [*"345", "last", "torn down"]
@@ -225,5 +225,5 @@ def test_a_run_without_workers_fails_at_the_test(pytester):
     result = pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), 0)
     result.assert_outcomes(passed=7, errors=1)
     result.stdout.fnmatch_lines(
-        ["*PoisonedProcessError: test_it.py::test_it*1* left what cannot be put back: number of threads between*"]
+        ["*UnrestorableStateError: test_it.py::test_it*1* left state that cannot be restored: number of threads*"]
     )

@@ -26,10 +26,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pytest_regional.reference.caching.key import Machine, this_machine
+from pytest_regional._errors import RegionalError, RegionalWarning
+from pytest_regional.reference.caching.key import TargetFingerprint, this_machine
 
 
-class ArtifactError(RuntimeError):
+class ArtifactError(RegionalError, RuntimeError):
     """An artifact cannot be used; the message says which, what is wrong with it, and what to do."""
 
 
@@ -85,7 +86,7 @@ class UnauthenticatedEntryError(ArtifactError):
     """An entry from a network is not signed with the secret that this process has."""
 
 
-class CacheWarning(UserWarning):
+class CacheWarning(RegionalWarning):
     """The cache did less than it should have; the program is compiled and right all the same."""
 
 
@@ -107,7 +108,7 @@ def warn_once(message: str, *, about: str = "") -> None:
     warnings.warn(message, CacheWarning, stacklevel=3)
 
 
-def forget_warnings() -> None:
+def reset_warnings() -> None:
     """Let ``warn_once`` say everything anew, as a new process would."""
     with _saying:
         _said.clear()
@@ -150,8 +151,8 @@ _START = _PREAMBLE.size + _CRC.size
 _HEADER_AT = _START + hashlib.sha256().digest_size
 
 
-def seal(payload: bytes, *, kind: str, key: str = "", machine: Machine | None = None) -> bytes:
-    """Return ``payload`` in an envelope.
+def seal(payload: bytes, *, kind: str, key: str = "", machine: TargetFingerprint | None = None) -> bytes:
+    """Return ``payload`` in a container.
 
     Args:
         payload: any bytes.
@@ -166,8 +167,10 @@ def seal(payload: bytes, *, kind: str, key: str = "", machine: Machine | None = 
     return b"".join((start, _checksum(start, header, payload), header, payload))
 
 
-def unseal(data: bytes, *, kind: str, key: str | None = None, where: str = "", machine: Machine | None = None) -> bytes:
-    """Return the payload of an envelope after every check.
+def unseal(
+    data: bytes, *, kind: str, key: str | None = None, where: str = "", machine: TargetFingerprint | None = None
+) -> bytes:
+    """Return the payload of a container after every check.
 
     Args:
         data: what ``seal`` returned, perhaps long ago and elsewhere.
@@ -188,7 +191,7 @@ def unseal(data: bytes, *, kind: str, key: str | None = None, where: str = "", m
 
 @dataclass
 class _Check:
-    """One envelope on its way to being believed."""
+    """One container while it is checked."""
 
     data: bytes
     where: str
@@ -249,7 +252,7 @@ class _Check:
                 f"Delete it and compile again."
             )
 
-    def machine(self, header: dict[str, Any], here: Machine) -> None:
+    def machine(self, header: dict[str, Any], here: TargetFingerprint) -> None:
         """Refuse what was compiled elsewhere, naming the fields that differ."""
         there, mine = dict(header["machine"]), here.as_dict()
         if there == mine:
@@ -287,7 +290,7 @@ def _checksum(start: bytes, header: bytes, payload: bytes) -> bytes:
 PICKLING_ERRORS = (pickle.PicklingError, AttributeError, TypeError, ValueError, RuntimeError)
 
 
-class UnsavableGraphError(Exception):
+class UnsavableGraphError(RegionalError):
     """What a graph was compiled to holds something that cannot be stored; the message says what."""
 
 

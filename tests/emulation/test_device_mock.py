@@ -9,13 +9,13 @@ from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch import device as places
 from pytest_regional._torch.patching import PatchPoint
 from pytest_regional.emulation import PROFILES
-from pytest_regional.emulation.device_mock import Pretence
+from pytest_regional.emulation.device_mock import DeviceMock
 
 ALL_POINTS = {**places.DEVICE_POINTS, **places.PROGRAM_POINTS, **places.OUTPUT_POINTS}
 
 
-def pretence() -> Pretence:
-    return Pretence(PROFILES["a100"], allocate=lambda *args: None, compile_kernel=lambda name, source: None)
+def device_mock() -> DeviceMock:
+    return DeviceMock(PROFILES["a100"], allocate=lambda *args: None, compile_kernel=lambda name, source: None)
 
 
 def what_stands_there() -> dict[str, object]:
@@ -36,7 +36,7 @@ def test_pretending_without_a_place_fails_loudly_and_undoes_what_was_done(monkey
     before = what_stands_there()
     gone = PatchPoint("torch.cuda", "was_renamed", "for this test")
     monkeypatch.setitem(places.DEVICE_POINTS, "gone", gone)
-    held = pretence()
+    held = device_mock()
     monkeypatch.setattr(held, "_replacements", lambda: dict.fromkeys(places.DEVICE_POINTS, lambda original: None))
     with pytest.raises(MissingTorchSymbolError, match=r"torch\.cuda\.was_renamed"), held.held():
         pass
@@ -44,14 +44,14 @@ def test_pretending_without_a_place_fails_loudly_and_undoes_what_was_done(monkey
 
 
 def test_a_point_without_a_replacement_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = pretence()
+    held = device_mock()
     monkeypatch.setattr(held, "_replacements", dict)
     with pytest.raises(KeyError, match="is_available"), held.held():
         pass
 
 
 def test_while_it_is_held_there_is_a_gpu() -> None:
-    with pretence().held():
+    with device_mock().held():
         assert torch.cuda.is_available()
         assert torch.cuda.get_device_capability() == (8, 0)
         assert torch.cuda.get_device_properties(0).multi_processor_count == 108
@@ -60,7 +60,7 @@ def test_while_it_is_held_there_is_a_gpu() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_afterwards_there_is_none() -> None:
     before = what_stands_there()
-    with pretence().held():
+    with device_mock().held():
         assert what_stands_there() != before
     assert what_stands_there() == before
     assert not torch.cuda.is_available()
@@ -71,20 +71,20 @@ def test_what_torch_remembers_of_devices_is_forgotten_both_ways() -> None:
     from torch.utils._triton import has_triton
 
     assert not has_triton()
-    with pretence().held():
+    with device_mock().held():
         assert has_triton()
     assert not has_triton()
 
 
 def test_an_error_inside_ends_it() -> None:
     before = what_stands_there()
-    with pytest.raises(ZeroDivisionError), pretence().held():
+    with pytest.raises(ZeroDivisionError), device_mock().held():
         raise ZeroDivisionError
     assert what_stands_there() == before
 
 
 def test_it_lasts_as_long_as_any_thread_holds_it() -> None:
-    held, entered, leave = pretence(), threading.Event(), threading.Event()
+    held, entered, leave = device_mock(), threading.Event(), threading.Event()
 
     def hold() -> None:
         with held.held():
@@ -105,7 +105,7 @@ def test_it_lasts_as_long_as_any_thread_holds_it() -> None:
 def test_fake_tensors_of_the_device_work_without_a_device() -> None:
     from torch._subclasses import FakeTensorMode
 
-    with pretence().held(), FakeTensorMode():
+    with device_mock().held(), FakeTensorMode():
         made = torch.empty_strided((4, 3), (1, 4), device="cuda").contiguous()
     assert made.stride() == (3, 1)
     assert made.device == torch.device("cuda", 0)
