@@ -1,0 +1,60 @@
+"""The pages keep to plain words: the field's terms, and no turns of phrase that a reader has to decode."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from fenced import DOCS, ROOT, name_of
+
+PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("examples/*/README.md")))
+
+#: A word, as a pattern, and what to write instead.
+INSTEAD = {
+    r"nobody": "passive voice, or 'no one'",
+    r"anew": "again",
+    r"beside": "next to",
+    r"but for": "except",
+    r"folders?": "directory",
+    r"(is|are|was|were) told": "is reported",
+    r"mend(s|ed)?": "fix",
+    r"read over": "ignored",
+    r"judge[sd]?": "check",
+    r"lanes?": "mode",
+    r"laws?": "oracle",
+    r"seams?": "patch point",
+    r"what of": "name the thing",
+    r"all the same": "still",
+    r"of (its|their|your) own": "'its own ...' before the noun, or 'separate'",
+}
+
+_NOT_PROSE = re.compile(
+    r"<!-- [\w: ]*begins? -->.*?<!-- [\w: ]*ends? -->"  # written by tools
+    r"|^( *)(`{3,}).*?^\1\2$"  # fenced
+    r"|`[^`\n]*`"
+    r"|\]\([^)]*\)",
+    re.DOTALL | re.MULTILINE,
+)
+_ALLOWED = ("A backend of your own",)  # a heading that other pages link to
+
+
+def found_in(text: str) -> list[str]:
+    prose = _NOT_PROSE.sub(" ", text)
+    for phrase in _ALLOWED:
+        prose = prose.replace(phrase, "")
+    return [
+        f"{found[0]!r}: write {instead}"
+        for word, instead in INSTEAD.items()
+        for found in re.finditer(rf"\b{word}\b", prose, re.IGNORECASE)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_page_uses_plain_words(page):
+    assert found_in(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_word_is_noticed_in_prose_and_not_in_code():
+    assert found_in("Nobody reads `a folder`.") == ["'Nobody': write passive voice, or 'no one'"]
+    assert found_in("text\n```python\nfolder = 1\n```\nfiles in a folder") == ["'folder': write directory"]
+    assert found_in("<!-- table begins -->\n| a law |\n<!-- table ends -->\n") == []
