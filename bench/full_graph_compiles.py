@@ -22,8 +22,9 @@ PROBE = """
 import dataclasses, sys, time, warnings
 import torch, torch._inductor.compile_fx
 from pytest_regional._region import region
+from pytest_regional.backends import registry
+from pytest_regional.harness.compiling import full_graph_of
 from suites.full_graph.llama import DEBUG, Llama
-from suites.full_graph.pipelines import ending_with
 
 warnings.filterwarnings("ignore")
 compiles = 0
@@ -35,7 +36,7 @@ def counting(*args, **kwargs):
     return original(*args, **kwargs)
 
 torch._inductor.compile_fx.fx_codegen_and_compile = counting
-pipeline = ending_with(sys.argv[1])
+pipeline = full_graph_of(registry.resolve(sys.argv[1]))
 
 warm = region("warm")(lambda x: (x.sin() + 1).cos().sum())
 pipeline.compile(warm, [torch.randn(7, requires_grad=True)])(torch.randn(7, requires_grad=True)).backward()

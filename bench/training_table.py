@@ -16,7 +16,6 @@ import warnings
 from typing import Any
 
 import torch
-from suites.full_graph.pipelines import ending_with
 
 from pytest_regional.harness.training import TrainingParityError, TrainingReport
 from pytest_regional.testing import regional
@@ -31,7 +30,10 @@ def trained(harness: Any, backend: str, sizes: Sizes, steps: int, level: str) ->
     model, batches = Llama(sizes), token_batches(harness, sizes, steps)
     try:
         return harness.assert_training_parity(
-            model, batches, compiled=lambda copy: ending_with(backend).compile(copy, batches[0]), level=level
+            model,
+            batches,
+            compiled=lambda copy: harness.pipeline.ending_with(backend).compile(copy, batches[0]),
+            level=level,
         )
     except TrainingParityError as error:
         return error.report
