@@ -285,7 +285,7 @@ def test_a_path_that_leads_nowhere_is_a_usage_error(command, name, tmp_path, cap
     (tmp_path / "loop").symlink_to("loop")
 
     assert main([command, str(tmp_path / name)]) == 2
-    assert "give a folder of findings" in capsys.readouterr().err
+    assert "give a directory of findings" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", ["9" * 30, "x", "0", ""])
