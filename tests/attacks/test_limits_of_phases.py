@@ -116,7 +116,7 @@ CRASHES = {
 }
 
 SHORT_GRACE = """
-from pytest_regional import timeout
+from pytest_regional import _limits as timeout
 
 timeout.GRACE = 1
 """

@@ -124,7 +124,7 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(__file__))
     import asks
     how, function, folder = sys.argv[1:]
-    harness = {"backend": "aot_eager", "device": "cpu", "cache_dir": folder + "/cache", "expects_regions": False}
+    harness = {"spec": "aot_eager", "device": "cpu", "folder": Path(folder, "cache")}
 
     def leave():
         while not Path(folder, "started").exists():
@@ -163,7 +163,7 @@ def test_a_new_process_ends_with_who_asked_for_it(tmp_path, how, function):
 def test_the_guard_of_a_process_goes_with_it_and_is_nobodys_child():
     code = """
 import os, sys
-from pytest_regional import processes
+from pytest_regional import _processes as processes
 from pytest_regional.harness._child import ends_with
 
 with ends_with(os.getppid()):

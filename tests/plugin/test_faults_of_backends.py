@@ -98,7 +98,7 @@ def test_after_{name}(regional):
 
 
 SHORT_GRACE = """
-from pytest_regional import timeout
+from pytest_regional import _limits as timeout
 
 timeout.GRACE = 1
 """

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("report.txt", "expected a name that ends in .json"), ("test_it.py/a.json", "*is no folder for that")],
+    [("report.txt", "expected a name that ends in .json"), ("test_it.py/a.json", "*is not a writable directory")],
 )
 def test_a_file_that_cannot_be_written_is_a_usage_error(downstream, name, said):
     result = downstream("def test_it(): pass", "--regional-backend=aot_eager", f"--regional-report={name}")

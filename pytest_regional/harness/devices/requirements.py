@@ -90,14 +90,14 @@ def _on_cpu_or_from(*least: int) -> Callable[[DeviceFacts], bool]:
 
 FEATURES: dict[str, tuple[str, Callable[[DeviceFacts], bool]]] = {
     "cuda": ("GPU code is generated: on a GPU or for an emulated one", lambda facts: facts.is_gpu),
-    "real_cuda": ("a GPU itself, not an emulated one", lambda facts: facts.kind == "cuda"),
+    "real_cuda": ("a real GPU, not an emulated one", lambda facts: facts.kind == "cuda"),
     "bf16": ("arithmetic in bfloat16", _on_cpu_or_from(8, 0)),
     "fp8": ("casts to and from torch.float8_e4m3fn in generated code", _on_cpu_or_from(8, 9)),
     "flex_attention_backward": ("the backward of flex_attention, which torch refuses on CPU", _from_capability(7, 0)),
     "tensor_descriptor": ("bulk copies through tensor descriptors (TMA)", _from_capability(9, 0)),
     "tf32": ("matrix products in TensorFloat-32", lambda facts: facts.kind == "cuda" and _from_capability(8, 0)(facts)),
     "cudagraphs": ("CUDA graphs", lambda facts: facts.kind == "cuda"),
-    "streams": ("CUDA streams that run concurrently", lambda facts: facts.kind == "cuda"),
+    "streams": ("concurrent CUDA streams", lambda facts: facts.kind == "cuda"),
 }
 """Names, what each says, and whether a device has it."""
 
