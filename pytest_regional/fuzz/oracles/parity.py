@@ -60,21 +60,35 @@ def stage_of(execution: Execution) -> str:
 
 def goes_wrong_without_backend(example: ExampleRun, error: OracleViolationError) -> bool:
     """Return whether AOTAutograd alone, which compiles nothing, breaks the same oracle with the same origin."""
+    executions = _without_backend(example)
+    failed = executions[-1].exception
+    if failed is not None:
+        return error.oracle == "compiles" and origin_of(failed) == error.origin
+    run = replace(example.cold, executions=executions)
+    return error.oracle == "parity" and kinds_of(mismatches_of(example, run)) == error.origin
+
+
+def differs_without_backend(example: ExampleRun) -> bool:
+    """Return whether AOTAutograd alone, which compiles nothing, already computes something else than eager."""
+    executions = _without_backend(example)
+    if executions[-1].exception is not None:
+        return True
+    return bool(mismatches_of(example, replace(example.cold, executions=executions)))
+
+
+def _without_backend(example: ExampleRun) -> tuple[Execution, ...]:
+    """Run the cases on ``aot_eager``, up to the first that fails."""
     program = example.program
     # As the backend was asked: without the setting AOTAutograd drops draws whose results nobody reads.
     with example.regional._observer.paused(), patched_config(INDUCTOR, {"fallback_random": True}):
         example.regional.restart()
         compiled = torch.compile(program.function, backend="aot_eager", dynamic=program.dynamic, fullgraph=True)
-        executions = []
+        executions: list[Execution] = []
         for case in example.cases:
             executions.append(example.execute(compiled, case.inputs))
             if executions[-1].exception is not None:
                 break
-    failed = executions[-1].exception
-    if failed is not None:
-        return error.oracle == "compiles" and origin_of(failed) == error.origin
-    run = replace(example.cold, executions=tuple(executions))
-    return error.oracle == "parity" and kinds_of(mismatches_of(example, run)) == error.origin
+    return tuple(executions)
 
 
 def check_parity(example: ExampleRun) -> None:

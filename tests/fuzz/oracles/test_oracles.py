@@ -422,6 +422,20 @@ def test_what_aotautograd_alone_cannot_do_is_told_from_the_backend(checked, viol
     assert not violation(chain(("sin", A)), "parity", edit=replaced).without_backend
 
 
+def test_region_boundary_claims_nothing_where_the_graph_is_another_programs(checked):
+    """A nested region of equal inputs drops an argument (docs/findings/nested_region_of_equal_inputs.py)."""
+    block = Block((0, 1), (Step("sin", (1,), (), (2,)),), 2)
+    steps = (
+        Step("nested_of_two", (0, 0), (), (1,), A, (0,)),
+        Step("nested_of_two", (1, 0), (), (2,), (), (0,)),
+    )
+    program = Program((TensorInput((), requires_grad=True),), steps, (2,), (block,))
+    with pytest.raises(OracleViolationError) as raised:
+        checked(program, "parity")
+    assert raised.value.without_backend
+    assert "AOTAutograd alone" in checked(program, "region_boundary").skipped["region_boundary"]
+
+
 def test_a_loop_is_run_in_the_backends_precision_without_a_trace():
     """Eager code of a loop asks Dynamo for a trace; one made while operands are rounded would refuse the next call."""
     block = Block((0,), (Step("sin", (0,), (), (1,)),), 1)
