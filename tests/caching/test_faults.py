@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,13 @@ def test_a_killed_save_leaves_each_entry_whole_or_absent(tmp_path: Path) -> None
 
 def test_the_kill_trial_notices_a_save_in_place(tmp_path: Path) -> None:
     assert trials.kill_while_saving(tmp_path / "store", 8, manner="in-place").broken > 0
+
+
+def test_a_writer_does_not_import_torch() -> None:
+    """One that does starts when the other has ended, so that the trials below would see nothing."""
+    code = "import sys, tests.caching.writer; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=trials.ROOT, check=True)
+    assert done.stdout == "False\n"
 
 
 @pytest.mark.parametrize("way", ["save_and_load", "save_and_load_file"])

@@ -22,7 +22,7 @@ sys.modules.setdefault("pytest_regional.reference", _package)
 
 from pytest_regional.reference.caching import container, local  # noqa: E402
 from pytest_regional.reference.caching.files import read_artifact, write_artifact  # noqa: E402
-from pytest_regional.reference.caching.key import TargetFingerprint  # noqa: E402
+from pytest_regional.reference.caching.target import TargetFingerprint  # noqa: E402
 
 MACHINE = TargetFingerprint("python", "torch", "triton", "compiler", "cpu", "")
 KEYS = ("a0", "b1", "c2")

@@ -232,7 +232,7 @@ def _resealed(path, **fields):
     import dataclasses
 
     from pytest_regional.reference.caching.container import seal, unseal
-    from pytest_regional.reference.caching.key import this_machine
+    from pytest_regional.reference.caching.target import this_machine
 
     payload = unseal(path.read_bytes(), kind=artifacts.PROGRAM)
     return seal(payload, kind=artifacts.PROGRAM, machine=dataclasses.replace(this_machine(), **fields))

@@ -4,7 +4,7 @@ Below everything, and free of torch until a machine is described:
 
 * ``container``: payload bytes with magic, format version, header and checksum; what can be wrong with them, as errors.
 * ``files``: artifacts as files, written whole, in directories that no one else can write to.
-* ``key``: keys, and the machine and the versions that an artifact depends on.
+* ``key``: keys; ``target``: the machine and the versions that an artifact depends on.
 * ``local``: entries as files. ``remote``: the same in Redis, each signed. ``store``: one after the other, and entries
   in PyTorch's portable artifacts.
 * ``program``: compiled programs as bytes, and which part of one has none. ``outer``: what the backend uses.

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pytest_regional._errors import RegionalError, RegionalWarning
-from pytest_regional.reference.caching.key import TargetFingerprint, this_machine
+from pytest_regional.reference.caching.target import TargetFingerprint, this_machine
 
 
 class ArtifactError(RegionalError, RuntimeError):

@@ -22,16 +22,11 @@ from pytest_regional._torch.joint_graph import CompiledJoint, compile_joint
 from pytest_regional._torch.tracing import entered
 from pytest_regional.reference.artifacts import UnsavableArtifactError, savable
 from pytest_regional.reference.caching.container import warn_of_unusable_entry
-from pytest_regional.reference.caching.key import (
-    TargetFingerprint,
-    UnstableValueError,
-    annotations_of,
-    digest,
-    this_machine,
-)
+from pytest_regional.reference.caching.key import UnstableValueError, annotations_of, digest
 from pytest_regional.reference.caching.outer import UNUSABLE
 from pytest_regional.reference.caching.program import CompiledGraph
 from pytest_regional.reference.caching.store import open_store, record
+from pytest_regional.reference.caching.target import TargetFingerprint, this_machine
 from pytest_regional.reference.pass_protocol import PassOrderError
 from pytest_regional.reference.pipeline.capture import Decompositions, JointGraph, capture
 from pytest_regional.reference.pipeline.module import CompiledModule, dump_joint, load_joint
