@@ -215,12 +215,6 @@ def configured_pre_grad_timing() -> object:
     return getattr(inductor_config(), "pre_grad_pass_timing", "default")
 
 
-def with_nested_region_options() -> AbstractContextManager[Any]:
-    """Allow these options: ``torch._dynamo.config.enable_invoke_subgraph_regional_compile`` (2.11 to 2.15)."""
-    patch: AbstractContextManager[Any] = dynamo_config().patch(enable_invoke_subgraph_regional_compile=True)
-    return patch
-
-
 @contextlib.contextmanager
 def training_artifacts() -> Iterator[None]:
     """Let ``standalone_compile`` make artifacts that train, with autograd functions of the user's in them.

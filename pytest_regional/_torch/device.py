@@ -187,9 +187,3 @@ def _overrides(base: type) -> type:
             return "0"
 
     return EmulatedDeviceOverrides
-
-
-def empty_strided_cpu() -> Callable[..., Any]:
-    """``torch._C._dynamo.guards._empty_strided_cpu(size, stride, dtype)`` (2.11 to 2.15)."""
-    function: Callable[..., Any] = symbol("torch._C._dynamo.guards", "_empty_strided_cpu")
-    return function

@@ -146,12 +146,6 @@ def other_custom_pass_bases() -> tuple[type, ...]:
     return tuple(base for base in (graph_module_pass_base(), inference_aware_pass_base()) if base is not None)
 
 
-def takes_is_inference(custom: Any) -> bool:
-    """Return whether a pass is a ``CustomInferenceAwareGraphPass`` (2.13, 2.15; 2.11 has no such passes)."""
-    base = inference_aware_pass_base()
-    return base is not None and isinstance(custom, base)
-
-
 @contextmanager
 def appended_passes(**passes: Any) -> Iterator[None]:
     """Run a pass after those that are configured: ``joint_custom_pre_pass=...``, ``post_grad_custom_post_pass=...``.

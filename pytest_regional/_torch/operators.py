@@ -96,20 +96,6 @@ def associative_scan() -> Callable[..., Any]:
     return function
 
 
-def map_over() -> Callable[..., Any]:
-    """``torch._higher_order_ops.map(function, elements, *arguments)``, along the first dimension (2.11 to 2.15)."""
-    function: Callable[..., Any] = symbol("torch._higher_order_ops", "map")
-    return function
-
-
-def nested_region_options(**compilers: Callable[..., Any]) -> Any:
-    """``torch._higher_order_ops.invoke_subgraph.NestedCompileRegionOptions`` (2.11 to 2.15).
-
-    ``fw_compiler`` and ``bw_compiler`` take the body and its (fake) inputs.
-    """
-    return symbol("torch._higher_order_ops.invoke_subgraph", "NestedCompileRegionOptions")(**compilers)
-
-
 def is_user_kernel(node: Any) -> bool:
     """Say whether a node starts a Triton kernel that the user wrote.
 

@@ -39,6 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return int(asked.run(asked) or 0)
+    except BrokenPipeError:
+        # The reader has seen enough (`| head`). Python flushes once more at its end, where nothing could catch it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except UsageError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -93,3 +94,11 @@ def test_the_console_script_is_the_same_command():
     scripts = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]
     assert list(scripts) == ["pytest-regional"]
     assert EntryPoint("pytest-regional", scripts["pytest-regional"], "console_scripts").load() is main
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    """As in ``pytest-regional backends | head -1``."""
+    command = [sys.executable, "-m", "pytest_regional", "backends"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == (b"", 1)
