@@ -116,9 +116,9 @@ CRASHES = {
 }
 
 SHORT_GRACE = """
-from pytest_regional import _limits as timeout
+from pytest_regional import _limits
 
-timeout.GRACE = 1
+_limits.GRACE = 1
 """
 
 

@@ -163,15 +163,15 @@ def test_a_new_process_ends_with_who_asked_for_it(tmp_path, how, function):
 def test_the_guard_of_a_process_goes_with_it_and_is_nobodys_child():
     code = """
 import os, sys
-from pytest_regional import _processes as processes
+from pytest_regional import _processes
 from pytest_regional.harness._child import ends_with
 
 with ends_with(os.getppid()):
-    guard, = processes.children(os.getpid())
-    while processes._GUARD not in open(f"/proc/{guard}/comm").read():
+    guard, = _processes.children(os.getpid())
+    while _processes._GUARD not in open(f"/proc/{guard}/comm").read():
         pass
-    assert processes.with_all_below(os.getpid()) == [os.getpid()]
-print(list(processes.children(os.getpid())), processes.runs(guard))
+    assert _processes.with_all_below(os.getpid()) == [os.getpid()]
+print(list(_processes.children(os.getpid())), _processes.runs(guard))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("[] False\n", "")

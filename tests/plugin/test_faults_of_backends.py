@@ -98,9 +98,9 @@ def test_after_{name}(regional):
 
 
 SHORT_GRACE = """
-from pytest_regional import _limits as timeout
+from pytest_regional import _limits
 
-timeout.GRACE = 1
+_limits.GRACE = 1
 """
 
 

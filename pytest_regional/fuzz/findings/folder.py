@@ -27,11 +27,8 @@ from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import nearest_mode
 
 if TYPE_CHECKING:
-    from pytest_regional.harness.regional import Regional
-
-if TYPE_CHECKING:
     from pytest_regional.fuzz.campaign import CampaignResult
-    from pytest_regional.fuzz.findings.provenance import Signature
+    from pytest_regional.harness.regional import Regional
 
 
 #: Raised when the meaning of a finding file changes. Files of version 1 are read, too.

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import unittest
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from pytest_regional._errors import RegionalError
-from pytest_regional.backends.capabilities import Support, supported, unsupported
-from pytest_regional.harness.devices.requirements import unmet_requirement
-
-if TYPE_CHECKING:
-    from pytest_regional.emulation import Emulation
-    from pytest_regional.harness.devices.device import DeviceUnderTest
-    from pytest_regional.harness.devices.requirements import DeviceFacts
-    from pytest_regional.harness.record import CompileRecord
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
-
 from pytest_regional._text import plural, unknown_name
+from pytest_regional.backends.capabilities import Support, supported, unsupported
 from pytest_regional.emulation.compile_check import (
     DEFAULT_ARCHITECTURES,
     CompiledKernel,
@@ -28,7 +18,13 @@ from pytest_regional.emulation.compile_check import (
     compile_kernels,
 )
 from pytest_regional.harness.codegen.kernels import Wrapper
+from pytest_regional.harness.devices.requirements import unmet_requirement
 from pytest_regional.harness.record import CompileRecord, GeneratedCode
+
+if TYPE_CHECKING:
+    from pytest_regional.emulation import Emulation
+    from pytest_regional.harness.devices.device import DeviceUnderTest
+    from pytest_regional.harness.devices.requirements import DeviceFacts
 
 CONFIGS = ("first", "all")
 

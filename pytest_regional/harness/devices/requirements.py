@@ -6,6 +6,7 @@ Spelling is checked at collection, without torch; the device is asked when the t
 from __future__ import annotations
 
 import operator
+import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,10 +16,7 @@ from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 
 if TYPE_CHECKING:
-    pass
-import os
-
-from pytest_regional.harness.devices.device import DeviceUnderTest
+    from pytest_regional.harness.devices.device import DeviceUnderTest
 
 MIB = 1 << 20
 
