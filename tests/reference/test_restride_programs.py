@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._higher_order_ops import map as map_over
 from torch.fx.traceback import preserve_node_meta
 
 from pytest_regional import region
@@ -24,7 +25,6 @@ from pytest_regional.reference import regional_inductor
 from tests.reference.strided_views import LAYOUTS, laid_out, padded, row_major, same_strides, views
 
 associative_scan, scan = operators.associative_scan(), operators.scan()
-map_over = operators.map_over()
 
 
 class OtherStrides:
