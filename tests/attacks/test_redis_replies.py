@@ -22,9 +22,8 @@ from pytest_regional._shared_examples import SharedExamples
 from pytest_regional.harness.isolation.left_behind import leaked_threads, threads
 from pytest_regional.reference.caching import container, remote
 from pytest_regional.reference.caching.container import CacheWarning
-from pytest_regional.reference.caching.local import LocalStore
 from pytest_regional.reference.caching.remote import sign, verified
-from pytest_regional.reference.caching.store import Store, open_store
+from pytest_regional.reference.caching.store import LocalStore, Store, open_store
 from pytest_regional.testing import regional
 from tests.caching.conftest import VARIABLES
 from tests.caching.writer import MACHINE
