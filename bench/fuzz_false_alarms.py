@@ -21,12 +21,12 @@ from pathlib import Path
 import torch
 
 from pytest_regional.fuzz.campaign import CAPTURE
-from pytest_regional.fuzz.draw.random_programs import random_program
+from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings.folder import AnyFinding, Finding, FindingsFolder, installed_versions, signature_of
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.oracles import ORACLES, BadProgramError, CheckResult, OracleViolationError, check
-from pytest_regional.fuzz.shrink.reducer import reduce_program
+from pytest_regional.fuzz.shrink.edits import reduce_program
 from pytest_regional.harness.regional import Regional
 from pytest_regional.testing import regional
 

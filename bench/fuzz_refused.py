@@ -15,7 +15,7 @@ import warnings
 
 import torch
 
-from pytest_regional.fuzz.draw.random_programs import random_programs
+from pytest_regional.fuzz.draw.graphs import random_programs
 from pytest_regional.fuzz.findings.provenance import reason_of
 from pytest_regional.fuzz.oracles import BadProgramError
 from pytest_regional.fuzz.oracles.example_run import ExampleRun

@@ -11,9 +11,9 @@ import time
 
 from hypothesis import HealthCheck, Phase, find, given, seed, settings
 
-from pytest_regional.fuzz.draw.random_programs import random_program
+from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.operators.table import operator_named, operators
-from pytest_regional.fuzz.shrink.reducer import reduce_program
+from pytest_regional.fuzz.shrink.edits import reduce_program
 from pytest_regional.strategies import programs
 
 ATTEMPTS = 500

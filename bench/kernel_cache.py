@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -27,6 +27,7 @@ from pytest_regional.harness.kernel_store.commands import Command
 from pytest_regional.harness.kernel_store.files import KernelFiles
 
 KERNELS = 10
+COMPILER = "the compiler, as Inductor runs it"
 
 
 def commands(sources: Path) -> list[str]:
@@ -70,8 +71,30 @@ def split(words: list[str], made: Path) -> tuple[list[str], list[str]]:
     return [*compiling, "-c"], [*others, compiled, "-o", str(made)]
 
 
+def ways(line: str, root: Path, environment: dict[str, str]) -> Iterator[tuple[str, float]]:
+    """Run one command in each way; yield the way and its seconds."""
+    words = shlex.split(line)
+    words[words.index("-o") + 1] = str(root / "made.so")
+    command = Command.of(shlex.join(words))
+    assert command is not None, line
+    yield COMPILER, seconds(lambda: execute(words, root, environment))
+    files = KernelFiles(root / "store")
+    files.put(command.key(), command.target)
+    yield "kernel store, kept", seconds(lambda: files.take(command.key(), command.target))
+    execute(["ccache", *words], root, environment)
+    yield "ccache, second run of the command", seconds(lambda: execute(["ccache", *words], root, environment))
+    compiling, linking = split(words, root / "made.so")
+
+    def both() -> None:
+        execute(["ccache", *compiling], root, environment)
+        execute(linking, root, environment)
+
+    both()
+    yield "ccache, second run of the command split in two", seconds(both)
+
+
 def main() -> None:
-    """Run each command in each way, print a line for each way."""
+    """Print a line for each way, and what ccache counted."""
     if shutil.which("ccache") is None:
         sys.exit("bench.kernel_cache: there is no ccache on PATH")
     took: dict[str, list[float]] = {}
@@ -80,42 +103,27 @@ def main() -> None:
         (root / "sources").mkdir()
         environment = {**os.environ, "CCACHE_DIR": str(root / "ccache"), "CCACHE_SLOPPINESS": "pch_defines,time_macros"}
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(root / "inductor")
-        files = KernelFiles(root / "store")
         for line in commands(root / "sources"):
-            words = shlex.split(line)
-            words[words.index("-o") + 1] = str(root / "made.so")
-            command = Command.of(shlex.join(words))
-            assert command is not None, line
-            key = command.key()
-            took.setdefault("g++, as Inductor runs it", []).append(
-                seconds(lambda: execute(words, root, dict(os.environ)))
-            )
-            files.put(key, command.target)
-            took.setdefault("kernel store, kept", []).append(
-                seconds(lambda: files.take(command.key(), command.target))
-            )
-            once = ["ccache", *words]
-            execute(once, root, environment)
-            took.setdefault("ccache, second run of the same command", []).append(
-                seconds(lambda: execute(once, root, environment))
-            )
-            compiling, linking = split(words, root / "made.so")
-            execute(["ccache", *compiling], root, environment)
+            for way, time_taken in ways(line, root, environment):
+                took.setdefault(way, []).append(time_taken)
+        counted = said(["ccache", "--print-stats"], environment)
+    base = statistics.median(took[COMPILER])
+    for way, each in took.items():
+        median = statistics.median(each)
+        spread = f"{min(each) * 1000:.1f} to {max(each) * 1000:.1f}"
+        print(f"{way}: {median * 1000:.1f} ms ({spread}), {median / base:.4f} of the compiler's time")
+    counts = dict(line.split("\t") for line in counted.splitlines())
+    print(
+        f"ccache: {counts['direct_cache_hit']} hits, {counts['called_for_link']} runs not looked up because they link"
+    )
+    version = said(["ccache", "--version"], environment).splitlines()[0]
+    machine = f"{platform.machine()}, {os.cpu_count()} CPUs"
+    print(f"{len(took[COMPILER])} kernels, {version}, torch {torch.__version__}, {machine}")
 
-            def both() -> None:
-                execute(["ccache", *compiling], root, environment)
-                execute(linking, root, environment)
 
-            took.setdefault("ccache, second run, split into compiling and linking", []).append(seconds(both))
-        statistic = subprocess.run(["ccache", "--print-stats"], env=environment, capture_output=True, text=True).stdout
-    for name, each in took.items():
-        print(f"{name}: {statistics.median(each) * 1000:.1f} ms ({min(each) * 1000:.1f} to {max(each) * 1000:.1f})")
-    base = statistics.median(took["g++, as Inductor runs it"])
-    print("of g++'s time:", ", ".join(f"{statistics.median(each) / base:.3f}" for each in took.values()))
-    counted = dict(re.findall(r"^(\w+)\t(\d+)$", statistic, re.MULTILINE))
-    print("ccache:", ", ".join(f"{name} {count}" for name, count in counted.items() if count != "0" and "timestamp" not in name))
-    version = subprocess.run(["ccache", "--version"], capture_output=True, text=True).stdout.splitlines()[0]
-    print(f"{len(took['kernel store, kept'])} kernels, {version}, torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} CPUs")
+def said(words: list[str], environment: dict[str, str]) -> str:
+    """Return what a command prints."""
+    return subprocess.run(words, env=environment, check=True, capture_output=True, text=True).stdout
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from pytest_regional._retirement import Retirement, UnrestorableStateError
 from pytest_regional._stash import DRAWER, FUZZ, HARNESS, TARGET
 from pytest_regional._text import plural
 from pytest_regional.harness.kernel_store.files import KernelFiles
-from pytest_regional.report import details, facts, junit, progress, terminal
+from pytest_regional.report import details, facts, progress, terminal
 from pytest_regional.report.this_run import CollectedFacts, report_of, write_report
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class RunHooks:
         for key in keys:
             if key in item.stash:
                 del item.stash[key]
-        item.user_properties[:] = junit.without_properties_of_test(item.user_properties)
+        item.user_properties[:] = details.without_properties_of_test(item.user_properties)
 
     def _apply_device_skips(self, item: pytest.Item) -> None:
         from pytest_regional.harness.devices.device import DeviceError, device_under_test, lost
@@ -225,7 +225,7 @@ class RunHooks:
         setattr(report, facts.ATTRIBUTE, facts.plain(known))
         if report.when == "call":
             # The JUnit file takes them from the report of the teardown, which comes next.
-            item.user_properties.extend(junit.properties_of_test(known["counters"], known["worst_parity"]))
+            item.user_properties.extend(details.properties_of_test(known["counters"], known["worst_parity"]))
         if report.failed and regional is not None and self._session.config.get_verbosity() > 0:
             plan = facts.plan_of(regional.graphs)
             report.sections.append(("regional: what was compiled", plan or "no graph was compiled"))
@@ -246,7 +246,7 @@ class RunHooks:
         with self._errors.kept("settling whether the run is at its end"):
             self._endings.run_is_over(session)
         with self._errors.kept("adding totals to the JUnit file"):
-            junit.add_to_run(session.config, self._collected.facts)
+            details.add_to_run(session.config, self._collected.facts)
         if hasattr(session.config, "workerinput"):
             session.config.workeroutput[ATTRIBUTE] = self._errors.taken()  # type: ignore[attr-defined]
             return

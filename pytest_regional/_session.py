@@ -14,7 +14,7 @@ from pytest_regional._known_failures import KnownFailures
 from pytest_regional._reporting import ReportingErrors
 from pytest_regional._stash import CHOICE, Target
 from pytest_regional.backends import registry
-from pytest_regional.backends.project_file import ProjectFile, ProjectFileError
+from pytest_regional.backends.registry import ProjectFile, ProjectFileError
 from pytest_regional.harness.devices.device import DEVICES
 
 if TYPE_CHECKING:

@@ -14,20 +14,18 @@ from hypothesis import strategies as st
 from pytest_regional._text import unknown_name
 from pytest_regional.fuzz.draw.encoding import EncodedProgram, EncodedStep, Options, program_of, table
 from pytest_regional.fuzz.draw.graphs import (
-    PASSES,
-    AnnotatedGraph,
-    EncodedNode,
-    fresh_arguments,
-    fresh_program_inputs,
-    graph_of,
-)
-from pytest_regional.fuzz.draw.random_programs import (
     ARGUMENT_BYTES,
+    PASSES,
     PLAN_BYTES,
     STEP_BYTES,
+    AnnotatedGraph,
+    EncodedNode,
     decode_argument,
     decode_plan,
     decode_step,
+    fresh_arguments,
+    fresh_program_inputs,
+    graph_of,
 )
 from pytest_regional.fuzz.model.arguments import FLOATS
 from pytest_regional.fuzz.model.claims import DRAWN

@@ -17,7 +17,7 @@ from bench.mutants.verdict import Alarm, Verdict, is_intended_oracle
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.caches.random_sequences import run_random_sequences
-from pytest_regional.fuzz.draw.random_programs import random_program
+from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import in_mode
 from pytest_regional.fuzz.oracles import ORACLES, BadProgramError, OracleViolationError, check

@@ -12,7 +12,7 @@ import pytest
 from pytest_regional import _config
 from pytest_regional._text import printable
 from pytest_regional.backends import registry
-from pytest_regional.backends.project_file import ProjectFile, ProjectFileError
+from pytest_regional.backends.registry import ProjectFile, ProjectFileError
 
 _HELP = "list the backends that can be tested, where each comes from, and what it disclaims"
 

@@ -33,7 +33,7 @@ from pytest_regional.fuzz.findings.provenance import reason_of
 from pytest_regional.fuzz.model.claims import needs_of
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.oracles import BadProgramError, OracleViolationError
-from pytest_regional.fuzz.shrink.reducer import reduce_program
+from pytest_regional.fuzz.shrink.edits import reduce_program
 
 #: Of the examples that show a known finding, the share that is checked nevertheless.
 CHECKED_ANYWAY = 0.1

@@ -172,7 +172,7 @@ class FuzzTest:
 
     def _programs(self, seed: int) -> Iterator[Program]:
         from pytest_regional.fuzz.draw.encoding import Options
-        from pytest_regional.fuzz.draw.random_programs import random_programs
+        from pytest_regional.fuzz.draw.graphs import random_programs
 
         return random_programs(seed, options=Options(without=self.without))
 

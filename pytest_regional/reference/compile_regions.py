@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.autograd_cache import note_refused_keys, refused_keys
 from pytest_regional._torch.config import random_numbers_are_functional, region_compile_settings
 from pytest_regional._torch.dynamo import count_fallback, restart_exceptions
-from pytest_regional._torch.fx_graphs import clone_alone, is_graph_module
+from pytest_regional._torch.fx_graphs import clone_alone, is_graph_module, node_for_number
 from pytest_regional._torch.inductor import (
     aot_compiled_artifact,
     compiled_output_strides,
@@ -24,13 +25,118 @@ from pytest_regional._torch.inductor import (
     inductor_callable,
     standalone_compile,
 )
+from pytest_regional._torch.operators import copy_to_strides
 from pytest_regional._torch.thread_state import profiler_watch
-from pytest_regional._torch.tracing import is_fake_tensor, is_integer, storage_key
+from pytest_regional._torch.tracing import (
+    free_symbols,
+    is_fake_tensor,
+    is_integer,
+    is_symbolic,
+    known_equal,
+    size_hint,
+    storage_key,
+)
 from pytest_regional.reference.effects import RANDOM, Edge, effect_classes, written_arguments
-from pytest_regional.reference.extract import ExtractedRegion
+from pytest_regional.reference.extract import ExtractedRegion, nodes_of_symbols
 from pytest_regional.reference.ordering.carry_over import compile_in_order
 from pytest_regional.reference.regions import RegionKey, op_names, shortened, source_line
-from pytest_regional.reference.restride import restore_strides
+
+Strides = Sequence[Any]
+
+
+def restore_strides(call: torch.fx.Node, actual: Sequence[Strides | None]) -> list[int]:
+    """Restore the outputs of the compiled ``call`` whose strides are not those of the trace; return their indices.
+
+    Args:
+        call: The call of a region; its ``getitem`` users hold the traced values.
+        actual: Strides of each output; None, or an end that comes too early, where they are not known.
+    """
+    inputs = {storage_key(argument.meta.get("val")) for argument in call.all_input_nodes}
+    restored = []
+    for element in [user for user in call.users if user.target is operator.getitem]:
+        index: Any = element.args[1]
+        expected = element.meta.get("val")
+        if storage_key(expected) in {None, *inputs} or expected.layout is not torch.strided or not expected.dim():
+            continue
+        known = actual[index] if index < len(actual) else None
+        if known is None or _differ(expected, known):
+            _restore(element, expected, is_known=known is not None)
+            restored.append(index)
+    return restored
+
+
+def _differ(expected: torch.Tensor, actual: Strides) -> bool:
+    """Compare where it matters: the stride of a dimension of size one is nobody's business."""
+    pairs = zip(expected.shape, expected.stride(), actual, strict=True)
+    return any(str(stride) != str(other) for size, stride, other in pairs if str(size) != "1")
+
+
+def _restore(element: torch.fx.Node, expected: torch.Tensor, *, is_known: bool) -> None:
+    users = list(element.users)
+    with element.graph.inserting_before(element.next):
+        restored = _restored(element, expected, is_known=is_known)
+    # The region is what was compiled; what stands behind it is none of its operators.
+    restored.meta = {key: value for key, value in element.meta.items() if key != "custom"}
+    for user in users:
+        user.replace_input_with(element, restored)
+
+
+def _restored(element: torch.fx.Node, expected: torch.Tensor, *, is_known: bool) -> torch.fx.Node:
+    call, aten = element.graph.call_function, torch.ops.aten
+    value, shape = element, list(expected.shape)
+    for dim, stride in enumerate(expected.stride()):
+        if not is_symbolic(stride) and stride == 0:
+            value, shape[dim] = call(aten.slice.Tensor, (value, dim, 0, 1)), 1
+    order = _memory_order(shape, expected.stride())
+    strides = None if _is_dense(shape, expected.stride(), order) else _stride_nodes(element, expected.stride())
+    if strides is None:
+        value = _in_order(value, order, memory_is_known=is_known)
+    else:
+        value = call(copy_to_strides(), (value, strides))
+    return value if shape == list(expected.shape) else call(aten.expand_as.default, (value, element))
+
+
+def _in_order(value: torch.fx.Node, order: list[int], *, memory_is_known: bool) -> torch.fx.Node:
+    """Pack ``value`` with its dimensions in ``order``; where it may be so already, only if it is not."""
+    call, aten = value.graph.call_function, torch.ops.aten
+    is_row_major = order == sorted(order)
+    if not is_row_major:
+        value = call(aten.permute.default, (value, order))
+    if memory_is_known:
+        value = call(aten.clone.default, (value,), {"memory_format": torch.contiguous_format})
+    else:
+        value = call(aten.contiguous.default, (value,))
+    if is_row_major:
+        return value
+    return call(aten.permute.default, (value, [order.index(dim) for dim in range(len(order))]))
+
+
+def _memory_order(shape: Sequence[Any], strides: Strides) -> list[int]:
+    """Return the dimensions from the largest stride to the smallest; the original order breaks ties."""
+    return sorted(range(len(shape)), key=lambda dim: (-size_hint(strides[dim]), -size_hint(shape[dim])))
+
+
+def _is_dense(shape: Sequence[Any], strides: Strides, order: Sequence[int]) -> bool:
+    """Return whether memory in ``order`` surely has neither gaps nor overlaps, whatever symbolic sizes are."""
+    step: Any = 1
+    for dim in reversed(order):
+        if not is_symbolic(shape[dim]) and shape[dim] == 1:
+            continue
+        if not known_equal(strides[dim], step):
+            return False
+        step = step * shape[dim]
+    return True
+
+
+def _stride_nodes(element: torch.fx.Node, strides: Strides) -> list[Any] | None:
+    """Return ``strides`` as numbers and nodes; None where nothing that the region reads bears a symbol in them."""
+    needed = {str(name) for stride in strides for name in free_symbols(stride)}
+    (region,) = element.all_input_nodes
+    bearers = nodes_of_symbols(element.graph, needed, [*region.all_input_nodes, element])
+    if bearers.keys() < needed:
+        return None
+    return [node_for_number(element.graph, stride, bearers) for stride in strides]
+
 
 Compiled = Callable[..., Sequence[Any]]
 

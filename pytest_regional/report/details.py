@@ -1,14 +1,22 @@
 """What a report shows of one test beyond its facts: its graphs, its code, when caches answered, how large errors were.
 
+JUnit XML gets the counters as properties.
+
 Collected only where a report is written. Documented shape, all plain data, in ``docs/reports.md``.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pytest_regional.report.document import counter_totals
+from pytest_regional.report.facts import Facts
+
 if TYPE_CHECKING:
+    import pytest
+
     from pytest_regional.harness.counters import Event
     from pytest_regional.harness.observe.graph_drawing import DrawnGraph, GraphDrawer
     from pytest_regional.harness.parity.report import ParityReport
@@ -136,3 +144,43 @@ def _shown_errors(report: ParityReport | TrainingReport) -> Iterable[tuple[str, 
 def _finite(number: float) -> float:
     """Return ``number`` for JSON, which has neither infinity nor NaN."""
     return number if abs(number) <= 1e300 else 1e300
+
+
+#: Counters that a test's properties hold.
+_OF_TESTS = ("region_compiles", "cache_hits", "cache_misses", "cache_bypasses", "recompiles", "fallbacks")
+
+
+def properties_of_test(counters: dict[str, int], worst_parity: float | None) -> Iterator[tuple[str, object]]:
+    """Yield names and values for one test; the backend stands there already."""
+    for name in _OF_TESTS:
+        yield f"regional_{name}", counters.get(name, 0)
+    if worst_parity is not None:
+        yield "regional_worst_parity", f"{worst_parity:.3g}"
+
+
+def without_properties_of_test(properties: Iterable[tuple[str, object]]) -> list[tuple[str, object]]:
+    """Return ``properties`` without those that :func:`properties_of_test` yields: they are of an earlier run."""
+    ours = {f"regional_{name}" for name in (*_OF_TESTS, "worst_parity")}
+    return [(name, value) for name, value in properties if name not in ours]
+
+
+def properties_of_run(facts: Sequence[Facts]) -> Iterator[tuple[str, object]]:
+    """Yield names and values for a run: how tests ended on each backend and device, and the sums of all counters."""
+    ended = Counter((fact["backend"], fact["device"], fact["outcome"]) for fact in facts)
+    for (backend, device, outcome), count in sorted(ended.items()):
+        yield f"regional.{backend}.{device}.{outcome.replace(' ', '_')}", count
+    for name, count in sorted(counter_totals(facts).items()):
+        yield f"regional.{name}", count
+
+
+def add_to_run(config: pytest.Config, facts: Sequence[Facts]) -> None:
+    """Add the properties of the run to the JUnit file, where one is written.
+
+    pytest's ``record_testsuite_property`` is a fixture, and lost on workers of pytest-xdist; this is what it calls.
+    """
+    from _pytest.junitxml import xml_key
+
+    xml = config.stash.get(xml_key, None)
+    if xml is not None:
+        for name, value in properties_of_run(facts):
+            xml.add_global_property(name, value)

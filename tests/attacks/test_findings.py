@@ -18,7 +18,7 @@ import pytest
 
 from pytest_regional.command_line import main
 from pytest_regional.fuzz.budget import crash_markers
-from pytest_regional.fuzz.draw.random_programs import random_programs
+from pytest_regional.fuzz.draw.graphs import random_programs
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.files import PARAMETERS
 from pytest_regional.fuzz.findings.folder import FindingError, FindingsFolder, from_data, to_data

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
+from pytest_regional.reference.caching.local import LocalStore
 
 from pytest_regional import _shared_examples, region
 from pytest_regional._hypothesis import ExamplesError, check_place
@@ -22,7 +23,6 @@ from pytest_regional._shared_examples import SharedExamples
 from pytest_regional.harness.isolation.left_behind import leaked_threads, threads
 from pytest_regional.reference.caching import container, remote
 from pytest_regional.reference.caching.container import CacheWarning
-from pytest_regional.reference.caching.local import LocalStore
 from pytest_regional.reference.caching.remote import sign, verified
 from pytest_regional.reference.caching.store import Store, open_store
 from pytest_regional.testing import regional

@@ -15,7 +15,7 @@ import pytest
 from pytest_regional.reference.caching import container
 from pytest_regional.reference.caching.container import CacheWarning
 from pytest_regional.reference.caching.files import remove_abandoned
-from pytest_regional.reference.caching.local import LocalStore
+from pytest_regional.reference.caching.store import LocalStore
 from tests.caching import trials, writer
 
 KILLS = 50

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from pathlib import Path
 
 import pytest
 
-from pytest_regional.reference.caching import container, local
+from pytest_regional.reference.caching import container
 from pytest_regional.reference.caching.container import CacheWarning
-from pytest_regional.reference.caching.local import LocalStore
-from pytest_regional.reference.caching.store import Store, default_folder, open_store
+from pytest_regional.reference.caching.store import LocalStore, Store, default_folder, open_store
 from tests.caching.trials import flipped
 from tests.caching.writer import MACHINE, payload
 
@@ -118,13 +118,13 @@ def test_an_entry_replaced_while_it_was_found_broken_is_kept(
     path = _entries(store)[0]
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    rename = local.os.rename
+    rename = os.rename
 
     def save_first(source: Path, target: Path) -> None:
         path.write_bytes(whole)
         rename(source, target)
 
-    monkeypatch.setattr(local.os, "rename", save_first)
+    monkeypatch.setattr(os, "rename", save_first)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert list(store.candidates("ab")) == [b"payload"]
@@ -140,7 +140,7 @@ def test_an_entry_removed_by_another_process_first_is_not_warned_of_twice(
     def gone(*_: object) -> None:
         raise FileNotFoundError
 
-    monkeypatch.setattr(local.os, "rename", gone)
+    monkeypatch.setattr(os, "rename", gone)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert list(store.candidates("ab")) == []
@@ -153,7 +153,7 @@ def test_an_entry_that_cannot_be_read_now_is_kept(store: LocalStore, monkeypatch
         raise OSError(24, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(local, "read_private", too_many)
+        patch.setattr("pytest_regional.reference.caching.store.read_private", too_many)
         with pytest.warns(CacheWarning, match="Too many open files") as said:
             assert [list(store.candidates("ab")) for _ in range(2)] == [[], []]
     assert len(said) == 1

@@ -14,8 +14,7 @@ import pytest
 from pytest_regional._torch import symbol
 from pytest_regional.reference.caching import container, remote
 from pytest_regional.reference.caching.container import CacheWarning
-from pytest_regional.reference.caching.local import LocalStore
-from pytest_regional.reference.caching.store import Store, open_store
+from pytest_regional.reference.caching.store import LocalStore, Store, open_store
 from tests.caching.writer import MACHINE
 from tests.redis_server import RunningRedis, free_port
 

@@ -11,9 +11,8 @@ from pytest_regional._redis import Patience
 from pytest_regional._torch import caches
 from pytest_regional.reference.caching import container, remote
 from pytest_regional.reference.caching.container import KIND, CacheWarning
-from pytest_regional.reference.caching.local import LocalStore
 from pytest_regional.reference.caching.remote import Link, RemoteStore, open_remote_store, sign
-from pytest_regional.reference.caching.store import Store
+from pytest_regional.reference.caching.store import LocalStore, Store
 from tests.caching.trials import flipped
 from tests.caching.writer import MACHINE
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_regional.reference.caching.container import ArtifactError, CacheWarning
-from pytest_regional.reference.caching.local import LocalStore
+from pytest_regional.reference.caching.store import LocalStore
 from tests.caching import writer
 
 ROOT = Path(__file__).parents[2]

@@ -20,7 +20,8 @@ _package = types.ModuleType("pytest_regional.reference")
 _package.__path__ = [str(Path(__file__).parents[2] / "pytest_regional" / "reference")]
 sys.modules.setdefault("pytest_regional.reference", _package)
 
-from pytest_regional.reference.caching import container, local  # noqa: E402
+from pytest_regional.reference.caching import container  # noqa: E402
+from pytest_regional.reference.caching import store as stores  # noqa: E402
 from pytest_regional.reference.caching.files import read_artifact, write_artifact  # noqa: E402
 from pytest_regional.reference.caching.target import TargetFingerprint  # noqa: E402
 
@@ -49,7 +50,7 @@ def write_in_place(path: Path, data: bytes, *, scratch: Path | None = None) -> N
 
 
 def save_for_ever(folder: Path, size: str) -> int:
-    store = local.LocalStore(folder)
+    store = stores.LocalStore(folder)
     for number in itertools.count():
         assert store.save(KEYS[number % len(KEYS)], payload(number % 12, int(size)))
     raise AssertionError
@@ -57,7 +58,7 @@ def save_for_ever(folder: Path, size: str) -> int:
 
 def save_and_load(folder: Path, first: str, count: str) -> int:
     """Save entries of its own next to somebody else's; each must be there from then on, and all must be whole."""
-    store, saved = local.LocalStore(folder), set()
+    store, saved = stores.LocalStore(folder), set()
     for number in range(int(first), int(first) + int(count)):
         mine = payload(number % 5 + int(first), 200_000)
         assert store.save(KEYS[0], mine)
@@ -80,7 +81,7 @@ def save_limited(folder: Path, limit: str) -> int:
     """Save under a limit for the size of files: as if the disk were full."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
     warnings.simplefilter("ignore")
-    store = local.LocalStore(folder)
+    store = stores.LocalStore(folder)
     kept = [store.save(KEYS[0], payload(0, size)) for size in (int(limit) * 4, 64)]
     assert kept == [False, True], kept
     return len(kept)
@@ -93,7 +94,7 @@ def main(way: str, manner: str, folder: str, *arguments: str) -> None:
     warnings.simplefilter("error")
     container.this_machine = lambda: MACHINE  # type: ignore[assignment]
     if manner == "in-place":
-        local.write_atomically = write_in_place  # type: ignore[assignment]
+        stores.write_atomically = write_in_place  # type: ignore[assignment]
         sys.modules[write_artifact.__module__].write_atomically = write_in_place  # type: ignore[attr-defined]
     print("ready", flush=True)
     print("done", WAYS[way](Path(folder), *arguments), flush=True)

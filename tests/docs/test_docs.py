@@ -10,7 +10,7 @@ from docs_runner import Batch, check_command, check_console, is_run_by_pytest, o
 from fenced import PAGES, Block, all_blocks, blocks_of, name_of
 
 from pytest_regional._config import OPTIONS
-from pytest_regional.backends.project_file import ProjectFile, tomllib
+from pytest_regional.backends.registry import ProjectFile, tomllib
 from pytest_regional.harness.devices.device import device_under_test
 from pytest_regional.harness.devices.emulated import check_emulation
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_regional.emulation.compile_check import CompiledKernel, FailedKernel, KernelSource, UnknownArchitectureError
-from pytest_regional.emulation.compile_check import check as compile_check
-from pytest_regional.emulation.compile_check.check import compile_kernels
+from pytest_regional.emulation import compile_check as compile_check
+from pytest_regional.emulation.compile_check import (
+    CompiledKernel,
+    FailedKernel,
+    KernelSource,
+    UnknownArchitectureError,
+    compile_kernels,
+)
 from pytest_regional.harness.codegen import UnreadableCodeError
 from pytest_regional.harness.counters import Counters
 from pytest_regional.harness.devices.on_device import (

@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.emulation.compile_check import CompiledKernel, CompileWorkerError, FailedKernel, KernelSource
-from pytest_regional.emulation.compile_check import check as compile_check
+from pytest_regional.emulation import compile_check as compile_check
+from pytest_regional.emulation.compile_check import (
+    CompiledKernel,
+    CompileWorkerError,
+    FailedKernel,
+    KernelSource,
+    compile_kernels,
+)
 from pytest_regional.emulation.compile_check._child import amd_resources, nvidia_resources
-from pytest_regional.emulation.compile_check.check import compile_kernels
 from pytest_regional.emulation.compile_check.worker import Worker
 from pytest_regional.harness.devices.on_device import KernelCompileError, assert_kernels_compile
 from pytest_regional.harness.record import GeneratedCode, GeneratedSource

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_regional.reference.restride import restore_strides
+from pytest_regional.reference.compile_regions import restore_strides
 from tests.reference.strided_views import LAYOUTS, laid_out, padded, row_major, same_strides, views
 
 

@@ -2,7 +2,7 @@
 
 import random
 
-from pytest_regional.report.page.boxes import boxes_of
+from pytest_regional.report.page import boxes_of
 from tests.report.test_page import node
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from pytest_regional.report import page
 from pytest_regional.report.document import OUTCOMES
-from pytest_regional.report.page import html_of
-from pytest_regional.report.page.boxes import positions
+from pytest_regional.report.page import html_of, positions
 from pytest_regional.report.this_run import ENDINGS, write_report, wrong_name
 from tests.report.test_document import fact, report
 

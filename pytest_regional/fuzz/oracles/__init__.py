@@ -9,8 +9,188 @@ Modules, with their oracles: ``parity`` (compiles, parity, configs, inference), 
 
 from __future__ import annotations
 
-from pytest_regional.fuzz.oracles.checking import ORACLES, UnknownOracleError, check
-from pytest_regional.fuzz.oracles.oracle import CheckResult, Oracle, OracleViolationError
+import time
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+
+from pytest_regional._errors import RegionalError
+from pytest_regional._text import unknown_name
+from pytest_regional.fuzz.model.program import Program
+from pytest_regional.fuzz.modes import MODES, in_mode
+from pytest_regional.fuzz.oracles import caching, order, parity, plan, region_boundary, reruns
+from pytest_regional.fuzz.oracles.example_run import ExampleRun
+from pytest_regional.fuzz.oracles.oracle import CheckResult, NoClaim, Oracle, OracleViolationError
+from pytest_regional.harness.devices.emulated import unsupported_reason
 from pytest_regional.harness.parity.report import BadProgramError
+from pytest_regional.harness.regional import Regional
+
+_MODULES = (caching, order, parity, plan, region_boundary, reruns)
+
+# Those of caches look for what the first compile stored; the later ones begin with empty caches.
+_ORDER = (
+    "compiles",
+    "parity",
+    "region_boundary",
+    "configs",
+    "plan",
+    "counters",
+    "warm",
+    "uuid_in_key",
+    "annotations_in_key",
+    "results_kept",
+    "retained_backward",
+    "inference",
+    "region_order",
+    "order",
+    "determinism",
+    "threads",
+)
+
+#: All oracles by name, in the order in which they are checked.
+ORACLES: Mapping[str, Oracle] = MappingProxyType(
+    {
+        oracle.name: oracle
+        for oracle in sorted(
+            (oracle for module in _MODULES for oracle in module.ORACLES), key=lambda oracle: _ORDER.index(oracle.name)
+        )
+    }
+)
+
+
+class UnknownOracleError(RegionalError, LookupError):
+    """A name that is no oracle's."""
+
+
+Known = Callable[[OracleViolationError], bool]
+
+
+def check(
+    regional: Regional,
+    program: Program,
+    *,
+    mode: str = "native",
+    oracles: Collection[str] | str | None = None,
+    blame: bool = True,
+    known: Known | None = None,
+) -> CheckResult:
+    """Check ``program`` on a backend, in fresh caches.
+
+    Args:
+        regional: the harness, inside of its context; use it for nothing else meanwhile.
+        program: what to check.
+        mode: how much of a compile really happens; see :mod:`pytest_regional.fuzz.modes`.
+        oracles: names of the oracles to check, or one name. By default all; those that compile once more on some
+            programs only, by the program's source: the same program is always checked alike.
+        blame: whether a difference from eager is followed up to a region, which compiles several times.
+        known: returns whether a violation is known to the caller; such an error is returned, and the other oracles are
+            checked as well. A program that does not compile is checked against no other oracle.
+
+    Raises:
+        OracleViolationError: the program violates an oracle; the first one in the order of ``ORACLES``.
+        BadProgramError: the program fails in eager.
+        UnknownOracleError: a name in ``oracles`` that is none, or no name at all.
+        ModeError: the backend or the device cannot take that mode.
+    """
+    checking = _Checking(regional, program, mode, _chosen(oracles), blame, known or (lambda error: False))
+    if oracles is None:
+        checking.skipped |= {oracle.name: _TURN for oracle in ORACLES.values() if not _has_turn(oracle, program)}
+    return checking.run()
+
+
+class _Checking:
+    """One call of :func:`check`."""
+
+    def __init__(
+        self, regional: Regional, program: Program, mode: str, oracles: Sequence[Oracle], blame: bool, known: Known
+    ) -> None:
+        self.regional, self.mode, self.oracles, self.known = regional, mode, oracles, known
+        self.skipped = {oracle.name: reason for oracle in oracles if (reason := _why_not(oracle, regional, mode))}
+        self.held: list[str] = []
+        self.found: list[OracleViolationError] = []
+        self.spent: dict[str, float] = {}
+        boundaries = (
+            any(oracle.name == "region_boundary" for oracle in oracles) and "region_boundary" not in self.skipped
+        )
+        self.example = ExampleRun(regional, program, mode, blame=blame, checks_boundary=boundaries)
+
+    def run(self) -> CheckResult:
+        started = time.perf_counter()
+        with in_mode(self.regional, self.mode):
+            with self._timed("eager"):
+                _ = self.example.cases
+            with self._timed("compile"):
+                _ = self.example.cold
+            for oracle in self.oracles:
+                if oracle.name not in self.skipped:
+                    self._check_by(oracle)
+        seconds = time.perf_counter() - started
+        return CheckResult(tuple(self.held), self.skipped, seconds, self.spent, tuple(self.found))
+
+    def _check_by(self, oracle: Oracle) -> None:
+        try:
+            with self._timed(oracle.name):
+                oracle.check(self.example)
+        except NoClaim as why:
+            self.skipped[oracle.name] = str(why)
+        except OracleViolationError as error:
+            self._broken(oracle, error)
+        else:
+            self.held.append(oracle.name)
+
+    def _broken(self, oracle: Oracle, error: OracleViolationError) -> None:
+        refused = unsupported_reason(self.regional, error)
+        if not refused and oracle.name in ("compiles", "parity"):
+            error.without_backend = parity.goes_wrong_without_backend(self.example, error)
+        if not refused and oracle.name == "region_boundary" and parity.differs_without_backend(self.example):
+            refused = "AOTAutograd alone computes something else than eager: its graph is not that of the program"
+        if refused:
+            self.skipped[oracle.name] = refused
+        elif self.known(error):
+            self.found.append(error)
+        else:
+            raise error
+        if oracle.name == "compiles":
+            why = "the program does not compile"
+            self.skipped |= {other.name: refused or why for other in self.oracles if other.name != oracle.name}
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent[name] = time.perf_counter() - started
+
+
+def _chosen(names: Collection[str] | str | None) -> list[Oracle]:
+    names = (names,) if isinstance(names, str) else names
+    if names is not None and not names:
+        raise UnknownOracleError("no oracle to check: leave oracles out for all of them")
+    for name in names or ():
+        if name not in ORACLES:
+            raise UnknownOracleError(unknown_name("oracle", name, ORACLES))
+    return [oracle for oracle in ORACLES.values() if names is None or oracle.name in names]
+
+
+_TURN = "checked on some programs only: it compiles once more"
+
+
+def _has_turn(oracle: Oracle, program: Program) -> bool:
+    """Return whether ``oracle`` is checked on ``program`` where nobody chose it."""
+    return oracle.every == 1 or zlib.crc32(f"{oracle.name}\n{program.source}".encode()) % oracle.every == 0
+
+
+def _why_not(oracle: Oracle, regional: Regional, mode: str) -> str:
+    """Return why ``oracle`` is not checked, whatever the program; empty where it is."""
+    if mode in MODES and mode not in oracle.modes:
+        return f"it says nothing in mode {mode!r}"
+    for capability in oracle.requires:
+        support = regional.supports(capability)
+        if not support:
+            return f"backend {regional.backend!r} disclaims {capability}: {support.reason}"
+    return ""
+
 
 __all__ = ["ORACLES", "BadProgramError", "CheckResult", "Oracle", "OracleViolationError", "UnknownOracleError", "check"]

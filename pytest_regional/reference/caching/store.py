@@ -2,15 +2,160 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_regional._torch import caches as private
 from pytest_regional._torch.caches import inductor_cache_dir
-from pytest_regional.reference.caching.container import KIND, CacheWarning, EntryStore, require_key, seal
-from pytest_regional.reference.caching.local import EntryFiles, LocalStore
+from pytest_regional.reference.caching.container import (
+    KIND,
+    ArtifactError,
+    ArtifactNotFoundError,
+    CacheWarning,
+    EntryStore,
+    require_key,
+    seal,
+    unseal,
+    warn,
+    warn_once,
+)
+from pytest_regional.reference.caching.files import read_private, require_private, write_atomically
 from pytest_regional.reference.caching.remote import open_remote_store
+
+_SUFFIX = ".artifact"
+
+
+class EntryFiles:
+    """Entries as files in a folder for each key, to be read.
+
+    Processes and threads may read and save at the same time. Nothing that happens here stops a compile: an entry that
+    cannot be used is a miss with one warning.
+    """
+
+    def candidates(self, key: str) -> Iterator[bytes]:
+        """Yield the payloads saved under ``key``, in the order of their files' names.
+
+        An entry that is broken, or was made elsewhere, is removed with one warning, so that the next save replaces it.
+        A folder that cannot be read or is not private has no entries, and one warning.
+        """
+        require_key(key)
+        for path in self._paths(key):
+            payload = self._payload(key, path)
+            if payload is not None:
+                yield payload
+
+    def _folder_of(self, key: str) -> Path:
+        raise NotImplementedError
+
+    def _is_entry(self, path: Path) -> bool:
+        raise NotImplementedError
+
+    def _paths(self, key: str) -> list[Path]:
+        folder = self._folder_of(key)
+        try:
+            if not folder.is_dir():
+                return []
+            require_private(folder)
+            return sorted(path for path in folder.iterdir() if self._is_entry(path))
+        except (OSError, ArtifactError) as error:
+            warn_once(f"No compiled results are loaded from {folder.parent}: {error}")
+            return []
+
+    def _payload(self, key: str, path: Path) -> bytes | None:
+        try:
+            return _read(key, path, path)
+        except ArtifactNotFoundError:
+            return None
+        except ArtifactError as error:
+            return self._remove(key, path, error)
+        except OSError as error:
+            warn_once(f"A compiled result is not loaded: {error}", about=f"load {path} {error.errno}")
+            return None
+
+    def _remove(self, key: str, path: Path, why: ArtifactError) -> bytes | None:
+        """Remove the broken entry at ``path``; what a writer has put in its place meanwhile is kept, and returned."""
+        aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.aside")
+        try:
+            os.rename(path, aside)
+        except FileNotFoundError:
+            # Somebody else has removed it, and said so.
+            return None
+        except OSError as stuck:
+            warn_once(f"A compiled result is not used, and cannot be removed ({stuck}): {why}", about=f"remove {path}")
+            return None
+        try:
+            payload = _read(key, aside, path)
+            _put_back(aside, path)
+        except (ArtifactError, OSError):
+            warn(f"A compiled result was removed, and is compiled again: {why}")
+            return None
+        else:
+            return payload
+        finally:
+            _discard(aside)
+
+
+class LocalStore(EntryFiles):
+    """Entries as files: ``folder/KEY/DIGEST.artifact``, named by what they hold, so that equal ones are one file.
+
+    As for reading, a save that fails is a ``CacheWarning`` and stops nothing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, key: str, payload: bytes) -> bool:
+        """Keep ``payload`` under ``key`` and say whether that was possible; one warning if not."""
+        require_key(key)
+        folder, scratch = self.folder / key, self.folder / "tmp"
+        try:
+            require_private(folder)
+            require_private(scratch)
+            sealed = seal(payload, kind=KIND, key=key)
+            write_atomically(folder / _file_name(payload), sealed, scratch=scratch)
+        except (OSError, ArtifactError) as error:
+            # The message may name a temporary file, so it is not what makes two failures the same.
+            same = f"save {self.folder} {type(error).__name__} {getattr(error, 'errno', '')}"
+            warn_once(f"Compiled results are not saved in {self.folder}: {error}", about=same)
+            return False
+        return True
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys that have entries, sorted."""
+        return tuple(sorted({path.parent.name for path in self.folder.glob(f"*/*{_SUFFIX}")}))
+
+    def _folder_of(self, key: str) -> Path:
+        return self.folder / key
+
+    def _is_entry(self, path: Path) -> bool:
+        return path.suffix == _SUFFIX
+
+
+def _read(key: str, path: Path, name: Path) -> bytes:
+    return unseal(read_private(path), kind=KIND, key=key, where=str(name))
+
+
+def _put_back(aside: Path, path: Path) -> None:
+    try:
+        os.link(aside, path)
+    except FileExistsError:
+        # An equal one, and newer: the name is the digest of the contents.
+        return
+
+
+def _discard(aside: Path) -> None:
+    with contextlib.suppress(OSError):
+        # A folder in an entry's place is emptied by nobody but its owner.
+        aside.unlink() if aside.is_symlink() or not aside.is_dir() else aside.rmdir()
+
+
+def _file_name(payload: bytes) -> str:
+    return f"{hashlib.sha256(payload).hexdigest()[:40]}{_SUFFIX}"
+
 
 _PREFIX = "regional-"
 

@@ -2,15 +2,176 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pytest_regional._files import dumps
 from pytest_regional.report.document import BAD, OUTCOMES, SHOWN, RunReport, column_of, counter_totals, worst_margin
 from pytest_regional.report.facts import Facts
-from pytest_regional.report.page.boxes import MOST_NODES, boxes_of, positions
+
+
+def positions(nodes: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """Return column and row of each node, which has its neighbours' numbers in ``inputs`` and ``after``.
+
+    A node stands one row below the lowest of those that it needs or waits for. In a row nodes are ordered by the mean
+    column of those above them (the barycenter heuristic of Sugiyama, Tagawa and Toda, 1981), which keeps edges from
+    crossing; rows are centred. What a node waits for stands above it where it comes before it in the graph; else the
+    edge goes upwards, as regions that need each other may ask for an order that values contradict.
+    """
+    import networkx
+
+    graph = networkx.DiGraph()
+    graph.add_nodes_from(range(len(nodes)))
+    graph.add_edges_from(
+        (one, index) for index, node in enumerate(nodes) for one in (*node["inputs"], *node["after"]) if one < index
+    )
+    columns: dict[int, float] = {}
+    rows: dict[int, int] = {}
+    for row, layer in enumerate(networkx.topological_generations(graph)):
+        ordered = sorted(layer, key=lambda node: (_mean([columns[one] for one in graph.predecessors(node)]), node))
+        for place, node in enumerate(ordered):
+            columns[node] = place - (len(ordered) - 1) / 2
+            rows[node] = row
+    return [(columns[index], float(rows[index])) for index in range(len(nodes))]
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers) if numbers else 0.0
+
+
+#: A graph of more nodes is drawn as boxes that open.
+MOST_NODES = 60
+
+_Kind = tuple[str, str | None, int | None]
+
+
+@dataclass
+class _Box:
+    kind: _Kind
+    nodes: list[int] = field(default_factory=list)
+
+
+def boxes_of(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the boxes of a graph in execution order, each as plain data.
+
+    Args:
+        nodes: In program order, each with ``op``, ``region``, ``partition``, ``inputs`` and ``after`` (numbers).
+
+    Returns:
+        For each box ``kind`` (``inputs``, ``compiled``, ``eager`` or ``output``), ``region``, ``partition``, its
+        ``nodes``, the boxes that it takes values from (``inputs``) and waits for (``after``), its ``place`` in the
+        drawing of boxes, and ``shown``: the nodes to draw when it opens, neighbours included, with a place for each.
+    """
+    kinds = [_kind_of(node) for node in nodes]
+    boxes = list(_stretches(kinds, nodes))
+    box_of = {index: number for number, box in enumerate(boxes) for index in box.nodes}
+    linked = [_linked(number, box, nodes, box_of) for number, box in enumerate(boxes)]
+    users = _users(nodes)
+    return [
+        {**one, "place": place, "shown": _shown(box, nodes, users)}
+        for one, place, box in zip(linked, positions(linked), boxes, strict=True)
+    ]
+
+
+def _kind_of(node: Mapping[str, Any]) -> _Kind:
+    if node["op"] in ("input", "output"):
+        return ("inputs" if node["op"] == "input" else "output", None, None)
+    if node["region"] is None and node["partition"] is None:
+        return ("eager", None, None)
+    return ("compiled", node["region"], node["partition"])
+
+
+def _stretches(kinds: Sequence[_Kind], nodes: Sequence[Mapping[str, Any]]) -> Iterator[_Box]:
+    """Schedule the nodes; go on with the present kind as long as one of it can run, so that boxes are few.
+
+    A partition is one unit, as it runs as one. A unit that can never run (an order that values contradict) comes last.
+    """
+    units: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for index, kind in enumerate(kinds):
+        units[kind if kind[2] is not None else (index,)].append(index)
+    unit_of = {index: unit for unit, members in units.items() for index in members}
+    before = {
+        unit: {unit_of[one] for index in members for one in _needs(nodes[index])} for unit, members in units.items()
+    }
+    after: dict[tuple[Any, ...], list[tuple[Any, ...]]] = defaultdict(list)
+    blocked = {}
+    for unit, sources in before.items():
+        blocked[unit] = len(sources - {unit})
+        for source in sources - {unit}:
+            after[source].append(unit)
+    ready: dict[_Kind, list[tuple[int, tuple[Any, ...]]]] = defaultdict(list)
+
+    def make_ready(unit: tuple[Any, ...]) -> None:
+        heapq.heappush(ready[kinds[units[unit][0]]], (units[unit][0], unit))
+
+    for unit, count in blocked.items():
+        if not count:
+            make_ready(unit)
+    left = dict.fromkeys(units)
+    while left:
+        if not any(ready.values()):
+            make_ready(next(iter(left)))
+        kind = min((queue[0][0], kind) for kind, queue in ready.items() if queue)[1]
+        box = _Box(kind)
+        while ready[kind]:
+            _, unit = heapq.heappop(ready[kind])
+            if unit not in left:
+                continue
+            del left[unit]
+            box.nodes += units[unit]
+            for other in after[unit]:
+                blocked[other] -= 1
+                if not blocked[other]:
+                    make_ready(other)
+        if box.nodes:
+            yield box
+
+
+def _needs(node: Mapping[str, Any]) -> Iterable[int]:
+    return (*node["inputs"], *node["after"])
+
+
+def _linked(number: int, box: _Box, nodes: Sequence[Mapping[str, Any]], box_of: Mapping[int, int]) -> dict[str, Any]:
+    def boxes(edge: str) -> list[int]:
+        return sorted({box_of[one] for index in box.nodes for one in nodes[index][edge]} - {number})
+
+    kind, region, partition = box.kind
+    return {
+        "kind": kind,
+        "region": region,
+        "partition": partition,
+        "nodes": sorted(box.nodes),
+        "inputs": boxes("inputs"),
+        "after": boxes("after"),
+    }
+
+
+def _users(nodes: Sequence[Mapping[str, Any]]) -> dict[int, list[int]]:
+    users: dict[int, list[int]] = defaultdict(list)
+    for index, node in enumerate(nodes):
+        for one in node["inputs"]:
+            users[one].append(index)
+    return users
+
+
+def _shown(box: _Box, nodes: Sequence[Mapping[str, Any]], users: Mapping[int, list[int]]) -> dict[str, Any]:
+    neighbours = {one for index in box.nodes for one in (*_needs(nodes[index]), *users.get(index, ()))}
+    shown = sorted(neighbours.union(box.nodes))
+    number = {index: place for place, index in enumerate(shown)}
+    inside = set(box.nodes)
+    drawn = [
+        {
+            edge: [number[one] for one in nodes[index][edge] if one in number and (index in inside or one in inside)]
+            for edge in ("inputs", "after")
+        }
+        for index in shown
+    ]
+    return {"nodes": shown, "edges": drawn, "places": positions(drawn)}
+
 
 _FOLDER = Path(__file__).parent
 

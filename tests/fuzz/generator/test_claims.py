@@ -7,7 +7,7 @@ import pytest
 
 from pytest_regional import Capabilities
 from pytest_regional.fuzz.draw.encoding import Options
-from pytest_regional.fuzz.draw.random_programs import random_program
+from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.model.building import check_buildable
 from pytest_regional.fuzz.model.claims import DRAWN, needs_of
 

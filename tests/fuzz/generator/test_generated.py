@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
 from pytest_regional.fuzz.draw.encoding import Options
-from pytest_regional.fuzz.draw.random_programs import random_program
+from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.features import DECLARED, features_of
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.model.program import renumbered

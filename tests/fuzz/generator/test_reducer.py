@@ -5,12 +5,11 @@ import random
 import pytest
 
 from pytest_regional.fuzz import Block, Context, Program, Region, Step
-from pytest_regional.fuzz.draw.random_programs import random_program
+from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.building import check_buildable
 from pytest_regional.fuzz.shrink.candidates import Candidate, cost, rebuild
-from pytest_regional.fuzz.shrink.edits import EDITS
-from pytest_regional.fuzz.shrink.reducer import reduce_program
+from pytest_regional.fuzz.shrink.edits import EDITS, reduce_program
 
 ARGUMENTS = (TensorInput((4, 4), requires_grad=True),)
 A, B = Region("a"), Region("b", (("max_fusion_size", 8),))

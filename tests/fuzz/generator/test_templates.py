@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from pytest_regional.fuzz.draw.encoding import Options
-from pytest_regional.fuzz.draw.random_programs import random_program
+from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.draw.templates import TEMPLATES, add_template
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.building import Builder, check_buildable
