@@ -136,7 +136,7 @@ def test_the_folder_is_the_users_alone(tmp_path):
     folder = prepared(tmp_path / "new" / "store")
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o772)
-    with pytest.raises(StoreError, match=r"written to by everybody, and what is in it gets executed\. Run: chmod go-w"):
+    with pytest.raises(StoreError, match=r"written to by everybody, and its contents are executed\. Run: chmod go-w"):
         prepared(folder)
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be made"):
