@@ -59,7 +59,7 @@ def test_a_folder_or_a_pipe_is_no_artifact(tmp_path: Path) -> None:
 
 
 def test_a_file_where_a_folder_should_be_is_named(artifact: Path) -> None:
-    with pytest.raises(NotAFileError, match="is no folder"):
+    with pytest.raises(NotAFileError, match="is not a directory"):
         write_artifact(artifact / "below" / "a file", b"", "region")
 
 

@@ -88,9 +88,9 @@ def test_a_key_with_many_entries_takes_one_more_in_place_of_another(store: Remot
 
 @pytest.mark.parametrize("key", ["", "../x", "AB"])
 def test_a_key_that_is_no_hash_is_refused(store: RemoteStore, key: str) -> None:
-    with pytest.raises(ValueError, match="is no cache key"):
+    with pytest.raises(ValueError, match="is not a cache key"):
         store.save(key, b"")
-    with pytest.raises(ValueError, match="is no cache key"):
+    with pytest.raises(ValueError, match="is not a cache key"):
         list(store.candidates(key))
 
 

@@ -1,4 +1,4 @@
-"""Whole compiles through a real Redis server: another machine compiles nothing, and a forged entry is compiled anew."""
+"""Whole compiles through a real Redis server: another machine compiles nothing, a forged entry is compiled again."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ DAMAGE = {
     "truncated": (lambda sealed: sealed[:-10], "is truncated"),
     "a bit flipped": (lambda sealed: next(flipped(sealed, range(8000, 8001)))[1], "is corrupted"),
     "nothing": (lambda sealed: b"", "is empty"),
-    "something else": (lambda sealed: b"not an entry", "is no artifact"),
+    "something else": (lambda sealed: b"not an entry", "is not an artifact"),
     "another torch": (resealed(torch="2.0.0"), "was compiled by torch 2.0.0"),
     "another processor": (resealed(cpu="abacus"), "was compiled on another machine: cpu 'abacus' there"),
     "another key": (other_key, "belongs to the key abc"),

@@ -257,9 +257,9 @@ class ModulePass(CustomGraphModulePass):
 @pytest.mark.parametrize(
     ("custom", "message"),
     [
-        (3, "holds 3, which is no pass"),
-        ("name", "which is no pass"),
-        (Lacking, "which is no pass: give a CustomGraphPass instance"),
+        (3, "holds 3, which is not a pass"),
+        ("name", "which is not a pass"),
+        (Lacking, "which is not a pass: give a CustomGraphPass instance"),
         ([Pass("v1"), None], "holds None"),
         (ModulePass(), "ModulePass is a CustomGraphModulePass.*derive it from CustomGraphPass"),
     ],

@@ -180,14 +180,14 @@ def refused(asked):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (lambda gm: {node(gm, "mul"): []}, "'mul' is given no dependency"),
-        (lambda gm: {node(gm, "mul"): [node(gm, "mm"), node(gm, "mm")]}, "'mul' is given the dependency 'mm' twice"),
+        (lambda gm: {node(gm, "mul"): []}, "'mul' has no dependencies"),
+        (lambda gm: {node(gm, "mul"): [node(gm, "mm"), node(gm, "mm")]}, "'mul' has the dependency 'mm' twice"),
         (lambda gm: {gm.graph.find_nodes(op="placeholder")[0]: [node(gm, "mm")]}, r"\(placeholder\) cannot wait"),
         (lambda gm: {gm.graph.output_node(): [node(gm, "mm")]}, r"\(output\) cannot wait"),
         (lambda gm: {node(gm, "mul"): [gm.graph.output_node()]}, "cannot run after the output"),
         (lambda gm: {node(gm, "mul"): node(gm, "mm")}, "must be a list of nodes"),
-        (lambda gm: {node(gm, "mul"): ["mm"]}, "'mm', a dependency of 'mul', is no node"),
-        (lambda gm: {"mul": [node(gm, "mm")]}, "'mul', asked to wait, is no node"),
+        (lambda gm: {node(gm, "mul"): ["mm"]}, "'mm', a dependency of 'mul', is not a node"),
+        (lambda gm: {"mul": [node(gm, "mm")]}, "'mul', asked to wait, is not a node"),
         (lambda gm: {node(traced(independent, X), "mul"): [node(gm, "mm")]}, "is not in this graph"),
         (lambda gm: {node(gm, "mul"): [node(traced(independent, X), "mm")]}, "is not in this graph"),
     ],

@@ -124,7 +124,7 @@ def test_what_a_pass_returned_may_be_unsavable(folder):
 
     model, inputs = model_and_inputs("Tied")
     compiled = pipeline.compile(model, inputs, passes=[mine])
-    with pytest.raises(UnsavableArtifactError, match="what pass 'mine' returned cannot be saved"):
+    with pytest.raises(UnsavableArtifactError, match="the result of pass 'mine' cannot be saved"):
         compiled.save(folder / "model")
     assert not (folder / "model").exists()
 
