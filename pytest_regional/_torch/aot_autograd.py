@@ -103,7 +103,7 @@ def donate_nothing() -> None:
 
 
 @contextlib.contextmanager
-def donating(may_be_donated: Callable[[int], bool]) -> Iterator[Sequence[int]]:
+def buffer_donation(may_be_donated: Callable[[int], bool]) -> Iterator[Sequence[int]]:
     """Donate fewer inputs of the backward: those for which ``may_be_donated(index)``. Yields the indices.
 
     ``ViewAndMutationMeta.bw_donated_idxs`` lists the inputs that Inductor may write its results into (2.11 to 2.15).

@@ -20,7 +20,7 @@ from pytest_regional.reference.caching.local import LocalStore
 from pytest_regional import _shared_examples, region
 from pytest_regional._hypothesis import ExamplesError, check_place
 from pytest_regional._shared_examples import SharedExamples
-from pytest_regional.harness.isolation.left_behind import leaked_threads, threads
+from pytest_regional.harness.isolation.leaks import leaked_threads, threads
 from pytest_regional.reference.caching import container, remote
 from pytest_regional.reference.caching.container import CacheWarning
 from pytest_regional.reference.caching.remote import sign, verified

@@ -82,7 +82,7 @@ class Op:
 
 
 @dataclass(frozen=True)
-class Step:
+class NestingLevel:
     """One nesting level of an event.
 
     Attributes:
@@ -118,7 +118,7 @@ class CodeEvent:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     ops: tuple[Op, ...] | None = ()
-    path: tuple[Step, ...] = ()
+    path: tuple[NestingLevel, ...] = ()
     stream: str = ""
 
 

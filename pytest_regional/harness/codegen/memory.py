@@ -16,9 +16,9 @@ from pytest_regional.harness.codegen.events import (
     CodeEvent,
     ExternCall,
     Free,
+    NestingLevel,
     Return,
     Reuse,
-    Step,
     UnknownSizeError,
 )
 
@@ -218,7 +218,7 @@ def _higher(*peaks: Peak) -> Peak:
 
 def _levels(
     events: list[tuple[int, CodeEvent]], depth: int
-) -> Iterator[tuple[Step | None, list[tuple[int, CodeEvent]]]]:
+) -> Iterator[tuple[NestingLevel | None, list[tuple[int, CodeEvent]]]]:
     """Group adjacent events by their level at ``depth``; the arms of one ``if`` are one group."""
 
     def key(item: tuple[int, CodeEvent]) -> tuple[Any, ...] | None:

@@ -21,10 +21,10 @@ from pytest_regional.harness.codegen.events import (
     ExternCall,
     Free,
     KernelLaunch,
+    NestingLevel,
     Op,
     Return,
     Reuse,
-    Step,
     StreamSync,
     UnreadableCodeError,
     Wait,
@@ -64,7 +64,12 @@ class _FunctionReader:
     """Reads one function of a wrapper, and its calls of other functions in place."""
 
     def __init__(
-        self, wrapper: Wrapper, name: str, path: tuple[Step, ...], argument: str | None = None, stream: str = DEFAULT
+        self,
+        wrapper: Wrapper,
+        name: str,
+        path: tuple[NestingLevel, ...],
+        argument: str | None = None,
+        stream: str = DEFAULT,
     ) -> None:
         if len(path) > 40:
             raise UnreadableCodeError(f"the function {name} of the generated code calls itself")
@@ -145,7 +150,7 @@ class _FunctionReader:
         self, kind: str, statement: ast.stmt, head: ast.expr, block: list[ast.stmt], arm: int
     ) -> Iterator[CodeEvent]:
         outer = self.path
-        self.path = (*outer, Step(kind, statement.lineno, ast.unparse(head), arm))
+        self.path = (*outer, NestingLevel(kind, statement.lineno, ast.unparse(head), arm))
         yield from self._block(block)
         self.path = outer
 
@@ -227,7 +232,7 @@ class _FunctionReader:
         return name if name in self.wrapper.functions and name != "call" else None
 
     def _inline(self, statement: ast.stmt, call: ast.Call, name: str, targets: tuple[str, ...]) -> Iterator[CodeEvent]:
-        step = Step("call", statement.lineno, name)
+        step = NestingLevel("call", statement.lineno, name)
         argument = next(iter(operators.mentioned(*call.args)), None)
         if name not in self.wrapper.functions:
             raise UnreadableCodeError(f"line {statement.lineno} calls {name}, which the generated code does not define")

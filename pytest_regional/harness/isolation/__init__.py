@@ -20,7 +20,7 @@ from pytest_regional._torch import caches, dynamo
 from pytest_regional._torch.caches import clear_portable
 from pytest_regional.harness.devices.device import gpu_isolated
 from pytest_regional.harness.isolation.interpreter import CACHE_VARIABLES, random_state_kept, streams_kept_open
-from pytest_regional.harness.isolation.left_behind import (
+from pytest_regional.harness.isolation.leaks import (
     SHARED_CACHE_VARIABLES,
     cache_folder,
     clear_folder,

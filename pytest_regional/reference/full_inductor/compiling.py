@@ -50,7 +50,7 @@ from pytest_regional.reference.full_inductor.outputs import (
     OnlyOutput,
     able_to_run_again,
     check_functional,
-    donating_what_nobody_shares,
+    donate_unshared_inputs,
     return_tuple,
     with_outputs_apart,
 )
@@ -278,7 +278,7 @@ def _compile_prepared(
 ) -> Callable[..., Any]:
     compiled: Callable[..., Any]
     if kind == "backward":
-        with donating_what_nobody_shares(gm) as donated:
+        with donate_unshared_inputs(gm) as donated:
             compiled = compile_backward(_after_joint_passes(gm, inputs), inputs, program.state)
         return able_to_run_again(compiled, donated)
     outputs = len(_outputs(gm))

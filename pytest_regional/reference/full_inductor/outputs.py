@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 import torch.fx
 
-from pytest_regional._torch.aot_autograd import backward_keeps_graph, donate_nothing, donating
+from pytest_regional._torch.aot_autograd import backward_keeps_graph, buffer_donation, donate_nothing
 from pytest_regional._torch.fx_graphs import called_attributes, snapshot
 from pytest_regional._torch.inductor import compiled_fx_graph
 from pytest_regional._torch.operators import is_op_overload, schema_of
@@ -122,7 +122,7 @@ def _complaint(node: torch.fx.Node, target: torch.fx.Node, is_too_early: bool) -
     )
 
 
-def donating_what_nobody_shares(gm: torch.fx.GraphModule) -> contextlib.AbstractContextManager[Sequence[int]]:
+def donate_unshared_inputs(gm: torch.fx.GraphModule) -> contextlib.AbstractContextManager[Sequence[int]]:
     """Donate only inputs that no other input is a view of; the context yields the donated indices.
 
     AOTAutograd checks for views among the forward's inputs and outputs, but not among saved values. Without Inductor's
@@ -130,7 +130,7 @@ def donating_what_nobody_shares(gm: torch.fx.GraphModule) -> contextlib.Abstract
     """
     keys = [storage_key(node.meta.get("val")) for node in gm.graph.find_nodes(op="placeholder")]
     counts = Counter(keys)
-    return donating(lambda index: counts[keys[index]] == 1)
+    return buffer_donation(lambda index: counts[keys[index]] == 1)
 
 
 def able_to_run_again(compiled: Callable[..., Any], donated: Sequence[int]) -> Callable[..., Any]:

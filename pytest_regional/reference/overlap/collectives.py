@@ -17,7 +17,7 @@ from pytest_regional.reference.ordering.operator import body_of, is_control_deps
 
 
 @dataclass(frozen=True)
-class Op:
+class OpCall:
     """A node's call, with arguments from the node's graph.
 
     Attributes:
@@ -48,12 +48,12 @@ class Op:
         return self.args[index] if index < len(self.args) else self.kwargs.get(name)
 
 
-def op_of(node: torch.fx.Node) -> Op | None:
+def op_of(node: torch.fx.Node) -> OpCall | None:
     """Return the call of ``node``; None for inputs, attributes, the output, and bodies of several ops."""
     if node.op != "call_function":
         return None
     if not is_control_deps(node):
-        return Op(node.target, node.args, node.kwargs, node)
+        return OpCall(node.target, node.args, node.kwargs, node)
     body = body_of(node).graph
     inner = [other for other in body.nodes if other.op not in ("placeholder", "output")]
     if len(inner) != 1 or inner[0].op != "call_function":
@@ -61,10 +61,10 @@ def op_of(node: torch.fx.Node) -> Op | None:
     values: dict[torch.fx.Node, Any] = dict(zip(body.find_nodes(op="placeholder"), node.args[2:], strict=True))
     args: Any = torch.fx.node.map_arg(inner[0].args, values.__getitem__)
     kwargs: Any = torch.fx.node.map_arg(inner[0].kwargs, values.__getitem__)
-    return Op(inner[0].target, args, kwargs, inner[0])
+    return OpCall(inner[0].target, args, kwargs, inner[0])
 
 
-def aliased_argument(op: Op | None) -> torch.fx.Node | None:
+def aliased_argument(op: OpCall | None) -> torch.fx.Node | None:
     """Return the argument that the result of ``op`` aliases, or None if the result is new."""
     if op is None or not is_op_overload(op.target):
         return None
@@ -78,7 +78,7 @@ def aliased_argument(op: Op | None) -> torch.fx.Node | None:
     return None
 
 
-def is_element(op: Op | None) -> bool:
+def is_element(op: OpCall | None) -> bool:
     """Return whether ``op`` picks an element of a tuple or list."""
     return op is not None and op.target is operator.getitem
 
@@ -112,7 +112,7 @@ class Collective:
     group: str
 
 
-def find_collectives(order: Sequence[torch.fx.Node], ops: Mapping[torch.fx.Node, Op]) -> list[Collective]:
+def find_collectives(order: Sequence[torch.fx.Node], ops: Mapping[torch.fx.Node, OpCall]) -> list[Collective]:
     """Return the collectives whose start and waits can be moved, in program order.
 
     Excludes a start without a wait, or whose result is read without waiting.
@@ -123,24 +123,24 @@ def find_collectives(order: Sequence[torch.fx.Node], ops: Mapping[torch.fx.Node,
 
 
 def other_collectives(
-    order: Sequence[torch.fx.Node], ops: Mapping[torch.fx.Node, Op], known: set[torch.fx.Node]
+    order: Sequence[torch.fx.Node], ops: Mapping[torch.fx.Node, OpCall], known: set[torch.fx.Node]
 ) -> set[torch.fx.Node]:
     """Return other nodes that issue collectives; nothing is issued earlier than they are."""
     candidates = (node for node in order if node not in known and not is_wait(ops.get(node)))
     return {node for node in candidates if COLLECTIVE in effect_classes(node)}
 
 
-def is_wait(op: Op | None) -> bool:
+def is_wait(op: OpCall | None) -> bool:
     """Return whether ``op`` waits for a collective."""
     return op is not None and op.namespace == NAMESPACE and op.name == _WAIT
 
 
-def _is_start(op: Op | None) -> bool:
+def _is_start(op: OpCall | None) -> bool:
     return op is not None and op.namespace == NAMESPACE and op.name in (*_SINGLE, *_COALESCED)
 
 
 def _collective(
-    start: torch.fx.Node, ops: Mapping[torch.fx.Node, Op], position: Mapping[torch.fx.Node, int]
+    start: torch.fx.Node, ops: Mapping[torch.fx.Node, OpCall], position: Mapping[torch.fx.Node, int]
 ) -> Collective | None:
     op = ops[start]
     elements = [user for user in start.users if is_element(ops.get(user))]

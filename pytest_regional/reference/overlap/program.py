@@ -17,7 +17,7 @@ from pytest_regional.reference.ordering.operator import is_control_deps, operand
 from pytest_regional.reference.overlap.collectives import (
     Collective,
     Cost,
-    Op,
+    OpCall,
     aliased_argument,
     find_collectives,
     op_of,
@@ -44,7 +44,7 @@ class OverlapProgram:
 
     def __init__(self, graph: torch.fx.Graph, cost: Cost) -> None:
         self.order: list[torch.fx.Node] = list(graph.nodes)
-        self._ops: dict[torch.fx.Node, Op] = {node: op for node in self.order if (op := op_of(node)) is not None}
+        self._ops: dict[torch.fx.Node, OpCall] = {node: op for node in self.order if (op := op_of(node)) is not None}
         self._cost = cost
         self._costs: dict[torch.fx.Node, float] = {}
         self.collectives = find_collectives(self.order, self._ops)

@@ -22,7 +22,7 @@ from pytest_regional.reference.pass_protocol import (
     UnknownPassError,
     graph_pass,
 )
-from pytest_regional.reference.pipeline.capture import JointGraph, Value, capture
+from pytest_regional.reference.pipeline.capture import GraphValue, JointGraph, capture
 from pytest_regional.reference.pipeline.compile import compile
 from pytest_regional.reference.pipeline.explanation import PipelineExplanation, explain_pipeline
 from pytest_regional.reference.pipeline.inductor_pass import as_inductor_pass
@@ -36,6 +36,7 @@ __all__ = [
     "CaptureWarning",
     "CompiledModule",
     "GraphPass",
+    "GraphValue",
     "InvalidPassError",
     "JointGraph",
     "OtherModelError",
@@ -53,7 +54,6 @@ __all__ = [
     "PipelineReport",
     "UnknownGraphError",
     "UnknownPassError",
-    "Value",
     "as_inductor_pass",
     "capture",
     "compile",

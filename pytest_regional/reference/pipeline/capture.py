@@ -33,7 +33,7 @@ Decompositions = Mapping[Any, Callable[..., Any]]
 
 
 @dataclass(frozen=True)
-class Value:
+class GraphValue:
     """An input or output of a joint graph.
 
     Attributes:
@@ -91,18 +91,18 @@ class JointGraph:
         return tuple(self._exported.buffers_spec)
 
     @property
-    def inputs(self) -> tuple[Value, ...]:
+    def inputs(self) -> tuple[GraphValue, ...]:
         """Descriptions of the placeholders."""
         nodes = self.graph_module.graph.find_nodes(op="placeholder")
-        return tuple(Value(node, *described_input(node.meta["desc"])) for node in nodes)
+        return tuple(GraphValue(node, *described_input(node.meta["desc"])) for node in nodes)
 
     @property
-    def outputs(self) -> tuple[Value, ...]:
+    def outputs(self) -> tuple[GraphValue, ...]:
         """Descriptions of the results: mutated inputs, outputs, then gradients."""
         output = self.graph_module.graph.output_node()
         found = zip(output.args[0], output.meta["desc"], strict=True)
         return tuple(
-            Value(node if isinstance(node, torch.fx.Node) else None, *described_input(descriptor))
+            GraphValue(node if isinstance(node, torch.fx.Node) else None, *described_input(descriptor))
             for node, descriptor in found
             if descriptor is not None
         )
