@@ -79,13 +79,13 @@ def test_a_fault_says_who_is_meant_to_notice(fault):
 
 
 @pytest.mark.parametrize(("name", "test"), json.loads(KILLS.read_text()).items())
-def test_who_is_asked_first_is_there_and_meant(name, test):
+def test_the_first_suite_exists_and_belongs_to_the_fault(name, test):
     file, _, function = test.partition("::")
     assert file in FAULTS[name].suites
     assert f"def {function}(" in (ROOT / file).read_text()
 
 
-def test_who_killed_before_is_asked_first_and_the_others_where_it_does_not(monkeypatch):
+def test_the_suite_that_killed_before_runs_first_and_then_the_others(monkeypatch):
     asked = []
 
     def run(command, environment, timeout):

@@ -55,7 +55,7 @@ def test_each_is_another(run):
     assert "PYTEST_MINE" not in told[0]["environment"]
 
 
-def test_what_one_compiled_the_next_has_not(run):
+def test_the_next_one_lacks_what_one_compiled(run):
     source = """
         import torch
         before = torch._dynamo.utils.counters["stats"]["unique_graphs"]

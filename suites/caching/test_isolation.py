@@ -52,7 +52,7 @@ def written():
     _writes.paths = None
 
 
-def test_nothing_is_written_outside_the_folder_of_the_test(regional, regional_cache_dir, written):
+def test_nothing_is_written_outside_the_tests_directory(regional, regional_cache_dir, written):
     written.clear()  # the plugin notes that the test's call begins
     cold_and_warm(regional, mlp, pair(regional))
 

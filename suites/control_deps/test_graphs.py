@@ -53,7 +53,7 @@ def test_a_later_dependency_moves_the_op_and_its_users(regional):
     assert adding.reports[0].moved
 
 
-def test_edges_asked_for_again_change_nothing(regional):
+def test_requesting_edges_again_changes_nothing(regional):
     result, _ = ordered(regional, independent, ("add", "mm"), ("mm", "mul"))
     result.assert_order("aten.add", "aten.mm", "aten.mul", pinned=True)
     result.assert_count("control_deps", 2)

@@ -286,7 +286,7 @@ def test_checks_of_the_processor_and_headers(common, tmp_path, monkeypatch, how,
     assert (found is None) == (kept == "off"), "the store takes the place of the folder that is not ours"
 
 
-def test_the_twin_of_pytorchs_folder_which_is_ours(common, tmp_path, monkeypatch):
+def test_our_own_copy_of_pytorchs_directory(common, tmp_path, monkeypatch):
     from pytest_regional._torch import cpp
 
     folder = folders_of_pytorch(common, monkeypatch)

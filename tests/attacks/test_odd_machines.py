@@ -47,14 +47,16 @@ def read_only(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Pat
 @pytest.mark.parametrize(
     "arguments", [(), ("--regional-seed=1",), ("--regional-fuzz=5",), ("--regional-timeout=5",), ("-q",)]
 )
-def test_nobody_asked_for_findings(pytester: pytest.Pytester, read_only: Path, arguments: tuple[str, ...]) -> None:
+def test_default_findings_may_be_unwritable(
+    pytester: pytest.Pytester, read_only: Path, arguments: tuple[str, ...]
+) -> None:
     config = pytester.parseconfig("--regional-backend=aot_eager", *arguments)
     assert _config.resolve(config).findings == read_only / "regional-findings"
 
 
 @pytest.mark.usefixtures("read_only")
 @pytest.mark.parametrize("source", ["option", "ini"])
-def test_who_asks_for_findings_is_told(pytester: pytest.Pytester, source: str) -> None:
+def test_requested_findings_that_cannot_be_written_are_an_error(pytester: pytest.Pytester, source: str) -> None:
     pytester.makeini("[pytest]\n" + ("regional_findings = found\n" if source == "ini" else ""))
     arguments = ["--regional-findings=found"] if source == "option" else []
     config = pytester.parseconfig("--regional-backend=aot_eager", *arguments)

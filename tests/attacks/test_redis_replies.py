@@ -255,7 +255,7 @@ def test_a_handshake(attacked: Callable[[EvilRedis], list[str]], reply: Reply) -
 
 
 @pytest.mark.parametrize("greeting", UNASKED.values(), ids=UNASKED)
-def test_a_greeting_that_nobody_asked_for(attacked: Callable[[EvilRedis], list[str]], greeting: Reply) -> None:
+def test_an_unrequested_greeting(attacked: Callable[[EvilRedis], list[str]], greeting: Reply) -> None:
     def greet(connection: socket.socket) -> None:
         connection.sendall(greeting) if isinstance(greeting, bytes) else greeting(connection)
 
@@ -298,7 +298,7 @@ def test_a_name_that_is_looked_up_for_ever(
     assert "in the time that is allowed" in said
 
 
-def test_who_is_interrupted_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 

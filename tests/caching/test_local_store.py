@@ -104,7 +104,7 @@ def test_a_folder_in_an_entrys_place_is_a_miss(store: LocalStore) -> None:
     path = _entries(store)[0]
     path.unlink()
     (path / "below").mkdir(parents=True)
-    with pytest.warns(CacheWarning, match="is a folder"):
+    with pytest.warns(CacheWarning, match="is a directory"):
         assert list(store.candidates("ab")) == []
     assert store.save("ab", b"payload")
     assert list(store.candidates("ab")) == [b"payload"]

@@ -175,7 +175,7 @@ def test_the_local_store_is_first_and_learns_from_the_remote_one(tmp_path: Path,
     assert list(second.candidates("ab")) == [b"payload"]
 
 
-def test_who_takes_a_local_entry_asks_no_server(tmp_path: Path, server: Server) -> None:
+def test_a_local_entry_needs_no_server(tmp_path: Path, server: Server) -> None:
     store = Store(LocalStore(tmp_path / "store"), _store(server))
     store.save("ab", b"payload")
     asked = server.questions
@@ -235,7 +235,7 @@ def test_what_is_no_fault_of_the_server_is_not_hidden(store: RemoteStore) -> Non
 
 
 @pytest.mark.usefixtures("quiet")
-def test_nothing_is_shared_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_shared_unless_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(remote.SECRET, "a secret")
     assert open_remote_store() is None
 

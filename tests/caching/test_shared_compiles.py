@@ -59,7 +59,7 @@ def test_what_came_from_the_server_is_kept_on_the_machine(machine, environment):
     assert run()[1] == (1, 0, 0)
 
 
-def test_a_forged_entry_is_compiled_anew(machine, raw):  # noqa: F811
+def test_a_forged_entry_is_compiled_again(machine, raw):  # noqa: F811
     machine("a")
     values, _ = run()
     for name in raw.keys("*"):

@@ -141,7 +141,7 @@ def test_a_row_that_raises_leaves_the_others_and_fails_the_run(page, capsys):
     assert page.read_text() == PAGE
 
 
-def test_what_runs_beside_another_keeps_its_place_and_runs_alone_where_the_other_is_not_wanted(page):
+def test_a_group_next_to_another_keeps_its_place_and_runs_alone_without_it(page):
     second = {"two": Group((GAIN,), lambda rounds: [GAIN.row([1.0], [4.0])], beside="last")}
     last = {"last": Group((EXTRA,), lambda rounds: [EXTRA.row([1.0], [1.0])])}
 

@@ -189,6 +189,6 @@ def test_the_harness_offers_it():
         harness.assert_kernels_compile(CompileRecord(None, (), GeneratedCode(), Counters({})))
 
 
-def test_results_are_told_apart():
+def test_results_are_distinguished():
     compiled = CompiledKernel("k", "sm_90", "", 1, 2, 3, 4, 5, 6, 0.1)
     assert (compiled.spills, FailedKernel("k", "sm_90", "", "no").crashed) == (9, False)

@@ -34,7 +34,7 @@ def holding(known):
     return SimpleNamespace(readable=known)
 
 
-def test_a_sequence_that_breaks_the_model_becomes_short_and_is_told_once(monkeypatch, tmp_path):
+def test_a_sequence_that_breaks_the_model_is_shrunk_and_reported_once(monkeypatch, tmp_path):
     folder = FindingsFolder(tmp_path)
     result = campaign(monkeypatch, FAULTY, LONG, 2, folder)
 

@@ -249,7 +249,7 @@ def test_no_program_stays_on_disk_where_the_process_lives(tmp_path, error):
     assert not note.exists()
 
 
-def test_findings_and_progress_are_told_at_once():
+def test_findings_and_progress_are_reported_at_once():
     told = []
     folder = SimpleNamespace(readable=list, save_shown=lambda finding: told.append(finding.program.operators))
     running = campaign(faulty("neg"), chain("add"), chain("neg"), budget=3, folder=folder)

@@ -113,7 +113,7 @@ def test_a_mistaken_specification():
         graphs(runs_the_graph, compilers=())
 
 
-def test_a_name_that_nobody_registered():
+def test_an_unregistered_name():
     """The harness knows a backend of that name: its own, which asks for it."""
     missing = BackendSpec("no_such_backend", lambda: "no_such_backend", GraphCapabilities())
     with regional(missing, expects_regions=False) as r, pytest.raises(Exception, match=r"(?i)invalid backend"):

@@ -262,7 +262,7 @@ class Remembers(torch.nn.Module):
 
 @pytest.mark.parametrize("start", ["empty", "filled"])
 @pytest.mark.parametrize("where", ["attribute", "closure", "partial"])
-def test_a_cache_that_the_program_holds_is_put_back(where, start):
+def test_a_cache_of_the_program_is_restored(where, start):
     import functools
 
     with regional("aot_eager", expects_regions=False) as r, torch.no_grad():

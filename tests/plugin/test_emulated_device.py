@@ -52,7 +52,7 @@ def test_a_test_that_swallows_the_refusal_is_no_pass(downstream):
     downstream(source, *GPU).assert_outcomes(skipped=1)
 
 
-def test_a_failure_of_its_own_beside_a_refusal_is_a_failure(downstream):
+def test_its_own_failure_next_to_a_refusal_is_a_failure(downstream):
     swallowed = REFUSED.replace("regional.run(", "with pytest.raises(Exception): regional.run(")
     result = downstream(swallowed + "        assert 1 + 1 == 3\n", *GPU)
     result.assert_outcomes(failed=1)
@@ -96,6 +96,6 @@ def test_warnings_as_errors(repository, pytester):
     pytester.runpytest_subprocess("-p", "no:randomly", *GPU, "-W", "error").assert_outcomes(passed=1)
 
 
-def test_another_case_is_told(downstream):
+def test_the_wrong_case_is_an_error_with_a_hint(downstream):
     result = downstream(PARITY, "--regional-backend=reference", "--regional-device=cuda-emulated:A100")
     result.stderr.fnmatch_lines(["*Did you mean 'cuda-emulated:a100'*"])

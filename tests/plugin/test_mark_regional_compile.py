@@ -302,7 +302,7 @@ def test_every_test_is_isolated(downstream):
     result.assert_outcomes(passed=2)
 
 
-def test_leaks_are_put_back_and_named(downstream):
+def test_leaks_are_restored_and_reported(downstream):
     result = downstream(
         """
         import os

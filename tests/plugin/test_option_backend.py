@@ -252,7 +252,7 @@ def test_what_its_import_changes_is_no_tests_doing(downstream, pytester, registe
     result.assert_outcomes(passed=2)
 
 
-def test_a_plain_callable_that_compiles_graphs_is_told_how_to_say_so(downstream, pytester):
+def test_a_plain_callable_that_compiles_graphs_is_an_error_with_a_hint(downstream, pytester):
     """It is taken to claim everything; where it was handed graphs and no region was compiled, it may have none."""
     pytester.makepyfile(theirs=TORCH_BACKENDS)
     result = downstream(PARITY, "--regional-backend=theirs:whole")

@@ -261,7 +261,7 @@ def test_each_damage_has_an_error_that_names_the_file(saved, damage):
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_load_or_compile_compiles_anew(saved, damage):
+def test_load_or_compile_compiles_again(saved, damage):
     damage(saved)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")

@@ -224,7 +224,7 @@ def rewritten(content, change):
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_an_entry_that_is_not_what_it_should_be_is_refused_and_compiled_anew(elsewhere, name):
+def test_an_invalid_entry_is_refused_and_compiled_again(elsewhere, name):
     change, message = DAMAGE[name]
     cold = missed()
     content, _ = saved()
@@ -295,7 +295,7 @@ print(len(info.aot_autograd_artifacts))
 """
 
 
-def test_a_process_that_knows_only_torch_loads_them(tmp_path):
+def test_a_process_with_only_torch_loads_them(tmp_path):
     def run(script, word, folder):
         done = subprocess.run(
             [sys.executable, "-c", script, word, str(tmp_path / "artifacts")],

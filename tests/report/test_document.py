@@ -115,7 +115,7 @@ NAME = "a on reference (cpu)"
         (fact("a", seconds=1.0), fact("a", seconds=2.0), "slower", f"{NAME}: 2.00 s, 1.00 s before"),
     ],
 )
-def test_each_change_is_told_once(old, new, kind, line):
+def test_each_change_is_reported_once(old, new, kind, line):
     found = compared(report(*[old] if old else []), report(*[new] if new else []))
     told = {name: lines for name, lines in vars(found).items() if lines}
     assert list(told) == [kind]

@@ -67,7 +67,7 @@ def _is_untracked(name: str) -> bool:
     return name in _UNTRACKED_ENVIRONMENT or name.startswith("_TORCH")
 
 
-def _working_folder() -> str:
+def _working_directory() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:  # deleted meanwhile
@@ -75,7 +75,7 @@ def _working_folder() -> str:
 
 
 ENVIRONMENT = Settings(VARIABLE, lambda: dict(os.environ), set_environment, _is_untracked)
-WORKING_DIRECTORY = State("working folder", _working_folder, os.chdir)
+WORKING_DIRECTORY = State("working directory", _working_directory, os.chdir)
 
 #: Restored first, since they would affect each call and import that follows.
 FIRST: tuple[Watched, ...] = (
@@ -403,7 +403,7 @@ INTERPRETER: tuple[Watched, ...] = (
     State("time zone", _time_zone, lambda value: getattr(time, "tzset", int)()),
     Settings("limit ", _limits, _set_limit),
     State("processor affinity", _affinity, lambda value: os.sched_setaffinity(0, value)),
-    State("temporary folder", tempfile.gettempdir, lambda value: setattr(tempfile, "tempdir", value)),
+    State("temporary directory", tempfile.gettempdir, lambda value: setattr(tempfile, "tempdir", value)),
     State("start method of processes", _start_method, _set_start_method, lambda a, b: a == b or a is None),
     State("event loop policy", _event_loop_policy, _set_event_loop_policy, _same_policy),
     State("socket timeout", _socket_timeout, _set_socket_timeout),

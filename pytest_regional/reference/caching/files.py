@@ -113,7 +113,7 @@ def read_private(path: Path) -> bytes:
 
 
 def _what(mode: int) -> str:
-    return "a folder" if stat.S_ISDIR(mode) else "no regular file"
+    return "a directory" if stat.S_ISDIR(mode) else "not a regular file"
 
 
 def write_atomically(path: Path, data: bytes, *, scratch: Path | None = None) -> None:

@@ -155,7 +155,7 @@ def test_a_view_may_reach_its_whole_storage():
     assert torch.equal(target, storage[:50])
 
 
-def test_memory_that_nobody_wrote():
+def test_unwritten_memory():
     memory = Memory()
     source, target = memory.allocate((8,), (1,), torch.float32), torch.zeros(8)
     arguments = {"source": source, "target": target, "n": 8, "shift": 0, "BLOCK": 8}

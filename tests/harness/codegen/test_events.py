@@ -188,7 +188,7 @@ def call(args):
 
 
 @pytest.mark.parametrize("string", ["", "    x = '''\n  # no comment\n'''\n"])
-def test_comments_are_told_from_strings(string):
+def test_comments_are_distinguished_from_strings(string):
     lines = COMMENTED.replace("    buf0", string + "    buf0").split("\n")
     comments = comments_between(lines, 2, len(lines))
     assert list(comments.values())[:2] == ["alias", "within"]

@@ -34,7 +34,7 @@ def ops_of(*nodes, externs=(), text="none"):
     return origins_of([launch, *externs], text)[0].ops
 
 
-def test_the_target_is_named_and_what_it_was_decomposed_from(graph):
+def test_the_target_and_its_original_op_are_named(graph):
     plain, part = node(graph, aten.add.Tensor, aten.add.Tensor), node(graph, aten.exp.default, aten.silu.default)
     assert ops_of(plain, part) == (Op("aten.add.Tensor"), Op("aten.exp.default", inside="aten.silu"))
     # A pass that makes new nodes need not say where they come from.
@@ -75,7 +75,7 @@ def call(args):
 """
 
 
-def test_two_launches_of_one_kernel_are_told_apart_by_their_buffers(graph):
+def test_two_launches_of_one_kernel_are_distinguished_by_their_buffers(graph):
     sine, cosine = node(graph, aten.sin.default), node(graph, aten.cos.default)
     second = RawLaunch("cpp_fused_0", False, (("buf1", (cosine,)),))
     first = RawLaunch("cpp_fused_0", False, (("buf0", (sine,)),))
@@ -85,7 +85,7 @@ def test_two_launches_of_one_kernel_are_told_apart_by_their_buffers(graph):
     assert kernels[0].ops_of == (("buf0", (Op("aten.sin.default"),)),)
 
 
-def test_what_nobody_told_stays_unknown():
+def test_unreported_operators_stay_unknown():
     assert origins_kept("a text that this process never generated") is None
     assert [event.ops for event in events_of(TWO_LAUNCHES, None).of_kind("kernel")] == [None, None]
     assert [event.ops for event in events_of(TWO_LAUNCHES, ()).of_kind("kernel")] == [None, None]

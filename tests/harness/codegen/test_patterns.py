@@ -24,7 +24,7 @@ def test_spellings_of_one_operator(pattern):
     assert not matches(OpPattern.of(pattern), Op("aten.add.Tensor", inside="aten.silu"))
 
 
-def test_overloads_are_told_apart():
+def test_overloads_are_distinguished():
     assert matches(OpPattern.of(torch.ops.aten.add.Tensor), Op("aten.add.Tensor"))
     assert not matches(OpPattern.of(torch.ops.aten.add.Scalar), Op("aten.add.Tensor"))
     # Comments name no overloads: a pattern with one is not answered by guessing.

@@ -140,7 +140,7 @@ def test_a_pattern_matcher_pass(inductor, stage):
 
 
 @has_inference_aware
-def test_a_pass_that_is_told_of_inference(inductor, bare):
+def test_a_pass_that_takes_is_inference(inductor, bare):
     told = []
 
     class Aware(private.inference_aware_pass_base()):
@@ -159,7 +159,7 @@ def test_a_pass_that_is_told_of_inference(inductor, bare):
         inductor.run_pass(Aware(), torch.sin, x, stage="joint")
 
 
-def test_another_graph_counts_where_nobody_would_drop_it(bare, inductor):
+def test_another_graph_counts_where_it_is_not_dropped(bare, inductor):
     def copying(graph: Graph) -> Graph:
         copied = Graph()
         copied.output(copied.graph_copy(graph, {}))
@@ -204,7 +204,7 @@ def test_what_is_no_program(bare):
         bare.run_pass(nothing, Graph(), stage="joint")
 
 
-def test_a_pass_that_knows_nodes_of_the_graph_given(bare):
+def test_a_pass_that_holds_nodes_of_the_given_graph(bare):
     """A graph is changed itself, so that what a pass remembers of it is still true."""
     module = torch.fx.symbolic_trace(lambda x: x.sin() + x)
     first = next(iter(module.graph.find_nodes(op="call_method", target="sin")))

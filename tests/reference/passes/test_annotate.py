@@ -250,7 +250,7 @@ def test_a_backward_graph_may_hold_none():
         annotate_ops("aten.mul", "r", graphs=("backward",))(trace(program), graph="backward")
 
 
-def test_what_the_joint_graph_was_told_of_is_not_told_again_of_the_forward():
+def test_warnings_about_the_joint_graph_are_not_repeated_for_the_forward():
     model, inputs = torch.nn.Linear(4, 4), (torch.randn(2, 4),)
     mark = annotate_ops("aten.nothing", "r")
     for _ in range(2):

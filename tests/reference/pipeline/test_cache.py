@@ -144,7 +144,7 @@ def test_what_cannot_be_stored_is_compiled_every_time(harness):
         compiled("Tied", passes=[mine])
 
 
-def test_a_damaged_entry_is_compiled_anew(harness):
+def test_a_damaged_entry_is_compiled_again(harness):
     compiled("Tied")
     entries = [path for path in default_folder().rglob("*") if path.is_file()]
     assert entries

@@ -153,7 +153,7 @@ def writes(x, y):
     return x * y
 
 
-def test_a_program_that_writes_is_told_what_shares_memory():
+def test_a_program_that_writes_gets_what_shares_memory():
     compiled = pipeline.compile(writes, (torch.ones(3), torch.ones(3)))
     assert torch.equal(compiled(torch.ones(3), torch.ones(3)), torch.full((3,), 2.0))
     one, many = torch.ones(3), torch.ones(4)

@@ -108,7 +108,7 @@ def test_inductors_own_passes():
 
 @pytest.mark.skipif(inference_aware_pass_base() is None, reason="torch 2.11 has no CustomInferenceAwareGraphPass")
 @pytest.mark.parametrize(("graph", "told"), [("inference", True), ("forward", False)])
-def test_a_pass_that_is_told_of_inference(graph, told):
+def test_a_pass_that_takes_is_inference(graph, told):
     seen = []
 
     class Aware(inference_aware_pass_base()):

@@ -67,7 +67,7 @@ def refusal(*passes, disable=()):
     return caught.value
 
 
-def test_a_cycle_is_told_in_words():
+def test_a_cycle_is_described():
     error = refusal(
         note("bystander"),
         declared("a", after=("b",)),

@@ -55,7 +55,7 @@ def test_a_returned_module_takes_the_place_of_the_graph():
     assert seen == [other]
 
 
-def test_the_graph_is_compiled_anew_after_each_pass():
+def test_the_graph_is_recompiled_after_each_pass():
     x, w, seen = torch.randn(4, 8), torch.randn(8, 8), []
 
     def negative_for_clamp(gm, example_inputs):
@@ -152,7 +152,7 @@ def test_a_terminal_result_is_returned_as_it_is():
 # Disabling.
 
 
-def test_disabled_passes_do_not_run_and_are_told():
+def test_disabled_passes_do_not_run_and_are_reported():
     seen = []
     pipeline = PassPipeline([note("cse", seen), note("cse_late", seen), note("dce", seen)], disable=("cse",))
     pipeline.run(traced(), [])

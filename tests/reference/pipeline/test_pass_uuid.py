@@ -123,7 +123,7 @@ def test_a_uuid_that_is_no_method():
         PassPipeline([custom]).uuid()
 
 
-def test_settings_that_another_process_does_not_know():
+def test_settings_that_another_process_lacks():
     with pytest.raises(
         PassUuidError, match=r"uuid\(\) of the pass 'scale' returned .*means nothing in another process"
     ):

@@ -148,7 +148,7 @@ def test_an_op_that_writes_changes_no_other_value():
     assert (values["sin"].shape, values["t__default"].shape) == ((4, 8), (8, 4))
 
 
-def test_an_op_that_fails_is_told_with_pass_and_node():
+def test_an_op_that_fails_is_reported_with_pass_and_node():
     @graph_pass(name="mine")
     def failing(gm):
         add(gm, aten.mm.default, node_called(gm, "sin"), node_called(gm, "sin"))
