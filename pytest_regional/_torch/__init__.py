@@ -82,5 +82,5 @@ def _missing(name: str) -> MissingTorchSymbolError:
 
     return MissingTorchSymbolError(
         f"{name} does not exist in torch {torch.__version__}; pytest-regional supports torch 2.11 to 2.15. Install a "
-        f"supported torch, or a pytest-regional that knows this one."
+        f"supported torch, or a newer pytest-regional."
     )

@@ -113,13 +113,13 @@ def headers_kept_in(folder: Path) -> Iterator[None]:
     paths = _paths(folder)
 
     def header(original: Callable[..., str], *args: Any, **kwargs: Any) -> str:
-        asked = (args, tuple(sorted(kwargs.items())))
-        if asked not in paths or not _translations(paths[asked]):
+        request = (args, tuple(sorted(kwargs.items())))
+        if request not in paths or not _translations(paths[request]):
             # Bypass its cached paths, which may be of another directory.
-            paths[asked] = getattr(original, "__wrapped__", original)(*args, **kwargs)
-            for path in _translations(paths[asked]):
+            paths[request] = getattr(original, "__wrapped__", original)(*args, **kwargs)
+            for path in _translations(paths[request]):
                 os.utime(path)  # the newest headers are kept
-        return paths[asked]
+        return paths[request]
 
     folders = {"headers": lambda _: str(folder), "locks": lambda _: str(folder / "locks")}
     with patched(_FOLDERS, folders), wrapped(_HEADER, {"header": header}):

@@ -98,7 +98,7 @@ def _device_caches() -> tuple[Callable[[], None], ...]:
     return tuple(member.cache_clear for member in members if hasattr(member, "cache_clear"))
 
 
-def forget_device_answers() -> None:
+def clear_device_answers() -> None:
     """Clear PyTorch's cached answers about devices."""
     for clear in _device_caches():
         clear()

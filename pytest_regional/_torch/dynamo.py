@@ -80,10 +80,10 @@ def at_dynamo_reset(action: Callable[[], None]) -> None:
     ``torch._dynamo.eval_frame.cached_backends`` (2.11 to 2.15) holds the backends seen since the last reset, by
     identity. A reset calls their ``reset`` attributes and then clears them all.
     """
-    symbol("torch._dynamo.eval_frame", "cached_backends").setdefault(id(action), _ToldAtReset(action))
+    symbol("torch._dynamo.eval_frame", "cached_backends").setdefault(id(action), _ResetHook(action))
 
 
-class _ToldAtReset:
+class _ResetHook:
     """An entry of Dynamo's backends that calls an action."""
 
     def __init__(self, reset: Callable[[], None]) -> None:
@@ -283,14 +283,14 @@ def _forcing_eager() -> Iterator[None]:
 
 
 def _callback(original: Callable[[Any], Any], stance: Any, callback: Any) -> Any:
-    asked: _Eager | None = getattr(_thread, "eager", None)
+    eager: _Eager | None = getattr(_thread, "eager", None)
     if callback in (None, False):
         return callback
-    if asked is None:
+    if eager is None:
         # Another thread's: unchanged. Of the other stances, which tests do not use, it has none meanwhile.
         return callback if stance.stance == "default" else original(callback)
     return (
-        callback if asked.tracing and getattr(backend_behind(callback), "compiler_name", None) == _RUNS_EAGER else None
+        callback if eager.tracing and getattr(backend_behind(callback), "compiler_name", None) == _RUNS_EAGER else None
     )
 
 

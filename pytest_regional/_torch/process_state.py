@@ -248,7 +248,7 @@ def is_an_entry_point(backend: Any) -> bool:
     return _registered_backends().get(backend) is not None
 
 
-def forget_backend(name: Any) -> None:
+def unregister_backend(name: Any) -> None:
     """Remove a backend that was registered by name from Dynamo's list."""
     _registered_backends().pop(name, None)
 

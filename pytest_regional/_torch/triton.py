@@ -253,7 +253,7 @@ def compile_config(tuner: Any, config: Any, backend: str, arch: int | str, warp_
 _NVIDIA_OPTIONS = frozenset({"launch_cooperative_grid", "launch_pdl", "enable_reflect_ftz"})
 
 
-def told_by(error: BaseException, tuner: Any) -> tuple[str, str]:
+def compiler_message(error: BaseException, tuner: Any) -> tuple[str, str]:
     """Return the message of a compiler's error, and the kernel's line if the error names it.
 
     ``triton.compiler.errors.CompilationError`` repeats the source before its message, once for every enclosing

@@ -231,9 +231,9 @@ class RegionRequest:
         """Pairs ``(before, after)`` of nodes of ``module`` that must run in this order without data flow."""
         return self.region.order_edges
 
-    def written_anew(self) -> tuple[torch.fx.GraphModule, tuple[Edge, ...]]:
+    def rewritten(self) -> tuple[torch.fx.GraphModule, tuple[Edge, ...]]:
         """Return a fresh ``module`` that may be consumed, and ``order`` as its nodes."""
-        return self.region.written_anew()
+        return self.region.rewritten()
 
     @property
     def inputs(self) -> tuple[Any, ...]:
@@ -254,7 +254,7 @@ class RegionInputError(RegionalError, RuntimeError):
 
 def compile_with_inductor(request: RegionRequest) -> Compiled:
     """Compile one region through ``torch._inductor.standalone_compile``, with its own configuration patched in."""
-    artifact: Compiled = compile_in_order(request.written_anew, functools.partial(_compile_module, request))
+    artifact: Compiled = compile_in_order(request.rewritten, functools.partial(_compile_module, request))
     if not isinstance(artifact, aot_compiled_artifact()):
         raise TypeError(
             f"standalone_compile returned {type(artifact).__name__} for {request.name}, not an AOT artifact"

@@ -69,7 +69,7 @@ class ExtractedRegion:
         """The partition as its own graph: one placeholder for each input, a tuple of the results."""
         return self._written()
 
-    def written_anew(self) -> tuple[torch.fx.GraphModule, tuple[Edge, ...]]:
+    def rewritten(self) -> tuple[torch.fx.GraphModule, tuple[Edge, ...]]:
         """Replace the consumed ``module``; return the new one with the edges that it has to keep."""
         self.__dict__.pop("module", None)
         return self.module, self.order_edges
@@ -112,11 +112,11 @@ def extract_partitions(
     if not plan.partitions:
         return []
     regions = _Rewriter(gm).rewrite(plan)
-    _tell_order(regions, edges)
+    _assign_order(regions, edges)
     return regions
 
 
-def _tell_order(regions: Sequence[ExtractedRegion], edges: Iterable[Edge]) -> None:
+def _assign_order(regions: Sequence[ExtractedRegion], edges: Iterable[Edge]) -> None:
     """Give each region the edges between two of its own nodes."""
     edges = list(edges)
     if not edges:

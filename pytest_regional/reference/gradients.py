@@ -135,9 +135,9 @@ def with_sums_of_gradients(
         return keys
     homes = _Homes(graph, keys)
     for node in sums:
-        homes.look_at_summands(node)
+        homes.visit_summands(node)
     for node in reversed(sums):
-        homes.look_at_readers(node)
+        homes.visit_readers(node)
     return homes.keys
 
 
@@ -157,14 +157,14 @@ class _Homes:
         self._possible: dict[torch.fx.Node, RegionKey] = {}
         self._regions: dict[torch.fx.Node, frozenset[RegionKey]] = {}
 
-    def look_at_summands(self, node: torch.fx.Node) -> None:
+    def visit_summands(self, node: torch.fx.Node) -> None:
         summands = {source: self._possible.get(source, self._key_of(source)) for source in _ops(node.all_input_nodes)}
         for key in dict.fromkeys(key for key in summands.values() if key is not None):
             if all(home == key or self._passes_through(source, key) for source, home in summands.items()):
                 self._possible[node] = key
         self._regions[node] = self._regions_of(summands)
 
-    def look_at_readers(self, node: torch.fx.Node) -> None:
+    def visit_readers(self, node: torch.fx.Node) -> None:
         readers = {self._key_of(reader) for reader in _ops(node.users)}
         possible = self._possible.get(node)
         if possible is not None and possible in readers:

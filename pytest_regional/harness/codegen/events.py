@@ -293,7 +293,7 @@ def rows(events: Iterable[CodeEvent], marked: Collection[int] = ()) -> list[str]
     """Return one line per event, ``>`` before those whose position is in ``marked``; aliases are left out."""
     shown = [(n, event) for n, event in enumerate(events) if event.kind != "alias" or n in marked]
     return [
-        f"{'>' if n in marked else ' '} {event.line:5} {_indent(event)}{event.kind:10} {_told(event)}"
+        f"{'>' if n in marked else ' '} {event.line:5} {_indent(event)}{event.kind:10} {_details(event)}"
         for n, event in shown
     ]
 
@@ -302,7 +302,7 @@ def _indent(event: CodeEvent) -> str:
     return "  " * len(event.path)
 
 
-def _told(event: CodeEvent) -> str:
+def _details(event: CodeEvent) -> str:
     text = event.text if len(event.text) <= 100 else event.text[:97] + "..."
     if isinstance(event, KernelLaunch) and event.loops > 1:
         text += f"  (loop {event.loop} of {event.loops})"

@@ -87,10 +87,10 @@ def events_of(text: str, origins: Origins | None) -> Events:
         UnreadableCodeError: ``text`` is not a Python wrapper.
     """
     events = read_events(text)
-    return Events(_told(events, origins) if origins is not None else _guarded(events))
+    return Events(_with_origins(events, origins) if origins is not None else _guarded(events))
 
 
-def _told(events: list[CodeEvent], origins: Origins) -> list[CodeEvent]:
+def _with_origins(events: list[CodeEvent], origins: Origins) -> list[CodeEvent]:
     """Give each launch the operators of the origin that makes one of its buffers, or of its kernel's next origin."""
     waiting: dict[str, deque[LaunchOrigin]] = {}
     shared = _shared_schedules(origins)

@@ -93,14 +93,14 @@ def _umask() -> int:
 _SIGNALS = tuple(signal.valid_signals())
 
 
-def _is_a_limit(handler: Any) -> bool:
+def _is_time_limit(handler: Any) -> bool:
     """Say whether a signal handler is the time limit of a test phase, which is set and removed with the phase."""
     return getattr(handler, "__module__", "") == "pytest_regional._limits"
 
 
 def _signal_handlers() -> dict[str, Any]:
     handlers = {str(number): signal.getsignal(number) for number in _SIGNALS}
-    return {number: handler for number, handler in handlers.items() if not _is_a_limit(handler)}
+    return {number: handler for number, handler in handlers.items() if not _is_time_limit(handler)}
 
 
 def _set_signal_handler(number: str, handler: Any) -> None:
@@ -179,7 +179,7 @@ def _alarm_is_set() -> bool:
     """Say whether an alarm is set that is not the time limit of this test."""
     if not hasattr(signal, "setitimer"):  # Windows
         return False
-    return signal.getitimer(signal.ITIMER_REAL)[0] > 0 and not _is_a_limit(signal.getsignal(signal.SIGALRM))
+    return signal.getitimer(signal.ITIMER_REAL)[0] > 0 and not _is_time_limit(signal.getsignal(signal.SIGALRM))
 
 
 def _stop_alarm(wanted: bool) -> None:

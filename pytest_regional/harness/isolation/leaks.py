@@ -81,10 +81,10 @@ __all__ = ["SHARED_CACHE_VARIABLES", "cache_folder", "clear_folder", "no_shared_
 
 
 #: Seconds that new threads and processes get to end.
-_PATIENCE = 0.2
+_GRACE_SECONDS = 0.2
 
 #: Packages whose threads serve the whole process once they are needed: worker pools, queues to children.
-_SERVANTS = ("torch", "concurrent", "multiprocessing", "tqdm", "execnet", "xdist")
+_SERVICE_PACKAGES = ("torch", "concurrent", "multiprocessing", "tqdm", "execnet", "xdist")
 
 
 def threads() -> frozenset[int]:
@@ -95,25 +95,25 @@ def threads() -> frozenset[int]:
 def leaked_threads(before: frozenset[int]) -> tuple[str, ...]:
     """Return the names of running threads that are not in ``before``, except for those of torch and of pools."""
     new = [thread for thread in threading.enumerate() if thread.ident not in before]
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _GRACE_SECONDS
     for thread in new:
         thread.join(max(0.0, deadline - time.monotonic()))
     frames = sys._current_frames()
     return tuple(
         thread.name
         for thread in new
-        if thread.is_alive() and thread.ident in frames and not _serves(frames[thread.ident])
+        if thread.is_alive() and thread.ident in frames and not _is_service(frames[thread.ident])
     )
 
 
-def _serves(frame: FrameType | None) -> bool:
-    """Say whether the first frame above ``threading`` is in one of :data:`_SERVANTS`."""
+def _is_service(frame: FrameType | None) -> bool:
+    """Say whether the first frame above ``threading`` is in one of :data:`_SERVICE_PACKAGES`."""
     modules = []
     while frame is not None:
         modules.append(str(frame.f_globals.get("__name__", "")).partition(".")[0])
         frame = frame.f_back
     beginning = next((module for module in reversed(modules) if module != "threading"), "")
-    return beginning in _SERVANTS
+    return beginning in _SERVICE_PACKAGES
 
 
 def processes() -> frozenset[int]:
@@ -124,7 +124,7 @@ def processes() -> frozenset[int]:
 def leaked_processes(before: frozenset[int]) -> tuple[str, ...]:
     """Return the names of running processes that are not in ``before``, except for those of Inductor and of pools."""
     new = processes() - before
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _GRACE_SECONDS
     while any(map(runs, new)) and time.monotonic() < deadline:
         time.sleep(0.01)
     return tuple(_name(number) for number in sorted(new) if runs(number) and not _is_of_a_pool(number))

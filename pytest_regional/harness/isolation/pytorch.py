@@ -197,7 +197,7 @@ def _is_a_backend_of_a_test(name: Any, backend: Any, imported: frozenset[str]) -
 def _set_backend(holder: dict[Any, Any], name: Any, backend: Any) -> None:
     set_entry(holder, name, backend)
     if backend is MISSING:
-        process_state.forget_backend(name)
+        process_state.unregister_backend(name)
 
 
 def _hooks() -> Mapping[str, Any]:

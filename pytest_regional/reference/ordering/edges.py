@@ -184,9 +184,9 @@ def _checked(graph: torch.fx.Graph, dependencies: Mapping[torch.fx.Node, Iterabl
         raise OrderingError("the graph has no GraphModule to hold the bodies of control_deps")
     known = set(graph.nodes)
     edges: dict[Edge, None] = {}
-    for node, asked in dependencies.items():
+    for node, given in dependencies.items():
         _check_dependent(node, known)
-        for dependency in _check_dependencies(node, asked, known):
+        for dependency in _check_dependencies(node, given, known):
             before, after = _producer(dependency), _producer(node)
             if before is after:
                 raise OrderingCycleError(
@@ -198,7 +198,7 @@ def _checked(graph: torch.fx.Graph, dependencies: Mapping[torch.fx.Node, Iterabl
 
 
 def _check_dependent(node: torch.fx.Node, known: set[torch.fx.Node]) -> None:
-    _check_known(node, known, "asked to wait")
+    _check_known(node, known, "the waiting node")
     if node.op != "call_function":
         raise OrderingError(
             f"{node.name!r} ({node.op}) cannot wait for anything: only function calls have an execution time"
@@ -206,11 +206,11 @@ def _check_dependent(node: torch.fx.Node, known: set[torch.fx.Node]) -> None:
 
 
 def _check_dependencies(
-    node: torch.fx.Node, asked: Iterable[torch.fx.Node], known: set[torch.fx.Node]
+    node: torch.fx.Node, given: Iterable[torch.fx.Node], known: set[torch.fx.Node]
 ) -> list[torch.fx.Node]:
-    if isinstance(asked, torch.fx.Node) or not isinstance(asked, Iterable):
-        raise OrderingError(f"dependencies of {node.name!r} must be a list of nodes, not {asked!r}")
-    listed = list(asked)
+    if isinstance(given, torch.fx.Node) or not isinstance(given, Iterable):
+        raise OrderingError(f"dependencies of {node.name!r} must be a list of nodes, not {given!r}")
+    listed = list(given)
     if not listed:
         raise OrderingError(f"{node.name!r} has no dependencies: leave it out, Inductor cannot lower an empty wait")
     for number, dependency in enumerate(listed):

@@ -147,7 +147,7 @@ def unwrap(node: torch.fx.Node) -> tuple[torch.fx.Node, ...]:
     else:
         stands_for_it = _inline(node, body, arguments)
     if isinstance(reference, torch.fx.Node) and not reference.users:
-        _forget_body(reference)
+        _remove_body(reference)
     return stands_for_it
 
 
@@ -197,7 +197,7 @@ def _replace_results(node: torch.fx.Node, result: Any) -> None:
         node.graph.erase_node(user)
 
 
-def _forget_body(reference: torch.fx.Node) -> None:
+def _remove_body(reference: torch.fx.Node) -> None:
     graph, name = reference.graph, str(reference.target)
     graph.erase_node(reference)
     if not any(str(other.target) == name for other in graph.find_nodes(op="get_attr")):

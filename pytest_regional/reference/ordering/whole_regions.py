@@ -31,18 +31,18 @@ class RegionOrderWarning(RegionalWarning):
 
 def order_of_regions(graph: torch.fx.Graph) -> list[Barrier]:
     """Return the barriers from annotations of ``graph``, and of bodies that its nodes run."""
-    if not _asks(graph):
+    if not _requests_order(graph):
         return []
     seen = _Seen.in_graph(graph)
-    return [barrier for later, earlier in seen.asked for barrier in seen.barriers(later, earlier)]
+    return [barrier for later, earlier in seen.requested for barrier in seen.barriers(later, earlier)]
 
 
 def warn_of_unknown_regions(graph: torch.fx.Graph) -> None:
     """Warn if a region should run after a missing one: in an earlier graph, perhaps, or misspelt."""
-    seen = _Seen.in_graph(graph) if _asks(graph) else _Seen()
-    for later, earlier in seen.asked:
+    seen = _Seen.in_graph(graph) if _requests_order(graph) else _Seen()
+    for later, earlier in seen.requested:
         if earlier not in seen.labels and any(not _is_gradient(node) for node in seen.members[later]):
-            label, missing = seen.labels[later], seen.asked[later, earlier]
+            label, missing = seen.labels[later], seen.requested[later, earlier]
             others = [name for name in seen.labels.values() if name != label]
             near = difflib.get_close_matches(str(missing), others, n=1)
             warnings.warn(
@@ -55,14 +55,14 @@ def warn_of_unknown_regions(graph: torch.fx.Graph) -> None:
             )
 
 
-def _asks(graph: torch.fx.Graph) -> bool:
+def _requests_order(graph: torch.fx.Graph) -> bool:
     """Say whether any annotation requests order: most graphs have none and need no planning for it."""
     if any(map(regions_before, graph.nodes)):
         return True
     owner = graph.owning_module
     paths = {str(node.target) for node in graph.find_nodes(op="get_attr")} if owner is not None else set()
     bodies = (getattr(owner, path, None) for path in paths)
-    return any(_asks(body.graph) for body in bodies if isinstance(body, torch.fx.GraphModule))
+    return any(_requests_order(body.graph) for body in bodies if isinstance(body, torch.fx.GraphModule))
 
 
 @dataclass
@@ -71,7 +71,7 @@ class _Seen:
 
     labels: dict[Hashable, str] = field(default_factory=dict)
     members: dict[Hashable, list[torch.fx.Node]] = field(default_factory=lambda: defaultdict(list))
-    asked: dict[tuple[Hashable, Hashable], object] = field(default_factory=dict)
+    requested: dict[tuple[Hashable, Hashable], object] = field(default_factory=dict)
 
     @classmethod
     def in_graph(cls, graph: torch.fx.Graph) -> _Seen:
@@ -93,11 +93,11 @@ class _Seen:
         annotation = node.meta.get("custom")  # a sum of gradients has none
         if id(annotation) not in annotations:
             annotations[id(annotation)] = annotation
-            self.asked.update({(key.region, freeze(earlier)): earlier for earlier in regions_before(node)})
+            self.requested.update({(key.region, freeze(earlier)): earlier for earlier in regions_before(node)})
 
     def _note_body(self, node: torch.fx.Node, inner: _Seen) -> None:
         self.labels.update(inner.labels)
-        self.asked.update(inner.asked)
+        self.requested.update(inner.requested)
         for region in inner.members:
             if node not in self.members[region]:
                 self.members[region].append(node)

@@ -62,7 +62,7 @@ class _Elimination:
             graph.erase_node(node)
             removed += node.op != "get_attr"
             unread += [str(node.target)] if node.op == "get_attr" else []
-        _forget_bodies(graph, unread)
+        _remove_bodies(graph, unread)
         return removed
 
     def _clear(self, body: torch.fx.GraphModule) -> int:
@@ -135,7 +135,7 @@ def _name(node: torch.fx.Node) -> str:
     return str(target.name() if is_higher_order_op(target) else getattr(target, "__name__", target))
 
 
-def _forget_bodies(graph: torch.fx.Graph, unread: Sequence[str]) -> None:
+def _remove_bodies(graph: torch.fx.Graph, unread: Sequence[str]) -> None:
     """Remove the bodies with these names from the owner, unless the graph still uses them."""
     owner = graph.owning_module
     if owner is None or not unread:

@@ -213,9 +213,9 @@ class CallChecks:
         for name, mode in self.training:
             child = module.get_submodule(name)
             if child.training != mode:
-                asked, was = ("training", "evaluation") if child.training else ("evaluation", "training")
+                now, was = ("training", "evaluation") if child.training else ("evaluation", "training")
                 raise InputMismatchError(
-                    f"module {name or 'the model'!r} is in {asked} mode, and was captured in {was} mode. {_REMEDY}, "
+                    f"module {name or 'the model'!r} is in {now} mode, and was captured in {was} mode. {_REMEDY}, "
                     f"one for each mode."
                 )
 

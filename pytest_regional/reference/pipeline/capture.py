@@ -163,7 +163,7 @@ def capture(
         context = tracing_context_of(source if strict else None)
         exported = export_joint(source, args, kwargs, decompositions, context)
     _refuse_foreign_parameters(exported.graph_module, model)
-    _tell_side_effects(effects, model)
+    _check_side_effects(effects, model)
     owner = module if owner is None else owner
     return JointGraph(owner, exported, context, _checks_of(owner, exported, args, kwargs))
 
@@ -212,7 +212,7 @@ def _refuse_foreign_parameters(gm: torch.fx.GraphModule, model: Callable[..., An
         )
 
 
-def _tell_side_effects(effects: Sequence[str], model: Callable[..., Any]) -> None:
+def _check_side_effects(effects: Sequence[str], model: Callable[..., Any]) -> None:
     """Raise if buffers are assigned, whose values would be lost, and warn about other changes."""
     lost = [source for source in effects if source.endswith(("._buffers", "._parameters"))]
     if lost:

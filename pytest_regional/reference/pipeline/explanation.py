@@ -86,10 +86,10 @@ def explain_pipeline(
     strict: bool = True,
 ) -> PipelineExplanation:
     """Capture and compile ``model``, and describe it; arguments and errors are those of ``pipeline.compile``."""
-    look = _Look()
+    look = _InspectRegions()
     # First with the given passes: errors in them do not mention our own pass.
-    asked = PassPipeline(passes, disable)
-    pipeline = PassPipeline([*asked, look])
+    given = PassPipeline(passes, disable)
+    pipeline = PassPipeline([*given, look])
     began = time.perf_counter()
     joint = capture(model, args, kwargs, dynamic=dynamic, strict=strict)
     captured = time.perf_counter()
@@ -100,8 +100,8 @@ def explain_pipeline(
         getattr(model, "__name__", type(model).__name__),
         len(joint.parameters),
         len(joint.buffers),
-        asked.names,
-        asked.disabled,
+        given.names,
+        given.disabled,
         {"capture": captured - began, "passes and compile": compiled - captured},
         tuple(look.plans),
         PipelineReport(tuple(rows)),
@@ -109,10 +109,10 @@ def explain_pipeline(
 
 
 @dataclass(frozen=True, eq=False)
-class _Look(Pass):
+class _InspectRegions(Pass):
     """Runs before the terminal pass and explains its input."""
 
-    name = "look at regions"
+    name = "inspect regions"
     plans: list[tuple[Explanation, int]] = field(default_factory=list)
     explainer: Explainer = field(default_factory=Explainer)
 

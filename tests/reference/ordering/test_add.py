@@ -187,7 +187,7 @@ def refused(asked):
         (lambda gm: {node(gm, "mul"): [gm.graph.output_node()]}, "cannot run after the output"),
         (lambda gm: {node(gm, "mul"): node(gm, "mm")}, "must be a list of nodes"),
         (lambda gm: {node(gm, "mul"): ["mm"]}, "'mm', a dependency of 'mul', is not a node"),
-        (lambda gm: {"mul": [node(gm, "mm")]}, "'mul', asked to wait, is not a node"),
+        (lambda gm: {"mul": [node(gm, "mm")]}, "'mul', the waiting node, is not a node"),
         (lambda gm: {node(traced(independent, X), "mul"): [node(gm, "mm")]}, "is not in this graph"),
         (lambda gm: {node(gm, "mul"): [node(traced(independent, X), "mm")]}, "is not in this graph"),
     ],
