@@ -61,7 +61,7 @@ def test_nothing_is_written_outside_the_tests_directory(regional, regional_cache
     assert sorted(set(written) - set(inside)) == []
 
 
-def test_what_is_written_elsewhere_would_be_seen(regional, written, tmp_path):
+def test_files_written_elsewhere_would_be_detected(regional, written, tmp_path):
     cold_and_warm(regional, mlp, pair(regional))
     before = len(written)
     (tmp_path / "elsewhere").write_text("seen")

@@ -153,7 +153,7 @@ def test_kernel_store(common, attack):
     assert files.read(KEY) in (None, RIGHT)
 
 
-def test_what_is_not_used_is_named_with_its_owner(common):
+def test_unused_files_are_reported_with_their_owner(common):
     files = KernelFiles(prepared(common / "store"))
     opened_before(files.folder)
     with pytest.warns(UserWarning, match=rf"not used.*{files.folder}/{KEY[:2]} is owned by user {ATTACKER}.*chown"):

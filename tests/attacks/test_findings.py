@@ -84,7 +84,7 @@ def _check_read(finding: Any) -> None:
 # What the attacks are worth
 
 
-def test_what_is_attacked_is_valid(tmp_path):
+def test_the_attacked_documents_are_valid(tmp_path):
     assert {outcome(tmp_path, json.dumps(document).encode()) for document in DOCUMENTS} == {"read"}
 
 
@@ -268,7 +268,7 @@ def good(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", ODD_FILES)
-def test_what_is_no_file_of_ours_is_named_and_passed_over(kind, good, tmp_path, capsys):
+def test_other_files_are_reported_and_skipped(kind, good, tmp_path, capsys):
     make, problem = ODD_FILES[kind]
     make(tmp_path / "odd.json")
 

@@ -180,7 +180,7 @@ def test_the_check_of_encodings_sees(tmp_path: Path, call: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8", None])
-def test_what_a_terminal_lacks_is_escaped(encoding: str | None) -> None:
+def test_characters_that_a_terminal_lacks_are_escaped(encoding: str | None) -> None:
     text = _text.encodable("a \N{SNOWMAN} \ud800", encoding)
     assert text.encode(encoding or "utf-8")
 
@@ -225,7 +225,7 @@ def test_a_locale_without_utf8(pytester: pytest.Pytester) -> None:
     assert run("pytest_regional", "compare", "report.json", "report.json") == (0, "no difference in 2 tests\n")
 
 
-def test_what_a_new_process_prints_is_read_in_any_locale(tmp_path: Path) -> None:
+def test_output_of_a_new_process_is_read_in_any_locale(tmp_path: Path) -> None:
     (tmp_path / "says.py").write_text("print('gedr\\xfcckt \\u2603 \\udcff')", encoding="utf-8")
     environment = {**os.environ, **ASCII, "PYTHONPATH": str(tmp_path)}
     done = process.run_interpreter("says", [], environment, 60)

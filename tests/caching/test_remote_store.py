@@ -229,7 +229,7 @@ def test_a_failing_server_leaves_the_local_store(tmp_path: Path) -> None:
     assert len(said) == 1
 
 
-def test_what_is_no_fault_of_the_server_is_not_hidden(store: RemoteStore) -> None:
+def test_errors_not_from_the_server_are_not_hidden(store: RemoteStore) -> None:
     with pytest.raises(ZeroDivisionError):
         store.link.ask(lambda server: 1 / 0, Patience(10.0))
 

@@ -50,7 +50,7 @@ def test_another_machine_compiles_nothing(machine):
 
 @pytest.mark.usefixtures("raw")
 @pytest.mark.filterwarnings(f"error::{CacheWarning.__module__}.CacheWarning")
-def test_what_came_from_the_server_is_kept_on_the_machine(machine, environment):
+def test_entries_from_the_server_are_kept_on_the_machine(machine, environment):
     machine("a")
     run()
     machine("b")

@@ -80,7 +80,7 @@ def test_afterwards_the_cpu_compiles_as_before(folder: Path) -> None:
     assert "triton" not in code
 
 
-def test_what_was_compiled_keeps_working_afterwards(folder: Path) -> None:
+def test_compiled_programs_keep_working_afterwards(folder: Path) -> None:
     x = torch.randn(6, 5)
     with emulated() as emulation:
         compiled = torch.compile(lambda a: a.sin() * 3, fullgraph=True)

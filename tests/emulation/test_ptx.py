@@ -120,7 +120,7 @@ def test_inline_ptx_is_refused_for_amd():
         assert_kernels_compile(user(inline), "gfx942")
 
 
-def test_what_compiled_once_is_not_compiled_again(monkeypatch):
+def test_compiled_regions_are_not_compiled_again(monkeypatch):
     first = assert_kernels_compile(user(), "sm_90")
     monkeypatch.setattr(compile_check, "shared_worker", lambda: pytest.fail("it is compiled again"))
     assert assert_kernels_compile(user(), "sm_90") == first

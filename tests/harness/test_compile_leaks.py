@@ -27,7 +27,7 @@ def compiling(leaks, other=""):
         torch.set_default_dtype(torch.float64)
 
 
-def test_what_a_compile_leaves():
+def test_leaks_of_a_compile():
     leaks = CompileLeaks()
     compiling(leaks)
     assert names(leaks) == ["default dtype"]

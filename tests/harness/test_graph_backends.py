@@ -90,7 +90,7 @@ def test_what_it_hands_to_inductor_is_a_fallback():
         r.compile(unannotated)(*pair(r))
 
 
-def test_what_another_backend_hands_to_inductor_is_not():
+def test_graphs_that_another_backend_passes_to_inductor_are_not():
     with regional(graphs(runs_the_graph, inductor=False)) as r:
         torch.compile(unannotated)(*pair(r))
         r.compile(unannotated)(*pair(r))

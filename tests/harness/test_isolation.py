@@ -322,7 +322,7 @@ def test_a_backend_that_leaves_settings_changed_fails_the_test():
     assert {leak.name for leak in r.leaks} >= {"torch._inductor.config.max_autotune"}
 
 
-def test_what_a_backend_leaves_when_it_compiles_the_backward():
+def test_leaks_of_a_backend_that_compiles_the_backward():
     def leaves_modes(gm, inputs):
         torch._C._push_on_torch_function_stack(PassesAll())
         return gm.forward
@@ -339,13 +339,13 @@ class PassesAll(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_what_another_backend_leaves_is_the_tests():
+def test_leaks_of_another_backend_are_the_tests():
     with regional("aot_eager", expects_regions=False) as r:
         torch.compile(torch.sin, backend=leaves_settings)(torch.ones(2))
     assert "torch._inductor.config.max_autotune" in {leak.name for leak in r.leaks}
 
 
-def test_what_a_test_leaves_is_no_leak_of_the_backends():
+def test_leaks_of_a_test_are_not_the_backends():
     with regional("aot_eager", expects_regions=False) as r:
         set_config()
         r.compile(torch.sin)(torch.ones(2, requires_grad=True)).sum().backward()

@@ -177,7 +177,7 @@ def test_values_that_are_no_tensors_are_compared_as_well():
         r.assert_parity(program, r.randn(2), Counter())
 
 
-def test_what_arguments_share_stays_shared():
+def test_objects_shared_by_arguments_stay_shared():
     """With each other, with a plain argument, with the program; and two views of one storage."""
 
     class Holder:

@@ -137,7 +137,7 @@ class KeepsItsBuffer(torch.nn.Module):
             return self.last, x @ x
 
 
-def test_what_eager_overwrites_as_well_is_no_fault_of_the_backend():
+def test_results_that_eager_overwrites_too_are_no_fault_of_the_backend():
     with regional("aot_eager", expects_regions=False) as r:
         assert r.assert_parity(KeepsItsBuffer(), r.randn(4)).ok
 

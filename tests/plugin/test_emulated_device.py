@@ -41,7 +41,7 @@ def test_an_unknown_gpu_is_a_usage_error(downstream):
     result.stderr.fnmatch_lines(["*unknown device 'cuda-emulated:h20'. Did you mean 'cuda-emulated:h200'*"])
 
 
-def test_what_it_cannot_do_is_a_skip_that_names_it(downstream):
+def test_unsupported_features_are_a_skip_that_names_them(downstream):
     result = downstream(REFUSED, *GPU)
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED*test_it.py:*cuda-emulated cannot run it: CUDA graphs (triton.cudagraphs)*"])
@@ -58,7 +58,7 @@ def test_its_own_failure_next_to_a_refusal_is_a_failure(downstream):
     result.assert_outcomes(failed=1)
 
 
-def test_what_another_process_cannot_do_is_a_skip_too(downstream):
+def test_limits_of_another_process_are_a_skip_too(downstream):
     source = """
         @pytest.mark.regional_compile(inductor_configs={"triton.cudagraphs": True}, expects_regions=False)
         def test_it(regional):

@@ -109,7 +109,7 @@ def test_a_device_that_is_not_there_is_a_skip(downstream, workers):
     result.stdout.no_fnmatch_line("*reporting errors*")
 
 
-def test_what_a_mark_raises_unforeseen_names_the_test(downstream):
+def test_an_unexpected_error_in_a_mark_names_the_test(downstream):
     result = downstream(
         """
         class Odd(str):

@@ -229,7 +229,7 @@ def test_names_for_torch_compile_are_listed(pytester, registered):
     matcher.fnmatch_lines(["unimportable  (*", "    cannot be used: *a library is missing*"])
 
 
-def test_what_its_import_changes_is_no_tests_doing(downstream, pytester, registered):
+def test_changes_of_its_import_are_not_a_tests(downstream, pytester, registered):
     pytester.makepyfile(
         theirs=TORCH_BACKENDS + "\nimport torch._dynamo.config\ntorch._dynamo.config.recompile_limit = 3\n"
     )

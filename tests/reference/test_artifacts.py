@@ -76,7 +76,7 @@ def test_a_new_process_loads_and_gives_the_same_bits(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["block", "custom", "model"])
-def test_what_is_saved_before_any_backward_trains(name, tmp_path):
+def test_artifacts_saved_before_any_backward_train(name, tmp_path):
     owner = model()
     arguments = (owner, inputs()[0]) if name == "model" else (PROGRAMS[name], *inputs())
     artifacts.compile_program(*arguments).save(tmp_path / "artifact")

@@ -116,7 +116,7 @@ def test_a_hit_is_recorded_too():
     assert keys(first) == keys(second)
 
 
-def test_what_was_loaded_and_used_can_be_saved_again(elsewhere):
+def test_loaded_and_used_entries_can_be_saved_again(elsewhere):
     missed()
     content, _ = saved()
     elsewhere("second")

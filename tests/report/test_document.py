@@ -65,7 +65,7 @@ def test_what_is_written_is_read(tmp_path):
         (whole(fact("a"), fact("a", "failed")), r"tests\[1\] stands there twice: 'a'"),
     ],
 )
-def test_what_is_no_report_is_said(tmp_path, text, said):
+def test_an_invalid_report_is_an_error(tmp_path, text, said):
     path = tmp_path / "report.json"
     if text is not None:
         path.write_text(text)

@@ -214,7 +214,7 @@ def test_tabs_by_keyboard(browser, page):
 
 
 @pytest.mark.parametrize("which", ["page", "real_page"])
-def test_what_a_screen_reader_needs(browser, which, request):
+def test_the_page_is_accessible_to_screen_readers(browser, which, request):
     for test in open_tests(opened(browser, request.getfixturevalue(which))):
         for tab in test.find_elements(By.CSS_SELECTOR, "[role=tab]"):
             click(browser, tab)

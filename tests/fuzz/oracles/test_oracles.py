@@ -385,7 +385,7 @@ def test_parity_runs_one_backward_alone(checked):
         assert check(harness, SAVING, mode="interpret", oracles=["parity"]).oracles == ("parity",)
 
 
-def test_what_does_not_train_has_no_backward_to_retain(checked):
+def test_without_training_there_is_no_backward_to_retain(checked):
     assert "no backward" in checked(chain(("sin", A)), "retained_backward").skipped["retained_backward"]
 
 
@@ -484,7 +484,7 @@ def test_no_oracle_is_an_error():
         assert check(harness, chain(("sin", A)), oracles="compiles").oracles == ("compiles",)
 
 
-def test_what_a_backend_disclaims_is_not_demanded():
+def test_disclaimed_capabilities_are_not_required():
     with regional("aot_eager", "cpu", expects_regions=False) as harness:
         result = check(harness, TWO_REGIONS)
     assert "parity" in result.oracles

@@ -131,7 +131,7 @@ def test_a_cpp_wrapper_is_refused_by_name():
         ("def call(args):\n    buf0 = f(args)\ndef f(args):\n    x = f(args)\n", "calls itself"),
     ],
 )
-def test_what_is_no_wrapper_is_refused(text, said):
+def test_code_that_is_no_wrapper_is_refused(text, said):
     if said is None:
         assert [event.kind for event in events_of(text, None)] == ["return"]
         return

@@ -80,7 +80,7 @@ def test_symbols_need_hints(code):
         code("dynamic").assert_peak_live_bytes(at_most=1, hints={columns: 8})
 
 
-def test_what_a_call_allocates_needs_a_hint(code):
+def test_memory_that_a_call_allocates_needs_a_hint(code):
     with pytest.raises(UnknownSizeError, match=r"hints=.*buf0 \(made by a call\)"):
         code("collectives").assert_peak_live_bytes(at_most=10**6)
     gathered = 8 * SQUARE

@@ -46,7 +46,7 @@ def test_elements_of_results_and_callers_of_subgraphs_compute_nothing(graph):
     assert ops_of(element, node(graph, torch.ops.higher_order.cond)) == ()
 
 
-def test_what_an_extern_call_stands_for_is_not_a_kernel_s(graph):
+def test_operators_of_an_extern_call_are_not_a_kernels(graph):
     product, sine = node(graph, aten.mm.default), node(graph, aten.sin.default)
     known = RawLaunch("extern_kernels.mm", True, (("", (sine, product)),), product)
     assert ops_of(sine, product, externs=[known]) == (Op("aten.sin.default"),)

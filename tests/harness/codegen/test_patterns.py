@@ -61,7 +61,7 @@ def test_an_operator_that_is_not_there_lists_those_that_are(code):
 
 
 @pytest.mark.parametrize("op", [".view", "torch.nn.functional.silu", torch.nn.functional.silu, torch.nn.Linear])
-def test_what_generated_code_never_calls(code, op):
+def test_functions_that_generated_code_never_calls(code, op):
     for check in (lambda: code("chain").assert_order(op, "aten.mm"), lambda: code("chain").assert_count(op, 0)):
         with pytest.raises(NoSuchOpError, match=r"Generated code calls operators of torch\.ops"):
             check()

@@ -82,7 +82,7 @@ WAIT, WAIT_HERE = "torch.ops.streams.wait_event.default(9, 6)", "torch.ops.strea
         (("torch.ops.streams.synchronize_device.default('cuda', 0)",), True, True),
     ],
 )
-def test_what_makes_a_stream_wait(syncs, second_waits, default_waits):
+def test_operations_that_make_a_stream_wait(syncs, second_waits, default_waits):
     filled = dict(zip(("first", "second", "third", "fourth"), (*syncs, *(NOTHING,) * 4), strict=False))
     events = events_of(WRAPPER.format(**filled), None)
     sin, cos, exp = (

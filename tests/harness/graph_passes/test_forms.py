@@ -187,7 +187,7 @@ def test_another_graph_counts_where_it_is_not_dropped(bare, inductor):
         (lambda: None, r"<lambda> takes no graph module and no graph"),
     ],
 )
-def test_what_is_no_pass(bare, given, message):
+def test_invalid_passes(bare, given, message):
     with pytest.raises(PassFormError, match=message):
         bare.run_pass(given, torch.sin, bare.randn(3), stage="graph")
 
@@ -197,7 +197,7 @@ def test_what_returns_something_else(bare):
         bare.run_pass(lambda graph: [], torch.sin, bare.randn(3), stage="graph")
 
 
-def test_what_is_no_program(bare):
+def test_invalid_programs(bare):
     with pytest.raises(TypeError, match="a GraphModule, a function or a module, not 3"):
         bare.run_pass(nothing, 3, stage="graph")
     with pytest.raises(TypeError, match="a graph itself is for stage 'graph'"):

@@ -89,7 +89,7 @@ def test_a_misspelt_operator_is_an_error_that_lists_what_is_there(summed, op):
         summed.assert_count(op, 0)
 
 
-def test_what_names_no_operator(summed):
+def test_patterns_without_an_operator(summed):
     with pytest.raises(UnknownOpError, match="names no operator"):
         summed.assert_count(3, 0)
     with pytest.raises(UnknownOpError, match="from 1, such as"):

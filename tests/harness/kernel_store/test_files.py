@@ -27,7 +27,7 @@ def only_file(files):
     return path
 
 
-def test_what_was_kept_is_written_where_it_is_wanted(files, tmp_path):
+def test_stored_kernels_are_written_to_the_target(files, tmp_path):
     made, wanted = tmp_path / "made.so", tmp_path / "wanted.so"
     made.write_bytes(b"library")
     assert not files.take(key_of(1), wanted)
@@ -70,7 +70,7 @@ def test_the_longest_unused_go_first(files):
     assert files.prune(limit=2200) == 0
 
 
-def test_what_a_killed_process_left_goes_after_an_hour(files):
+def test_files_of_a_killed_process_are_deleted_after_an_hour(files):
     files.write(key_of(1), b"library")
     folder = only_file(files).parent
     old, new = folder / f".tmp-{1:016x}", folder / f".tmp-{2:016x}"

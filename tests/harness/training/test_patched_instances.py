@@ -158,7 +158,7 @@ def test_a_hook_over_a_module_is_bound_to_the_copy():
     assert report.anchored
 
 
-def test_what_closures_share_stays_shared():
+def test_objects_shared_by_closures_stay_shared():
     model, calls = Block(), []
     original = model.mlp.forward
 
@@ -244,7 +244,7 @@ def test_unless_they_are_allowed(allowed):
     assert "no gradient in eager, nothing compared: spare.weight, spare.bias, other.weight" in report.describe()
 
 
-def test_what_is_not_allowed_still_fails():
+def test_unused_parameters_that_are_not_allowed_still_fail():
     with pytest.raises(BadTrainingError, match=r"1 trainable parameter .*: other\.weight;"):
         judged(lambda copied: copied, model=Unused(), allow_unused=("spare.*",))
 

@@ -133,7 +133,7 @@ def test_without_asking_the_program_decides():
     assert structure.labels == ["comm", "mlp"]
 
 
-def test_what_a_checkpoint_computes_again_keeps_the_order_of_the_forward():
+def test_recomputed_ops_keep_the_order_of_the_forward():
     structure = Structure("min_cut")
     x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
     program = Overlapping()

@@ -50,7 +50,7 @@ def test_a_node_that_is_still_there_stands_for_itself():
 
 
 @pytest.mark.parametrize("name", ["p", "s"])
-def test_what_replaced_an_op_stands_for_it(name):
+def test_the_replacement_of_an_op_takes_over_its_order(name):
     graph, made, snapshots = noted({name: 0, "c": 1}, ((0, 1),))
     addmm = merge(graph, made)
     assert snapshots.dependencies(graph) == {made["c"]: [addmm]}

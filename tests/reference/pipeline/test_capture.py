@@ -107,7 +107,7 @@ def test_a_copy_has_a_graph_of_its_own(joint):
         ((Block(), (torch.randn(2, 5),)), "Block cannot be captured as one graph"),
     ],
 )
-def test_what_cannot_be_captured_is_said(arguments, message):
+def test_a_model_that_cannot_be_captured_is_an_error(arguments, message):
     with pytest.raises(pipeline.CaptureError, match=re.escape(message)):
         pipeline.capture(*arguments)
 

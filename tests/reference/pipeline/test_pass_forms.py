@@ -150,7 +150,7 @@ def test_names():
 
 
 @pytest.mark.parametrize("given", [3, "cse", None, ["cse"]])
-def test_what_cannot_be_called_is_no_pass(given):
+def test_an_object_that_is_not_callable_is_no_pass(given):
     with pytest.raises(InvalidPassError, match="cannot be called: a pass is a callable"):
         PassPipeline([given])
 

@@ -71,7 +71,7 @@ class MineError(Exception):
     """An error of the user's."""
 
 
-def test_what_a_pass_raises_is_chained_under_its_name():
+def test_exceptions_of_a_pass_are_chained_with_its_name():
     @graph_pass(name="mine")
     def failing(gm):
         raise MineError("my own words")
@@ -97,7 +97,7 @@ def test_an_error_of_a_nested_pipeline_names_the_pass_inside():
 
 
 @pytest.mark.parametrize("kind", restart_exceptions())
-def test_what_dynamo_raises_to_start_again_passes_through(kind):
+def test_dynamos_restart_exceptions_propagate(kind):
     def failing(gm):
         raise kind
 

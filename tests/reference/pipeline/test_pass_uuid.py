@@ -191,7 +191,7 @@ def test_kinds_by_the_names_of_inputs():
     assert kind_of(graph("arg0_1")) == "inference"
 
 
-def test_what_inductor_cannot_use():
+def test_pipelines_that_inductor_cannot_use():
     with pytest.raises(InvalidPassError, match="ends with a terminal pass"):
         as_inductor_pass(PassPipeline([named("t", terminal=True)]))
     with pytest.raises(UnknownGraphError):
