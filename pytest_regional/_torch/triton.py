@@ -236,7 +236,7 @@ def config_text(config: Any) -> str:
 
 
 def compile_config(tuner: Any, config: Any, backend: str, arch: int | str, warp_size: int) -> Any:
-    """Compile ``tuner``'s function as it would itself, but for another target; returns a ``CompiledKernel``.
+    """Compile ``tuner``'s function like the tuner, with another target; returns a ``CompiledKernel``.
 
     Uses ``CachingAutotuner._create_compile_meta`` and ``_create_compile_options``, ``triton.compiler.ASTSource``,
     ``triton.backends.compiler.GPUTarget`` and ``triton.compile``.

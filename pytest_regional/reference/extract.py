@@ -117,7 +117,7 @@ def extract_partitions(
 
 
 def _assign_order(regions: Sequence[ExtractedRegion], edges: Iterable[Edge]) -> None:
-    """Give each region the edges between two of its own nodes."""
+    """Give each region the edges between two of its nodes."""
     edges = list(edges)
     if not edges:
         return

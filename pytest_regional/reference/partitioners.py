@@ -38,7 +38,7 @@ def merge_common_subexpressions(graph: torch.fx.Graph) -> int:
 
 
 def cse_within_regions(partition_function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap an AOTAutograd partitioner so that it uses our CSE instead of its own."""
+    """Wrap an AOTAutograd partitioner so that our CSE replaces its CSE."""
 
     def partition(joint_module: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
         merge_common_subexpressions(joint_module.graph)

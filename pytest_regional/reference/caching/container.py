@@ -87,7 +87,7 @@ class UnauthenticatedEntryError(ArtifactError):
 
 
 class CacheWarning(RegionalWarning):
-    """The cache could not be fully used; the program is compiled correctly all the same."""
+    """The cache could not be fully used; the program is still compiled correctly."""
 
 
 _said: set[str] = set()
