@@ -273,7 +273,7 @@ def loadable(path: Path) -> Iterator[None]:
         pickle.UnpicklingError,
     ) as error:
         raise UnloadableArtifactError(
-            f"{path} is whole, but cannot be loaded here: {type(error).__name__}: {error}. Import the modules that "
+            f"{path} is intact, but cannot be loaded here: {type(error).__name__}: {error}. Import the modules that "
             f"define its operators and functions first, or compile it again."
         ) from error
 

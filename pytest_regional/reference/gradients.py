@@ -78,8 +78,8 @@ def mark_sums_of_outer_values(joint: torch.fx.GraphModule) -> int:
     """Mark the sums of gradients of values that no region made; count them.
 
     In ``x = x + f(x)`` with the addition outside, the gradient of ``x`` is the sum of the gradients of both terms. It
-    stays outside like the addition, so that equal blocks stay equal and are compiled once. An addition has no op of its
-    own in the backward. It is found by autograd number: a gradient reads the sum, and its forward op's result is only
+    stays outside like the addition, so that equal blocks stay equal and are compiled once. An addition has no
+    op in the backward. It is found by autograd number: a gradient reads the sum, and its forward op's result is only
     used by ops outside. Linear.
     """
     marked = 0
