@@ -119,7 +119,7 @@ class _Checking:
         started = time.perf_counter()
         with in_mode(self.regional, self.mode):
             with self._timed("eager"):
-                _ = self.example.cases
+                _ = self.example.expected
             with self._timed("compile"):
                 _ = self.example.cold
             for oracle in self.oracles:
