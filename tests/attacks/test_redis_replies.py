@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
-from pytest_regional.reference.caching.local import LocalStore
 
 from pytest_regional import _shared_examples, region
 from pytest_regional._hypothesis import ExamplesError, check_place
