@@ -14,6 +14,9 @@ bugs = BugClass("aliasing", needs=("aliasing", "mutation"))
 #: A region computes what is written to an input, and eager copies it there.
 COPIED_OUTSIDE = {"torch": None, "reference": None}
 
+#: Only where nothing else is done to the joint graph.
+ELSEWHERE = {"inductor": None, "torch": None, "reference": None}
+
 
 @torch.library.custom_op("history::add_to", mutates_args=("target",))
 def add_to(target: torch.Tensor, other: torch.Tensor) -> None:
@@ -171,13 +174,7 @@ def view_is_the_tensor_itself(regional):
     parity(regional, program, regional.ones(2, 3))
 
 
-@bugs(
-    layer="aot_autograd",
-    notices="alias",
-    in_region=False,
-    but={"inductor": None, "reference": None},
-    requires=("backward",),
-)
+@bugs(layer="aot_autograd", notices="alias", in_region=False, but=ELSEWHERE, requires=("backward",))
 def equal_results_are_one_tensor(regional):
     """Two calls of one operator with several results give the same tensors where a gradient flows."""
 

@@ -44,7 +44,7 @@ def erf_near_zero(regional):
     parity(regional, program, regional.linspace(1e-8, 1e-6, 64))
 
 
-@bugs(185337, layer="inductor", torch="<2.15", notices="value")
+@bugs(185337, layer="inductor", notices="value")
 def casts_down_and_up(regional):
     """float32 to float16 and back is left out."""
 
@@ -54,7 +54,7 @@ def casts_down_and_up(regional):
     parity(regional, program, regional.randn(33, 17))
 
 
-@bugs(195214, layer="inductor", torch="<2.15", notices="value", device="cuda-emulated", requires=("inductor_code",))
+@bugs(195214, layer="inductor", notices="value", device="cuda-emulated", requires=("inductor_code",))
 def product_compared_unrounded(regional):
     """A bfloat16 product is compared, in one kernel with it, before it was rounded."""
 

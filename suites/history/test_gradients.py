@@ -11,6 +11,7 @@ from .known_bugs import BugClass, BugNoticedError, assert_as_listed
 
 pytestmark = pytest.mark.regional_compile
 bugs = BugClass("gradient", needs=("backward",))
+REGIONAL_NEVER = {"torch": None, "reference": None}
 
 
 @bugs(197887, layer="inductor", notices="refusal", in_region=False)
@@ -77,7 +78,7 @@ def tangents_are_dropped(regional):
         same("value", tangent, forward_ad.unpack_dual(program(dual)).tangent)
 
 
-@bugs(layer="aot_autograd", notices="gradient", in_region=False, but={"reference": None}, requires=("mutation",))
+@bugs(layer="aot_autograd", notices="gradient", in_region=False, but=REGIONAL_NEVER, requires=("mutation",))
 def recomputed_from_written_input(regional):
     """The gradient of ``x * (x + y)``, where y is written afterwards: the sum is computed again from that."""
 
@@ -105,7 +106,7 @@ def gradient_of_overlapping_output(regional):
     torch="<2.15",
     notices="exception",
     in_region=False,
-    but={"reference": None},
+    but=REGIONAL_NEVER,
     requires=("mutation",),
 )
 def write_by_gradient(regional):

@@ -36,6 +36,10 @@ def nested_region_with_an_index(regional):
     regional.assert_parity(Layers().to(regional.device), regional.randn(3), backward=False)
 
 
+class Box:
+    flag = True
+
+
 @nested
 def inner(x, flag):
     return x.sin() if flag else x.cos()
@@ -43,18 +47,18 @@ def inner(x, flag):
 
 @nested
 def outer(x, box):
-    return inner(x, box["flag"]) + 1
+    return inner(x, box.flag) + 1
 
 
 @bugs(192905, layer="dynamo", torch=">=2.15", notices="value", in_region=False)
 def nested_region_in_a_nested_region(regional):
     """A nested region calls another one, whose guards fail: its body for the first value is used again."""
-    box = {}
+    box = Box()
 
     def program(x):
-        box["flag"] = True
+        box.flag = True
         y = outer(x, box)
-        box["flag"] = False
+        box.flag = False
         return outer(y, box)
 
     regional.assert_parity(program, regional.randn(3))
