@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
-from pytest_regional import region
+from pytest_regional import region, torch_matches
 
 from .known_bugs import BugNoticedError
 
@@ -38,6 +39,12 @@ def refused(regional: Any, program: Callable[..., Any], *inputs: Any) -> None:
         raise ValueError("eager does not refuse the program")
     if not _refuses(regional.compile(region(program)), inputs):
         raise BugNoticedError("refusal", "eager refuses the program, and compiled it runs")
+
+
+def skip_without_nested_backward(regional: Any) -> None:
+    """Skip where a nested region has no backward: with Dynamo's backend ``eager`` before torch 2.13."""
+    if regional.backend == "eager" and torch_matches("<2.13"):
+        pytest.skip("before torch 2.13 a nested region has no backward with the backend 'eager'")
 
 
 def _refuses(function: Callable[..., Any], inputs: tuple[Any, ...]) -> bool:

@@ -88,7 +88,7 @@ def scale_factor_in_the_cache(regional):
         same_later(regional, program, *((x, scale) for scale in scales))
 
 
-@bugs(layer="dynamo", torch=">=2.13", notices="exception", in_region=False)
+@bugs(layer="dynamo", notices="exception", in_region=False)
 def integer_in_annotation(regional):
     """An integer argument in an annotation is an internal error at its second value."""
 
