@@ -10,7 +10,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from pytest_regional.testing import regional as harness
-from suites.history.__main__ import VERSIONS, as_data
+from suites.history.__main__ import VERSIONS, as_data, by_bug, by_class
 from suites.history.known_bugs import BACKENDS, LAYERS, ORACLES, all_bugs
 from tests.warm_process import run_module
 
@@ -49,6 +49,12 @@ def test_the_table_as_data_is_plain_and_names_tests():
     for entry in data:
         assert (ROOT / entry["check"].partition("::")[0]).is_file()
         assert set(entry["stands"]) == set(VERSIONS)
+
+
+def test_the_page_shows_the_table():
+    shown = (ROOT / "docs/history.md").read_text().partition("<!-- history table begins -->\n")[2]
+    table = "\n".join([*by_class(BUGS), "", *by_bug(BUGS)])
+    assert shown.partition("\n<!-- history table ends -->")[0] == table, "python -m suites.history prints it"
 
 
 # The checks
