@@ -1,0 +1,289 @@
+"""Aliases and the order of writes: what is written, when, and what else it changes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .checks import parity, same
+from .known_bugs import BugClass, assert_as_listed
+
+pytestmark = pytest.mark.regional_compile
+bugs = BugClass("aliasing", needs=("aliasing", "mutation"))
+
+#: A region computes what is written to an input, and eager copies it there.
+COPIED_OUTSIDE = {"torch": None, "reference": None}
+
+#: Only where nothing else is done to the joint graph.
+ELSEWHERE = {"inductor": None, "torch": None, "reference": None}
+
+
+@torch.library.custom_op("history::add_to", mutates_args=("target",))
+def add_to(target: torch.Tensor, other: torch.Tensor) -> None:
+    target.add_(other)
+
+
+@add_to.register_fake
+def _add_to(target, other):
+    return None
+
+
+@bugs(198033, layer="inductor", torch="<2.15", notices="input state", but=COPIED_OUTSIDE)
+def foreach_add_reads_what_it_writes(regional):
+    """``_foreach_add_([x], [x.flip(0)])`` reads x while it writes it."""
+
+    def program(x):
+        torch._foreach_add_([x], [x.flip(0)])
+        return x * 2
+
+    parity(regional, program, regional.randn(16))
+
+
+@torch.library.custom_op("history::double_and_add", mutates_args=("target",))
+def double_and_add(target: torch.Tensor, other: torch.Tensor) -> None:
+    target.mul_(2)
+    target.add_(other)
+
+
+@double_and_add.register_fake
+def _double_and_add(target, other):
+    return None
+
+
+@bugs(198031, layer="inductor", notices="value", requires=("custom_ops",))
+def clone_of_what_is_written(regional):
+    """A custom operator gets x, which it writes, and a clone of x, which it reads: it gets x twice."""
+
+    def program(x):
+        x = x.sin()
+        double_and_add(x, x.clone())
+        return x
+
+    parity(regional, program, regional.randn(16))
+
+
+@bugs(188084, layer="inductor", torch="<2.15", notices="value")
+def index_put_into_expanded_view(regional):
+    """``index_put`` is done in place on an expanded tensor, and its rows are one row."""
+
+    def program(x, index, values):
+        rows = x.sin().sum(0, keepdim=True).expand(3, 4)
+        return torch.ops.aten.index_put(rows, [index], values, True)
+
+    parity(regional, program, regional.randn(3, 4), regional.tensor([1, 1]), regional.randn(2, 4))
+
+
+@bugs(layer="aot_autograd", notices="input state", requires=("custom_ops",), in_region=False)
+def write_to_slice(regional):
+    """A custom operator writes to a slice of an input that begins behind the start of its memory: elsewhere."""
+
+    def program(x):
+        add_to(x[:8], torch.ones(8, device=x.device))
+        return x * 2
+
+    regional.assert_parity(program, regional.zeros(20)[3:])
+
+
+@bugs(layer="inductor", torch="<2.15", notices="input state", but=COPIED_OUTSIDE)
+def swapped_inputs(regional):
+    """Two inputs are swapped in place: both end with the values of one."""
+
+    def program(a, b):
+        old = a.clone()
+        a.copy_(b)
+        b.copy_(old)
+
+    parity(regional, program, regional.zeros(4), regional.ones(4))
+
+
+@bugs(layer="aot_autograd", torch="<2.15", notices="input state", in_region=False)
+def number_written_in_place(regional):
+    """A write to a float64 input without dimensions is lost."""
+
+    def program(x):
+        y = torch.sin(x)
+        x.mul_(2.0)
+        return y
+
+    regional.assert_parity(program, regional.tensor(1.5, dtype=torch.float64))
+
+
+@bugs(layer="aot_autograd", notices="exception", in_region=False)
+def detached_alias_written(regional):
+    """Two inputs share memory, one as a strided view, and both are written: an assertion fails."""
+
+    def program(x, y, z):
+        y.zero_()
+        z.copy_(x)
+        return x + 1
+
+    def written(function):
+        y = regional.zeros(2, 8)[:, ::2]
+        function(regional.ones(2, 4), y, y.detach())
+        return y
+
+    same("input state", written(regional.compile(program)), written(program))
+
+
+def shared(regional, *size):
+    """Return two inputs that are one memory."""
+    x = regional.ones(*size)
+    return x, x.detach()
+
+
+@bugs(layer="aot_autograd", notices="exception", in_region=False)
+def unbind_of_alias(regional):
+    """One of two inputs that share memory is unbound while the other is written."""
+
+    def program(x, y):
+        first, _ = y.unbind(0)
+        x.add_(x)
+        return first
+
+    regional.assert_parity(program, *shared(regional, 2, 3))
+
+
+@bugs(layer="aot_autograd", notices="exception", in_region=False)
+def split_of_alias(regional):
+    """One of two inputs that share memory is split by ``tensor_split`` while the other is written."""
+
+    def program(x, y):
+        part, *_ = y.tensor_split(3, 1)
+        x.mul_(x)
+        return part
+
+    regional.assert_parity(program, *shared(regional, 3, 3))
+
+
+@bugs(layer="aot_autograd", notices="exception", in_region=False)
+def bits_of_alias(regional):
+    """One of two inputs that share memory is viewed as another dtype while the other is written."""
+
+    def program(x, y):
+        bits = y.view(torch.int32).view(torch.float32)
+        x.add_(1)
+        return bits
+
+    regional.assert_parity(program, *shared(regional, ()))
+
+
+@bugs(layer="inductor", torch="<2.15", notices="alias")
+def view_is_the_tensor_itself(regional):
+    """A value and a view of all of it are returned: the caller gets one tensor twice."""
+
+    def program(x):
+        y = torch.sin(x)
+        return y, y[...]
+
+    parity(regional, program, regional.ones(2, 3))
+
+
+@bugs(layer="aot_autograd", notices="alias", in_region=False, but=ELSEWHERE, requires=("backward",))
+def equal_results_are_one_tensor(regional):
+    """Two calls of one operator with several results give the same tensors where a gradient flows."""
+
+    def program(x):
+        first, _ = torch.max(x, dim=0)
+        again, _ = torch.max(x, dim=0)
+        return first, again
+
+    regional.assert_parity(program, regional.randn(3, 2, requires_grad=True))
+
+
+@bugs(layer="aot_autograd", notices="alias", in_region=False)
+def flatten_of_flat(regional):
+    """``flatten`` of what is flat is the tensor itself; compiled, it is another one."""
+
+    def program(x):
+        flat = x.flatten()
+        return flat, flat.flatten()
+
+    regional.assert_parity(program, regional.ones(2, 2))
+
+
+@bugs(layer="inductor", notices="alias")
+def whole_slice_scatter(regional):
+    """Two ``slice_scatter`` that replace all of a tensor are one tensor."""
+
+    def program(x):
+        y = x + 1
+        return torch.slice_scatter(y, y), torch.slice_scatter(y, y)
+
+    parity(regional, program, regional.zeros(2, 2))
+
+
+@bugs(layer="inductor", notices="alias")
+def product_with_ones(regional):
+    """``torch.ones_like(x) * x`` is the input itself."""
+
+    def program(x):
+        return torch.ones_like(x) * x
+
+    parity(regional, program, regional.randn(4))
+
+
+@bugs(layer="dynamo", torch="<2.15", notices="alias", in_region=False)
+def transposed_twice(regional):
+    """``x.mT`` twice is one tensor."""
+
+    def program(x):
+        return x.mT, x.mT
+
+    regional.assert_parity(program, regional.ones(2, 3))
+
+
+@bugs(layer="aot_autograd", notices="exception", in_region=False)
+def write_through_view_of_expanded(regional):
+    """An element of an expanded input is written through a view: the call fails."""
+
+    def program(x):
+        y = x.diagonal(0, 0, 1)
+        y.mul_(2.0)
+        return y
+
+    regional.assert_parity(program, regional.ones(1, 1).expand(2, 1))
+
+
+@bugs(layer="aot_autograd", notices="input state", in_region=False)
+def write_to_windows(regional):
+    """Windows of an input are written in place: what no window holds is set to zero."""
+
+    def program(x):
+        x.unfold(0, 2, 2).add_(1.0)
+        return x
+
+    regional.assert_parity(program, regional.ones(3))
+
+
+@bugs(
+    layer="aot_autograd",
+    notices="exception",
+    in_region=False,
+    but={"inductor": None, "reference": None},
+    dynamic=True,
+    requires=("dynamic_shapes",),
+)
+def dynamic_aliases(regional):
+    """Two inputs share memory, one is written and one is reshaped, with dynamic sizes."""
+
+    def program(x, y):
+        y.mul_(2.0)
+        return y, x.reshape((8,))
+
+    regional.assert_parity(program, *shared(regional, 8))
+
+
+@bugs(layer="aot_autograd", notices="exception", in_region=False, dynamic=True, requires=("dynamic_shapes",))
+def dynamic_aliases_written(regional):
+    """An input is added in place to another one that shares its memory, with dynamic sizes."""
+
+    def program(x, y):
+        y.add_(x)
+        return x
+
+    regional.assert_parity(program, *shared(regional, 2))
+
+
+@pytest.mark.parametrize("bug", bugs.cases())
+def test_known_bug(regional, bug, record_property):
+    assert_as_listed(bug, regional, record_property)

@@ -1,0 +1,165 @@
+"""Gradients: what is saved for the backward, what it computes again, derivatives of other modes and orders."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+from .checks import gradient, parity, same, skip_without_nested_backward
+from .known_bugs import BugClass, BugNoticedError, assert_as_listed
+
+pytestmark = pytest.mark.regional_compile
+bugs = BugClass("gradient", needs=("backward",))
+REGIONAL_NEVER = {"torch": None, "reference": None}
+
+
+@bugs(197887, layer="inductor", notices="refusal", in_region=False)
+def saved_view_of_input_is_written(regional):
+    """An input, of which a view is saved for the backward, is written between: eager refuses the backward."""
+
+    def program(x, w):
+        return x.view(4, 4) @ w
+
+    def backward(function):
+        x, w = regional.ones(16), regional.ones(4, 4, requires_grad=True)
+        y = function(x, w)
+        x.add_(1)
+        y.sum().backward()
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        backward(program)
+    try:
+        backward(regional.compile(program))
+    except RuntimeError:
+        return
+    raise BugNoticedError("refusal", "compiled, the backward went through, with other values than the forward's")
+
+
+@bugs(197084, layer="aot_autograd", notices="gradient", in_region=False)
+def pseudoinverse_of_complex(regional):
+    """The gradient of ``linalg.pinv`` of a complex matrix is wrong."""
+
+    def program(x):
+        y = torch.linalg.pinv(x)
+        return (y * y.conj()).real
+
+    x = torch.complex(*(regional.randn(4, 3, dtype=torch.float64) for _ in range(2)))
+    same("gradient", gradient(regional.compile(program), x), gradient(program, x))
+
+
+@bugs(190855, layer="inductor", torch="<2.15", notices="value", in_region=False)
+def hessian_of_trace(regional):
+    """``torch.func.hessian`` of a function of the trace is wrong."""
+
+    def program(x):
+        return torch.func.hessian(lambda a: torch.trace(a).sin())(x)
+
+    x = regional.randn(3, 3)
+    same("value", regional.compile(program)(x), program(x))
+
+
+@bugs(187284, layer="inductor", torch="<2.15", notices="value", in_region=False)
+def tangents_are_dropped(regional):
+    """A dual tensor goes in, and what comes out has no tangent; from 2.15 on such a call is refused."""
+
+    def program(x):
+        return x.sin() * 2
+
+    compiled, x = regional.compile(program), regional.randn(3)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        try:
+            tangent = forward_ad.unpack_dual(compiled(dual)).tangent
+        except RuntimeError:
+            return
+        if tangent is None:
+            raise BugNoticedError("value", "the result has no tangent")
+        same("value", tangent, forward_ad.unpack_dual(program(dual)).tangent)
+
+
+@bugs(layer="aot_autograd", notices="gradient", in_region=False, but=REGIONAL_NEVER, requires=("mutation",))
+def recomputed_from_written_input(regional):
+    """The gradient of ``x * (x + y)``, where y is written afterwards: the sum is computed again from that."""
+
+    def program(x, y):
+        h = x + y
+        z = x * h
+        y.zero_()
+        return z
+
+    regional.assert_parity(program, regional.randn(3, requires_grad=True), regional.randn(3))
+
+
+@bugs(layer="aot_autograd", torch=">=2.13", notices="gradient", in_region=False)
+def gradient_of_overlapping_output(regional):
+    """The gradient of an output whose elements overlap in memory is wrong."""
+
+    def program(x):
+        return torch.mul(x, 1.0).unfold(0, 2, 1)
+
+    regional.assert_parity(program, regional.ones(3, requires_grad=True))
+
+
+@bugs(
+    layer="aot_autograd",
+    torch="<2.15",
+    notices="exception",
+    in_region=False,
+    but=REGIONAL_NEVER,
+    requires=("mutation",),
+)
+def write_by_gradient(regional):
+    """An input is multiplied in place by one that wants a gradient: the backward fails."""
+
+    def program(x, w):
+        x.mul_(w)
+        return x
+
+    regional.assert_parity(program, regional.ones(4), regional.full((4,), 3.0, requires_grad=True))
+
+
+@bugs(layer="inductor", torch="<2.15", notices="exception")
+def index_select_of_equal_indices(regional):
+    """The backward of ``index_select`` with an index that is expanded from one number does not compile."""
+
+    def program(x, index):
+        return torch.index_select(x, 1, index)
+
+    parity(regional, program, regional.randn(2, 4, requires_grad=True), regional.tensor([1]).expand(4))
+
+
+class StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def block(x):
+    return torch.nn.functional.silu(x) * x
+
+
+nested_block = torch.compiler.nested_compile_region(block)
+
+
+@bugs(layer="inductor", torch="<2.15", notices="gradient", in_region=False, requires=("higher_order_operators",))
+def condition_and_nested_region(regional):
+    """One block in both branches of a condition and as a nested region, beside a topk: a wrong gradient."""
+    skip_without_nested_backward(regional)
+
+    def program(x):
+        y = StraightThrough.apply(x)
+        values, indices = torch.topk(x, 3, 0)
+        chosen = torch.cond(y.flatten()[0] > 0, block, block, (y,))
+        return indices, chosen, nested_block(y), values
+
+    regional.assert_parity(program, regional.randn(3, 3, requires_grad=True))
+
+
+@pytest.mark.parametrize("bug", bugs.cases())
+def test_known_bug(regional, bug, record_property):
+    assert_as_listed(bug, regional, record_property)

@@ -1,0 +1,99 @@
+"""Lowerings: what Inductor makes of single operators and of their fusion."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from .checks import parity, refused
+from .known_bugs import BugClass, assert_as_listed
+
+pytestmark = pytest.mark.regional_compile
+bugs = BugClass("lowering")
+
+
+@bugs(197739, layer="inductor", notices="value")
+def argmax_of_transposed_sum(regional):
+    """The argmax of a sum with a transposed tensor: the position is counted in the other order."""
+
+    def program(x, y):
+        return (x.t() + y).argmax(), (x * y.t()).argmin()
+
+    parity(regional, program, regional.randn(8, 33), regional.randn(33, 8))
+
+
+@bugs(193661, layer="inductor", torch="<2.15", notices="value")
+def argmax_of_permuted_reduction(regional):
+    """The argmax behind a reduction that is fused with it, of a permuted tensor: the wrong position."""
+
+    def program(x):
+        return x.permute(2, 0, 1).abs().sum(-1).argmax()
+
+    parity(regional, program, regional.randn(8, 5, 6))
+
+
+@bugs(197095, layer="inductor", notices="refusal")
+def interpolation_of_nothing(regional):
+    """``interpolate`` of a tensor without elements returns memory that nothing was written to."""
+
+    def program(x):
+        return F.interpolate(x, size=(4, 4), mode="bilinear")
+
+    refused(regional, program, regional.zeros(1, 2, 0, 3))
+
+
+@bugs(185464, layer="aot_autograd", torch="<2.15", notices="value")
+def multilabel_margin_with_padding(regional):
+    """``multilabel_margin_loss`` of a target with -1, behind which nothing counts."""
+
+    def program(x, target):
+        return F.multilabel_margin_loss(x, target)
+
+    parity(regional, program, regional.randn(2, 4), regional.tensor([[1, -1, 2, 3], [0, 2, -1, -1]]))
+
+
+@bugs(197091, layer="inductor", notices="dtype")
+def exponent_of_another_dtype(regional):
+    """``ldexp`` of float32 with a float64 exponent: the dtype of the result is not eager's."""
+
+    def program(x, n):
+        return torch.ldexp(x, n)
+
+    parity(regional, program, regional.randn(4), regional.ones(4, dtype=torch.float64))
+
+
+@bugs(191308, layer="inductor", torch="<2.15", notices="dtype")
+def integer_batch_product(regional):
+    """``bmm`` of int8 by columns of one: the result is int64."""
+
+    def program(a, b):
+        return torch.bmm(a, b)
+
+    parity(regional, program, regional.full((1, 4, 4), 100, dtype=torch.int8), regional.ones(1, 4, 1, dtype=torch.int8))
+
+
+@bugs(layer="inductor", torch="<2.15", notices="exception", requires=("rng",))
+def index_by_permutation(regional):
+    """``x[torch.randperm(n)]`` does not compile."""
+
+    def program(x):
+        return x[torch.randperm(3)]
+
+    parity(regional, program, regional.ones(3))
+
+
+@bugs(layer="inductor", notices="exception", in_region=False, requires=("backward", "higher_order_operators"))
+def weight_read_by_branch(regional):
+    """A branch of a condition gets a convolution's weight in another layout than it was traced with."""
+
+    def program(x, weight):
+        y = F.conv2d(x, weight, stride=2)
+        return y, torch.cond(x.sum() > 0, torch.tanh, torch.sin, (weight,))
+
+    regional.assert_parity(program, regional.ones(1, 2, 4, 4), regional.ones(1, 2, 4, 4, requires_grad=True))
+
+
+@pytest.mark.parametrize("bug", bugs.cases())
+def test_known_bug(regional, bug, record_property):
+    assert_as_listed(bug, regional, record_property)
