@@ -38,13 +38,18 @@ class CompilesWithBackend:
         self._current = threading.local()
         self._observer = Observer(self._capture_scope, self._whose, self._named)
 
-    def _compile_with(self, fn: Any, options: CompileOptions, eager_regions: frozenset[str] = frozenset()) -> Any:
-        """Compile with explicit options; regions named in ``eager_regions`` lose their annotation first."""
+    def _compile_with(
+        self, fn: Any, options: CompileOptions, eager_regions: frozenset[str] = frozenset(), *, apart: str = ""
+    ) -> Any:
+        """Compile with explicit options; regions named in ``eager_regions`` lose their annotation first.
+
+        What is compiled with another word for ``apart`` is compiled again, whatever else is equal.
+        """
         import torch
 
         with options.scope(self._spec.compile_options):
             # A wrong setting is an error here, at the user's call, not deep inside the first compile.
-            backend = self._backend(options, eager_regions)
+            backend = self._backend(options, eager_regions, apart)
         return torch.compile(to_compile(fn), backend=backend, dynamic=options.dynamic, fullgraph=options.fullgraph)
 
     @property
@@ -64,9 +69,11 @@ class CompilesWithBackend:
         except invalid_backend_error():
             return self.dynamo_backend
 
-    def _backend(self, options: CompileOptions, eager_regions: frozenset[str]) -> Callable[..., Any]:
+    def _backend(
+        self, options: CompileOptions, eager_regions: frozenset[str], apart: str = ""
+    ) -> Callable[..., Any]:
         # Dynamo tells backends apart by identity: the same options must give the same object, or it recompiles.
-        identity = (options.identity(), eager_regions)
+        identity = (options.identity(), eager_regions, apart)
         if identity not in self._backends:
             self._backends[identity] = self._make_backend(options, eager_regions)
         return self._backends[identity]
