@@ -198,8 +198,8 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         """Assert that the compiled program is numerically the same as eager, forward and backward.
 
         Also compared are, with calls of their own: inputs of one storage as views of one tensor and as tensors that are
-        no views; in an autocast, a backward inside of it; and, of a program that draws, the backend's own random numbers
-        (by distribution: a correct program fails with a probability of at most 1e-9).
+        no views; in an autocast, a backward inside of it; and, of a program that draws, the backend's own random
+        numbers (by distribution: a correct program fails with a probability of at most 1e-9).
 
         Args:
             fn: a function or module.
@@ -211,8 +211,8 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
             atol: absolute tolerance that replaces the level's.
             compiled: a function that compiles ``fn`` in place of :meth:`compile`, such as a pipeline.
             kwargs: the program's keyword arguments, by name; copied like ``inputs``.
-            raises: an exception that eager raises; the compiled program, which is called once, must then raise one of the
-                same class, be it wrapped by a compiler. Nothing else is compared.
+            raises: an exception that eager raises; the compiled program, which is called once, must then raise one of
+                the same class, be it wrapped by a compiler. Nothing else is compared.
             unknown: refused; the message says how to pass keyword arguments of the program.
 
         Raises:

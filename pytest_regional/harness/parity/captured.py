@@ -131,8 +131,8 @@ class _Opening:
 class Aliasing:
     """Whose memory an output uses: ``same_as`` names what it is the very object of, ``shares`` all memory mates.
 
-    Two tensors are mates if an element of one is an element of the other. Separate parts of one storage are none: nothing
-    that is written to one of them shows in the other.
+    Two tensors are mates if an element of one is an element of the other. Separate parts of one storage are none:
+    nothing that is written to one of them shows in the other.
     """
 
     same_as: str | None
@@ -200,4 +200,13 @@ def _bytes_of(tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
     return marks
 
 
-__all__ = ["Aliasing", "Captured", "FlatOutputs", "dense_value", "find_aliases", "flatten_outputs", "is_dense", "overlap"]
+__all__ = [
+    "Aliasing",
+    "Captured",
+    "FlatOutputs",
+    "dense_value",
+    "find_aliases",
+    "flatten_outputs",
+    "is_dense",
+    "overlap",
+]

@@ -37,6 +37,7 @@ from pytest_regional.harness.parity.state import raw_bytes, same_bytes
 from pytest_regional.harness.parity.tolerance import Tolerance
 
 if TYPE_CHECKING:
+    from pytest_regional.harness.options import CompileOptions
     from pytest_regional.harness.regional import Regional
 
 
@@ -123,6 +124,7 @@ class ParityCheck:
     atol: float | None
     kwargs: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     raises: type[Exception] | None = field(default=None, kw_only=True)
+    options: CompileOptions | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Unwrap a program that ``torch.compile`` returned: the backend under test is to compile it."""
@@ -265,7 +267,7 @@ class ParityCheck:
     def _compile(
         self, eager_regions: frozenset[str] = frozenset(), *, fallback_random: bool = True, apart: str = ""
     ) -> Any:
-        options = replace(self.regional._options, fallback_random=fallback_random)
+        options = replace(self.options or self.regional._options, fallback_random=fallback_random)
         return self.regional._compile_with(self.fn, options, eager_regions, apart=apart)
 
     def _judge(self, case: _Case, candidate: Execution) -> ParityReport:

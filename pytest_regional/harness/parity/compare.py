@@ -24,6 +24,7 @@ from pytest_regional.harness.parity.report import (
     BadProgramError,
     Comparison,
     Mismatch,
+    NotRefusedError,
     ParityError,
     ParityReport,
     SelfComparisonError,
@@ -34,6 +35,7 @@ from pytest_regional.harness.parity.tolerance import Coarse, Tolerance, judge
 __all__ = [
     "BadProgramError",
     "Mismatch",
+    "NotRefusedError",
     "ParityError",
     "ParityReport",
     "SelfComparisonError",

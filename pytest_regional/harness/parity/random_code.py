@@ -1,7 +1,7 @@
 """Judge a backend's own random numbers, which are others than eager's.
 
-With ``fallback_random`` the compiled program draws what eager draws, and values are compared. Users compile without that
-setting, and then Inductor generates code that draws by itself. Of such runs these must be as in eager:
+With ``fallback_random`` the compiled program draws what eager draws, and values are compared. Users compile without
+that setting, and then Inductor generates code that draws by itself. Of such runs these must be as in eager:
 
 * dtype, shape, strides, aliases, which gradients there are; and values that no draw reaches;
 * the generator: it moves where eager moves it, one seed always gives the same bits, and other seeds give others;
@@ -75,8 +75,8 @@ def _compared(eager: Execution, other: Execution) -> list[Mismatch]:
 def _is_never_so(mismatch: Mismatch, eager: Sequence[Execution], compiled: Sequence[Execution]) -> bool:
     """Return whether each run of the compiled program differs so from eager, and no other run of eager does.
 
-    What is drawn differs in some runs of eager as well. If it does so with a probability of ``q``, then all ``n`` runs of
-    one program and none of ``n - 1`` of the other do with one of ``q ** n * (1 - q) ** (n - 1)``, below ``2 ** (1 - 2n)``.
+    What is drawn differs in some runs of eager as well. If it does so with a probability of ``q``, then all ``n`` runs
+    of one program and none of ``n - 1`` of the other do with ``q ** n * (1 - q) ** (n - 1)``, below ``2 ** (1 - 2n)``.
     """
 
     def is_in(run: Execution) -> bool:
@@ -223,9 +223,7 @@ def _tail(count: int, lead: int) -> Fraction:
     """Return the probability that of two samples of ``count`` elements one leads by ``lead`` or more, by reflection."""
     if lead <= 0:
         return Fraction(1)
-    paths = sum(
-        (-1) ** (turn - 1) * math.comb(2 * count, count - turn * lead) for turn in range(1, count // lead + 1)
-    )
+    paths = sum((-1) ** (turn - 1) * math.comb(2 * count, count - turn * lead) for turn in range(1, count // lead + 1))
     return Fraction(2 * paths, math.comb(2 * count, count))
 
 

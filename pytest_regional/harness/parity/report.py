@@ -86,8 +86,8 @@ class ParityReport:
 
     ``compared`` counts the outputs, gradients and mutated tensors whose values were compared; ``worst_ratio`` is the
     largest error over its allowed error, 1.0 being the limit; ``errors`` holds those of each tensor of floats.
-    ``rounding_only`` names tensors that are zero in theory: what they hold is what rounding left. ``random_runs`` is in how
-    many runs the backend's own random numbers were compared with eager's by distribution, 0 for a program that draws none.
+    ``rounding_only`` names tensors that are zero in theory: what they hold is what rounding left. ``random_runs`` is in
+    how many runs the backend's own random numbers were compared by distribution, 0 for a program that draws none.
     """
 
     mismatches: tuple[Mismatch, ...] = ()
@@ -140,8 +140,8 @@ class BadProgramError(RegionalError):
         error = execution.exception
         super().__init__(
             f"the test's program fails in eager ({execution.stage}): {type(error).__name__}: {error}\n"
-            f"This is not a backend failure: nothing was compiled for it. Fix the program or its inputs first. If it is to "
-            f"fail, assert_parity(..., raises={type(error).__name__}) compares what the compiled program raises."
+            f"This is not a backend failure: nothing was compiled for it. Fix the program or its inputs first. If it "
+            f"is to fail, assert_parity(..., raises={type(error).__name__}) compares what the compiled program raises."
         )
         self.execution = execution
 
