@@ -101,6 +101,14 @@ def test_a_generator_that_stays():
     assert ("random state", "draws") in found(change)
 
 
+def test_draws_that_no_result_needs_may_be_left_out():
+    def program(x):
+        torch.rand(3)
+        return x * 2
+
+    assert judged(own(lambda gm, inputs: (inputs[0] * 2,)), program).random_runs == RUNS
+
+
 def test_numbers_that_one_seed_does_not_give_again():
     calls = []
 
