@@ -179,8 +179,6 @@ class _Checking:
             error.without_backend = parity.goes_wrong_without_backend(self.example, error)
         elif not refused and oracle.name in _OF_CAPTURE_TOO:
             error.without_backend = self._broken_without_backend(oracle, error)
-        if not refused and oracle.name == "region_boundary" and parity.differs_without_backend(self.example):
-            refused = "AOTAutograd alone computes something else than eager: its graph is not that of the program"
         if refused:
             self.skipped[oracle.name] = refused
         elif self.known(error):

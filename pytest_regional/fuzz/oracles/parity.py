@@ -69,14 +69,6 @@ def goes_wrong_without_backend(example: ExampleRun, error: OracleViolationError)
     return error.oracle == "parity" and kinds_of(mismatches_of(example, run)) == error.origin
 
 
-def differs_without_backend(example: ExampleRun) -> bool:
-    """Return whether AOTAutograd alone, which compiles nothing, already computes something else than eager."""
-    executions = _without_backend(example)
-    if executions[-1].exception is not None:
-        return True
-    return bool(mismatches_of(example, replace(example.cold, executions=executions)))
-
-
 @contextlib.contextmanager
 def capture_alone(example: ExampleRun) -> Iterator[ExampleRun]:
     """Give an example run of the same program on AOTAutograd alone; nothing of it is counted."""
