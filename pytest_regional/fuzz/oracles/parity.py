@@ -249,8 +249,8 @@ def check_refused(example: ExampleRun) -> None:
     compiled = example.execute(example.compile(example.program), inputs)
     report = compare_exceptions(eager, compiled)
     if not report.ok:
-        expected, found = type(eager.exception).__name__, type(root_of(compiled.exception)).__name__
-        origin = f"{found} for {expected}" if compiled.exception is not None else f"nothing raised for {expected}"
+        found = "nothing raised" if compiled.exception is None else type(root_of(compiled.exception)).__name__
+        origin = f"{found} for {type(eager.exception).__name__}"
         raise example.violation("refused", "run", str(report.mismatches[0]), origin=origin)
 
 
