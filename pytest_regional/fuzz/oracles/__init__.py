@@ -185,6 +185,9 @@ class _Checking:
             self.found.append(error)
         else:
             raise error
+        if oracle.name == "parity":
+            why = "the program differs from eager already"
+            self.skipped |= {name: refused or why for name in _AFTER_PARITY}
         if oracle.name == "compiles":
             why = "the program does not compile"
             self.skipped |= {other.name: refused or why for other in self.oracles if other.name != oracle.name}
@@ -218,6 +221,9 @@ def _chosen(names: Collection[str] | str | None) -> list[Oracle]:
             raise UnknownOracleError(unknown_name("oracle", name, ORACLES))
     return [oracle for oracle in ORACLES.values() if names is None or oracle.name in names]
 
+
+#: Oracles that compare further calls with eager, and say nothing new where the first one differs from it.
+_AFTER_PARITY = ("alias_probe", "further_calls", "input_forms", "own_random", "rewrites")
 
 #: Oracles that a defect of AOTAutograd violates on each backend. For ``compiles`` and ``parity`` it is told otherwise.
 _OF_CAPTURE_TOO = ("alias_probe", "further_calls", "inference", "input_forms", "refused", "rewrites")

@@ -158,7 +158,10 @@ class ExampleRun:
         with self.regional._observer.paused(), tracing.fakes_checked():
             error = self.execute(plain, inputs).exception
             if error is None:
-                error = execute(tracing.without_writes(plain), inputs, backward=False, state_of=plain).exception
+                # Inputs that are views can make PyTorch wait for itself here: ``is_leaf`` asks for the gradient's
+                # function, which is made anew by the view's operators, which are traced, and ask ``is_leaf``.
+                functional = tracing.without_writes(plain)
+                error = execute(functional, inputs, backward=False, state_of=plain, form="storage").exception
         return " ".join(str(error).split())[:200] if tracing.is_fake_disagreement(error) else ""
 
     # Compiled
