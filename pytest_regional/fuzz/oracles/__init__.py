@@ -187,7 +187,7 @@ class _Checking:
             raise error
         if oracle.name == "parity":
             why = "the program differs from eager already"
-            self.skipped |= {name: refused or why for name in _AFTER_PARITY}
+            self.skipped |= dict.fromkeys(_AFTER_PARITY, refused or why)
         if oracle.name == "compiles":
             why = "the program does not compile"
             self.skipped |= {other.name: refused or why for other in self.oracles if other.name != oracle.name}

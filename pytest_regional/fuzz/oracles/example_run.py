@@ -217,8 +217,8 @@ class ExampleRun:
 
     def options(self, program: Program) -> CompileOptions:
         """Return how ``program`` is compiled: as it says, drawing random numbers as eager does."""
-        given = {"dynamic": program.dynamic, "partitioner": program.partitioner}
-        return replace(self.regional._options, fallback_random=True, **given)
+        options = replace(self.regional._options, fallback_random=True)
+        return replace(options, dynamic=program.dynamic, partitioner=program.partitioner)
 
     @cached_property
     def pass_uuid(self) -> str | None:

@@ -7,7 +7,7 @@ backward inside of the autocast around the call, and the backend's own random nu
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -151,8 +151,8 @@ class ParityCheck:
             report = replace(report, mismatches=(*report.mismatches, *self._overwritten(kept, first, second)))
         if not report.ok:
             raise ParityError(report, blame=self._blame(first, second)) from candidate.exception
-        for other in (self._backward_in_autocast, self._other_form, self._own_random_numbers):
-            report = other(report, first, compiled)
+        for way in self._other_ways():
+            report = way(report, first, compiled)
         if report.compared == 0:
             raise VacuousParityError(
                 "assert_parity compared nothing: the program returns no tensor, mutates none and has no gradient"
@@ -179,6 +179,9 @@ class ParityCheck:
 
     # Other ways of the same call
 
+    def _other_ways(self) -> Sequence[Callable[[ParityReport, _Case, Any], ParityReport]]:
+        return self._backward_in_autocast, self._other_form, self._own_random_numbers
+
     def _backward_in_autocast(self, report: ParityReport, first: _Case, compiled: Any) -> ParityReport:
         """Return the report with a call of which the backward, too, runs in the autocast around this test."""
         __tracebackhide__ = True
@@ -199,7 +202,7 @@ class ParityCheck:
         except BadProgramError:  # A write to a view of a leaf, for one; the program is given for its own form.
             return report
         with self.regional._observer.paused():
-            again = self._compile(apart=form)
+            again = self._compile_again(apart=form)
             return self._with(report, self._judge(case, self._call(again, case)), case)
 
     def _with(self, report: ParityReport, other: ParityReport, case: _Case) -> ParityReport:
@@ -218,7 +221,7 @@ class ParityCheck:
         seeds = [reseeded(self.regional.seed, run) for run in range(RUNS)]
         with self.regional._observer.paused():
             eager = [self._call(self.fn, first, draws=seed) for seed in seeds]
-            own = self._compile(fallback_random=False)
+            own = self._compile_again(fallback_random=False)
             runs = [self._call(own, first, draws=seed) for seed in (*seeds, seeds[0])]
         found = random_mismatches(eager, runs[:-1], runs[-1])
         if found:
@@ -264,11 +267,13 @@ class ParityCheck:
         ):
             return execute(fn, inputs, kwargs=kwargs, **how, **options)
 
-    def _compile(
-        self, eager_regions: frozenset[str] = frozenset(), *, fallback_random: bool = True, apart: str = ""
-    ) -> Any:
+    def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:
+        options = replace(self.options or self.regional._options, fallback_random=True)
+        return self.regional._compile_with(self.fn, options, eager_regions)
+
+    def _compile_again(self, *, fallback_random: bool = True, apart: str = "") -> Any:
         options = replace(self.options or self.regional._options, fallback_random=fallback_random)
-        return self.regional._compile_with(self.fn, options, eager_regions, apart=apart)
+        return self.regional._compile_with(self.fn, options, apart=apart)
 
     def _judge(self, case: _Case, candidate: Execution) -> ParityReport:
         how: dict[str, Any] = {"level": self.level, "rtol": self.rtol, "atol": self.atol}
@@ -342,18 +347,14 @@ class GivenParity(ParityCheck):
 
     compiled: Callable[[Any], Any]
 
-    def _compile(
-        self, eager_regions: frozenset[str] = frozenset(), *, fallback_random: bool = True, apart: str = ""
-    ) -> Any:
-        options = replace(self.regional._options, fallback_random=fallback_random)
+    def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:
+        options = replace(self.regional._options, fallback_random=True)
         with options.scope(self.regional._spec.compile_options):
             return self.compiled(self.fn)
 
-    def _other_form(self, report: ParityReport, first: _Case, compiled: Any) -> ParityReport:
-        return report  # The function may have captured the program with the inputs in their own form.
-
-    def _own_random_numbers(self, report: ParityReport, first: _Case, compiled: Any) -> ParityReport:
-        return report  # What the function compiled with does not follow from the settings.
+    def _other_ways(self) -> Sequence[Callable[[ParityReport, _Case, Any], ParityReport]]:
+        # The function may have captured the program with these inputs, and under settings of its own.
+        return (self._backward_in_autocast,)
 
     def _blame(self, first: _Case, second: _Case) -> str:
         return "not searched for: the program was compiled by the function given as compiled="

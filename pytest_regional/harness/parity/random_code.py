@@ -134,12 +134,12 @@ def _distributions(random: Sequence[str], eager: Sequence[Values], compiled: Seq
     for key in keys:
         size = max(run[key].size for run in (*theirs, *ours))
         near = size * max(_ROUNDING.get(eager[0][name].dtype, 1e-4) for name in key.names)
-        sides = [[run[key].value for run in runs] for runs in (theirs, ours)]
-        chance = probability(*sides, near)
+        expected, found = ([run[key].value for run in runs] for runs in (theirs, ours))
+        chance = probability(expected, found, near)
         if chance < FALSE_ALARM / len(keys):
-            means = [sum(side) / len(side) for side in sides]
             detail = (
-                f"{key.what} is {means[1]:.4g} in the mean of {len(ours)} runs, eager {means[0]:.4g}; the probability "
+                f"{key.what} is {sum(found) / len(found):.4g} in the mean of {len(found)} runs, "
+                f"eager {sum(expected) / len(expected):.4g}; the probability "
                 f"that numbers of one distribution are so far apart is {chance:.1g}"
             )
             yield Mismatch(" and ".join(key.names), "distribution", detail)
