@@ -15,7 +15,7 @@ from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.files import ProgramFileError
 from pytest_regional.fuzz.findings.folder import Finding
 from pytest_regional.fuzz.findings.provenance import Signature
-from pytest_regional.fuzz.findings.scripts import Case, stand_alone
+from pytest_regional.fuzz.findings.scripts import ScriptSpec, stand_alone
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import PARTITIONERS, Program, Step
 from pytest_regional.fuzz.oracles import OracleViolationError, check
@@ -61,7 +61,7 @@ def test_it_survives_a_file():
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
 def test_a_script_takes_it(backend, partitioner):
     program = dataclasses.replace(TRAINING, partitioner=partitioner)
-    script = stand_alone(Case(program, "parity", "title", backend))
+    script = stand_alone(ScriptSpec(program, "parity", "title", backend))
     expected = {
         ("torch", "default"): "partition_fn=default_partition",
         ("torch", "min_cut"): "partition_fn=min_cut_rematerialization_partition",
@@ -70,7 +70,7 @@ def test_a_script_takes_it(backend, partitioner):
     }
     assert expected[backend, partitioner] in script
     compile(script, "script", "exec")
-    assert stand_alone(Case(program, "parity", "title", "reference")) is None
+    assert stand_alone(ScriptSpec(program, "parity", "title", "reference")) is None
 
 
 def partitioners_of(calls):

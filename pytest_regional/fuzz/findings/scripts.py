@@ -211,7 +211,7 @@ print(f"torch {{torch.__version__}}: fixed")
 
 
 @dataclass(frozen=True)
-class Case:
+class ScriptSpec:
     """What a script is to show.
 
     Attributes:
@@ -227,25 +227,25 @@ class Case:
     backend: str = "torch"
 
 
-def stand_alone(case: Case) -> str | None:
+def stand_alone(spec: ScriptSpec) -> str | None:
     """Return a script that needs only torch (and the backend itself); None where the oracle cannot be shown so."""
-    program = case.program
+    program = spec.program
     if program.partitioner:
-        backend = _PARTITIONED.get((case.backend, program.partitioner), "")
+        backend = _PARTITIONED.get((spec.backend, program.partitioner), "")
     else:
-        backend = _BACKENDS.get(case.backend) or _imported(case.backend)
-    if case.oracle not in STAND_ALONE or not backend:
+        backend = _BACKENDS.get(spec.backend) or _imported(spec.backend)
+    if spec.oracle not in STAND_ALONE or not backend:
         return None
     constants = f"SEEDS = (0, 1)\nTRAINING = {program.training}\nDYNAMIC = {program.dynamic}\n"
     return (
-        _START.format(title=_sentence(case.title), note="Found by fuzzing, reduced.")
+        _START.format(title=_sentence(spec.title), note="Found by fuzzing, reduced.")
         + _program_with(program, backend)
         + f"\n\n{constants}\n\n"
         + _RUN
-        + (f"\n{_DIFFERENCES}" if case.oracle == "parity" else "")
+        + (f"\n{_DIFFERENCES}" if spec.oracle == "parity" else "")
         + f"\n{_LACKING}"
         + f"\n{_COMPILED}"
-        + (_PARITY if case.oracle == "parity" else _COMPILES)
+        + (_PARITY if spec.oracle == "parity" else _COMPILES)
     )
 
 

@@ -153,7 +153,7 @@ class _Checking:
         with in_mode(self.regional, self.mode):
             if any(oracle.every for oracle in self.oracles):
                 with self._timed("eager"):
-                    _ = self.example.cases
+                    _ = self.example.expected
                 with self._timed("compile"):
                     _ = self.example.cold
             for oracle in self.oracles:

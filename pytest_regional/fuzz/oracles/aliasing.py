@@ -20,18 +20,20 @@ def check_alias_probe(example: ExampleRun) -> None:
     run = example.cold
     if run.error is not None:
         raise NoClaim("the program does not run")
-    eager, ours = moved_by_writes(example.cases[0].eager.live), moved_by_writes(run.executions[0].live)
+    eager, ours = moved_by_writes(example.expected[0].eager.live), moved_by_writes(run.executions[0].live)
     found = [
         Mismatch(name, "alias", f"a write to it shows in {_named(ours[name])}, in eager in {_named(eager[name])}")
         for name in eager
         if name in ours and eager[name] != ours[name]
     ]
     if not found:
-        again = example.execute(run.compiled, example.cases[0].inputs)
-        case = example.cases[0]
+        again = example.execute(run.compiled, example.expected[0].inputs)
+        expected = example.expected[0]
         found = [
             Mismatch(mismatch.where, mismatch.kind, f"after writes to the results of other calls: {mismatch.detail}")
-            for mismatch in without_fake_strides(example, case.inputs, compare(case.eager, again, case.fp64).mismatches)
+            for mismatch in without_fake_strides(
+                example, expected.inputs, compare(expected.eager, again, expected.fp64).mismatches
+            )
         ]
     if found:
         detail = "; ".join(map(str, found[:4]))
@@ -72,16 +74,16 @@ def _named(names: frozenset[str]) -> str:
 
 def check_input_forms(example: ExampleRun) -> None:
     """Raise where the program, called with inputs that use their common storage in another form, differs from eager."""
-    form = other_form(example.cases[0].inputs)
+    form = other_form(example.expected[0].inputs)
     if form is None:
         raise NoClaim("no inputs use one storage")
     other = ExampleRun(example.regional, example.program, example.mode, blame=False, form=form)
     try:
-        _ = other.cases
+        _ = other.expected
     except BadProgramError as error:
         raise NoClaim("eager refuses the program with inputs in that form") from error
     raise_failure(other, other.cold, "input_forms")
-    mismatches = without_fake_strides(other, other.cases[0].inputs, mismatches_of(other, other.cold))
+    mismatches = without_fake_strides(other, other.expected[0].inputs, mismatches_of(other, other.cold))
     if mismatches:
         said = "views of one tensor" if form == "views" else "tensors of one storage that are no views"
         detail = f"with inputs as {said}: {'; '.join(map(str, mismatches[:4]))}"

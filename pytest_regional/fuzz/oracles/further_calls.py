@@ -10,7 +10,7 @@ from typing import Any
 from pytest_regional.fuzz.model.arguments import LAYOUTS, TensorInput
 from pytest_regional.fuzz.model.building import check_buildable
 from pytest_regional.fuzz.model.program import Program, ProgramError
-from pytest_regional.fuzz.oracles.example_run import Case, ExampleRun
+from pytest_regional.fuzz.oracles.example_run import ExampleRun, ExpectedResults
 from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of, message_of, origin_of, root_of
 from pytest_regional.fuzz.oracles.parity import without_fake_strides
 from pytest_regional.harness.parity.compare import BadProgramError, compare
@@ -29,19 +29,19 @@ def check_further_calls(example: ExampleRun) -> None:
     checked = 0
     for what, program in calls:
         try:
-            case = example.case_of(example.program.function, program.inputs(example.regional.device, 3))
+            expected = example.expected_of(example.program.function, program.inputs(example.regional.device, 3))
         except BadProgramError:
             continue
-        _check(example, compiled, case, f"called with {what}")
+        _check(example, compiled, expected, f"called with {what}")
         checked += 1
     if not checked:
         raise NoClaim("eager takes the program with no other strides or sizes")
     with example.regional.no_compile():
-        _check(example, compiled, example.cases[1], "called as at first, behind these calls")
+        _check(example, compiled, example.expected[1], "called as at first, behind these calls")
 
 
-def _check(example: ExampleRun, compiled: Any, case: Case, what: str) -> None:
-    execution = example.execute(compiled, case.inputs)
+def _check(example: ExampleRun, compiled: Any, expected: ExpectedResults, what: str) -> None:
+    execution = example.execute(compiled, expected.inputs)
     if execution.exception is not None:
         root = root_of(execution.exception)
         raise example.violation(
@@ -50,7 +50,9 @@ def _check(example: ExampleRun, compiled: Any, case: Case, what: str) -> None:
             f"{what}: eager runs, the backend raises {type(root).__name__}: {message_of(root)}",
             origin=origin_of(execution.exception, getattr(example.regional._spec.factory, "__module__", "")),
         ) from execution.exception
-    mismatches = without_fake_strides(example, case.inputs, compare(case.eager, execution, case.fp64).mismatches)
+    mismatches = without_fake_strides(
+        example, expected.inputs, compare(expected.eager, execution, expected.fp64).mismatches
+    )
     if mismatches:
         detail = f"{what}: {'; '.join(map(str, mismatches[:4]))}"
         raise example.violation("further_calls", "run", detail, origin=kinds_of(mismatches))

@@ -92,8 +92,8 @@ def _without_backend(example: ExampleRun) -> tuple[Execution, ...]:
     with capture_alone(example) as alone:
         compiled = alone.compile(alone.program)
         executions: list[Execution] = []
-        for case in example.cases:
-            executions.append(example.execute(compiled, case.inputs))
+        for expected in example.expected:
+            executions.append(example.execute(compiled, expected.inputs))
             if executions[-1].exception is not None:
                 break
     return tuple(executions)
@@ -130,8 +130,8 @@ def mismatches_of(example: ExampleRun, run: Run) -> list[Mismatch]:
         ]
     return found or [
         mismatch
-        for case, execution in zip(example.cases, run.executions, strict=False)
-        for mismatch in _draws(case.eager, execution)
+        for expected, execution in zip(example.expected, run.executions, strict=False)
+        for mismatch in _draws(expected.eager, execution)
     ]
 
 
@@ -149,14 +149,14 @@ def _blame(example: ExampleRun) -> str:
     check = ParityCheck(
         example.regional,
         example.program.function,
-        example.cases[0].inputs,
+        example.expected[0].inputs,
         backward,
         "close",
         None,
         None,
         options=example.options(example.program),
     )
-    return check.blame_for(example.cases[1].inputs)
+    return check.blame_for(example.expected[1].inputs)
 
 
 def check_configs(example: ExampleRun) -> None:

@@ -14,12 +14,12 @@ def check_own_random(example: ExampleRun) -> None:
     """Raise where dtype, shape, state, determinism or distribution of what the backend draws is not as in eager."""
     if not any(operator_named(step.operator).uses_rng for step in example.program.all_steps()):
         raise NoClaim("it draws no random numbers")
-    if not example.cases[0].eager.rng_consumed:
+    if not example.expected[0].eager.rng_consumed:
         raise NoClaim("it draws no random numbers with these inputs")
     options = replace(example.options(example.program), fallback_random=False)
     compiled = example.regional._compile_with(example.program.function, options)
     seeds = [reseeded(example.regional.seed, run) for run in range(RUNS)]
-    inputs = example.cases[0].inputs
+    inputs = example.expected[0].inputs
     first = example.execute(compiled, inputs, draws=seeds[0])
     if first.exception is not None:
         root = root_of(first.exception)

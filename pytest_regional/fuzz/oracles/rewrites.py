@@ -56,13 +56,13 @@ def check_rewrites(example: ExampleRun) -> None:
         example.regional, rewrite.program, example.mode, blame=False, form=example.form, alone=example.alone
     )
     try:
-        _ = other.cases
+        _ = other.expected
     except BadProgramError as error:
         raise NoClaim(f"eager refuses the program with {rewrite.what}") from error
-    if not compare(example.cases[0].eager, other.cases[0].eager, level="bitwise").ok:
+    if not compare(example.expected[0].eager, other.expected[0].eager, level="bitwise").ok:
         raise NoClaim(f"with {rewrite.what}, eager computes other bits")
     raise_failure(other, other.cold, "rewrites")
-    own = without_fake_strides(other, other.cases[0].inputs, mismatches_of(other, other.cold))
+    own = without_fake_strides(other, other.expected[0].inputs, mismatches_of(other, other.cold))
     if own:
         raise example.violation(
             "rewrites", "run", f"with {rewrite.what}, it differs from eager: {_shown(own)}", origin=kinds_of(own)
@@ -70,7 +70,7 @@ def check_rewrites(example: ExampleRun) -> None:
     exact = rewrite.same_operators and (example.mode == "interpret" or example.alone)
     first, second = example.cold.executions[0], other.cold.executions[0]
     differs = (
-        compare(first, second, level="bitwise") if exact else compare(first, second, example.cases[0].fp64)
+        compare(first, second, level="bitwise") if exact else compare(first, second, example.expected[0].fp64)
     ).mismatches
     if differs:
         detail = f"with {rewrite.what}, the compiled program gives another result: {_shown(differs)}"
