@@ -157,7 +157,7 @@ def base_of(tensor: Any) -> Any:
 
 
 def view_like(tensor: Any, base: Any) -> Any:
-    """Return the view of ``base`` that ``tensor`` is of its own base, or None where that cannot be made.
+    """Return the view of ``base`` that ``tensor`` is of the tensor it views, or None where that cannot be made.
 
     ``Tensor._view_func`` repeats the views that made it (2.11 to 2.15).
     """
