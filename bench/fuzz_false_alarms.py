@@ -15,30 +15,30 @@ import platform
 import random
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 
-from pytest_regional.fuzz.campaign import CAPTURE
+from pytest_regional.fuzz.campaign import CAPTURE, partitioned
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings.folder import AnyFinding, Finding, FindingsFolder, installed_versions, signature_of
-from pytest_regional.fuzz.model.program import Program
+from pytest_regional.fuzz.model.program import PARTITIONERS, Program
 from pytest_regional.fuzz.oracles import ORACLES, BadProgramError, CheckResult, OracleViolationError, check
 from pytest_regional.fuzz.shrink.edits import reduce_program
 from pytest_regional.harness.regional import Regional
 from pytest_regional.testing import regional
 
 
-def drawn(examples: int, number: int) -> list[Program]:
-    """Return different programs; the same for the same seed and generator."""
+def drawn(examples: int, number: int, partitioners: Sequence[str] = ()) -> list[Program]:
+    """Return different programs, those that train with one of ``partitioners``; the same for the same seed."""
     source = random.Random(number)
     found: dict[str, Program] = {}
     while len(found) < examples:
         program = random_program(source)
         found[program.source] = program
-    return list(found.values())
+    return list(partitioned(iter(found.values()), partitioners, number))
 
 
 #: Findings that a campaign made and that somebody looked into; each has a script in ``docs/findings``.
@@ -121,9 +121,9 @@ def main() -> None:
     logging.disable(logging.CRITICAL)  # compilers log what eager refuses as well
     warnings.simplefilter("ignore")
     tally, shown = Tally(FindingsFolder(options.known)), set[tuple[str, str, str]]()
-    examples = drawn(options.examples, options.seed)
-    started = time.perf_counter()
     with regional(options.backend, options.device, expects_regions=False) as harness:
+        examples = drawn(options.examples, options.seed, PARTITIONERS if "partitioner" in harness.variants else ())
+        started = time.perf_counter()
         for number, program in enumerate(examples):
             if time.perf_counter() - started > options.seconds:
                 examples = examples[:number]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         at_most,
     )
     from pytest_regional.harness.observe.observer import CompileForbiddenError
-    from pytest_regional.harness.parity.compare import BadProgramError, ParityError, ParityReport
+    from pytest_regional.harness.parity.compare import BadProgramError, NotRefusedError, ParityError, ParityReport
     from pytest_regional.harness.process import NewProcessError
     from pytest_regional.harness.record import CompileRecord
     from pytest_regional.harness.regional import Regional
@@ -52,6 +52,7 @@ _HOMES = {
     "FallbackError": "harness.vacuity",
     "GraphCapabilities": "backends.adapters",
     "NewProcessError": "harness.process",
+    "NotRefusedError": "harness.parity.compare",
     "ParityError": "harness.parity.compare",
     "ParityReport": "harness.parity.compare",
     "Regional": "harness.regional",
@@ -86,6 +87,7 @@ __all__ = [
     "FallbackError",
     "GraphCapabilities",
     "NewProcessError",
+    "NotRefusedError",
     "ParityError",
     "ParityReport",
     "Regional",

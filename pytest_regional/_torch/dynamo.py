@@ -141,6 +141,11 @@ def regional_inductor_backend(partitioner: str = "default") -> Callable[..., Any
     return torch_regional_inductor
 
 
+def aot_eager_backend(partitioner: str) -> Callable[..., Any]:
+    """Return AOTAutograd alone with its ``default`` or ``min_cut`` partitioner, as registered (2.11 to 2.15)."""
+    return registered_backend({"default": "aot_eager_default_partitioner", "min_cut": "aot_eager"}[partitioner])
+
+
 def registered_backend(name: str) -> Callable[..., Any]:
     """Return the Dynamo backend registered as ``name`` (``torch._dynamo.backends.registry``, 2.11 to 2.15)."""
     backend: Callable[..., Any] = COMPILE_STAGES["backend_name"].current()(name)

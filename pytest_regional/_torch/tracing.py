@@ -156,6 +156,14 @@ def base_of(tensor: Any) -> Any:
     return tensor._base
 
 
+def view_like(tensor: Any, base: Any) -> Any:
+    """Return the view of ``base`` that ``tensor`` is of the tensor it views, or None where that cannot be made.
+
+    ``Tensor._view_func`` repeats the views that made it (2.11 to 2.15).
+    """
+    return tensor._view_func(base)
+
+
 def known_equal(first: Any, second: Any) -> bool:
     """Return whether two sizes are equal for all values of their symbols; False if unknown.
 

@@ -154,7 +154,19 @@ def aot_eager() -> BackendSpec:
         ),
         **without(PRE_GRAD_PASSES, "Inductor's pre-grad stage is never reached"),
     )
-    return BackendSpec("aot_eager", lambda: "aot_eager", capabilities(), graph_pass=lambda: _as_it_is)
+
+    def with_partitioner(partitioner: str) -> Any:
+        from pytest_regional._torch.dynamo import aot_eager_backend
+
+        return aot_eager_backend(partitioner)
+
+    return BackendSpec(
+        "aot_eager",
+        lambda: "aot_eager",
+        capabilities(),
+        graph_pass=lambda: _as_it_is,
+        variants={"partitioner": with_partitioner},
+    )
 
 
 def _as_it_is(gm: Any, example_inputs: Any) -> Any:

@@ -12,8 +12,8 @@ import contextlib
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -249,6 +249,16 @@ class Campaign(Generic[T]):
         return self._store.enter(self.subject.finding(reduced, original, last or violation))
 
 
+def partitioned(programs: Iterator[Program], partitioners: Sequence[str], seed: int) -> Iterator[Program]:
+    """Yield ``programs``, those that train and name no partitioner with one of ``partitioners``."""
+    chance = random.Random(f"partitioner {seed}")
+    for program in programs:
+        if partitioners and program.trains and program.partitioner is None:
+            yield replace(program, partitioner=chance.choice(partitioners))
+        else:
+            yield program
+
+
 class Check(Protocol):
     """What checks programs: :func:`pytest_regional.fuzz.oracles.check`, with a harness and a mode given."""
 
@@ -278,6 +288,7 @@ class Programs:
             to one that does.
         limit: seconds that the check of one program may take; a longer one is a violation.
         running: a file that holds the program while it is checked; what a crash leaves there is what crashed.
+        partitioners: one of these is drawn for each program that trains; see :attr:`Program.partitioner`.
     """
 
     checker: Check
@@ -289,11 +300,12 @@ class Programs:
     without: Collection[str] = ()
     limit: float | None = None
     running: Path | None = None
+    partitioners: Sequence[str] = ()
     unit: str = "program"
 
     def draw(self, seed: int) -> Iterator[Program]:
         """Yield programs without end, the same for the same seed."""
-        return self.drawn(seed)
+        return partitioned(self.drawn(seed), self.partitioners, seed)
 
     def needs(self, example: Program) -> frozenset[str]:
         """Return the capabilities that the program needs and the backend disclaims."""

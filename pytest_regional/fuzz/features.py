@@ -40,6 +40,8 @@ def _of_inputs(program: Program) -> Iterator[str]:
         yield "training"
     if program.dynamic:
         yield "dynamic"
+    if program.partitioner == "min_cut":
+        yield "partitioner:min_cut"
 
 
 def _of_steps(program: Program) -> Iterator[str]:

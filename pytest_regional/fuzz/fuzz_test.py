@@ -113,6 +113,7 @@ class FuzzTest:
             RefusedProgramsError: eager refuses more than a few of a hundred programs; fewer are skipped.
         """
         from pytest_regional.fuzz.campaign import Programs
+        from pytest_regional.fuzz.model.program import PARTITIONERS
         from pytest_regional.fuzz.oracles import check
 
         __tracebackhide__ = True
@@ -128,6 +129,7 @@ class FuzzTest:
             self.without,
             self.limit,
             crash_marker(folder, f"{mode}-{self.shard}"),
+            PARTITIONERS if "partitioner" in self.regional.variants else (),
         )
         return self._campaign(programs, self.budget, folder)
 

@@ -21,7 +21,7 @@ from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.attribution import Ownership
 from pytest_regional.harness.observe.observer import Observer
-from pytest_regional.harness.options import CompileOptions
+from pytest_regional.harness.options import CompileOptionError, CompileOptions
 from pytest_regional.harness.parity.execution import cotangents_for
 
 
@@ -38,13 +38,18 @@ class CompilesWithBackend:
         self._current = threading.local()
         self._observer = Observer(self._capture_scope, self._whose, self._named)
 
-    def _compile_with(self, fn: Any, options: CompileOptions, eager_regions: frozenset[str] = frozenset()) -> Any:
-        """Compile with explicit options; regions named in ``eager_regions`` lose their annotation first."""
+    def _compile_with(
+        self, fn: Any, options: CompileOptions, eager_regions: frozenset[str] = frozenset(), *, apart: str = ""
+    ) -> Any:
+        """Compile with explicit options; regions named in ``eager_regions`` lose their annotation first.
+
+        What is compiled with another word for ``apart`` is compiled again, whatever else is equal.
+        """
         import torch
 
         with options.scope(self._spec.compile_options):
             # A wrong setting is an error here, at the user's call, not deep inside the first compile.
-            backend = self._backend(options, eager_regions)
+            backend = self._backend(options, eager_regions, apart)
         return torch.compile(to_compile(fn), backend=backend, dynamic=options.dynamic, fullgraph=options.fullgraph)
 
     @property
@@ -64,15 +69,15 @@ class CompilesWithBackend:
         except invalid_backend_error():
             return self.dynamo_backend
 
-    def _backend(self, options: CompileOptions, eager_regions: frozenset[str]) -> Callable[..., Any]:
+    def _backend(self, options: CompileOptions, eager_regions: frozenset[str], apart: str = "") -> Callable[..., Any]:
         # Dynamo tells backends apart by identity: the same options must give the same object, or it recompiles.
-        identity = (options.identity(), eager_regions)
+        identity = (options.identity(), eager_regions, apart)
         if identity not in self._backends:
             self._backends[identity] = self._make_backend(options, eager_regions)
         return self._backends[identity]
 
     def _make_backend(self, options: CompileOptions, eager_regions: frozenset[str]) -> Callable[..., Any]:
-        inner, taken = self._inner_backend(), self._spec.compile_options
+        inner, taken = self._inner_backend(options.partitioner), self._spec.compile_options
         keywords = options.backend_keywords(taken)
 
         def backend_under_test(gm: Any, example_inputs: Any) -> Any:
@@ -85,8 +90,8 @@ class CompilesWithBackend:
         self._whose.add(backend_under_test, self._spec.name)
         return backend_under_test
 
-    def _inner_backend(self) -> Callable[..., Any]:
-        made = self._spec.factory()
+    def _inner_backend(self, partitioner: str | None) -> Callable[..., Any]:
+        made = self._spec.factory() if partitioner is None else self._variant("partitioner", partitioner)
         if not isinstance(made, str):
             return made
         self._current.looking_up = True  # by its own name, it must not find what is made of it here
@@ -94,6 +99,13 @@ class CompilesWithBackend:
             return registered_backend(made)
         finally:
             self._current.looking_up = False
+
+    def _variant(self, option: str, value: str) -> Callable[..., Any]:
+        if option not in self._spec.variants:
+            raise CompileOptionError(
+                f"backend {self._spec.name!r} has no variant {option!r}: its BackendSpec names none"
+            )
+        return self._spec.variants[option](value)
 
     @contextlib.contextmanager
     def _compiling_with(self, options: CompileOptions) -> Iterator[None]:

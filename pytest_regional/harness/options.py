@@ -28,6 +28,7 @@ class CompileOptions:
         pre_grad_pass: a pass, or a list of passes, put into Inductor's ``pre_grad_custom_pass``.
         pre_grad_pass_timing: ``"early"``, ``"late"``, ``"default"``, or ``None`` for what is configured.
         fallback_random: make Inductor draw random numbers as eager does.
+        partitioner: value of the backend's variant ``partitioner``; ``None`` for what it does by itself.
     """
 
     dynamic: bool | None = None
@@ -36,6 +37,7 @@ class CompileOptions:
     pre_grad_pass: Any = None
     pre_grad_pass_timing: str | None = None
     fallback_random: bool = False
+    partitioner: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that PyTorch would accept silently."""

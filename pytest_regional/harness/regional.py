@@ -192,9 +192,14 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         atol: float | None = None,
         compiled: Callable[[Any], Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
+        raises: type[Exception] | None = None,
         **unknown: Any,
     ) -> ParityReport:
         """Assert that the compiled program is numerically the same as eager, forward and backward.
+
+        Also compared are, with calls of their own: inputs of one storage as views of one tensor and as tensors that are
+        no views; in an autocast, a backward inside of it; and, of a program that draws, the backend's own random
+        numbers (by distribution: a correct program fails with a probability of at most 1e-9).
 
         Args:
             fn: a function or module.
@@ -206,11 +211,14 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
             atol: absolute tolerance that replaces the level's.
             compiled: a function that compiles ``fn`` in place of :meth:`compile`, such as a pipeline.
             kwargs: the program's keyword arguments, by name; copied like ``inputs``.
+            raises: an exception that eager raises; the compiled program, which is called once, must then raise one of
+                the same class, be it wrapped by a compiler. Nothing else is compared.
             unknown: refused; the message says how to pass keyword arguments of the program.
 
         Raises:
+            NotRefusedError: ``raises`` is given, and the program runs in eager.
             ParityError: what differs, where, by how much, and which region is to blame.
-            BadProgramError: the program fails in eager.
+            BadProgramError: the program fails in eager, otherwise than ``raises`` says.
             AnnotationError: the backend does not understand an annotation of the program.
             TypeError: a keyword that ``assert_parity`` does not have.
         """
@@ -220,8 +228,9 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         __tracebackhide__ = True
         refuse_keywords(Regional.assert_parity, unknown)
         refuse_no_program("assert_parity", fn)
-        how, named = (self, fn, inputs, backward, level, rtol, atol), dict(kwargs or {})
-        check = GivenParity(*how, compiled, kwargs=named) if compiled else ParityCheck(*how, kwargs=named)
+        how = (self, fn, inputs, backward, level, rtol, atol)
+        named: dict[str, Any] = {"kwargs": dict(kwargs or {}), "raises": raises}
+        check = GivenParity(*how, compiled, **named) if compiled else ParityCheck(*how, **named)
         try:
             report = check.run()
         except ParityError as error:

@@ -6,6 +6,8 @@ import pytest
 import torch
 from faults import kinds, parity_of
 
+from pytest_regional.harness.parity.captured import overlap
+
 
 def program(x, w):
     return torch.nn.functional.silu(x @ w) * 2 + x
@@ -119,6 +121,54 @@ def test_gained_alias_between_outputs():
 
     report = parity_of(lambda x: (x + 1, x + 1), candidate, torch.randn(4))
     assert kinds(report) == {("output[1]", "alias")}
+
+
+@pytest.mark.parametrize("parts", [lambda y: y.chunk(2), lambda y: (y[::2], y[1::2]), lambda y: (y[:, 0], y[:, 1])])
+def test_separate_parts_of_one_storage_are_no_alias(parts):
+    def together(x):
+        return tuple(parts(x + 1))
+
+    def apart(x):
+        return tuple(part.clone(memory_format=torch.preserve_format) for part in parts(x + 1))
+
+    def strided_apart(x):
+        return tuple(part.new_empty_strided(part.shape, part.stride()).copy_(part) for part in apart(x))
+
+    x = torch.randn(4, 4)
+    for one, other in ((together, strided_apart), (strided_apart, together)):
+        report = parity_of(one, other, x)
+        assert "alias" not in {kind for _, kind in kinds(report)}
+
+
+def test_parts_that_have_an_element_in_common_are_an_alias():
+    report = parity_of(lambda x: (x[:3] + 0, x[2:] + 0), lambda x: ((x + 0)[:3], (x + 0)[2:]), torch.randn(4))
+    assert report.ok
+
+    def overlapping(x):
+        y = x + 0
+        return y[:3], y[2:]
+
+    report = parity_of(lambda x: (x[:3] + 0, x[2:] + 0), overlapping, torch.randn(4))
+    assert kinds(report) == {("output[1]", "alias")}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (lambda b: b[:2], lambda b: b[2:], False),
+        (lambda b: b[:2], lambda b: b[1:], True),
+        (lambda b: b[:, 0], lambda b: b[:, 1], False),
+        (lambda b: b[:, 0], lambda b: b[:, ::2], True),
+        (lambda b: b, lambda b: b.expand(3, 4, 4), True),
+        (lambda b: b.view(torch.int64)[0], lambda b: b[0, :2], True),
+        (lambda b: b.view(torch.int64)[0, :1], lambda b: b[0, 2:], False),
+        (lambda b: b[0:0], lambda b: b, False),
+        (lambda b: b.unfold(0, 2, 1), lambda b: b[3], True),
+    ],
+)
+def test_which_tensors_overlap(one, other, expected):
+    base = torch.zeros(4, 4)
+    assert overlap(one(base), other(base)) == overlap(other(base), one(base)) == expected
 
 
 def test_view_of_an_input_instead_of_the_input_itself():

@@ -21,7 +21,16 @@ from pytest_regional.fuzz.findings import strict_json
 from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
 from pytest_regional.fuzz.model.arguments import CONTENT_SOURCES, DTYPES, LAYOUTS, TensorInput
 from pytest_regional.fuzz.model.building import check_buildable
-from pytest_regional.fuzz.model.program import CONTEXT_SOURCES, Block, Context, Parameter, Program, Region, Step
+from pytest_regional.fuzz.model.program import (
+    CONTEXT_SOURCES,
+    PARTITIONERS,
+    Block,
+    Context,
+    Parameter,
+    Program,
+    Region,
+    Step,
+)
 from pytest_regional.fuzz.operators.operator import Operator
 from pytest_regional.fuzz.operators.table import UnknownOperatorError, operator_named
 
@@ -49,6 +58,7 @@ class ProgramFileError(RegionalError, ValueError):
 
 def to_data(program: Program) -> dict[str, Any]:
     """Return ``program`` as plain data."""
+    partitioner = {"partitioner": program.partitioner} if program.partitioner else {}
     return {
         "version": VERSION,
         "arguments": [_sparse(argument) for argument in program.arguments],
@@ -64,6 +74,7 @@ def to_data(program: Program) -> dict[str, Any]:
         "outputs": list(program.outputs),
         "training": program.training,
         "dynamic": program.dynamic,
+        **partitioner,
     }
 
 
@@ -93,7 +104,9 @@ def program_in(field: Field) -> Program:
             f"the program has version {reprlib.repr(version)}, this pytest-regional reads version {VERSION}: "
             f"replay it with the release that wrote it."
         )
-    fields = field.fields(("version", "arguments", "blocks", "steps", "outputs", "training", "dynamic"))
+    fields = field.fields(
+        ("version", "arguments", "blocks", "steps", "outputs", "training", "dynamic"), ("partitioner",)
+    )
     arguments = tuple(_argument(item, index) for index, item in enumerate(fields["arguments"].items(_ARGUMENTS)))
     if sum(math.prod(max(size, 1) for size in argument.shape) for argument in arguments) > ELEMENTS:
         fields["arguments"].refuse(f"more than {ELEMENTS} elements")
@@ -102,8 +115,11 @@ def program_in(field: Field) -> Program:
     _check_new(fields["steps"], range(len(arguments)), steps)
     outputs = _numbers(fields["outputs"])
     training, dynamic = fields["training"].flag(), fields["dynamic"].or_none(Field.flag)
+    partitioner = fields["partitioner"].one_of(PARTITIONERS) if "partitioner" in fields else None
     try:
-        program = Program(arguments, steps, outputs, blocks, training=training, dynamic=dynamic)
+        program = Program(
+            arguments, steps, outputs, blocks, training=training, dynamic=dynamic, partitioner=partitioner
+        )
         check_buildable(program)
     except _UNFIT as error:
         field.refuse(f"no program: {type(error).__name__}: {error}")

@@ -79,7 +79,8 @@ class Finding(Provenance):
         """One line that says what happens."""
         # Of several regions none is to blame: they fail together.
         blamed = f", {self.region}" if self.region and self.region.startswith("region '") else ""
-        return f"{self.signature} ({', '.join(self.program.operators)}{blamed})"
+        partitioner = f", partitioner {self.program.partitioner}" if self.program.partitioner else ""
+        return f"{self.signature} ({', '.join(self.program.operators)}{partitioner}{blamed})"
 
     @property
     def text(self) -> str:

@@ -96,7 +96,18 @@ def _is_identifier(text: str) -> bool:
 _BY_FEATURES = ("parity", "region_boundary", "inference", "warm", "order", "caches")
 
 #: Features that name a defect; the rest says how the program that met it happens to look.
-_OF_PROGRAMS = ("op:", "dtype:", "layout:", "region:", "input:", "output:", "context:", "training", "dynamic")
+_OF_PROGRAMS = (
+    "op:",
+    "dtype:",
+    "layout:",
+    "region:",
+    "input:",
+    "output:",
+    "context:",
+    "training",
+    "dynamic",
+    "partitioner:",
+)
 #: The same of sequences of cache operations.
 _OF_SEQUENCES = ("event:", "changed:", "key:")
 
@@ -148,7 +159,7 @@ class Signature:
 
 
 #: Of the programs of a campaign, the share that eager may refuse.
-REFUSED_AT_MOST = 0.02
+REFUSED_AT_MOST = 0.01
 
 #: That many refused programs say nothing of a generator yet, however short the campaign.
 REFUSED_BY_CHANCE = 2

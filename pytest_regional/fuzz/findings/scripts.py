@@ -62,6 +62,29 @@ def backend(gm, example_inputs):
 
 """
 
+_WITH_PARTITIONER = """\
+from functorch.compile import {function}
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx.passes.regional_inductor import regional_inductor
+from torch.fx.traceback import preserve_node_meta
+
+
+def backend(gm, example_inputs):
+    with preserve_node_meta():
+        return aot_autograd(
+            fw_compiler=regional_inductor, bw_compiler=regional_inductor, partition_fn={function}
+        )(gm, example_inputs)
+
+"""
+
+#: How a script makes the backend with a partitioner: source, by the backend's name and the partitioner's.
+_PARTITIONED = {
+    ("torch", "default"): _WITH_PARTITIONER.format(function="default_partition"),
+    ("torch", "min_cut"): _WITH_PARTITIONER.format(function="min_cut_rematerialization_partition"),
+    ("aot_eager", "default"): 'backend = "aot_eager_default_partitioner"\n',
+    ("aot_eager", "min_cut"): 'backend = "aot_eager"\n',
+}
+
 #: How a script makes the backend: source, by the backend's name.
 _BACKENDS = {
     "torch": _REGIONAL_INDUCTOR,
@@ -206,13 +229,17 @@ class ScriptSpec:
 
 def stand_alone(spec: ScriptSpec) -> str | None:
     """Return a script that needs only torch (and the backend itself); None where the oracle cannot be shown so."""
-    if spec.oracle not in STAND_ALONE:
-        return None
     program = spec.program
+    if program.partitioner:
+        backend = _PARTITIONED.get((spec.backend, program.partitioner), "")
+    else:
+        backend = _BACKENDS.get(spec.backend) or _imported(spec.backend)
+    if spec.oracle not in STAND_ALONE or not backend:
+        return None
     constants = f"SEEDS = (0, 1)\nTRAINING = {program.training}\nDYNAMIC = {program.dynamic}\n"
     return (
         _START.format(title=_sentence(spec.title), note="Found by fuzzing, reduced.")
-        + _program_with(program, _BACKENDS.get(spec.backend) or _imported(spec.backend))
+        + _program_with(program, backend)
         + f"\n\n{constants}\n\n"
         + _RUN
         + (f"\n{_DIFFERENCES}" if spec.oracle == "parity" else "")

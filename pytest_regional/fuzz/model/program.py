@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 Parameter: TypeAlias = "bool | int | float | str | tuple[Parameter, ...] | None"
 
 
+#: AOTAutograd's partitioners, as the variant ``partitioner`` of a backend calls them.
+PARTITIONERS = ("default", "min_cut")
+
+
 class ProgramError(RegionalError, ValueError):
     """A program that cannot be: it reads what is not there, or eager execution refuses it."""
 
@@ -135,6 +139,8 @@ class Program:
         blocks: functions that it calls.
         training: whether it is to be backpropagated through.
         dynamic: what ``torch.compile`` is told about dynamic shapes.
+        partitioner: which of AOTAutograd's partitioners the backend is to take, ``"default"`` or ``"min_cut"``, by its
+            variant of that name; None for what it takes by itself.
     """
 
     arguments: tuple[TensorInput, ...]
@@ -143,6 +149,7 @@ class Program:
     blocks: tuple[Block, ...] = ()
     training: bool = True
     dynamic: bool | None = None
+    partitioner: str | None = None
     function: Callable[..., Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -176,7 +183,12 @@ class Program:
         """A name of 16 hexadecimal digits: equal for programs that differ in the numbering of values only."""
         canonical = renumbered(self)
         parts = repr((canonical.arguments, canonical.steps, canonical.outputs, canonical.blocks))
-        return hashlib.sha256(f"{parts}{self.training}{self.dynamic}".encode()).hexdigest()[:16]
+        return hashlib.sha256(f"{parts}{self.training}{self.dynamic}{self.partitioner or ''}".encode()).hexdigest()[:16]
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is backpropagated through."""
+        return self.training and any(argument.requires_grad for argument in self.arguments)
 
     def all_steps(self) -> Iterator[Step]:
         """Yield the steps, those of blocks included."""

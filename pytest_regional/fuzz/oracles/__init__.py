@@ -1,9 +1,10 @@
 """The oracles that every program has to keep on every backend, and :func:`check`, which checks a program against them.
 
-Modules, with their oracles: ``parity`` (compiles, parity, configs, inference), ``region_boundary``, ``plan``,
-``order`` (region_order, order), ``caching`` (counters, warm, annotations_in_key, uuid_in_key), ``reruns``
-(results_kept, retained_backward, determinism, threads). ``example_run`` holds what is computed once for all of them,
-``watching`` records what the backend does.
+Modules, with their oracles: ``parity`` (compiles, parity, configs, inference, refused), ``region_boundary``, ``plan``,
+``order`` (region_order, order), ``caching`` (counters, warm, annotations_in_key, uuid_in_key), ``aliasing``
+(alias_probe, input_forms), ``further_calls``, ``rewrites``, ``random_numbers`` (own_random), ``reruns`` (results_kept,
+retained_backward, determinism, threads). ``example_run`` holds what is computed once for all of them, ``watching``
+records what the backend does.
 ``docs/fuzzing-oracles.md`` states the oracles.
 """
 
@@ -19,14 +20,36 @@ from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import MODES, in_mode
-from pytest_regional.fuzz.oracles import caching, order, parity, plan, region_boundary, reruns
+from pytest_regional.fuzz.oracles import (
+    aliasing,
+    caching,
+    further_calls,
+    order,
+    parity,
+    plan,
+    random_numbers,
+    region_boundary,
+    reruns,
+    rewrites,
+)
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.fuzz.oracles.oracle import CheckResult, NoClaim, Oracle, OracleViolationError
 from pytest_regional.harness.devices.emulated import unsupported_reason
 from pytest_regional.harness.parity.report import BadProgramError
 from pytest_regional.harness.regional import Regional
 
-_MODULES = (caching, order, parity, plan, region_boundary, reruns)
+_MODULES = (
+    aliasing,
+    caching,
+    further_calls,
+    order,
+    parity,
+    plan,
+    random_numbers,
+    region_boundary,
+    reruns,
+    rewrites,
+)
 
 # Those of caches look for what the first compile stored; the later ones begin with empty caches.
 _ORDER = (
@@ -36,16 +59,22 @@ _ORDER = (
     "configs",
     "plan",
     "counters",
+    "alias_probe",
     "warm",
     "uuid_in_key",
     "annotations_in_key",
     "results_kept",
+    "further_calls",
     "retained_backward",
     "inference",
+    "input_forms",
+    "own_random",
+    "rewrites",
     "region_order",
     "order",
     "determinism",
     "threads",
+    "refused",
 )
 
 #: All oracles by name, in the order in which they are checked.
@@ -95,7 +124,11 @@ def check(
     """
     checking = _Checking(regional, program, mode, _chosen(oracles), blame, known or (lambda error: False))
     if oracles is None:
-        checking.skipped |= {oracle.name: _TURN for oracle in ORACLES.values() if not _has_turn(oracle, program)}
+        checking.skipped |= {
+            oracle.name: _TURN if oracle.every else _BY_NAME
+            for oracle in ORACLES.values()
+            if not _has_turn(oracle, program)
+        }
     return checking.run()
 
 
@@ -118,10 +151,11 @@ class _Checking:
     def run(self) -> CheckResult:
         started = time.perf_counter()
         with in_mode(self.regional, self.mode):
-            with self._timed("eager"):
-                _ = self.example.expected
-            with self._timed("compile"):
-                _ = self.example.cold
+            if any(oracle.every for oracle in self.oracles):
+                with self._timed("eager"):
+                    _ = self.example.expected
+                with self._timed("compile"):
+                    _ = self.example.cold
             for oracle in self.oracles:
                 if oracle.name not in self.skipped:
                     self._check_by(oracle)
@@ -143,15 +177,31 @@ class _Checking:
         refused = unsupported_reason(self.regional, error)
         if not refused and oracle.name in ("compiles", "parity"):
             error.without_backend = parity.goes_wrong_without_backend(self.example, error)
+        elif not refused and oracle.name in _OF_CAPTURE_TOO:
+            error.without_backend = self._broken_without_backend(oracle, error)
         if refused:
             self.skipped[oracle.name] = refused
         elif self.known(error):
             self.found.append(error)
         else:
             raise error
+        if oracle.name == "parity":
+            why = "the program differs from eager already"
+            self.skipped |= dict.fromkeys(_AFTER_PARITY, refused or why)
         if oracle.name == "compiles":
             why = "the program does not compile"
             self.skipped |= {other.name: refused or why for other in self.oracles if other.name != oracle.name}
+
+    def _broken_without_backend(self, oracle: Oracle, error: OracleViolationError) -> bool:
+        """Return whether AOTAutograd alone, which compiles nothing, violates the oracle with the same origin."""
+        with parity.capture_alone(self.example) as alone:
+            try:
+                oracle.check(alone)
+            except NoClaim:
+                return False
+            except OracleViolationError as found:
+                return found.origin == error.origin
+        return False
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
@@ -172,11 +222,20 @@ def _chosen(names: Collection[str] | str | None) -> list[Oracle]:
     return [oracle for oracle in ORACLES.values() if names is None or oracle.name in names]
 
 
+#: Oracles that compare further calls with eager, and say nothing new where the first one differs from it.
+_AFTER_PARITY = ("alias_probe", "further_calls", "input_forms", "own_random", "rewrites")
+
+#: Oracles that a defect of AOTAutograd violates on each backend. For ``compiles`` and ``parity`` it is told otherwise.
+_OF_CAPTURE_TOO = ("alias_probe", "further_calls", "inference", "input_forms", "refused", "rewrites")
+
 _TURN = "checked on some programs only: it compiles once more"
+_BY_NAME = "checked where it is named"
 
 
 def _has_turn(oracle: Oracle, program: Program) -> bool:
     """Return whether ``oracle`` is checked on ``program`` where nobody chose it."""
+    if not oracle.every:
+        return False
     return oracle.every == 1 or zlib.crc32(f"{oracle.name}\n{program.source}".encode()) % oracle.every == 0
 
 

@@ -12,15 +12,17 @@ import torch
 
 from pytest_regional._torch import tracing
 from pytest_regional._torch.config import INDUCTOR, config_values
-from pytest_regional._torch.dynamo import never_compiled
+from pytest_regional._torch.dynamo import aot_eager_backend, never_compiled
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.oracles.oracle import OracleViolationError
 from pytest_regional.fuzz.oracles.watching import Watched, watching
 from pytest_regional.harness.counters import Event
+from pytest_regional.harness.options import CompileOptions
 from pytest_regional.harness.parity.check import KeptResults
 from pytest_regional.harness.parity.compare import Mismatch, ParityReport, check_program, compare
 from pytest_regional.harness.parity.execution import Execution, execute
 from pytest_regional.harness.parity.fp64_reference import precision_of
+from pytest_regional.harness.parity.inputs import Form
 from pytest_regional.harness.pre_grad_passes import counting_pass
 from pytest_regional.harness.record import GeneratedCode
 from pytest_regional.harness.regional import Regional
@@ -45,6 +47,7 @@ class Run:
         events: what moved counters during the first call; ``later`` is the same for the second.
         code: what was generated.
         overwritten: what of the first call's results holds something else after the second.
+        compiled: the compiled program.
         settings_before: Inductor's settings before the first call, and ``settings_after`` those after it; none for a
             program that names none.
     """
@@ -57,6 +60,7 @@ class Run:
     settings_before: Mapping[str, Any]
     settings_after: Mapping[str, Any]
     overwritten: tuple[Mismatch, ...] = ()
+    compiled: Any = None
 
     @property
     def error(self) -> Exception | None:
@@ -73,13 +77,23 @@ class ExampleRun:
         mode: in which mode it is checked.
         blame: whether parity looks for the region to blame, which compiles several times.
         checks_boundary: whether the first call compares the values at boundaries with what the graph says.
+        form: how inputs that use one storage use it.
+        alone: whether AOTAutograd alone compiles the program, in place of the backend.
     """
 
     def __init__(
-        self, regional: Regional, program: Program, mode: str, *, blame: bool = True, checks_boundary: bool = False
+        self,
+        regional: Regional,
+        program: Program,
+        mode: str,
+        *,
+        blame: bool = True,
+        checks_boundary: bool = False,
+        form: Form = "own",
+        alone: bool = False,
     ) -> None:
         self.regional, self.program, self.mode = regional, program, mode
-        self.blame, self.checks_boundary = blame, checks_boundary
+        self.blame, self.checks_boundary, self.form, self.alone = blame, checks_boundary, form, alone
 
     # Eager
 
@@ -102,7 +116,7 @@ class ExampleRun:
             BadProgramError: it fails in eager.
         """
         with self.regional._observer.paused():
-            eager = self.execute(fn, inputs)
+            eager = self.execute(fn, inputs, keep=True)
             check_program(eager)
             precision = precision_of(self.regional._spec)
             if precision is not None:
@@ -120,26 +134,34 @@ class ExampleRun:
                 seed=self.regional.seed,
                 state_of=self.program.function,
                 fp64=fp64,
+                form=self.form,
                 **more,
             )
 
     @cached_property
     def trains(self) -> bool:
         """Whether the program is backpropagated through."""
-        return self.program.training and any(argument.requires_grad for argument in self.program.arguments)
+        return self.program.trains
 
     @cached_property
     def fake_disagreement(self) -> str:
-        """Which operator of the program makes other strides in eager than its fake twin; empty where none does.
+        """What :meth:`fake_disagreement_on` returns for the first inputs."""
+        return self.fake_disagreement_on(self.expected[0].inputs)
+
+    def fake_disagreement_on(self, inputs: tuple[torch.Tensor, ...]) -> str:
+        """Return which operator of the program makes other strides in eager than its fake twin; empty where none does.
 
         The graph is traced with fake tensors, so no backend can know eager's strides then. It is traced without
         writes (``uniform_`` becomes ``uniform``), so the program is asked a second time so.
         """
-        plain, inputs = self.program.function, self.expected[0].inputs
+        plain = self.program.function
         with self.regional._observer.paused(), tracing.fakes_checked():
             error = self.execute(plain, inputs).exception
             if error is None:
-                error = execute(tracing.without_writes(plain), inputs, backward=False, state_of=plain).exception
+                # Inputs that are views can make PyTorch wait for itself here: ``is_leaf`` asks for the gradient's
+                # function, which is made anew by the view's operators, which are traced, and ask ``is_leaf``.
+                functional = tracing.without_writes(plain)
+                error = execute(functional, inputs, backward=False, state_of=plain, form="storage").exception
         return " ".join(str(error).split())[:200] if tracing.is_fake_disagreement(error) else ""
 
     # Compiled
@@ -179,14 +201,24 @@ class ExampleRun:
         events = observer.log.since(mark)
         first = later - mark
         overwritten = tuple(KeptResults.of(executions[0]).overwritten().values())
-        return Run(tuple(executions), watched, events[:first], events[first:], code, before, after, overwritten)
+        return Run(
+            tuple(executions), watched, events[:first], events[first:], code, before, after, overwritten, compiled
+        )
 
     def compile(self, program: Program, pass_uuid: str | None = None) -> Any:
         """Return ``program`` compiled with the backend, drawing random numbers as eager does."""
-        options = replace(self.regional._options, fallback_random=True, dynamic=program.dynamic)
+        if self.alone:
+            backend = aot_eager_backend(program.partitioner) if program.partitioner else "aot_eager"
+            return torch.compile(program.function, backend=backend, dynamic=program.dynamic, fullgraph=True)
+        options = self.options(program)
         if pass_uuid is not None:
             options = replace(options, pre_grad_pass=counting_pass(pass_uuid), pre_grad_pass_timing="late")
         return self.regional._compile_with(program.function, options)
+
+    def options(self, program: Program) -> CompileOptions:
+        """Return how ``program`` is compiled: as it says, drawing random numbers as eager does."""
+        options = replace(self.regional._options, fallback_random=True)
+        return replace(options, dynamic=program.dynamic, partitioner=program.partitioner)
 
     @cached_property
     def pass_uuid(self) -> str | None:

@@ -149,7 +149,7 @@ class Oracle:
         modes: in which modes it can be checked.
         requires: capabilities of a backend without which it is not demanded.
         every: where oracles are not chosen by name, one program in so many is checked against it; more than 1 for
-            oracles that compile once more.
+            oracles that compile once more, and 0 for those that are checked by name alone.
     """
 
     name: str

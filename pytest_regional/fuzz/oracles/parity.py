@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from pytest_regional.fuzz.oracles.oracle import (
 )
 from pytest_regional.fuzz.oracles.watching import WatchedGraph, WatchedPartition
 from pytest_regional.harness.parity.check import ParityCheck
-from pytest_regional.harness.parity.compare import Mismatch
+from pytest_regional.harness.parity.compare import Mismatch, compare_exceptions
 from pytest_regional.harness.parity.execution import Execution
 
 #: Functions in which something compiles, as ``module:function``.
@@ -68,13 +69,28 @@ def goes_wrong_without_backend(example: ExampleRun, error: OracleViolationError)
     return error.oracle == "parity" and kinds_of(mismatches_of(example, run)) == error.origin
 
 
-def _without_backend(example: ExampleRun) -> tuple[Execution, ...]:
-    """Run the inputs on ``aot_eager``, up to the first failure."""
-    program = example.program
+@contextlib.contextmanager
+def capture_alone(example: ExampleRun) -> Iterator[ExampleRun]:
+    """Give an example run of the same program on AOTAutograd alone; nothing of it is counted."""
     # As the backend was asked: without the setting AOTAutograd drops draws whose results nobody reads.
     with example.regional._observer.paused(), patched_config(INDUCTOR, {"fallback_random": True}):
         example.regional.restart()
-        compiled = torch.compile(program.function, backend="aot_eager", dynamic=program.dynamic, fullgraph=True)
+        yield ExampleRun(example.regional, example.program, example.mode, blame=False, form=example.form, alone=True)
+
+
+def without_fake_strides(
+    example: ExampleRun, inputs: tuple[torch.Tensor, ...], mismatches: Sequence[Mismatch]
+) -> list[Mismatch]:
+    """Return ``mismatches``, or none where they are of strides alone and PyTorch's fake operators have these."""
+    if {mismatch.kind for mismatch in mismatches} == {"stride"} and example.fake_disagreement_on(inputs):
+        return []
+    return list(mismatches)
+
+
+def _without_backend(example: ExampleRun) -> tuple[Execution, ...]:
+    """Run the cases on ``aot_eager``, up to the first that fails."""
+    with capture_alone(example) as alone:
+        compiled = alone.compile(alone.program)
         executions: list[Execution] = []
         for expected in example.expected:
             executions.append(example.execute(compiled, expected.inputs))
@@ -131,7 +147,14 @@ def _draws(eager: Execution, execution: Execution) -> Iterator[Mismatch]:
 def _blame(example: ExampleRun) -> str:
     backward = None if example.trains else False
     check = ParityCheck(
-        example.regional, example.program.function, example.expected[0].inputs, backward, "close", None, None
+        example.regional,
+        example.program.function,
+        example.expected[0].inputs,
+        backward,
+        "close",
+        None,
+        None,
+        options=example.options(example.program),
     )
     return check.blame_for(example.expected[1].inputs)
 
@@ -215,6 +238,22 @@ def check_inference(example: ExampleRun) -> None:
         )
 
 
+def check_refused(example: ExampleRun) -> None:
+    """Raise where the backend runs a program that eager refuses, or raises another class of exception."""
+    inputs = example.program.inputs(example.regional.device, 1)
+    with example.regional._observer.paused():
+        eager = example.execute(example.program.function, inputs)
+    if eager.exception is None:
+        raise NoClaim("eager runs the program")
+    example.regional.reset(keep_code=True)
+    compiled = example.execute(example.compile(example.program), inputs)
+    report = compare_exceptions(eager, compiled)
+    if not report.ok:
+        found = "nothing raised" if compiled.exception is None else type(root_of(compiled.exception)).__name__
+        origin = f"{found} for {type(eager.exception).__name__}"
+        raise example.violation("refused", "run", str(report.mismatches[0]), origin=origin)
+
+
 ORACLES = (
     Oracle(
         "compiles", "What eager runs compiles and runs: forward, backward, and again on other inputs.", check_compiles
@@ -235,5 +274,11 @@ ORACLES = (
         "A program that trains gives eager's values without gradients too, compiled beside its training graphs.",
         check_inference,
         every=4,
+    ),
+    Oracle(
+        "refused",
+        "What eager refuses raises the same class of exception when it is compiled.",
+        check_refused,
+        every=0,
     ),
 )

@@ -90,7 +90,7 @@ def _wants_gradient(leaf: Any) -> bool:
 
 
 def check_determinism(example: ExampleRun) -> None:
-    """Raise where a second compile plans otherwise or generates other code."""
+    """Raise where a second compile plans otherwise, generates other code, or gives other bits."""
     example.regional.reset(keep_code=True)
     again = example.run(example.program, calls=1)
     raise_failure(example, again, "determinism")
@@ -103,6 +103,18 @@ def check_determinism(example: ExampleRun) -> None:
         raise example.violation(
             "determinism", "compile", "compiled twice in fresh caches, the code differs", origin="other code"
         )
+    differs = compare(example.cold.executions[0], again.executions[0], level="bitwise").mismatches
+    if differs and _eager_repeats(example):
+        raise example.violation(
+            "determinism", "run", f"compiled twice, other bits: {'; '.join(map(str, differs[:4]))}", origin="other bits"
+        )
+
+
+def _eager_repeats(example: ExampleRun) -> bool:
+    """Return whether eager gives the same bits twice: some operators add in an order that threads decide."""
+    with example.regional._observer.paused():
+        again = example.execute(example.program.function, example.expected[0].inputs)
+    return compare(example.expected[0].eager, again, level="bitwise").ok
 
 
 def plan_of(run: Run) -> list[tuple[str, list[Any], list[str | None]]]:
@@ -201,7 +213,7 @@ ORACLES = (
     ),
     Oracle(
         "determinism",
-        "Compiled twice in fresh caches, a program has the same plan and the same code.",
+        "Compiled twice in fresh caches, a program has the same plan and code, and gives the same bits.",
         check_determinism,
         requires=("regions",),
         every=8,

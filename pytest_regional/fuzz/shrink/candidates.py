@@ -28,12 +28,21 @@ class Candidate:
     blocks: tuple[Block, ...]
     training: bool
     dynamic: bool | None
+    partitioner: str | None
     dropped: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, program: Program) -> Candidate:
         """Return the candidate that changes nothing."""
-        return cls(program.arguments, program.steps, program.outputs, program.blocks, program.training, program.dynamic)
+        return cls(
+            program.arguments,
+            program.steps,
+            program.outputs,
+            program.blocks,
+            program.training,
+            program.dynamic,
+            program.partitioner,
+        )
 
 
 def rebuild(candidate: Candidate, original: Program) -> Program | None:
@@ -58,7 +67,8 @@ def rebuild(candidate: Candidate, original: Program) -> Program | None:
     kept = [number for number in made if number in builder.values]
     if not kept or builder.unused_random_values(kept) or (candidate.training and not builder.backpropagates(kept)):
         return None
-    return builder.program(kept, training=candidate.training, dynamic=candidate.dynamic)
+    program = builder.program(kept, training=candidate.training, dynamic=candidate.dynamic)
+    return replace(program, partitioner=candidate.partitioner) if candidate.partitioner else program
 
 
 @functools.lru_cache(maxsize=4)
@@ -117,7 +127,7 @@ def cost(program: Program) -> tuple[float, ...]:
         len(regions),
         len(program.outputs),
         sum(_argument_cost(argument) for argument in program.arguments),
-        program.training + (program.dynamic is not None),
+        program.training + (program.dynamic is not None) + (program.partitioner is not None),
         sum(_places()[step.operator] for step in steps),
         sum(map(len, _switches(program))),
         sum(_weight(value) for step in steps for _, value in step.parameters),

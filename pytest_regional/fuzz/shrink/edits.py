@@ -306,9 +306,10 @@ def _replaced(scope: Scope, old: Region | Context, new: Region | Context) -> Sco
 
 
 def simplify_modes(program: Program) -> Iterator[Candidate]:
-    """Do not train, and leave dynamic shapes to ``torch.compile``."""
+    """Do not train, and leave dynamic shapes to ``torch.compile`` and the partitioner to the backend."""
     yield replace(Candidate.of(program), training=False)
     yield replace(Candidate.of(program), dynamic=None)
+    yield replace(Candidate.of(program), partitioner=None)
 
 
 EDITS: tuple[Edit, ...] = (

@@ -188,6 +188,9 @@ class PassParity(ParityCheck):
         options = replace(self.tested.options, fallback_random=True)
         return self.tested.compile(self.tested.options_with(self.recorder, options), eager_regions)
 
+    def _other_ways(self) -> Sequence[Any]:
+        return (self._backward_in_autocast,)  # the others compile again, and passes would run again
+
     def _blame(self, first: Any, second: Any) -> str:
         names = ", ".join(one.name for one in self.recorder.passes)
         plain = self.tested.compile(replace(self.tested.options, fallback_random=True))

@@ -129,7 +129,11 @@ class _Opening:
 
 @dataclass(frozen=True)
 class Aliasing:
-    """Whose memory an output uses: ``same_as`` names what it is the very object of, ``shares`` all memory mates."""
+    """Whose memory an output uses: ``same_as`` names what it is the very object of, ``shares`` all memory mates.
+
+    Two tensors are mates if an element of one is an element of the other. Separate parts of one storage are none:
+    nothing that is written to one of them shows in the other.
+    """
 
     same_as: str | None
     shares: frozenset[str]
@@ -157,4 +161,52 @@ def _share(first: torch.Tensor, second: torch.Tensor) -> bool:
     if not (is_plainly_strided(first) and is_plainly_strided(second)):
         return False
     storage = first.untyped_storage()
-    return storage.nbytes() > 0 and storage is second.untyped_storage()
+    return storage.nbytes() > 0 and storage is second.untyped_storage() and overlap(first, second)
+
+
+#: Bytes between the ends of two tensors up to which it is found out element by element whether they overlap.
+_EXACT = 2**26
+
+
+def overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Say whether two tensors of one storage have a byte in common.
+
+    Those that lie between each other, such as columns of a matrix, are told apart up to 64 MiB.
+    """
+    if not first.numel() or not second.numel():
+        return False
+    (begin, end), (other_begin, other_end) = _extent(first), _extent(second)
+    if end <= other_begin or other_end <= begin:
+        return False
+    start, stop = min(begin, other_begin), max(end, other_end)
+    if (is_dense(first) and is_dense(second)) or stop - start > _EXACT:
+        return True
+    return bool((_bytes_of(first, start, stop) & _bytes_of(second, start, stop)).any())
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the first byte of a tensor in its storage, and the one behind its last."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    begin, size = tensor.storage_offset(), tensor.element_size()
+    return begin * size, (begin + last + 1) * size
+
+
+def _bytes_of(tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+    """Return for each byte of a storage between ``start`` and ``stop`` whether it belongs to ``tensor``."""
+    size = tensor.element_size()
+    marks = torch.zeros(stop - start, dtype=torch.bool)
+    offset = tensor.storage_offset() * size - start
+    marks.as_strided((*tensor.shape, size), (*(stride * size for stride in tensor.stride()), 1), offset).fill_(True)
+    return marks
+
+
+__all__ = [
+    "Aliasing",
+    "Captured",
+    "FlatOutputs",
+    "dense_value",
+    "find_aliases",
+    "flatten_outputs",
+    "is_dense",
+    "overlap",
+]

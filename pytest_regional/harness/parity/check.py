@@ -1,9 +1,13 @@
-"""The flow of ``assert_parity``: eager, float64 reference, compiled, compiled again on fresh inputs, and the blame."""
+"""The flow of ``assert_parity``: eager, float64 reference, compiled, called again on fresh inputs, and the blame.
+
+After these come the other ways of the same call, where there are any: inputs that use one storage in another form, the
+backward inside of the autocast around the call, and the backend's own random numbers.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +19,25 @@ from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness import isolation
 from pytest_regional.harness.compiling import raise_annotation_error
 from pytest_regional.harness.parity.captured import Captured, dense_value
-from pytest_regional.harness.parity.compare import Mismatch, ParityError, ParityReport, check_program, compare
-from pytest_regional.harness.parity.execution import Execution, execute, fresh_call
+from pytest_regional.harness.parity.compare import (
+    Mismatch,
+    ParityError,
+    ParityReport,
+    check_program,
+    compare,
+    compare_exceptions,
+)
+from pytest_regional.harness.parity.execution import Execution, execute, fresh_call, in_autocast
 from pytest_regional.harness.parity.fp64_reference import precision_of
+from pytest_regional.harness.parity.inputs import other_form
 from pytest_regional.harness.parity.noise import Noise, NoiseSource
+from pytest_regional.harness.parity.random_code import RUNS, random_mismatches, reseeded
+from pytest_regional.harness.parity.report import BadProgramError, NotRefusedError
 from pytest_regional.harness.parity.state import raw_bytes, same_bytes
 from pytest_regional.harness.parity.tolerance import Tolerance
 
 if TYPE_CHECKING:
+    from pytest_regional.harness.options import CompileOptions
     from pytest_regional.harness.regional import Regional
 
 
@@ -89,6 +104,7 @@ class _Case:
     fp64: Execution | None
     label: str
     noise: NoiseSource
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 #: Runs that change what operators compute, which code traced by Dynamo would pass by.
@@ -107,6 +123,8 @@ class ParityCheck:
     rtol: float | None
     atol: float | None
     kwargs: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    raises: type[Exception] | None = field(default=None, kw_only=True)
+    options: CompileOptions | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Unwrap a program that ``torch.compile`` returned: the backend under test is to compile it."""
@@ -118,6 +136,8 @@ class ParityCheck:
         """Return the report, or raise :class:`ParityError` with the region to blame."""
         __tracebackhide__ = True
         Tolerance.resolve(self.level, self.rtol, self.atol)  # a wrong level is an error before anything runs
+        if self.raises is not None:
+            return self._refused(self.raises)
         first = self._case(self.inputs, self.kwargs, "")
         fresh = fresh_call(self.inputs, self.kwargs, self.regional.seed + 1)
         second = self._case(*fresh, "second call, on fresh inputs: ")
@@ -131,34 +151,110 @@ class ParityCheck:
             report = replace(report, mismatches=(*report.mismatches, *self._overwritten(kept, first, second)))
         if not report.ok:
             raise ParityError(report, blame=self._blame(first, second)) from candidate.exception
+        for way in self._other_ways():
+            report = way(report, first, compiled)
         if report.compared == 0:
             raise VacuousParityError(
                 "assert_parity compared nothing: the program returns no tensor, mutates none and has no gradient"
             )
         return report
 
-    def _case(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], label: str) -> _Case:
+    # A program that eager refuses
+
+    def _refused(self, expected: type[Exception]) -> ParityReport:
+        """Return a report of the exceptions that eager and the compiled program raise."""
+        __tracebackhide__ = True
+        with self.regional._observer.paused():
+            eager = self._execute(self.fn, self.inputs, self.kwargs)
+        raise_annotation_error(eager.exception)
+        if eager.exception is None:
+            raise NotRefusedError(expected)
+        if not isinstance(eager.exception, expected):
+            raise BadProgramError(eager) from eager.exception
+        candidate = self._execute(self._compile(), self.inputs, self.kwargs)
+        report = compare_exceptions(eager, candidate)
+        if not report.ok:
+            raise ParityError(report) from candidate.exception
+        return report
+
+    # Other ways of the same call
+
+    def _other_ways(self) -> Sequence[Callable[[ParityReport, _Case, Any], ParityReport]]:
+        return self._backward_in_autocast, self._other_form, self._own_random_numbers
+
+    def _backward_in_autocast(self, report: ParityReport, first: _Case, compiled: Any) -> ParityReport:
+        """Return the report with a call of which the backward, too, runs in the autocast around this test."""
+        __tracebackhide__ = True
+        if not in_autocast() or first.eager.stage != "backward":
+            return report
+        case = self._case(self.inputs, self.kwargs, "backward inside of the autocast: ", autocast_backward=True)
+        return self._with(report, self._judge(case, self._call(compiled, case)), case)
+
+    def _other_form(self, report: ParityReport, first: _Case, compiled: Any) -> ParityReport:
+        """Return the report with a call of which the inputs use their common storage in another form."""
+        __tracebackhide__ = True
+        form = other_form(self.inputs, self.kwargs)
+        if form is None:
+            return report
+        said = "inputs as views of one tensor" if form == "views" else "inputs of one storage that are no views"
+        try:
+            case = self._case(self.inputs, self.kwargs, f"{said}: ", form=form)
+        except BadProgramError:  # A write to a view of a leaf, for one; the program is given for its own form.
+            return report
+        with self.regional._observer.paused():
+            again = self._compile_again(apart=form)
+            return self._with(report, self._judge(case, self._call(again, case)), case)
+
+    def _with(self, report: ParityReport, other: ParityReport, case: _Case) -> ParityReport:
+        """Return one report of a right call and another one of ``case``; raise where that differs."""
+        __tracebackhide__ = True
+        merged = _merged(report, other, case.label)
+        if not merged.ok:
+            raise ParityError(merged, blame=self._blame(case, case))
+        return merged
+
+    def _own_random_numbers(self, report: ParityReport, first: _Case, compiled: Any) -> ParityReport:
+        """Return the report with runs in which the backend draws as it does for users: not as eager."""
+        __tracebackhide__ = True
+        if not first.eager.rng_consumed or not self.regional.supports("rng"):
+            return report
+        seeds = [reseeded(self.regional.seed, run) for run in range(RUNS)]
+        with self.regional._observer.paused():
+            eager = [self._call(self.fn, first, draws=seed) for seed in seeds]
+            own = self._compile_again(fallback_random=False)
+            runs = [self._call(own, first, draws=seed) for seed in (*seeds, seeds[0])]
+        found = random_mismatches(eager, runs[:-1], runs[-1])
+        if found:
+            label = "with the backend's own random numbers: "
+            found = [replace(mismatch, where=label + mismatch.where) for mismatch in found]
+            raise ParityError(replace(report, mismatches=tuple(found))) from runs[0].exception
+        return replace(report, random_runs=len(seeds))
+
+    # Parts of all calls
+
+    def _case(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], label: str, **options: Any) -> _Case:
         # Eager code may compile as well (flex_attention does, with Dynamo's eager backend): not the backend's doing.
         with self.regional._observer.paused():
-            eager = self._execute(self.fn, inputs, kwargs)
+            eager = self._execute(self.fn, inputs, kwargs, **options)
             raise_annotation_error(eager.exception)
             check_program(eager)
-            eager.coarse = self._coarse(inputs, kwargs)
-            fp64 = self._execute(self.fn, inputs, kwargs, fp64=True) if self.level == "close" else None
+            eager.coarse = self._coarse(inputs, kwargs, **options)
+            fp64 = self._execute(self.fn, inputs, kwargs, fp64=True, **options) if self.level == "close" else None
 
         def rounded_otherwise(seed: int) -> Execution:
             with self.regional._observer.paused():
-                return self._execute(self.fn, inputs, kwargs, rounding=seed)
+                return self._execute(self.fn, inputs, kwargs, rounding=seed, **options)
 
-        return _Case(inputs, kwargs, eager, fp64, label, Noise.source_of_executions(eager, rounded_otherwise))
+        noise = Noise.source_of_executions(eager, rounded_otherwise)
+        return _Case(inputs, kwargs, eager, fp64, label, noise, options)
 
-    def _coarse(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Execution | None:
+    def _coarse(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], **options: Any) -> Execution | None:
         """Return eager's run in the coarser precision that the backend computes in, if it says that it does."""
         precision = None if self.level == "bitwise" else precision_of(self.regional._spec)
-        return None if precision is None else self._execute(self.fn, inputs, kwargs, precision=precision)
+        return None if precision is None else self._execute(self.fn, inputs, kwargs, precision=precision, **options)
 
-    def _call(self, fn: Any, case: _Case, *, keep: bool = False) -> Execution:
-        return self._execute(fn, case.inputs, case.kwargs, keep=keep)
+    def _call(self, fn: Any, case: _Case, **options: Any) -> Execution:
+        return self._execute(fn, case.inputs, case.kwargs, **case.options, **options)
 
     def _execute(self, fn: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], **options: Any) -> Execution:
         how: dict[str, Any] = {"backward": self.backward, "seed": self.regional.seed, "state_of": self.fn}
@@ -172,8 +268,12 @@ class ParityCheck:
             return execute(fn, inputs, kwargs=kwargs, **how, **options)
 
     def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:
-        options = replace(self.regional._options, fallback_random=True)
+        options = replace(self.options or self.regional._options, fallback_random=True)
         return self.regional._compile_with(self.fn, options, eager_regions)
+
+    def _compile_again(self, *, fallback_random: bool = True, apart: str = "") -> Any:
+        options = replace(self.options or self.regional._options, fallback_random=fallback_random)
+        return self.regional._compile_with(self.fn, options, apart=apart)
 
     def _judge(self, case: _Case, candidate: Execution) -> ParityReport:
         how: dict[str, Any] = {"level": self.level, "rtol": self.rtol, "atol": self.atol}
@@ -251,6 +351,10 @@ class GivenParity(ParityCheck):
         options = replace(self.regional._options, fallback_random=True)
         with options.scope(self.regional._spec.compile_options):
             return self.compiled(self.fn)
+
+    def _other_ways(self) -> Sequence[Callable[[ParityReport, _Case, Any], ParityReport]]:
+        # The function may have captured the program with these inputs, and under settings of its own.
+        return (self._backward_in_autocast,)
 
     def _blame(self, first: _Case, second: _Case) -> str:
         return "not searched for: the program was compiled by the function given as compiled="

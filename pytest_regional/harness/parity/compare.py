@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from pytest_regional.harness.devices.emulated import causes
 from pytest_regional.harness.parity.captured import Aliasing, Captured
 from pytest_regional.harness.parity.execution import Execution
 from pytest_regional.harness.parity.noise import Noise, NoiseSource, judged
@@ -23,6 +24,7 @@ from pytest_regional.harness.parity.report import (
     BadProgramError,
     Comparison,
     Mismatch,
+    NotRefusedError,
     ParityError,
     ParityReport,
     SelfComparisonError,
@@ -33,11 +35,13 @@ from pytest_regional.harness.parity.tolerance import Coarse, Tolerance, judge
 __all__ = [
     "BadProgramError",
     "Mismatch",
+    "NotRefusedError",
     "ParityError",
     "ParityReport",
     "SelfComparisonError",
     "check_program",
     "compare",
+    "compare_exceptions",
 ]
 
 
@@ -77,6 +81,18 @@ def compare(
         return comparison
 
     return judged(compared, noise).report(reason, label)
+
+
+def compare_exceptions(eager: Execution, candidate: Execution) -> ParityReport:
+    """Return whether ``candidate`` raises what ``eager`` does: the same class, which compilers may have wrapped.
+
+    A backward that eager refuses may be refused when it is compiled, in the forward.
+    """
+    expected, found = eager.exception, candidate.exception
+    same = found is not None and any(isinstance(cause, type(expected)) for cause in causes(found))
+    detail = f"compiled {_raised(candidate)}, eager {_raised(eager)}"
+    mismatches = () if same else (Mismatch(eager.stage, "exception", detail),)
+    return ParityReport(mismatches=mismatches, level="exception", compared=1, rule="the class of the exception")
 
 
 def fp64_unavailable_reason(eager: Execution, fp64: Execution | None) -> str | None:

@@ -21,6 +21,7 @@ from pytest_regional.harness.parity.captured import Aliasing, Captured, find_ali
 from pytest_regional.harness.parity.fp64_reference import Precision, float64_everywhere, rounding_to
 from pytest_regional.harness.parity.inputs import (
     CopiedInputs,
+    Form,
     copy_inputs,
     fresh_call,
     fresh_inputs,
@@ -42,6 +43,7 @@ __all__ = [
     "find_state",
     "fresh_call",
     "fresh_inputs",
+    "in_autocast",
     "to_float64",
 ]
 
@@ -50,6 +52,9 @@ Backward: TypeAlias = Any  # bool | None | torch.Tensor | Sequence[torch.Tensor]
 
 _HELD = (torch.nn.Module, types.FunctionType, types.MethodType, functools.partial)
 """What holds state, is given as an argument, and is not copied: compiled code may rely on its identity."""
+
+
+_AUTOCAST = ("cpu", "cuda")
 
 
 class CotangentError(RegionalError, ValueError):
@@ -102,6 +107,16 @@ class Execution:
     precision: Precision | None = None
 
 
+@dataclass(frozen=True)
+class _Call:
+    """How a program is run; as the arguments of :func:`execute`."""
+
+    backward: Backward
+    seed: int
+    draws: int
+    autocast_backward: bool
+
+
 def execute(
     fn: Callable[..., Any],
     inputs: tuple[Any, ...],
@@ -114,6 +129,9 @@ def execute(
     keep: bool = False,
     precision: Precision | None = None,
     rounding: int | None = None,
+    form: Form = "own",
+    draws: int | None = None,
+    autocast_backward: bool = False,
 ) -> Execution:
     """Run ``fn`` on copies of ``inputs`` and return what came of it; inputs, state and generators are left as found.
 
@@ -132,6 +150,10 @@ def execute(
         precision: round the operands of every operator to this one.
         rounding: a seed; every input, parameter and intermediate result is then moved at random by at most one unit in
             its last place, to see which results are rounding.
+        form: how copies of inputs that use one storage use it.
+        draws: another seed than ``seed`` for the default generators; cotangents stay.
+        autocast_backward: whether the backward runs in the autocast that this is called in. By default it runs outside,
+            as PyTorch's documentation has it.
 
     Raises:
         CotangentError: when ``backward`` does not fit the outputs. What the program raises is returned, not raised.
@@ -141,23 +163,24 @@ def execute(
     leaves = named_leaves(inputs, kwargs)
     given = [(name, leaf) for name, leaf in leaves if isinstance(leaf, _HELD)]
     state = find_state(fn if state_of is None else state_of, given)
-    copied = copy_inputs(inputs, state.is_state, _transform(fp64, rounding), kwargs)
+    copied = copy_inputs(inputs, state.is_state, _transform(fp64, rounding), kwargs, form=form)
     require_values([*copied.named, *((entry.label, entry.tensor) for entry in state.tensors)])
     result = Execution(fp64=fp64, precision=precision)
     tensors = [leaf for _, leaf in leaves if isinstance(leaf, torch.Tensor)]
     if fp64 and not has_low_precision(tensors + [entry.tensor for entry in state.tensors]):
         result.fp64_unavailable_reason = "no input, parameter or buffer has a precision below float64"
         return result
+    how = _Call(backward, seed, seed if draws is None else draws, autocast_backward)
     with preserved(state) as changed:
         if fp64:
-            _run_in_fp64(fn, copied, state, backward, seed, result)
+            _run_in_fp64(fn, copied, state, how, result)
         elif rounding is not None:
             with rounded((entry.tensor for entry in state.tensors), rounding):
-                _run(fn, copied, state, backward, seed, result)
+                _run(fn, copied, state, how, result)
         else:
-            _run(fn, copied, state, backward, seed, result, keep=keep)
+            _run(fn, copied, state, how, result, keep=keep)
     if fp64 and result.rng_consumed and result.exception is None:
-        result = _run_random_ops_in_fp64(fn, (inputs, kwargs), state, backward, seed) or result
+        result = _run_random_ops_in_fp64(fn, (inputs, kwargs), state, how) or result
     result.python_state_changed = frozenset(changed)
     return result
 
@@ -172,12 +195,11 @@ def _run_in_fp64(
     fn: Callable[..., Any],
     copied: CopiedInputs,
     state: ProgramState,
-    backward: Backward,
-    seed: int,
+    how: _Call,
     result: Execution,
 ) -> None:
     with promoted(state), float64_everywhere():
-        _run(fn, copied, state, backward, seed, result)
+        _run(fn, copied, state, how, result)
     if result.exception is not None:
         result.fp64_unavailable_reason = f"the float64 run raised {_one_line(result.exception)}"
     elif result.rng_consumed:
@@ -188,18 +210,17 @@ def _run_random_ops_in_fp64(
     fn: Callable[..., Any],
     call: tuple[tuple[Any, ...], Mapping[str, Any] | None],
     state: ProgramState,
-    backward: Backward,
-    seed: int,
+    how: _Call,
 ) -> Execution | None:
     """Return the float64 run with the numbers that the program draws in its own precision; None where that fails."""
     recorded, fp64 = Execution(), Execution(fp64=True)
     inputs, kwargs = call
     with preserved(state), RecordedRandomOps() as is_random_op:
-        _run(fn, copy_inputs(inputs, state.is_state, kwargs=kwargs), state, backward, seed, recorded)
+        _run(fn, copy_inputs(inputs, state.is_state, kwargs=kwargs), state, how, recorded)
     if recorded.exception is not None:
         return None
     with preserved(state), ReplayedRandomOps(is_random_op.recorded) as repeated:
-        _run_in_fp64(fn, copy_inputs(inputs, state.is_state, widen, kwargs), state, backward, seed, fp64)
+        _run_in_fp64(fn, copy_inputs(inputs, state.is_state, widen, kwargs), state, how, fp64)
     return None if repeated.left or fp64.fp64_unavailable_reason else fp64
 
 
@@ -212,8 +233,7 @@ def _run(
     fn: Callable[..., Any],
     copied: CopiedInputs,
     state: ProgramState,
-    backward: Backward,
-    seed: int,
+    how: _Call,
     result: Execution,
     *,
     keep: bool = False,
@@ -223,7 +243,7 @@ def _run(
     wants_grad = [(name, leaf) for name, leaf in leaves if leaf.requires_grad]
     before = {name: tensor.detach().clone() for name, tensor in watched}
     cuda = sorted({tensor.device.index for _, tensor in watched if tensor.device.type == "cuda"})
-    with _seeded(seed, cuda, result):
+    with _seeded(how.draws, cuda, result):
         with _rounded(result):
             output = _call(fn, copied, result)
         if result.exception is None:
@@ -231,7 +251,7 @@ def _run(
             leaves_out, result.structure, result.in_objects = flat.leaves, flat.structure, flat.in_objects
             result.aliases = find_aliases(leaves_out, _with_new(watched, copied.now()))
             described = [(path, _capture(leaf)) for path, leaf in leaves_out]
-            _backpropagate(output, leaves_out, backward, seed, result)
+            _backpropagate(output, leaves_out, how, result)
             result.outputs = tuple(described)
     result.grads = {f"grad of {name}": _capture_grad(leaf) for name, leaf in wants_grad} if _ran(result) else {}
     _capture_after(result, copied, state, before)
@@ -243,6 +263,19 @@ def _run(
 
 def _rounded(result: Execution) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if result.precision is None else rounding_to(result.precision)
+
+
+def in_autocast() -> bool:
+    """Say whether an autocast surrounds the caller."""
+    return any(map(torch.is_autocast_enabled, _AUTOCAST))
+
+
+@contextlib.contextmanager
+def _without_autocast() -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for device in filter(torch.is_autocast_enabled, _AUTOCAST):
+            stack.enter_context(torch.autocast(device, enabled=False))
+        yield
 
 
 def _ran(result: Execution) -> bool:
@@ -286,9 +319,8 @@ def _generator_states(cuda: list[int]) -> dict[str, torch.Tensor]:
     return {"cpu": torch.get_rng_state(), **{f"cuda:{index}": torch.cuda.get_rng_state(index) for index in cuda}}
 
 
-def _backpropagate(
-    output: Any, leaves: list[tuple[str, Any]], backward: Backward, seed: int, result: Execution
-) -> None:
+def _backpropagate(output: Any, leaves: list[tuple[str, Any]], how: _Call, result: Execution) -> None:
+    backward = how.backward
     if backward is False or not torch.is_grad_enabled():
         return
     differentiable = [leaf for _, leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
@@ -297,10 +329,10 @@ def _backpropagate(
     elif not differentiable:
         return
     else:
-        roots, cotangents = differentiable, cotangents_for(differentiable, backward, seed)
+        roots, cotangents = differentiable, cotangents_for(differentiable, backward, how.seed)
     result.stage = "backward"
     try:
-        with _rounded(result):
+        with contextlib.nullcontext() if how.autocast_backward else _without_autocast(), _rounded(result):
             torch.autograd.backward(roots, cotangents)
         if any(root.device.type == "cuda" for root in roots):
             torch.cuda.synchronize()  # what goes wrong on the GPU is a result of the backward

@@ -1,8 +1,11 @@
 """Copies of a program's inputs: exact ones, float64 ones, and ones with new values.
 
 All three keep what a compiler can see of an input besides its values: dtype (except for float64), shape, strides,
-storage offset, ``requires_grad``, device, and which inputs are views of one storage. They
+storage offset, ``requires_grad``, device, which inputs use one storage, and which are views, of what. They
 copy storage by storage for that.
+
+AOTAutograd takes one path for inputs that are views of one tensor, and another for tensors that use one storage and are
+no views, as ``detach`` makes them. Copies have the form of their originals unless another :data:`Form` is named.
 """
 
 from __future__ import annotations
@@ -10,16 +13,21 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 
 from pytest_regional._errors import RegionalError
 from pytest_regional._torch import pytree
+from pytest_regional._torch.tracing import base_of, view_like
 from pytest_regional.harness.parity.objects import copy_object, is_object, object_leaves, tensors_in, walk
 from pytest_regional.harness.parity.state import LOW_PRECISION_TO_FP64
 
 FlatTransform = Callable[[torch.Tensor], torch.Tensor]
+
+#: How copies of inputs use one storage: as the originals do (``"own"``), all as views of one tensor (``"views"``), or
+#: as tensors that are no views of anything (``"storage"``).
+Form: TypeAlias = Literal["own", "views", "storage"]
 
 
 class NoValuesError(RegionalError, ValueError):
@@ -69,6 +77,8 @@ def copy_inputs(
     keep: Callable[[torch.Tensor], bool] = lambda tensor: False,
     transform: FlatTransform = torch.clone,
     kwargs: Mapping[str, Any] | None = None,
+    *,
+    form: Form = "own",
 ) -> CopiedInputs:
     """Copy every tensor of ``inputs`` and ``kwargs`` once, and the objects that may hold some; others are passed on.
 
@@ -77,6 +87,7 @@ def copy_inputs(
         keep: tells which tensors to pass uncopied (parameters given as inputs: the program may rely on identity).
         transform: maps the flat contents of one storage to the new contents, element for element.
         kwargs: pytrees by the names of the program's keyword arguments.
+        form: how the copies of inputs that use one storage use it.
 
     Raises:
         UncopyableInputError: an object holds tensors and cannot be copied.
@@ -85,7 +96,7 @@ def copy_inputs(
     named = [(input_name(path), leaf) for path, leaf in pytree.flatten_with_path(call)[0]]
     objects = object_leaves(named)
     named += [item for name, value in objects for item in walk(value, name)]
-    copier = _Copier(named, keep, transform)
+    copier = _Copier(named, keep, transform, form)
     result = CopiedInputs()
     result.arguments, result.keywords = pytree.map_leaves(copier.copy, call)
     for name, original in named:
@@ -101,13 +112,14 @@ class _Copier:
     """Copies the leaves of one call: what several of them share, storages and objects, stays shared."""
 
     def __init__(
-        self, named: list[tuple[str, Any]], keep: Callable[[torch.Tensor], bool], transform: FlatTransform
+        self, named: list[tuple[str, Any]], keep: Callable[[torch.Tensor], bool], transform: FlatTransform, form: Form
     ) -> None:
-        self.keep, self.transform = keep, transform
+        self.keep, self.transform, self.form = keep, transform, form
         self.names = {id(leaf): name for name, leaf in named}
         self.tensors: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.storages: dict[int, tuple[Any, torch.Tensor]] = {}
-        self.shared = _shared_storages([leaf for _, leaf in named])
+        self.shared = _shared_storages([leaf for _, leaf in named], _root if form == "own" else id)
+        self.bases: list[torch.Tensor] = []
         # What ``copy.deepcopy`` finds here by id it takes for the copy.
         self.memo: dict[int, Any] = {}
         for _, leaf in named:
@@ -121,12 +133,51 @@ class _Copier:
         if isinstance(leaf, torch.Generator):
             return _copy_generator(leaf)
         if isinstance(leaf, torch.Tensor) and not self.keep(leaf):
-            data = _copy_data(leaf, self.storages, self.transform)
-            self.tensors[id(leaf)] = _as_argument(leaf, data, self.shared)
-            for tensor in self.tensors[id(leaf)]:
-                _keep_attributes(leaf, tensor)
-            return self.tensors[id(leaf)][0]
+            return self._tensor(leaf)[0]
         return copy_object(self.names[id(leaf)], leaf, self.memo) if is_object(leaf) else leaf
+
+    def _tensor(self, leaf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the copy of a tensor, the same one each time, and the leaf that its gradient arrives at."""
+        if id(leaf) not in self.tensors:
+            self.tensors[id(leaf)] = self._view(leaf) or self._own(leaf)
+        return self.tensors[id(leaf)]
+
+    def _own(self, leaf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        copied = _as_argument(leaf, _copy_data(leaf, self.storages, self.transform), self.shared)
+        for tensor in copied:
+            _keep_attributes(leaf, tensor)
+        return copied
+
+    def _view(self, leaf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return the copy of a tensor as a view; None where the form wants none, or where none can be made."""
+        if self.form == "storage" or not is_plainly_strided(leaf):
+            return None
+        return self._view_of_base(leaf) if self.form == "own" else self._view_of_storage(leaf)
+
+    def _view_of_base(self, leaf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        base = base_of(leaf)
+        if base is None or not is_plainly_strided(base) or self.keep(base):
+            return None
+        self.bases.append(base)  # its id is to stay its own
+        argument, end = self._tensor(base)
+        view = view_like(leaf, argument)
+        if view is None:
+            return None
+        _keep_attributes(leaf, view)
+        if view.requires_grad:
+            return view, end
+        return (view.requires_grad_(), view) if leaf.requires_grad else (view, view)
+
+    def _view_of_storage(self, leaf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        if id(leaf.untyped_storage()) not in self.shared or isinstance(leaf, torch.nn.Parameter) or leaf.is_conj():
+            return None
+        data = _copy_data(leaf, self.storages, self.transform)
+        _, flat = self.storages[id(leaf.untyped_storage())]
+        if flat.dtype != data.dtype:
+            return None
+        view = flat.as_strided(data.shape, data.stride(), data.storage_offset()).requires_grad_(leaf.requires_grad)
+        _keep_attributes(leaf, view)
+        return view, view
 
 
 #: Marks a tensor for Dynamo as one that stays at its address, which a copy does not.
@@ -146,12 +197,28 @@ def _copy_generator(generator: torch.Generator) -> torch.Generator:
     return copy
 
 
-def _shared_storages(tree: Any) -> set[int]:
+def _shared_storages(tree: Any, owner: Callable[[torch.Tensor], int] = id) -> set[int]:
     owners: dict[int, set[int]] = {}
     for leaf in pytree.flatten(tree)[0]:
         if is_plainly_strided(leaf):
-            owners.setdefault(id(leaf.untyped_storage()), set()).add(id(leaf))
+            owners.setdefault(id(leaf.untyped_storage()), set()).add(owner(leaf))
     return {storage for storage, tensors in owners.items() if len(tensors) > 1}
+
+
+def _root(tensor: torch.Tensor) -> int:
+    """Return whose view a tensor is, itself where it is none."""
+    base = base_of(tensor)
+    return id(tensor if base is None else base)
+
+
+def other_form(inputs: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Form | None:
+    """Return the form that arguments with a common storage do not have; None where none have one."""
+    leaves = [leaf for _, leaf in named_leaves(inputs, kwargs)]
+    shared = _shared_storages(leaves)
+    sharing = [leaf for leaf in leaves if is_plainly_strided(leaf) and id(leaf.untyped_storage()) in shared]
+    if not sharing:
+        return None
+    return "views" if all(base_of(leaf) is None for leaf in sharing) else "storage"
 
 
 def is_plainly_strided(leaf: Any) -> bool:

@@ -24,6 +24,8 @@ KINDS = (
     "exception",
     "missing-grad",
     "overwritten",
+    "draws",
+    "distribution",
 )
 
 
@@ -84,7 +86,8 @@ class ParityReport:
 
     ``compared`` counts the outputs, gradients and mutated tensors whose values were compared; ``worst_ratio`` is the
     largest error over its allowed error, 1.0 being the limit; ``errors`` holds those of each tensor of floats.
-    ``rounding_only`` names tensors that are zero in theory: what they hold is what rounding left.
+    ``rounding_only`` names tensors that are zero in theory: what they hold is what rounding left. ``random_runs`` is in
+    how many runs the backend's own random numbers were compared by distribution, 0 for a program that draws none.
     """
 
     mismatches: tuple[Mismatch, ...] = ()
@@ -98,6 +101,7 @@ class ParityReport:
     rule: str = field(default="", compare=False)
     errors: Mapping[str, Errors] = field(default_factory=dict, compare=False, repr=False)
     rounding_only: tuple[str, ...] = field(default=(), compare=False)
+    random_runs: int = field(default=0, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -136,9 +140,18 @@ class BadProgramError(RegionalError):
         error = execution.exception
         super().__init__(
             f"the test's program fails in eager ({execution.stage}): {type(error).__name__}: {error}\n"
-            f"This is not a backend failure: nothing was compiled for it. Fix the program or its inputs first."
+            f"This is not a backend failure: nothing was compiled for it. Fix the program or its inputs first. If it "
+            f"is to fail, assert_parity(..., raises={type(error).__name__}) compares what the compiled program raises."
         )
         self.execution = execution
+
+
+class NotRefusedError(RegionalError, AssertionError):
+    """The program runs in eager, though ``raises=`` says that it fails."""
+
+    def __init__(self, expected: type[Exception]) -> None:
+        super().__init__(f"the program runs in eager, and raises= says that it fails with {expected.__name__}")
+        self.expected = expected
 
 
 class SelfComparisonError(RegionalError):
