@@ -40,6 +40,8 @@ def _of_inputs(program: Program) -> Iterator[str]:
         yield "training"
     if program.dynamic:
         yield "dynamic"
+    for name, _ in program.settings:
+        yield f"setting:{name}"
 
 
 def _of_steps(program: Program) -> Iterator[str]:

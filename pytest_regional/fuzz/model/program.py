@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pytest_regional._errors import RegionalError
 from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.settings import ProgramSetting
 
 if TYPE_CHECKING:
     import torch
@@ -135,6 +136,8 @@ class Program:
         blocks: functions that it calls.
         training: whether it is to be backpropagated through.
         dynamic: what ``torch.compile`` is told about dynamic shapes.
+        settings: settings of the compiler that it is compiled and run under, by name, besides the defaults; see
+            :mod:`pytest_regional.fuzz.settings`.
     """
 
     arguments: tuple[TensorInput, ...]
@@ -143,6 +146,7 @@ class Program:
     blocks: tuple[Block, ...] = ()
     training: bool = True
     dynamic: bool | None = None
+    settings: tuple[ProgramSetting, ...] = ()
     function: Callable[..., Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -176,7 +180,8 @@ class Program:
         """A name of 16 hexadecimal digits: equal for programs that differ in the numbering of values only."""
         canonical = renumbered(self)
         parts = repr((canonical.arguments, canonical.steps, canonical.outputs, canonical.blocks))
-        return hashlib.sha256(f"{parts}{self.training}{self.dynamic}".encode()).hexdigest()[:16]
+        settings = repr(self.settings) if self.settings else ""
+        return hashlib.sha256(f"{parts}{self.training}{self.dynamic}{settings}".encode()).hexdigest()[:16]
 
     def all_steps(self) -> Iterator[Step]:
         """Yield the steps, those of blocks included."""

@@ -22,6 +22,7 @@ from pytest_regional.fuzz.modes import MODES, in_mode
 from pytest_regional.fuzz.oracles import caching, order, parity, plan, region_boundary, reruns
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.fuzz.oracles.oracle import CheckResult, NoClaim, Oracle, OracleViolationError
+from pytest_regional.fuzz.settings import settings_applied
 from pytest_regional.harness.devices.emulated import unsupported_reason
 from pytest_regional.harness.parity.report import BadProgramError
 from pytest_regional.harness.regional import Regional
@@ -117,7 +118,7 @@ class _Checking:
 
     def run(self) -> CheckResult:
         started = time.perf_counter()
-        with in_mode(self.regional, self.mode):
+        with in_mode(self.regional, self.mode), settings_applied(self.example.program.settings):
             with self._timed("eager"):
                 _ = self.example.cases
             with self._timed("compile"):
