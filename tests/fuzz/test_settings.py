@@ -2,7 +2,9 @@
 
 import ast
 import random
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -56,6 +58,11 @@ def test_a_setting_of_a_misspelled_name_would_be_noticed():
 
 #: Some torch from 2.11 to 2.15 does not have them.
 NOT_IN_EVERY_TORCH = {"inductor.loop_index_inversion_in_fusion", "inductor.loop_reindexing_after_fusion"}
+
+
+def test_the_page_lists_them():
+    page = Path("docs/fuzzing-settings.md").read_text(encoding="utf-8").partition("## What is left out")[0]
+    assert set(re.findall(r"`((?:functorch|dynamo|inductor)\.[\w.]+)`", page)) == set(BY_NAME)
 
 
 def test_settings_hold_inside_and_are_restored():
