@@ -357,7 +357,8 @@ def call_unguarded(compiled: Any, arguments: Sequence[Any]) -> Any:
 
 _USER_CODE = re.compile(r"from user code:\s+(.*?)(?:\n\n|\Z)", re.DOTALL)
 
-_REFUSED = re.compile(r"raised exception AnnotationError\((['\"])(.*)\1\)")
+# 2.11 shows the arguments as it represents them, later ones as Python does.
+_REFUSED = re.compile(r"raised exception AnnotationError\((?:\(ConstantVariable\(str: )?(['\"])(.*)\1\)")
 
 _SYMBOLIC = ("SymNodeVariable() is not a constant", "BUILD_STRING type error")
 

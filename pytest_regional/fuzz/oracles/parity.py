@@ -68,14 +68,6 @@ def goes_wrong_without_backend(example: ExampleRun, error: OracleViolationError)
     return error.oracle == "parity" and kinds_of(mismatches_of(example, run)) == error.origin
 
 
-def differs_without_backend(example: ExampleRun) -> bool:
-    """Return whether AOTAutograd alone, which compiles nothing, already computes something else than eager."""
-    executions = _without_backend(example)
-    if executions[-1].exception is not None:
-        return True
-    return bool(mismatches_of(example, replace(example.cold, executions=executions)))
-
-
 def _without_backend(example: ExampleRun) -> tuple[Execution, ...]:
     """Run the cases on ``aot_eager``, up to the first that fails."""
     program = example.program
