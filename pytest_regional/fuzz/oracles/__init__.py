@@ -120,7 +120,7 @@ class _Checking:
         started = time.perf_counter()
         with in_mode(self.regional, self.mode), settings_applied(self.example.program.settings):
             with self._timed("eager"):
-                _ = self.example.cases
+                _ = self.example.expected
             with self._timed("compile"):
                 _ = self.example.cold
             for oracle in self.oracles:

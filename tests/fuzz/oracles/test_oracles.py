@@ -119,7 +119,7 @@ def test_compiles(violation):
     assert error.origin == "KeyError at tests.fuzz.oracles.backends:compile_graph"
 
 
-def test_a_failure_at_run_time_is_told_from_one_at_compile_time(violation):
+def test_a_failure_at_run_time_differs_from_one_at_compile_time(violation):
     def fail(result):
         raise ValueError("a fault")
 
@@ -345,7 +345,7 @@ def test_results_kept(checked, violation):
     assert (error.stage, error.origin) == ("run", "overwritten of output")
 
 
-def test_results_kept_is_not_asked_of_who_disclaims_it():
+def test_results_kept_is_not_required_if_disclaimed():
     spec = replace(faulty(finish=one_buffer()), capabilities=declared(results_kept=False)())
     with regional(spec, "cpu", expects_regions=False) as harness:
         result = check(harness, chain(("sin", A)), mode="interpret", oracles=["results_kept"])
@@ -385,7 +385,7 @@ def test_parity_runs_one_backward_alone(checked):
         assert check(harness, SAVING, mode="interpret", oracles=["parity"]).oracles == ("parity",)
 
 
-def test_what_does_not_train_has_no_backward_to_retain(checked):
+def test_without_training_there_is_no_backward_to_retain(checked):
     assert "no backward" in checked(chain(("sin", A)), "retained_backward").skipped["retained_backward"]
 
 
@@ -414,7 +414,7 @@ ALIASES = Program(
 )
 
 
-def test_what_aotautograd_alone_cannot_do_is_told_from_the_backend(checked, violation):
+def test_limits_of_aotautograd_are_distinguished_from_the_backends(checked, violation):
     with pytest.raises(OracleViolationError) as raised:
         checked(ALIASES, "compiles")
     assert raised.value.without_backend
@@ -444,7 +444,7 @@ def test_a_loop_is_run_in_the_backends_precision_without_a_trace():
     program = Program((TensorInput((4, 3)),), (loop,), (1,), (block,), training=False)
     spec = BackendSpec("coarse", lambda: "eager", GraphCapabilities(), precision="bfloat16")
     with regional(spec, "cpu", expects_regions=False) as harness:
-        cases = ExampleRun(harness, program, "native").cases
+        cases = ExampleRun(harness, program, "native").expected
     assert [case.eager.coarse.exception for case in cases] == [None, None]
 
 
@@ -485,7 +485,7 @@ def test_no_oracle_is_an_error():
         assert check(harness, chain(("sin", A)), oracles="compiles").oracles == ("compiles",)
 
 
-def test_what_a_backend_disclaims_is_not_demanded():
+def test_disclaimed_capabilities_are_not_required():
     with regional("aot_eager", "cpu", expects_regions=False) as harness:
         result = check(harness, TWO_REGIONS)
     assert "parity" in result.oracles
