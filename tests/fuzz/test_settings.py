@@ -148,7 +148,7 @@ def test_names_and_layers():
     assert named_settings(["all"]) == SETTINGS
     assert {one.layer for one in named_settings(["functorch"])} == {"functorch"}
     assert [one.name for one in named_settings(["inductor.pattern_matcher"])] == ["inductor.pattern_matcher"]
-    with pytest.raises(UnknownSettingError, match="Did you mean 'inductor.pattern_matcher'"):
+    with pytest.raises(UnknownSettingError, match=r"Did you mean 'inductor.pattern_matcher'"):
         named_settings(["inductor.pattern_macher"])
 
 
