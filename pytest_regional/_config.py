@@ -45,6 +45,7 @@ class Settings:
         kernel_store: the directory of compiled kernels, or ``None``.
         fuzz: the budget of each fuzz test.
         findings: the directory of fuzz findings.
+        fuzz_settings: names of the compiler settings that fuzz tests draw.
         examples: where property tests keep failing examples, or ``None`` for what Hypothesis is set to.
         seed: of the run.
         fuzz_seed: of fuzz tests; ``None`` where each run draws a new one.
@@ -61,6 +62,7 @@ class Settings:
     kernel_store: Path | None
     fuzz: Budget
     findings: Path
+    fuzz_settings: tuple[str, ...]
     examples: str | None
     seed: int
     fuzz_seed: int | None
@@ -178,6 +180,14 @@ def _findings(value: str | None, config: pytest.Config) -> Path:
     if value:
         _require_writable(path, path)
     return path
+
+
+def _fuzz_settings(value: str | None, config: pytest.Config) -> tuple[str, ...]:
+    if not value or value == "none":
+        return ()
+    from pytest_regional.fuzz.settings import named_settings
+
+    return tuple(setting.name for setting in named_settings(_names(value)))
 
 
 def _examples(value: str | None, config: pytest.Config) -> str | None:
@@ -340,6 +350,17 @@ OPTIONS = (
         _kernel_store,
         on_command_line=False,
         echo=True,
+    ),
+    Option(
+        "fuzz_settings",
+        "regional_fuzz_settings",
+        "Compiler settings that fuzz tests draw, comma-separated: names of docs/fuzzing-settings.md "
+        "(inductor.max_fusion_size), layers (functorch), 'all' or 'none' (default). Half of the programs are then "
+        "compiled under one or several of them.",
+        _fuzz_settings,
+        on_command_line=False,
+        echo=True,
+        checked_when_off=True,
     ),
     Option(
         "examples",

@@ -103,9 +103,14 @@ def patched_config(name: str, values: Mapping[str, Any]) -> Iterator[None]:
         yield
 
 
+def config_names(name: str) -> frozenset[str]:
+    """Return the settings of configuration module ``name``, dotted where nested (``triton.cudagraphs``)."""
+    return frozenset(config_module(name)._config)
+
+
 def inductor_config_names() -> frozenset[str]:
-    """Return the names of Inductor's settings, dotted where nested (``triton.cudagraphs``)."""
-    return frozenset(inductor_config()._config)
+    """Return the names of Inductor's settings."""
+    return config_names(INDUCTOR)
 
 
 def inductor_config_is_switch(name: str) -> bool:

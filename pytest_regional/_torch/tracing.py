@@ -60,6 +60,17 @@ def new_fake_mode() -> Any:
     return symbol("torch._subclasses", "FakeTensorMode")(shape_env=new_shape_env(), allow_non_fake_inputs=True)
 
 
+def tracing_context_of_inputs(inputs: Iterable[Any]) -> Any:
+    """Return a tracing context as Dynamo makes it for a graph of these tensors, all sizes constants (2.11 to 2.15).
+
+    A fake mode remembers which fake tensor stands for a tensor, so AOTAutograd finds those that are made here.
+    """
+    mode = new_fake_mode()
+    for value in inputs:
+        mode.from_tensor(value, static_shapes=True)
+    return tracing_context_class()(mode)
+
+
 def without_dispatch_modes() -> AbstractContextManager[Any]:
     """``torch.utils._python_dispatch._disable_current_modes()`` (2.11 to 2.15)."""
     manager: AbstractContextManager[Any] = symbol("torch.utils._python_dispatch", "_disable_current_modes")()

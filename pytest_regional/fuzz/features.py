@@ -42,6 +42,8 @@ def _of_inputs(program: Program) -> Iterator[str]:
         yield "dynamic"
     if program.partitioner == "min_cut":
         yield "partitioner:min_cut"
+    for name, _ in program.settings:
+        yield f"setting:{name}"
 
 
 def _of_steps(program: Program) -> Iterator[str]:

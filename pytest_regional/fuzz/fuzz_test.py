@@ -73,6 +73,7 @@ class FuzzTest:
         name: the test, as people know it.
         limit: seconds that one program may take.
         audit: whether what the backend disclaims is drawn as well.
+        settings: names of the compiler settings that are drawn.
         result: what came of it, once it ran.
         mode: the mode that it ran in.
         unit: what it checked: programs or sequences.
@@ -88,6 +89,7 @@ class FuzzTest:
     name: str = "fuzzing"
     limit: float = EXAMPLE_SECONDS
     audit: bool = False
+    settings: tuple[str, ...] = ()
     result: CampaignResult | None = None
     mode: str = ""
     unit: str = "program"
@@ -175,8 +177,10 @@ class FuzzTest:
     def _programs(self, seed: int) -> Iterator[Program]:
         from pytest_regional.fuzz.draw.encoding import Options
         from pytest_regional.fuzz.draw.graphs import random_programs
+        from pytest_regional.fuzz.settings import settings_of_mode
 
-        return random_programs(seed, options=Options(without=self.without))
+        drawn = tuple(setting for setting in settings_of_mode(self.mode) if setting.name in self.settings)
+        return random_programs(seed, options=Options(without=self.without, settings=drawn))
 
     @property
     def seed(self) -> int:
@@ -292,6 +296,7 @@ def fuzz_test(item: pytest.Item, session: RegionalSession, regional: Regional, s
         item.name,
         settings.timeout or EXAMPLE_SECONDS,
         settings.audit,
+        settings.fuzz_settings,
     )
     item.stash[FUZZ] = test
     return test

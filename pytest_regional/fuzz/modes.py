@@ -13,8 +13,13 @@ if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
 #: ``interpret``: everything up to Inductor (Dynamo, AOTAutograd, partitions, passes, the backend's caches); the
-#: subgraphs are interpreted. ``emulated``: Triton code for an emulated GPU. ``native``: C++ code, or a GPU.
-MODES = ("interpret", "emulated", "native")
+#: subgraphs are interpreted. ``graph``: the same without Dynamo, for the programs whose graph can be written down
+#: (:mod:`pytest_regional.fuzz.graph_capture`). ``emulated``: Triton code for an emulated GPU. ``native``: C++ code, or
+#: a GPU.
+MODES = ("graph", "interpret", "emulated", "native")
+
+#: Modes that generate no code.
+INTERPRETED = ("graph", "interpret")
 
 
 class ModeError(RegionalError, ValueError):
@@ -52,7 +57,7 @@ def in_mode(regional: Regional, name: str) -> Iterator[None]:
     from pytest_regional._torch.inductor import interpreting_regions
 
     _check(regional, name)
-    interpreting = interpreting_regions() if name == "interpret" else contextlib.nullcontext()
+    interpreting = interpreting_regions() if name in INTERPRETED else contextlib.nullcontext()
     with guards_untimed(), interpreting:
         yield
 
@@ -77,13 +82,13 @@ def _check(regional: Regional, name: str) -> None:
     if name not in MODES:
         raise ModeError(unknown_name("mode", name, MODES))
     device = regional.device_under_test.name
-    if name != "interpret" and name != mode_of(device):
+    if name not in INTERPRETED and name != mode_of(device):
         raise ModeError(f"mode {name!r} does not run on device {device!r}, whose mode is {mode_of(device)!r}")
-    if name == "interpret" and mode_of(device) == "emulated":
-        raise ModeError(f"mode 'interpret' generates no code, so it has no use for device {device!r}: use 'cpu'")
+    if name in INTERPRETED and mode_of(device) == "emulated":
+        raise ModeError(f"mode {name!r} generates no code, so it has no use for device {device!r}: use 'cpu'")
     support = regional.supports("regions")
-    if name == "interpret" and not support:
+    if name in INTERPRETED and not support:
         raise ModeError(
-            f"mode 'interpret' interprets what backend {regional.backend!r} hands to Inductor region by region, and it "
+            f"mode {name!r} interprets what backend {regional.backend!r} hands to Inductor region by region, and it "
             f"disclaims regions ({support.reason}): use another mode"
         )

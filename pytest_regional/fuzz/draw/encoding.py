@@ -22,6 +22,7 @@ from pytest_regional.fuzz.model.evaluation import live_values, uses_rng
 from pytest_regional.fuzz.model.program import Block, Context, Program, Region, Scope, Step
 from pytest_regional.fuzz.operators.operator import Operator
 from pytest_regional.fuzz.operators.table import families, operator_named, operators
+from pytest_regional.fuzz.settings import ProgramSetting, Setting
 
 
 def fixed_up(builder: Builder, outputs: Sequence[int], *, training: bool) -> tuple[Builder, list[int]]:
@@ -189,6 +190,7 @@ class EncodedPlan:
     nonfinite: int = 0
     order: int = 0
     duplicate: int = 0
+    settings: tuple[int, int, int] = (0, 0, 0)
     off: frozenset[str] = frozenset()
 
 
@@ -216,6 +218,7 @@ class Options:
         data_dependent: whether sizes may depend on data, for which Dynamo has to capture them
             (``capture_scalar_outputs``, ``capture_dynamic_output_shape_ops``).
         without: capabilities that no program needs; see :mod:`~pytest_regional.fuzz.model.claims`.
+        settings: settings of the compiler that programs may have; half of them have one or several.
     """
 
     families: frozenset[str] | None = None
@@ -226,6 +229,7 @@ class Options:
     nonfinite: bool = True
     data_dependent: bool = False
     without: frozenset[str] = frozenset()
+    settings: tuple[Setting, ...] = ()
 
 
 # Inputs
@@ -398,7 +402,18 @@ def program_of(encoded: EncodedProgram, options: Options | None = None) -> Progr
         outputs = builder.apart(outputs) or list(builder.add(Step("clone", tuple(outputs[:1]))).results)
     dynamic = True if _has_sizes(options) and plan.dynamic % 16 == 15 else None
     program = restricted(builder.program(outputs, training=training, dynamic=dynamic), options.without)
+    program = replace(program, settings=_settings(plan, options))
     return with_order(program) if plan.order % 4 == 3 and "region_order" not in options.without else program
+
+
+def _settings(plan: EncodedPlan, options: Options) -> tuple[ProgramSetting, ...]:
+    """Return none, one or three settings; the number is drawn with the first of them."""
+    how_many = (0, 0, 1, 3)[plan.settings[0] % 4] if options.settings else 0
+    chosen: dict[str, bool | int | float] = {}
+    for number in plan.settings[:how_many]:
+        setting = options.settings[number // 4 % len(options.settings)]
+        chosen[setting.name] = setting.values[number % len(setting.values)]
+    return tuple(chosen.items())
 
 
 def _chosen(builder: Builder, code: EncodedStep, plan: EncodedPlan, options: Options) -> Step | None:

@@ -230,7 +230,7 @@ def _changed(value: torch.Tensor, dims: tuple[int, ...], layout: int, size: int)
 
 
 #: How many bytes a code is drawn as. One draw of bytes costs Hypothesis a tenth of as many draws of integers.
-ARGUMENT_BYTES, STEP_BYTES, PLAN_BYTES = 9, 11, 10
+ARGUMENT_BYTES, STEP_BYTES, PLAN_BYTES = 9, 11, 16
 
 
 def random_program(source: random.Random, *, max_steps: int = 12, options: Options | None = None) -> Program:
@@ -270,5 +270,7 @@ def decode_step(drawn: bytes) -> EncodedStep:
 
 def decode_plan(drawn: bytes, off: frozenset[str]) -> EncodedPlan:
     """Return the code that bytes describe, and the families that are off."""
-    shapes, dtype, a, b, c, training, dynamic, nonfinite, order, duplicate = drawn
-    return EncodedPlan(shapes, dtype, (a, b, c), training, dynamic, nonfinite, order, duplicate, off)
+    shapes, dtype, a, b, c, training, dynamic, nonfinite, order, duplicate, *settings = drawn
+    one, two, three, *low = settings
+    numbers = (256 * one + low[0], 256 * two + low[1], 256 * three + low[2])
+    return EncodedPlan(shapes, dtype, (a, b, c), training, dynamic, nonfinite, order, duplicate, numbers, off)

@@ -33,6 +33,7 @@ from pytest_regional.fuzz.model.program import (
 )
 from pytest_regional.fuzz.operators.operator import Operator
 from pytest_regional.fuzz.operators.table import UnknownOperatorError, operator_named
+from pytest_regional.fuzz.settings import BY_NAME
 
 #: Raised when what a file holds changes its meaning; a reader refuses what it does not know.
 VERSION = 1
@@ -75,6 +76,7 @@ def to_data(program: Program) -> dict[str, Any]:
         "training": program.training,
         "dynamic": program.dynamic,
         **partitioner,
+        **({"settings": dict(program.settings)} if program.settings else {}),
     }
 
 
@@ -105,7 +107,7 @@ def program_in(field: Field) -> Program:
             f"replay it with the release that wrote it."
         )
     fields = field.fields(
-        ("version", "arguments", "blocks", "steps", "outputs", "training", "dynamic"), ("partitioner",)
+        ("version", "arguments", "blocks", "steps", "outputs", "training", "dynamic"), ("partitioner", "settings")
     )
     arguments = tuple(_argument(item, index) for index, item in enumerate(fields["arguments"].items(_ARGUMENTS)))
     if sum(math.prod(max(size, 1) for size in argument.shape) for argument in arguments) > ELEMENTS:
@@ -116,10 +118,10 @@ def program_in(field: Field) -> Program:
     outputs = _numbers(fields["outputs"])
     training, dynamic = fields["training"].flag(), fields["dynamic"].or_none(Field.flag)
     partitioner = fields["partitioner"].one_of(PARTITIONERS) if "partitioner" in fields else None
+    named = fields["settings"].mapping(100) if "settings" in fields else {}
+    settings = tuple((name, _setting(one, name)) for name, one in named.items())
     try:
-        program = Program(
-            arguments, steps, outputs, blocks, training=training, dynamic=dynamic, partitioner=partitioner
-        )
+        program = Program(arguments, steps, outputs, blocks, training, dynamic, partitioner, settings)
         check_buildable(program)
     except _UNFIT as error:
         field.refuse(f"no program: {type(error).__name__}: {error}")
@@ -181,6 +183,18 @@ def _context_data(context: Region | Context) -> dict[str, Any]:
 def _numbers(field: Field) -> tuple[int, ...]:
     """Return numbers of values, or of blocks."""
     return tuple(item.integer(0, _LARGEST_NUMBER) for item in field.items())
+
+
+def _setting(field: Field, name: str) -> bool | int | float:
+    """Return the value of a setting that programs may have; it is one of the table's."""
+    if name not in BY_NAME:
+        field.refuse("no setting that programs are compiled under")
+    allowed = BY_NAME[name].values
+    # True is 1 to Python, and neither to a setting.
+    value = next((one for one in allowed if type(one) is type(field.value) and one == field.value), None)
+    if value is None:
+        field.refuse(f"{reprlib.repr(field.value)} is none of {', '.join(map(repr, allowed))}")
+    return value
 
 
 def _argument(field: Field, index: int) -> TensorInput:

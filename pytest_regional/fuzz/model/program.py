@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pytest_regional._errors import RegionalError
 from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.settings import ProgramSetting
 
 if TYPE_CHECKING:
     import torch
@@ -141,6 +142,8 @@ class Program:
         dynamic: what ``torch.compile`` is told about dynamic shapes.
         partitioner: which of AOTAutograd's partitioners the backend is to take, ``"default"`` or ``"min_cut"``, by its
             variant of that name; None for what it takes by itself.
+        settings: settings of the compiler that it is compiled and run under, by name, besides the defaults; see
+            :mod:`pytest_regional.fuzz.settings`.
     """
 
     arguments: tuple[TensorInput, ...]
@@ -150,6 +153,7 @@ class Program:
     training: bool = True
     dynamic: bool | None = None
     partitioner: str | None = None
+    settings: tuple[ProgramSetting, ...] = ()
     function: Callable[..., Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -183,7 +187,9 @@ class Program:
         """A name of 16 hexadecimal digits: equal for programs that differ in the numbering of values only."""
         canonical = renumbered(self)
         parts = repr((canonical.arguments, canonical.steps, canonical.outputs, canonical.blocks))
-        return hashlib.sha256(f"{parts}{self.training}{self.dynamic}{self.partitioner or ''}".encode()).hexdigest()[:16]
+        settings = repr(self.settings) if self.settings else ""
+        rest = f"{self.training}{self.dynamic}{self.partitioner or ''}{settings}"
+        return hashlib.sha256(f"{parts}{rest}".encode()).hexdigest()[:16]
 
     @property
     def trains(self) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional.fuzz.model.arguments import CONTENT_SOURCES, TensorInput
 from pytest_regional.fuzz.operators.table import operator_named
+from pytest_regional.fuzz.settings import BY_NAME, MODULES
 
 if TYPE_CHECKING:
     from pytest_regional.fuzz.model.program import Block, Program, Scope, Step
@@ -160,6 +161,7 @@ def source_of(program: Program) -> str:
     needed = _needed_definitions(program)
     parts = [
         _imports(program),
+        *_settings(program),
         *(DEFINITIONS[name] for name in needed),
         *_functions(program),
         _inputs_source(program.arguments),
@@ -202,9 +204,16 @@ def _imports(program: Program) -> str:
     lines = ["import torch"]
     if "annotate(" in "".join(context.source for step in program.all_steps() for context in step.scope):
         lines.append("from torch.fx.traceback import annotate")
+    lines += sorted({f"import {MODULES[BY_NAME[name].layer]}" for name, _ in program.settings})
     if any(argument.content == "distinct" for argument in program.arguments):
         lines.insert(0, "import math\n")
     return "\n".join(lines)
+
+
+def _settings(program: Program) -> list[str]:
+    """Return the statements that set the program's settings, none where it has none."""
+    lines = [f"{MODULES[BY_NAME[name].layer]}.{BY_NAME[name].key} = {value!r}" for name, value in program.settings]
+    return ["\n".join(lines)] if lines else []
 
 
 def _needed_definitions(program: Program) -> tuple[str, ...]:

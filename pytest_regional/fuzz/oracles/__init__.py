@@ -34,6 +34,7 @@ from pytest_regional.fuzz.oracles import (
 )
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.fuzz.oracles.oracle import CheckResult, NoClaim, Oracle, OracleViolationError
+from pytest_regional.fuzz.settings import settings_applied
 from pytest_regional.harness.devices.emulated import unsupported_reason
 from pytest_regional.harness.parity.report import BadProgramError
 from pytest_regional.harness.regional import Regional
@@ -150,7 +151,7 @@ class _Checking:
 
     def run(self) -> CheckResult:
         started = time.perf_counter()
-        with in_mode(self.regional, self.mode):
+        with in_mode(self.regional, self.mode), settings_applied(self.example.program.settings):
             if any(oracle.every for oracle in self.oracles):
                 with self._timed("eager"):
                     _ = self.example.expected

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from pytest_regional._torch import config
 from pytest_regional.fuzz.model.program import Context, Program, Region, Scope, Step
+from pytest_regional.fuzz.modes import INTERPRETED
 from pytest_regional.fuzz.oracles.example_run import ExampleRun, Run
 from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of
 from pytest_regional.fuzz.oracles.parity import raise_failure
@@ -99,7 +100,7 @@ def _of_passes(example: ExampleRun, counters: Counters) -> Wrong:
 
 
 def _of_regions(example: ExampleRun, counters: Counters) -> Wrong:
-    if example.mode == "interpret" or not example.regional.supports("regions"):
+    if example.mode in INTERPRETED or not example.regional.supports("regions"):
         return []
     partitions = sum(len(graph.partitions) for graph in example.cold.watched.graphs)
     answered = counters["region_compiles"] + counters["region_cache_hits"]
@@ -127,7 +128,7 @@ def check_warm(example: ExampleRun) -> None:
     if not example.cold.watched.graphs:
         raise NoClaim("nothing was compiled")
     outer = bool(example.regional.supports("outer_cache"))
-    if not outer and example.mode == "interpret":
+    if not outer and example.mode in INTERPRETED:
         raise NoClaim("the backend keeps no whole results, and regions are not compiled in this mode")
     example.regional.restart()
     warm = example.run(example.program, calls=1)

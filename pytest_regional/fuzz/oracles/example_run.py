@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +14,9 @@ import torch
 from pytest_regional._torch import tracing
 from pytest_regional._torch.config import INDUCTOR, config_values
 from pytest_regional._torch.dynamo import aot_eager_backend, never_compiled
+from pytest_regional.fuzz.graph_capture import DYNAMO_EVERY, compiled_on_first_call, needs_dynamo
 from pytest_regional.fuzz.model.program import Program
+from pytest_regional.fuzz.modes import INTERPRETED
 from pytest_regional.fuzz.oracles.oracle import OracleViolationError
 from pytest_regional.fuzz.oracles.watching import Watched, watching
 from pytest_regional.harness.counters import Event
@@ -188,7 +191,7 @@ class ExampleRun:
         mark, sources = observer.log.mark(), len(observer.sources)
         names = sorted({name for region in program.regions for name, _ in region.configs})
         before = config_values(INDUCTOR) if names else {}
-        interpreted = self.mode == "interpret"
+        interpreted = self.mode in INTERPRETED
         with watching(
             self.regional, checks_boundary=checks_boundary, settings=names, interpreted=interpreted
         ) as watched:
@@ -213,7 +216,13 @@ class ExampleRun:
         options = self.options(program)
         if pass_uuid is not None:
             options = replace(options, pre_grad_pass=counting_pass(pass_uuid), pre_grad_pass_timing="late")
-        return self.regional._compile_with(program.function, options)
+        if self.mode != "graph" or self._needs_dynamo(program):
+            return self.regional._compile_with(program.function, options)
+        return compiled_on_first_call(program, lambda gm, inputs: self.regional._compile_graph(gm, inputs, options))
+
+    def _needs_dynamo(self, program: Program) -> bool:
+        """Return whether Dynamo captures ``program`` in mode ``graph``: it has to, or it is the turn of this one."""
+        return bool(needs_dynamo(program)) or zlib.crc32(self.program.identity.encode()) % DYNAMO_EVERY == 0
 
     def options(self, program: Program) -> CompileOptions:
         """Return how ``program`` is compiled: as it says, drawing random numbers as eager does."""

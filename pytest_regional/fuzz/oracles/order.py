@@ -18,6 +18,7 @@ from pytest_regional._torch.codegen import RawLaunch, recording_launches
 from pytest_regional._torch.operators import is_op_overload, schema_of
 from pytest_regional.backends.ordering import add_control_deps
 from pytest_regional.fuzz.model.program import Program
+from pytest_regional.fuzz.modes import INTERPRETED
 from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle
@@ -71,7 +72,7 @@ def check_order(example: ExampleRun) -> None:
     """Raise where an order edge is not visible in what the backend made of the graph."""
     if any(region.after for region in example.program.regions):
         raise NoClaim("annotations ask for an order already, which random edges may contradict")
-    spy = OrderListener(random.Random(example.program.source), interpreted=example.mode == "interpret")
+    spy = OrderListener(random.Random(example.program.source), interpreted=example.mode in INTERPRETED)
     example.regional.reset(keep_code=True)
     example.regional._observer.listeners.insert(0, spy)
     try:

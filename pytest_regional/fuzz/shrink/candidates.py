@@ -13,6 +13,7 @@ from pytest_regional.fuzz.model.building import Builder, Refused
 from pytest_regional.fuzz.model.program import Block, Program, Region, Step
 from pytest_regional.fuzz.operators.operator import Picks
 from pytest_regional.fuzz.operators.table import operator_named, operators
+from pytest_regional.fuzz.settings import ProgramSetting
 
 if TYPE_CHECKING:
     from pytest_regional.fuzz.operators.operator import ProgramValue
@@ -29,6 +30,7 @@ class Candidate:
     training: bool
     dynamic: bool | None
     partitioner: str | None
+    settings: tuple[ProgramSetting, ...] = ()
     dropped: frozenset[int] = frozenset()
 
     @classmethod
@@ -42,6 +44,7 @@ class Candidate:
             program.training,
             program.dynamic,
             program.partitioner,
+            program.settings,
         )
 
 
@@ -67,8 +70,8 @@ def rebuild(candidate: Candidate, original: Program) -> Program | None:
     kept = [number for number in made if number in builder.values]
     if not kept or builder.unused_random_values(kept) or (candidate.training and not builder.backpropagates(kept)):
         return None
-    program = builder.program(kept, training=candidate.training, dynamic=candidate.dynamic)
-    return replace(program, partitioner=candidate.partitioner) if candidate.partitioner else program
+    built = builder.program(kept, training=candidate.training, dynamic=candidate.dynamic)
+    return replace(built, partitioner=candidate.partitioner, settings=candidate.settings)
 
 
 @functools.lru_cache(maxsize=4)
@@ -127,7 +130,7 @@ def cost(program: Program) -> tuple[float, ...]:
         len(regions),
         len(program.outputs),
         sum(_argument_cost(argument) for argument in program.arguments),
-        program.training + (program.dynamic is not None) + (program.partitioner is not None),
+        program.training + (program.dynamic is not None) + (program.partitioner is not None) + len(program.settings),
         sum(_places()[step.operator] for step in steps),
         sum(map(len, _switches(program))),
         sum(_weight(value) for step in steps for _, value in step.parameters),

@@ -306,7 +306,12 @@ def _replaced(scope: Scope, old: Region | Context, new: Region | Context) -> Sco
 
 
 def simplify_modes(program: Program) -> Iterator[Candidate]:
-    """Do not train, and leave dynamic shapes to ``torch.compile`` and the partitioner to the backend."""
+    """Compile under default settings, do not train, leave dynamic shapes and the partitioner to the compiler."""
+    if program.settings:
+        yield replace(Candidate.of(program), settings=())
+    for place in range(len(program.settings)):
+        kept = (*program.settings[:place], *program.settings[place + 1 :])
+        yield replace(Candidate.of(program), settings=kept)
     yield replace(Candidate.of(program), training=False)
     yield replace(Candidate.of(program), dynamic=None)
     yield replace(Candidate.of(program), partitioner=None)

@@ -203,13 +203,21 @@ class Observer:
 
     def _on_backend_call(self, original: Callable[..., Any], output_graph: Any, gm: Any, *rest: Any, **kw: Any) -> Any:
         other = self._whose.other(dynamo_backend_of(output_graph)) if self._whose else ""
+        return self.backend_call(gm, lambda: original(output_graph, gm, *rest, **kw), other)
+
+    def backend_call(self, gm: Any, call: Callable[[], Any], other: str = "") -> Any:
+        """Return what ``call`` returns, which hands ``gm`` to a Dynamo backend.
+
+        ``other`` is the name of the backend if it is not the one under test.
+        """
+        self._refuse("a backend was handed a graph")
         observed = Frame("backend", gm=ObservedGraph.of("inference", gm), module=gm, other=other)
         with self._frame(observed) as frame, self.left_by_backend.around(other):
             self.note_passes()
             self.misspelt_annotations |= dict.fromkeys(annotated.misspelt_in(gm))
             self.flush()
             mark = self._cache_events.mark()
-            result = original(output_graph, gm, *rest, **kw)
+            result = call()
             for outcome, cause in self._cache_events.since(mark):
                 self._note_outcome(outcome)
                 self._count(OUTCOMES[outcome], cause)
