@@ -443,10 +443,13 @@ def _outputs(builder: Builder, arguments: Sequence[EncodedArgument], asked: dict
     used = {number for step in builder.steps for number in step.operands}
     made = [number for step in builder.steps for number in step.results if number in builder.values]
     hidden, returned, twice = 2, (1, 3), 3
+    tensors = {id(builder.values[number].tensor): number for number in reversed(made)}
+    # Of an operator that returns its operand itself, compiled code makes two tensors: that is returned if asked for.
+    own = {number for number in made if tensors[id(builder.values[number].tensor)] == number}
     outputs = [
         number
         for number in made
-        if (number not in used and asked.get(number) != hidden) or asked.get(number) in returned
+        if (number not in used and number in own and asked.get(number) != hidden) or asked.get(number) in returned
     ]
     outputs += [number for number in made if asked.get(number) == twice]
     outputs += [index for index, code in enumerate(arguments) if code.returned % 12 == 11]

@@ -75,6 +75,7 @@ class Builder:
         self.steps: list[Step] = []
         self._drawn: set[int] = set()
         self._sealed: set[int] = set()
+        self._recomputed: set[int] = set()
         self.without = without
         self._room = elements
         self._next = len(self.arguments)
@@ -104,8 +105,9 @@ class Builder:
         called = self._callable(operator, numbers)
         if parameters is None or called is None:
             return None
-        if {memory_of(operands[position].tensor) for position in operator.writes} & self._shared_where_trained:
-            return None  # a program that is read may do it: AOTAutograd then refuses to train it
+        targets = {memory_of(operands[position].tensor) for position in operator.writes}
+        if targets & (self._shared_where_trained | self._recomputed):
+            return None  # a program that is read may do it: AOTAutograd refuses to train the one, eager the other
         chosen = Step(
             operator.name, tuple(value.number for value in operands), tuple(parameters.items()), (), scope, called
         )
@@ -180,6 +182,8 @@ class Builder:
         if self._uses_rng(step):
             written = (operands[position].tensor for position in operator.writes)
             self._drawn.update(map(memory_of, (*tensors, *written)))
+        if operator.family == "checkpoint":
+            self._recomputed.update(memory_of(value.tensor) for value in operands if value.requires_grad)
         if operator.sealed:
             self._sealed.update(memory_of(tensor) for tensor in tensors if tensor.requires_grad)
         self._next = max(self._next - 1, *results) + 1 if results else self._next

@@ -155,8 +155,8 @@ def _square(value: ProgramValue, *before: ProgramValue) -> bool:
 
 
 def _no_view(value: ProgramValue, *before: ProgramValue) -> bool:
-    """Want a tensor that eager allows to detach in place."""
-    return base_of(value.tensor) is None
+    """Want a tensor that eager allows to detach in place, and no input, of which Dynamo detaches none so."""
+    return value.requires_grad and base_of(value.tensor) is None
 
 
 _WRITES = (

@@ -66,3 +66,13 @@ def test_rows_are_paired_with_a_row():
     x, y = builder.program(step.results, training=False).inputs()
     (found,) = builder.program(step.results, training=False)(x, y)
     torch.testing.assert_close(found, (y * x).sin())
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "checkpoint_reentrant"])
+@pytest.mark.parametrize("trained", [True, False])
+def test_what_a_checkpoint_reads_again_is_not_drawn_to_be_written_to(name, trained):
+    builder = Builder((TensorInput((3, 2), requires_grad=trained),), (SINE,))
+    builder.add(Step("sin", (0,)))
+    builder.add(Step(name, (1,), blocks=(0,)))
+    written = builder.choose(operator_named("mul_number_"), (1, 0, 0, 0), (0,))
+    assert (written is None) == trained
