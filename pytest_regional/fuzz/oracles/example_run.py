@@ -27,7 +27,7 @@ from pytest_regional.harness.regional import Regional
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class ExpectedResults:
     """One set of inputs, with what eager and float64 make of it."""
 
     inputs: tuple[torch.Tensor, ...]
@@ -84,18 +84,18 @@ class ExampleRun:
     # Eager
 
     @cached_property
-    def cases(self) -> tuple[Case, Case]:
+    def expected(self) -> tuple[ExpectedResults, ExpectedResults]:
         """Two sets of inputs with their eager and float64 runs.
 
         Raises:
             BadProgramError: the program fails in eager.
         """
-        return self._case(1), self._case(2)
+        return self._expected(1), self._expected(2)
 
-    def _case(self, seed: int) -> Case:
-        return self.case_of(self.program.function, self.program.inputs(self.regional.device, seed))
+    def _expected(self, seed: int) -> ExpectedResults:
+        return self.expected_of(self.program.function, self.program.inputs(self.regional.device, seed))
 
-    def case_of(self, fn: Any, inputs: tuple[torch.Tensor, ...]) -> Case:
+    def expected_of(self, fn: Any, inputs: tuple[torch.Tensor, ...]) -> ExpectedResults:
         """Return what eager and float64 make of ``fn``, the program or something around it.
 
         Raises:
@@ -108,7 +108,7 @@ class ExampleRun:
             if precision is not None:
                 with never_compiled(tracing=False):  # Dynamo would trace past the rounding, and keep what it traced
                     eager.coarse = self.execute(fn, inputs, precision=precision)
-            return Case(inputs, eager, self.execute(fn, inputs, fp64=True))
+            return ExpectedResults(inputs, eager, self.execute(fn, inputs, fp64=True))
 
     def execute(self, fn: Any, inputs: tuple[torch.Tensor, ...], *, fp64: bool = False, **more: Any) -> Execution:
         """Run ``fn`` once as the program says: backpropagated through, or without gradients."""
@@ -135,7 +135,7 @@ class ExampleRun:
         The graph is traced with fake tensors, so no backend can know eager's strides then. It is traced without
         writes (``uniform_`` becomes ``uniform``), so the program is asked a second time so.
         """
-        plain, inputs = self.program.function, self.cases[0].inputs
+        plain, inputs = self.program.function, self.expected[0].inputs
         with self.regional._observer.paused(), tracing.fakes_checked():
             error = self.execute(plain, inputs).exception
             if error is None:
@@ -147,7 +147,7 @@ class ExampleRun:
     @cached_property
     def cold(self) -> Run:
         """The program compiled with nothing in any cache, called twice."""
-        _ = self.cases
+        _ = self.expected
         self.regional.reset(keep_code=True)
         return self.run(self.program, checks_boundary=self.checks_boundary)
 
@@ -160,7 +160,7 @@ class ExampleRun:
         pass_uuid: str | None = None,
         around: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda compiled: compiled,
     ) -> Run:
-        """Compile ``program`` as things are and call it, with ``around`` it, on the inputs of the cases."""
+        """Compile ``program`` as things are and call it, with ``around`` it, on the inputs of ``expected``."""
         observer = self.regional._observer
         compiled = around(self.compile(program, pass_uuid or self.pass_uuid))
         mark, sources = observer.log.mark(), len(observer.sources)
@@ -170,12 +170,12 @@ class ExampleRun:
         with watching(
             self.regional, checks_boundary=checks_boundary, settings=names, interpreted=interpreted
         ) as watched:
-            executions = [self.execute(compiled, self.cases[0].inputs, keep=calls > 1)]
+            executions = [self.execute(compiled, self.expected[0].inputs, keep=calls > 1)]
         later, code = observer.log.mark(), observer.code(sources)
         after = config_values(INDUCTOR) if names else {}
         if executions[0].exception is None and calls > 1:
             with self.regional.no_compile():
-                executions.append(self.execute(compiled, self.cases[1].inputs))
+                executions.append(self.execute(compiled, self.expected[1].inputs))
         events = observer.log.since(mark)
         first = later - mark
         overwritten = tuple(KeptResults.of(executions[0]).overwritten().values())
@@ -197,8 +197,8 @@ class ExampleRun:
 
     def report(self, call: int, run: Run | None = None) -> ParityReport:
         """Return how the call differs from eager."""
-        case, execution = self.cases[call], (run or self.cold).executions[call]
-        return compare(case.eager, execution, case.fp64)
+        expected, execution = self.expected[call], (run or self.cold).executions[call]
+        return compare(expected.eager, execution, expected.fp64)
 
     def violation(
         self, oracle: str, stage: str, detail: str, *, origin: str, region: str | None = None

@@ -57,7 +57,7 @@ def test_without_a_float_there_is_none():
     assert builder.steps == []
 
 
-def test_it_keeps_to_the_families_that_are_asked_for():
+def test_it_keeps_to_the_requested_families():
     builder = Builder((TensorInput((4,)),))
     for choice in range(len(TEMPLATES)):
         add_template(builder, choice, {"pointwise"})
