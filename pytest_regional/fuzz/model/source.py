@@ -274,7 +274,8 @@ def _common() -> dict[str, Any]:
     import torch
     from torch.fx.traceback import annotate
 
-    return {"torch": torch, "math": math, "annotate": annotate}
+    # Dynamo takes a scope of such a name for one that is no module to import (2.11 to 2.15), and needs one (2.15).
+    return {"__name__": "namedtuple_program", "torch": torch, "math": math, "annotate": annotate}
 
 
 @functools.cache

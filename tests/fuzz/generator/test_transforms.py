@@ -76,3 +76,13 @@ def test_what_a_checkpoint_reads_again_is_not_drawn_to_be_written_to(name, train
     builder.add(Step(name, (1,), blocks=(0,)))
     written = builder.choose(operator_named("mul_number_"), (1, 0, 0, 0), (0,))
     assert (written is None) == trained
+
+
+@pytest.mark.parametrize("name", ["jacrev", "jacfwd"])
+def test_a_block_that_is_differentiated_compiles(name):
+    """Dynamo reads the name of the scope that the block was defined in."""
+    builder, step = built(name)
+    program = builder.program(step.results, training=False)
+    compiled = torch.compile(program.function, backend="eager", fullgraph=True)
+    (x,) = program.inputs(seed=1)
+    torch.testing.assert_close(compiled(x), program(x))
