@@ -149,7 +149,17 @@ SCOPES: tuple[Scope, ...] = (
 )
 
 #: Families whose operators are drawn several times as often as one of their number would be.
-WEIGHTS = {"call": 5, "checkpoint": 5, "nested": 5, "cond": 6, "loop": 2, "transform": 3, "statement": 4, "write": 2, "custom": 2}
+WEIGHTS = {
+    "call": 5,
+    "checkpoint": 5,
+    "nested": 5,
+    "cond": 6,
+    "loop": 2,
+    "transform": 3,
+    "statement": 4,
+    "write": 2,
+    "custom": 2,
+}
 WEIGHTS |= {"scatter": 3, "index": 3, "matmul": 4, "convolution": 4, "sort": 2, "integer": 2, "out": 3}
 
 #: How many operators a code tries, and how far they lie apart in the table.
