@@ -23,6 +23,7 @@ def _of_inputs(program: Program) -> Iterator[str]:
     for argument in program.arguments:
         if argument.alias_of is not None:
             yield "input:alias"
+            yield f"part:{argument.part}"
             continue
         if argument.dtype != "float32":
             yield f"dtype:{argument.dtype}"
@@ -176,12 +177,29 @@ DECLARED: Mapping[str, float] = MappingProxyType(
         "dtype:int32": 1.5,
         "dtype:uint8": 1.5,
         "dtype:bool": 6,
-        "layout:transposed": 8,
-        "layout:strided": 8,
-        "layout:offset": 8,
-        "layout:expanded": 8,
-        "layout:channels_last": 4,
-        "input:alias": 4,
+        "layout:transposed": 6,
+        "layout:strided": 6,
+        "layout:offset": 6,
+        "layout:expanded": 6,
+        "layout:channels_last": 3,
+        "layout:tail": 6,
+        "layout:margin": 6,
+        "layout:zero_stride": 3,
+        "layout:channels_last_transposed": 0.3,
+        "input:alias": 12,
+        "part:whole": 0.3,
+        "part:same": 0.3,
+        "part:view": 0.3,
+        "part:tail": 0.3,
+        "part:head": 0.3,
+        "part:first_half": 0.3,
+        "part:second_half": 0.3,
+        "part:transposed": 0.3,
+        "part:columns": 0.3,
+        "part:even": 0.3,
+        "part:odd": 0.3,
+        "part:row": 0.3,
+        "part:expanded": 0.3,
         "input:dynamic": 10,
         "input:nonfinite": 1,
         "input:empty": 1.5,
@@ -215,6 +233,7 @@ DECLARED: Mapping[str, float] = MappingProxyType(
         "family:nested": 1,
         "family:cond": 1,
         "family:loop": 1,
+        "family:transform": 2,
         "family:statement": 1,
     }
 )

@@ -15,7 +15,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_regional.fuzz.draw.templates import add_near_duplicates, add_template
-from pytest_regional.fuzz.model.arguments import FLOATS, LAYOUTS, Content, Layout, TensorInput
+from pytest_regional.fuzz.model.arguments import (
+    FLOATS,
+    LAYOUTS,
+    PARTS,
+    PARTS_OF_ANY_RANK,
+    Content,
+    Layout,
+    TensorInput,
+)
 from pytest_regional.fuzz.model.building import Builder, Refused
 from pytest_regional.fuzz.model.claims import needs_of_operator, restricted
 from pytest_regional.fuzz.model.evaluation import live_values, uses_rng
@@ -142,7 +150,17 @@ SCOPES: tuple[Scope, ...] = (
 )
 
 #: Families whose operators are drawn several times as often as one of their number would be.
-WEIGHTS = {"call": 5, "checkpoint": 5, "nested": 5, "cond": 6, "loop": 6, "statement": 4, "write": 2, "custom": 2}
+WEIGHTS = {
+    "call": 5,
+    "checkpoint": 5,
+    "nested": 5,
+    "cond": 6,
+    "loop": 2,
+    "transform": 3,
+    "statement": 4,
+    "write": 2,
+    "custom": 2,
+}
 WEIGHTS |= {"scatter": 3, "index": 3, "matmul": 4, "convolution": 4, "sort": 2, "integer": 2, "out": 3}
 
 #: How many operators a code tries, and how far they lie apart in the table.
@@ -190,6 +208,7 @@ class EncodedPlan:
     nonfinite: int = 0
     order: int = 0
     duplicate: int = 0
+    variation: int = 0
     settings: tuple[int, int, int] = (0, 0, 0)
     off: frozenset[str] = frozenset()
 
@@ -238,7 +257,8 @@ class Options:
 def argument_of(code: EncodedArgument, plan: EncodedPlan, options: Options, *, first: bool) -> TensorInput:
     """Return the input that ``code`` describes; the first of a program is floating-point."""
     shapes = SHAPES[plan.shapes % len(SHAPES)]
-    made = TensorInput(shapes[code.shape % len(shapes)], layout=_layout(code, options))
+    detached = "aliasing" not in options.without and code.layout // _LAYOUT_CODES % 2 == 1
+    made = TensorInput(shapes[code.shape % len(shapes)], layout=_layout(code, options), detached=detached)
     kind = 0 if first else code.kind % 8
     if kind == 5:
         return replace(made, dtype="bool", content="mask")
@@ -257,10 +277,14 @@ def argument_of(code: EncodedArgument, plan: EncodedPlan, options: Options, *, f
     )
 
 
+#: Values of a code that choose a layout; those without one choose the dense one.
+_LAYOUT_CODES = 16
+
+
 def _layout(code: EncodedArgument, options: Options) -> Layout:
-    place = code.layout % 12
+    place = code.layout % _LAYOUT_CODES
     layout: Layout = LAYOUTS[place] if place < len(LAYOUTS) else "dense"
-    return "dense" if layout in options.without else layout
+    return "dense" if layout.removesuffix("_transposed") in options.without else layout
 
 
 def _has_sizes(options: Options) -> bool:
@@ -290,22 +314,36 @@ def is_trained(plan: EncodedPlan, options: Options) -> bool:
 def _arguments(encoded: EncodedProgram, options: Options) -> tuple[TensorInput, ...]:
     made: list[TensorInput] = []
     for code in encoded.arguments:
-        alias = None if "aliasing" in options.without else _aliasing(code, made)
+        alias = None if "aliasing" in options.without else _aliasing(code, made, encoded.plan, options)
         made.append(alias or argument_of(code, encoded.plan, options, first=not made))
     if is_trained(encoded.plan, options) and not any(argument.requires_grad for argument in made):
         made[0] = replace(made[0], requires_grad=True)
     return tuple(made)
 
 
-def _aliasing(code: EncodedArgument, made: Sequence[TensorInput]) -> TensorInput | None:
-    """Return an input that shares the memory of an earlier one, if the code asks for it."""
-    if not made or code.alias % 10 != 9:
+#: One in so many arguments behind the first lies in the memory of an earlier one.
+_ALIASES = 7
+
+
+def _aliasing(
+    code: EncodedArgument, made: Sequence[TensorInput], plan: EncodedPlan, options: Options
+) -> TensorInput | None:
+    """Return an input that lies in the memory of an earlier one, if the code asks for it."""
+    if not made or code.alias % _ALIASES != _ALIASES - 1:
         return None
     target = code.shape % len(made)
-    # Of other layouts only AOTAutograd's refusals come: it wants both views or neither.
-    if made[target].alias_of is not None or made[target].layout != "dense":
-        return None
-    return replace(made[target], alias_of=target, requires_grad=False, dynamic=())
+    owner = made[target].alias_of
+    target = target if owner is None else owner
+    part = PARTS[code.alias // _ALIASES % len(PARTS)]
+    if not made[target].shape and part not in PARTS_OF_ANY_RANK:
+        part = "view"
+    if part == "whole" and not made[target].detached:
+        # AOTAutograd wants that either all tensors of one memory have a base or none.
+        part = "view"
+    wants = made[target].requires_grad
+    if part != "same":
+        wants = is_trained(plan, options) and made[target].dtype in FLOATS and code.gradient % 4 == 3
+    return replace(made[target], alias_of=target, part=part, requires_grad=wants, dynamic=())
 
 
 # Steps
@@ -393,8 +431,8 @@ def program_of(encoded: EncodedProgram, options: Options | None = None) -> Progr
         builder.add(Step("add", (0, 0), scope=scope))
     if options.regions and plan.duplicate % 4 == 3:
         add_near_duplicates(builder, plan.duplicate // 4)
-    if options.regions and plan.duplicate % 4 == 1:
-        add_template(builder, plan.duplicate // 4, options.families)
+    if options.regions and plan.duplicate % 4 in (1, 2):
+        add_template(builder, plan.duplicate // 4, options.families, variation=plan.variation)
     outputs = _outputs(builder, encoded.arguments, asked)
     training = is_trained(plan, options)
     builder, outputs = fixed_up(builder, outputs, training=training)
@@ -430,10 +468,13 @@ def _outputs(builder: Builder, arguments: Sequence[EncodedArgument], asked: dict
     used = {number for step in builder.steps for number in step.operands}
     made = [number for step in builder.steps for number in step.results if number in builder.values]
     hidden, returned, twice = 2, (1, 3), 3
+    tensors = {id(builder.values[number].tensor): number for number in reversed(made)}
+    # Of an operator that returns its operand itself, compiled code makes two tensors: that is returned if asked for.
+    own = {number for number in made if tensors[id(builder.values[number].tensor)] == number}
     outputs = [
         number
         for number in made
-        if (number not in used and asked.get(number) != hidden) or asked.get(number) in returned
+        if (number not in used and number in own and asked.get(number) != hidden) or asked.get(number) in returned
     ]
     outputs += [number for number in made if asked.get(number) == twice]
     outputs += [index for index, code in enumerate(arguments) if code.returned % 12 == 11]

@@ -177,7 +177,9 @@ __all__ = ["PASSES", "REGIONS", "AnnotatedGraph", "EncodedNode", "NamedPass", "g
 
 
 #: Layouts whose tensors can stand in for each other as far as operators go; an expanded one cannot be written to.
-_FREE: tuple[Any, ...] = tuple(layout for layout in LAYOUTS if layout not in ("expanded", "channels_last"))
+_FREE: tuple[Any, ...] = tuple(
+    layout for layout in LAYOUTS if layout == "expanded" or not layout.startswith("channels_last")
+)
 
 
 def fresh_program_inputs(program: Program, device: Any, seed: int, layout: int, size: int) -> tuple[torch.Tensor, ...]:
@@ -230,7 +232,7 @@ def _changed(value: torch.Tensor, dims: tuple[int, ...], layout: int, size: int)
 
 
 #: How many bytes a code is drawn as. One draw of bytes costs Hypothesis a tenth of as many draws of integers.
-ARGUMENT_BYTES, STEP_BYTES, PLAN_BYTES = 9, 11, 16
+ARGUMENT_BYTES, STEP_BYTES, PLAN_BYTES = 9, 11, 18
 
 
 def random_program(source: random.Random, *, max_steps: int = 12, options: Options | None = None) -> Program:
@@ -270,7 +272,8 @@ def decode_step(drawn: bytes) -> EncodedStep:
 
 def decode_plan(drawn: bytes, off: frozenset[str]) -> EncodedPlan:
     """Return the code that bytes describe, and the families that are off."""
-    shapes, dtype, a, b, c, training, dynamic, nonfinite, order, duplicate, *settings = drawn
-    one, two, three, *low = settings
-    numbers = (256 * one + low[0], 256 * two + low[1], 256 * three + low[2])
-    return EncodedPlan(shapes, dtype, (a, b, c), training, dynamic, nonfinite, order, duplicate, numbers, off)
+    shapes, dtype, a, b, c, training, dynamic, nonfinite, order, duplicate, *wide = drawn
+    variation, one, two, three = (256 * high + low for high, low in zip(wide[::2], wide[1::2], strict=True))
+    return EncodedPlan(
+        shapes, dtype, (a, b, c), training, dynamic, nonfinite, order, duplicate, variation, (one, two, three), off
+    )

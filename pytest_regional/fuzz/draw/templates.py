@@ -1,16 +1,18 @@
-"""Templates: a few steps that rarely come together by chance, and that regional compilation gets wrong when they do.
+"""Templates: a few steps that rarely come together by chance, and that compilers get wrong when they do.
 
-Each is added to a program as it is, behind what was drawn, and reads a value of it; what does not fit is left out.
+Some are about regions, others (``_PATTERNS``) are what compilers look for by its shape, in several spellings. Each is
+added to a program behind what was drawn, and reads a value of it; what does not fit is left out.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_regional.fuzz.model.building import Builder, Refused
-from pytest_regional.fuzz.model.program import Region, Scope, Step
+from pytest_regional.fuzz.model.program import Context, Region, Scope, Step
 from pytest_regional.fuzz.operators.operator import ProgramValue
 from pytest_regional.fuzz.operators.table import operators
 
@@ -25,21 +27,55 @@ class Template:
 
     Attributes:
         name: what is rare about them.
-        steps: operand 0 is a value of the program; results, and operands that are results, count from -1 down.
+        slots: steps, or tuples of alternatives for one, the simplest first; None leaves it out, and its first operand
+            stands for its result. Operand 0 is a value of the program; results, and operands that are results, count
+            from -1 down.
         rank: how many dimensions that value has at least.
+        most: how many it has at most.
+        scopes: what its steps stand in besides their own contexts: alternatives, each for the first, third, ... and for
+            the second, fourth, ... step.
     """
 
     name: str
-    steps: Sequence[Step]
+    slots: Sequence[Step | tuple[Step | None, ...]]
     rank: int = 0
+    most: int = 8
+    scopes: tuple[tuple[Scope, Scope], ...] = ((OUTSIDE, OUTSIDE),)
 
     @property
     def families(self) -> frozenset[str]:
-        """The families of its operators."""
-        return frozenset(operators()[step.operator].family for step in self.steps)
+        """The families of its operators, all alternatives included."""
+        steps = (step for slot in self.slots for step in _alternatives(slot) if step is not None)
+        return frozenset(operators()[step.operator].family for step in steps)
+
+    @property
+    def variations(self) -> int:
+        """How many ways there are to choose among the alternatives."""
+        return math.prod(len(_alternatives(slot)) for slot in self.slots) * len(self.scopes)
+
+    def steps(self, variation: int = 0) -> list[Step]:
+        """Return the steps that a number chooses, modulo :attr:`variations`; what is left out has no step."""
+        made, renamed = list[Step](), dict[int, int]()
+        variation, place = divmod(variation, len(self.scopes))
+        scopes = self.scopes[place]
+        for slot in self.slots:
+            alternatives = _alternatives(slot)
+            variation, place = divmod(variation, len(alternatives))
+            step = alternatives[place]
+            if step is not None:
+                operands = tuple(renamed.get(number, number) for number in step.operands)
+                made.append(replace(step, operands=operands, scope=(*step.scope, *scopes[len(made) % 2])))
+                continue
+            left_out = next(one for one in alternatives if one is not None)
+            renamed[left_out.results[0]] = renamed.get(left_out.operands[0], left_out.operands[0])
+        return made
 
 
-TEMPLATES = (
+def _alternatives(slot: Step | tuple[Step | None, ...]) -> tuple[Step | None, ...]:
+    return slot if isinstance(slot, tuple) else (slot,)
+
+
+_OF_REGIONS = (
     Template(
         "a draw outside of a region, between two of it",
         (
@@ -114,31 +150,321 @@ TEMPLATES = (
 )
 
 
-def add_template(builder: Builder, choice: int, families: Collection[str] | None = None) -> None:
-    """Add a template; nothing, or its first steps, where it does not fit.
+def _clone(number: int) -> Step:
+    return Step("clone", (0,), (), (number,))
+
+
+def _scaled(operand: int, result: int) -> tuple[Step | None, ...]:
+    return (
+        Step("mul_number", (operand,), (("value", 0.5),), (result,)),
+        Step("div_number", (operand,), (("value", 0.5),), (result,)),
+        None,
+    )
+
+
+#: Within a region, outside, and across its boundary.
+_PLACES = ((ONE, ONE), (OUTSIDE, OUTSIDE), (ONE, OUTSIDE))
+
+#: What compilers look for by its shape, and writes that they have to keep in order.
+_PATTERNS = (
+    Template(
+        "attention by hand",
+        (
+            (
+                Step("matrix_transpose", (0,), (), (-1,)),
+                Step("transpose", (0,), (("first", -2), ("second", -1)), (-1,)),
+            ),
+            Step("matmul_batched", (0, -1), (), (-2,)),
+            _scaled(-2, -3),
+            (None, Step("float", (-3,), (), (-4,))),
+            (None, Step("full_like", (-4,), (("value", -2.0),), (-5,))),
+            (None, Step("add", (-4, -5), (), (-6,))),
+            (
+                Step("softmax", (-6,), (("dim", -1),), (-7,)),
+                Step("softmax", (-6,), (("dim", -2),), (-7,)),
+                Step("softmax", (-6,), (("dim", 1),), (-7,)),
+            ),
+            (None, Step("dropout_of_none", (-7,), (), (-8,)), Step("dropout_in_eval", (-7,), (), (-8,))),
+            (None, Step("type_as", (-8, 0), (), (-9,))),
+            Step("matmul_batched", (-9, 0), (), (-10,)),
+        ),
+        rank=3,
+        most=4,
+    ),
+    Template(
+        "convolution, batch norm and activation",
+        (
+            Step("conv2d", (0, 0), (("stride", 1), ("padding", 1)), (-1,)),
+            Step("batch_norm_in_eval", (-1,), (), (-2,)),
+            (Step("silu", (-2,), (), (-3,)), Step("relu", (-2,), (), (-3,)), None),
+        ),
+        rank=4,
+    ),
+    Template(
+        "modulated layer norms in a row",
+        (
+            Step("mean", (0,), (("dim", -2), ("keepdim", True)), (-1,)),
+            Step("layer_norm", (0,), (), (-2,)),
+            Step("add_number", (-1,), (("value", 1.0),), (-3,)),
+            Step("mul", (-2, -3), (), (-4,)),
+            Step("add", (-4, -1), (), (-5,)),
+            Step("layer_norm", (-5,), (), (-6,)),
+            Step("mul", (-6, -3), (), (-7,)),
+            Step("add", (-7, -1), (), (-8,)),
+        ),
+        rank=2,
+    ),
+    Template(
+        "products, transposes and sums of them",
+        (
+            Step("mm_transposed", (0, 0), (), (-1,)),
+            (Step("matrix_transpose", (-1,), (), (-2,)), None),
+            Step("add", (-1, -2), (), (-3,)),
+            (
+                Step("addmm", (-3, 0, 0), (), (-4,)),
+                Step("mm", (-3, 0), (), (-4,)),
+                Step("add_alpha", (-3, -1), (("alpha", 2),), (-4,)),
+            ),
+            (None, Step("matrix_transpose", (-4,), (), (-5,))),
+        ),
+        rank=2,
+        most=2,
+    ),
+    Template(
+        "positions of extremes behind a sum of a permuted value",
+        (
+            (
+                Step("matrix_transpose", (0,), (), (-1,)),
+                Step("channels_last", (0,), (), (-1,)),
+                Step("permute", (0,), (("dims", (2, 0, 1)),), (-1,)),
+            ),
+            Step("detach", (-1,), (), (-2,)),
+            (Step("sum", (-2,), (("dim", -1), ("keepdim", False)), (-3,)), Step("square", (-2,), (), (-3,)), None),
+            (
+                Step("value_at_argmax", (-3,), (("dim", 0),), (-4,)),
+                Step("value_at_argmin", (-3,), (("dim", -1),), (-4,)),
+                Step("value_at_max_index", (-3,), (("dim", 0),), (-4,)),
+                Step("values_by_argsort", (-3,), (("dim", -1),), (-4,)),
+            ),
+        ),
+        rank=2,
+    ),
+    Template(
+        "sums over rows next to sums over columns",
+        (
+            Step("mul", (0, 0), (), (-1,)),
+            (Step("rms_by_hand", (-1,), (), (-2,)), Step("layer_norm", (-1,), (), (-2,)), None),
+            Step("sum", (-2,), (("dim", 0), ("keepdim", False)), (-3,)),
+            Step("sum", (-2,), (("dim", -1), ("keepdim", False)), (-4,)),
+        ),
+        rank=2,
+    ),
+    Template(
+        "pieces that are put together again",
+        (
+            Step("chunk", (0,), (("dim", 0),), (-1, -2)),
+            (None, Step("neg", (-1,), (), (-3,))),
+            (Step("cat", (-1, -2), (("dim", 0),), (-4,)), Step("stack", (-1, -2), (("dim", 0),), (-4,))),
+            Step("flatten", (-4,), (), (-5,)),
+        ),
+        rank=1,
+    ),
+    Template(
+        "a gated unit",
+        (
+            Step("chunk", (0,), (("dim", -1),), (-1, -2)),
+            Step("swiglu", (-1, -2), (), (-3,)),
+            (None, Step("rms_by_hand", (-3,), (), (-4,))),
+        ),
+        rank=1,
+    ),
+    Template(
+        "a rotary embedding",
+        (
+            Step("chunk", (0,), (("dim", -1),), (-1, -2)),
+            Step("neg", (-2,), (), (-3,)),
+            Step("cat", (-3, -1), (("dim", -1),), (-4,)),
+            Step("cos", (0,), (), (-5,)),
+            Step("sin", (0,), (), (-6,)),
+            Step("mul", (0, -5), (), (-7,)),
+            Step("mul", (-4, -6), (), (-8,)),
+            Step("add", (-7, -8), (), (-9,)),
+        ),
+        rank=1,
+    ),
+    Template(
+        "rows that are looked up, normalized and added back",
+        (
+            Step("literal_index", (0,), (), (-1,)),
+            Step("index", (0, -1), (), (-2,)),
+            Step("rms_by_hand", (-2,), (), (-3,)),
+            Step("zeros_like", (0,), (), (-4,)),
+            (Step("index_add", (-4, -1, -3), (), (-5,)), Step("index_put_accumulate", (-4, -1, -3), (), (-5,))),
+            Step("index", (-5, -1), (), (-6,)),
+        ),
+        rank=1,
+    ),
+    Template(
+        "a margin that is cut off again",
+        (
+            (Step("pad", (0,), (), (-1,)), Step("constant_pad", (0,), (), (-1,))),
+            (Step("head", (-1,), (), (-2,)), Step("every_second", (-1,), (), (-2,))),
+            Step("sin", (-2,), (), (-3,)),
+        ),
+        rank=2,
+    ),
+    Template(
+        "a lower precision for a moment",
+        (
+            Step("sin", (0,), (), (-1,)),
+            (Step("to_float16", (-1,), (), (-2,)), Step("to_bfloat16", (-1,), (), (-2,))),
+            (Step("to_float32", (-2,), (), (-3,)), Step("type_as", (-2, 0), (), (-3,))),
+            Step("add_mixed", (-3, -1), (), (-4,)),
+        ),
+    ),
+    Template(
+        "a flip of repeated elements",
+        (
+            Step("repeat_interleave", (0,), (("dim", 0),), (-1,)),
+            Step("flip", (-1,), (("dim", 0),), (-2,)),
+            Step("add", (-1, -2), (), (-3,)),
+        ),
+        rank=1,
+        most=3,
+    ),
+    Template(
+        "a sum over what was expanded",
+        (
+            (Step("matrix_transpose", (0,), (), (-1,)), None),
+            Step("expand_in_front", (-1,), (), (-2,)),
+            (Step("sum", (-2,), (("dim", 0), ("keepdim", False)), (-3,)), Step("sum_by_hand", (-2,), (), (-3,))),
+        ),
+        rank=2,
+    ),
+    Template(
+        "autocast around a product, and its sum outside",
+        (
+            Step("mm_transposed", (0, 0), (), (-1,), (Context("autocast"),)),
+            (Step("softmax", (-1,), (("dim", -1),), (-2,)), Step("sin", (-1,), (), (-2,))),
+            Step("sum_all", (-2,), (), (-3,)),
+        ),
+        rank=2,
+        most=2,
+    ),
+    Template(
+        "a norm of an instance, of its vectors, and an activation",
+        (
+            Step("instance_norm", (0,), (), (-1,)),
+            (None, Step("unit_vectors", (-1,), (("dim", 1),), (-2,))),
+            (Step("silu", (-2,), (), (-3,)), Step("hardswish", (-2,), (), (-3,))),
+        ),
+        rank=3,
+    ),
+    Template(
+        "a write through what looks like a copy",
+        (
+            _clone(-1),
+            (
+                Step("slice_of_all", (-1,), (), (-2,)),
+                Step("to_same", (-1,), (), (-2,)),
+                Step("contiguous", (-1,), (), (-2,)),
+                Step("dropout_in_eval", (-1,), (), (-2,)),
+                Step("dropout_of_none", (-1,), (), (-2,)),
+                Step("real_part", (-1,), (), (-2,)),
+                Step("reshape", (-1,), (("shape", (-1,)),), (-2,)),
+                Step("expand_as_itself", (-1,), (), (-2,)),
+            ),
+            (Step("mul_number_", (-2,), (("value", 0.5),), ()), Step("add_", (-2, 0), (), ())),
+            Step("sin", (-1,), (), (-3,)),
+        ),
+    ),
+    Template(
+        "a write to a part, and the whole is read",
+        (
+            _clone(-1),
+            (
+                Step("narrow", (-1,), (("dim", 0), ("start", 0), ("length", 1)), (-2,)),
+                Step("select", (-1,), (("dim", 0), ("index", 0)), (-2,)),
+                Step("diagonal", (-1,), (), (-2,)),
+                Step("every_second", (-1,), (), (-2,)),
+                Step("matrix_transpose", (-1,), (), (-2,)),
+            ),
+            (Step("mul_number_", (-2,), (("value", 0.5),), ()), Step("sin_", (-2,), (), ())),
+            (
+                Step("copy_between_slices", (-1,), (("length", 1),), ()),
+                Step("shift_rows", (-1,), (), ()),
+                Step("foreach_add_flipped", (-1,), (), ()),
+            ),
+            Step("add", (-1, 0), (), (-3,)),
+        ),
+        rank=2,
+    ),
+    Template(
+        "a copy that a custom operator writes to, next to its original",
+        (
+            Step("detach", (0,), (), (-1,)),
+            Step("clone", (-1,), (), (-2,)),
+            (
+                Step("custom_mutating", (-2, -1), (), ()),
+                Step("custom_exchange", (-2, -1), (), ()),
+                Step("custom_mutating_with_result", (-2,), (), (-3,)),
+            ),
+            Step("mul", (-2, -1), (), (-4,)),
+        ),
+    ),
+    Template(
+        "two copies that exchange what they hold",
+        (
+            Step("detach", (0,), (), (-1,)),
+            Step("sin", (-1,), (), (-2,)),
+            Step("cos", (-1,), (), (-3,)),
+            (Step("foreach_exchange", (-2, -3), (), ()), Step("custom_exchange", (-2, -3), (), ())),
+            Step("sub", (-2, -3), (), (-4,)),
+        ),
+    ),
+)
+
+TEMPLATES = (*_OF_REGIONS, *(replace(pattern, scopes=_PLACES) for pattern in _PATTERNS))
+
+
+def add_template(
+    builder: Builder, choice: int, families: Collection[str] | None = None, *, variation: int = 0
+) -> Template | None:
+    """Add a template and return it; None where it does not fit, of which the first steps may be there.
 
     Args:
         builder: a program under construction.
-        choice: which one, and which value it reads.
+        choice: which one, counted on to one whose operators are allowed, and which some value has the rank for.
+        variation: which value it reads, and then which of the alternatives it takes.
         families: the families of operators that the program may hold; all where None.
     """
-    template = TEMPLATES[choice % len(TEMPLATES)]
-    if families is not None and not template.families <= frozenset(families):
-        return
-    values = [value.number for value in builder.values.values() if value.is_float and value.rank >= template.rank]
-    if not values:
-        return
-    numbers = {0: values[choice // len(TEMPLATES) % len(values)]}
+    for place in range(len(TEMPLATES)):
+        template = TEMPLATES[(choice + place) % len(TEMPLATES)]
+        allowed = families is None or template.families <= frozenset(families)
+        values = _readable(builder, template)
+        if allowed and values:
+            return template if _add(builder, template, values, variation) else None
+    return None
+
+
+def _add(builder: Builder, template: Template, values: Sequence[int], variation: int) -> bool:
+    numbers = {0: values[variation % len(values)]}
     try:
-        for step in template.steps:
+        for step in template.steps(variation // len(values)):
             operands = tuple(numbers[number] for number in step.operands)
             added = builder.add(replace(step, operands=operands, results=()))
             numbers |= dict(zip(step.results, added.results, strict=True))
     except Refused:
-        return
+        return False
+    return True
 
 
-__all__ = ["TEMPLATES", "Template", "add_template"]
+def _readable(builder: Builder, template: Template) -> list[int]:
+    return [
+        value.number
+        for value in builder.values.values()
+        if value.is_float and template.rank <= value.rank <= template.most
+    ]
 
 
 LONGEST = 3

@@ -19,7 +19,7 @@ from pytest_regional._errors import RegionalError
 from pytest_regional._files import write_whole
 from pytest_regional.fuzz.findings import strict_json
 from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
-from pytest_regional.fuzz.model.arguments import CONTENT_SOURCES, DTYPES, LAYOUTS, TensorInput
+from pytest_regional.fuzz.model.arguments import CONTENT_SOURCES, DTYPES, LAYOUTS, PARTS, TensorInput
 from pytest_regional.fuzz.model.building import check_buildable
 from pytest_regional.fuzz.model.program import (
     CONTEXT_SOURCES,
@@ -112,6 +112,10 @@ def program_in(field: Field) -> Program:
     arguments = tuple(_argument(item, index) for index, item in enumerate(fields["arguments"].items(_ARGUMENTS)))
     if sum(math.prod(max(size, 1) for size in argument.shape) for argument in arguments) > ELEMENTS:
         fields["arguments"].refuse(f"more than {ELEMENTS} elements")
+    if any(
+        argument.alias_of is not None and arguments[argument.alias_of].alias_of is not None for argument in arguments
+    ):
+        fields["arguments"].refuse("a part of an argument that is a part of another one")
     blocks = tuple(map(_block, fields["blocks"].items()))
     steps = tuple(_step(item, len(blocks)) for item in fields["steps"].items())
     _check_new(fields["steps"], range(len(arguments)), steps)
@@ -197,9 +201,12 @@ def _setting(field: Field, name: str) -> bool | int | float:
     return value
 
 
+_OF_AN_ARGUMENT = tuple(field.name for field in dataclasses.fields(TensorInput) if field.name != "shape")
+
+
 def _argument(field: Field, index: int) -> TensorInput:
     """Return argument ``index``, which may be a view of an earlier one."""
-    fields = field.fields(("shape",), ("dtype", "layout", "content", "requires_grad", "below", "alias_of", "dynamic"))
+    fields = field.fields(("shape",), _OF_AN_ARGUMENT)
     shape = tuple(item.integer(0, ELEMENTS) for item in fields["shape"].items(_RANK))
     read: dict[str, Callable[[Field], Any]] = {
         "dtype": lambda one: one.one_of(DTYPES),
@@ -208,6 +215,8 @@ def _argument(field: Field, index: int) -> TensorInput:
         "requires_grad": Field.flag,
         "below": lambda one: one.integer(0, _LARGEST),
         "alias_of": lambda one: one.or_none(lambda number: number.integer(0, index - 1)),
+        "part": lambda one: one.one_of(PARTS),
+        "detached": Field.flag,
         "dynamic": lambda one: tuple(item.integer(0, len(shape) - 1) for item in one.items(_RANK)),
     }
     return TensorInput(shape, **{name: read[name](one) for name, one in fields.items() if name != "shape"})
@@ -290,10 +299,10 @@ def _integers(field: Field) -> tuple[int, ...]:
 
 #: How each parameter of the operator table is read, by name.
 PARAMETERS: Mapping[str, Callable[[Field], Parameter]] = {
-    **dict.fromkeys(("keepdim",), Field.flag),
+    **dict.fromkeys(("keepdim", "reverse"), Field.flag),
     **dict.fromkeys(("alpha", "high", "low", "value"), Field.number),
-    **dict.fromkeys(("dims", "repeats", "shape", "sizes"), _integers),
-    **dict.fromkeys(("diagonal", "dim", "first", "index", "k", "length", "padding"), _integer),
+    **dict.fromkeys(("dims", "repeats", "shape", "sizes", "strides"), _integers),
+    **dict.fromkeys(("diagonal", "dim", "first", "index", "k", "length", "offset", "padding"), _integer),
     **dict.fromkeys(("second", "shift", "start", "step", "stride"), _integer),
     "size": _size,
     "count": lambda field: field.integer(1, 64),

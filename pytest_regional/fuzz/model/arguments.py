@@ -7,8 +7,9 @@ the harness ran and what a finding's script runs are the same by construction.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, get_args
 
 from pytest_regional.fuzz.model.value_range import ValueRange, integers
 
@@ -18,8 +19,41 @@ INTEGERS = ("int64", "int32", "uint8")
 #: All that an input may have.
 DTYPES = (*FLOATS, *INTEGERS, "bool", "int8", "int16", "complex64", "complex128")
 
-Layout = Literal["dense", "transposed", "strided", "expanded", "offset", "channels_last"]
-LAYOUTS: tuple[Layout, ...] = ("dense", "transposed", "strided", "offset", "expanded", "channels_last")
+Layout = Literal[
+    "dense",
+    "transposed",
+    "strided",
+    "offset",
+    "expanded",
+    "channels_last",
+    "tail",
+    "margin",
+    "zero_stride",
+    "channels_last_transposed",
+]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+
+#: What a view of another argument shows: ``{x}`` is that argument, ``{b}`` the buffer that it was made as a view of,
+#: which is itself where it is no view. Those that share no element with each other are ``first_half`` and
+#: ``second_half``, ``even`` and ``odd``; ``head`` and ``tail`` share all but two rows.
+PART_SOURCES: dict[str, str] = {
+    "whole": "{x}.detach()",
+    "same": "{x}",
+    "view": "{x}.view_as({x})",
+    "tail": "{b}[1:]",
+    "head": "{b}[:-1]",
+    "first_half": "{b}[: len({b}) // 2]",
+    "second_half": "{b}[len({b}) // 2 :]",
+    "transposed": "{x}.transpose(0, -1)",
+    "columns": "{b}[..., 1:]",
+    "even": "{b}[..., ::2]",
+    "odd": "{b}[..., 1::2]",
+    "row": "{b}[:1].squeeze(0)",
+    "expanded": "{b}[:1].expand_as({b})",
+}
+PARTS = tuple(PART_SOURCES)
+#: Parts of a tensor of any rank; the others cut one of its dimensions.
+PARTS_OF_ANY_RANK = ("whole", "same", "view", "transposed")
 
 Content = Literal["signed", "positive", "distinct", "nonfinite", "index", "mask"]
 
@@ -72,15 +106,19 @@ class TensorInput:
     """One tensor argument of a program.
 
     Attributes:
-        shape: its sizes; a size may be 0.
+        shape: its sizes; a size may be 0. What is a part of another argument has the sizes of that part instead.
         dtype: name of a ``torch`` dtype.
         layout: how its elements lie in memory: ``"dense"`` rows; ``"transposed"`` last two dimensions; ``"strided"``
-            every second element of a row; ``"expanded"`` over the first dimension (stride 0); ``"offset"`` behind
-            three other elements; ``"channels_last"`` (rank 4).
+            every second element of a row; ``"offset"`` behind three other elements; ``"expanded"`` over the first
+            dimension (stride 0); ``"channels_last"`` (rank 4); ``"tail"`` behind another row; ``"margin"`` with an
+            element before and behind each row; ``"zero_stride"`` in dimensions of one element, dense otherwise;
+            ``"channels_last_transposed"`` with height and width exchanged (rank 4).
         content: which values it holds; see :data:`CONTENT_SOURCES`.
         requires_grad: whether it is a leaf that wants a gradient.
         below: for indices, the first integer that does not occur.
-        alias_of: number of an earlier argument whose memory this one is a view of, all of it and with its layout.
+        alias_of: number of an earlier argument, no alias itself, whose memory this one lies in.
+        part: which part of that memory; see :data:`PART_SOURCES`.
+        detached: whether a view has no base that autograd knows of (``_base``): only the memory tells that it is one.
         dynamic: dimensions whose size is marked as dynamic for ``torch.compile``.
     """
 
@@ -91,6 +129,8 @@ class TensorInput:
     requires_grad: bool = False
     below: int = 0
     alias_of: int | None = None
+    part: str = "whole"
+    detached: bool = False
     dynamic: tuple[int, ...] = ()
 
     @property
@@ -99,7 +139,7 @@ class TensorInput:
         if self.content == "index":
             return integers(0, max(self.below - 1, 0), distinct=math.prod(self.shape) <= 1)
         value_range = _RANGES_OF_CONTENT[self.content]
-        if self.content == "distinct" and (self.layout == "expanded" or not self.holds_distinct):
+        if self.content == "distinct" and ("expanded" in (self.layout, self.part) or not self.holds_distinct):
             return value_range.repeated()
         return value_range
 
@@ -108,12 +148,38 @@ class TensorInput:
         """Whether its dtype tells its ``distinct`` values apart."""
         return math.prod(self.shape) <= (64 if self.dtype in ("bfloat16", "float16") else 2**20)
 
-    @property
-    def source(self) -> str:
-        """A Python expression that makes it, given ``device``, the content functions, and earlier inputs ``x0`` ..."""
-        aliased = self.alias_of is not None
-        made = f"x{self.alias_of}.detach()" if aliased else _LAID_OUT[self.layout](self)
-        return made + (".requires_grad_()" if self.requires_grad else "")
+
+def assignments(arguments: Sequence[TensorInput]) -> Iterator[str]:
+    """Yield the Python statements that make ``arguments`` as ``x0``, ``x1``, ...
+
+    They need ``device`` and the content functions. Where another argument is a part of the buffer that one is a view
+    of, the buffer is made first, as ``b0``.
+    """
+    owners = {argument.alias_of for argument in arguments if "{b}" in PART_SOURCES[argument.part]}
+    for index, argument in enumerate(arguments):
+        if argument.alias_of is not None:
+            yield f"x{index} = {_part(argument, arguments)}{_leaf(argument)}"
+            continue
+        values, view = _LAID_OUT[argument.layout](argument)
+        if index in owners and view:
+            yield f"b{index} = {values}"
+            values = f"b{index}"
+        detach = ".detach()" if argument.detached and view else ""
+        yield f"x{index} = {values}{view}{detach}{_leaf(argument)}"
+
+
+def _leaf(argument: TensorInput) -> str:
+    return ".requires_grad_()" if argument.requires_grad else ""
+
+
+def _part(argument: TensorInput, arguments: Sequence[TensorInput]) -> str:
+    """Return a part of an earlier argument; of one that wants a gradient only the values."""
+    assert argument.alias_of is not None
+    owner, number = arguments[argument.alias_of], argument.alias_of
+    buffer = f"b{number}" if _LAID_OUT[owner.layout](owner)[1] else f"x{number}"
+    source = PART_SOURCES[argument.part].format(x=f"x{number}", b=buffer)
+    plain = argument.part in ("same", "whole") or not (argument.detached or owner.requires_grad)
+    return source if plain else f"{source}.detach()"
 
 
 def _values(argument: TensorInput, *shape: int) -> str:
@@ -124,45 +190,82 @@ def _values(argument: TensorInput, *shape: int) -> str:
     return f"{argument.content}({sizes}{keywords}).to({where})"
 
 
-def _dense(argument: TensorInput) -> str:
-    return _values(argument, *argument.shape)
+# How each layout is made: the buffer, and the view of it
 
 
-def _transposed(argument: TensorInput) -> str:
+def _dense(argument: TensorInput) -> tuple[str, str]:
+    return _values(argument, *argument.shape), ""
+
+
+def _transposed(argument: TensorInput) -> tuple[str, str]:
     if len(argument.shape) < 2:
         return _dense(argument)
     *rest, rows, columns = argument.shape
-    return f"{_values(argument, *rest, columns, rows)}.transpose(-2, -1)"
+    return _values(argument, *rest, columns, rows), ".transpose(-2, -1)"
 
 
-def _strided(argument: TensorInput) -> str:
+def _strided(argument: TensorInput) -> tuple[str, str]:
     if not argument.shape:
         return _dense(argument)
     *rest, columns = argument.shape
-    return f"{_values(argument, *rest, 2 * columns)}[..., ::2]"
+    return _values(argument, *rest, 2 * columns), "[..., ::2]"
 
 
-def _expanded(argument: TensorInput) -> str:
+def _offset(argument: TensorInput) -> tuple[str, str]:
+    return _values(argument, math.prod(argument.shape) + 3), f"[3:].view({argument.shape})"
+
+
+def _expanded(argument: TensorInput) -> tuple[str, str]:
     if not argument.shape:
         return _dense(argument)
-    return f"{_values(argument, 1, *argument.shape[1:])}.expand({', '.join(map(str, argument.shape))})"
+    return _values(argument, 1, *argument.shape[1:]), f".expand({', '.join(map(str, argument.shape))})"
 
 
-def _offset(argument: TensorInput) -> str:
-    return f"{_values(argument, math.prod(argument.shape) + 3)}[3:].view({argument.shape})"
-
-
-def _channels_last(argument: TensorInput) -> str:
+def _channels_last(argument: TensorInput) -> tuple[str, str]:
     if len(argument.shape) != 4:
         return _dense(argument)
-    return f"{_dense(argument)}.contiguous(memory_format=torch.channels_last)"
+    return f"{_values(argument, *argument.shape)}.contiguous(memory_format=torch.channels_last)", ""
 
 
-_LAID_OUT: dict[Layout, Any] = {
+def _tail(argument: TensorInput) -> tuple[str, str]:
+    if not argument.shape:
+        return _dense(argument)
+    rows, *rest = argument.shape
+    return _values(argument, rows + 1, *rest), "[1:]"
+
+
+def _margin(argument: TensorInput) -> tuple[str, str]:
+    if not argument.shape:
+        return _dense(argument)
+    *rest, columns = argument.shape
+    return _values(argument, *rest, columns + 2), "[..., 1:-1]"
+
+
+def _zero_stride(argument: TensorInput) -> tuple[str, str]:
+    if 1 not in argument.shape:
+        return _dense(argument)
+    strides = [math.prod(argument.shape[dim + 1 :]) for dim in range(len(argument.shape))]
+    kept = tuple(0 if size == 1 else stride for size, stride in zip(argument.shape, strides, strict=True))
+    return _values(argument, *argument.shape), f".as_strided({argument.shape}, {kept})"
+
+
+def _channels_last_transposed(argument: TensorInput) -> tuple[str, str]:
+    if len(argument.shape) != 4:
+        return _dense(argument)
+    batch, channels, height, width = argument.shape
+    made = _values(argument, batch, channels, width, height)
+    return f"{made}.contiguous(memory_format=torch.channels_last)", ".transpose(2, 3)"
+
+
+_LAID_OUT: dict[Layout, Callable[[TensorInput], tuple[str, str]]] = {
     "dense": _dense,
     "transposed": _transposed,
     "strided": _strided,
-    "expanded": _expanded,
     "offset": _offset,
+    "expanded": _expanded,
     "channels_last": _channels_last,
+    "tail": _tail,
+    "margin": _margin,
+    "zero_stride": _zero_stride,
+    "channels_last_transposed": _channels_last_transposed,
 }

@@ -7,6 +7,8 @@ an error: generators skip it, reducers take that as "keep it".
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -73,6 +75,7 @@ class Builder:
         self.steps: list[Step] = []
         self._drawn: set[int] = set()
         self._sealed: set[int] = set()
+        self._recomputed: set[int] = set()
         self.without = without
         self._room = elements
         self._next = len(self.arguments)
@@ -102,6 +105,9 @@ class Builder:
         called = self._callable(operator, numbers)
         if parameters is None or called is None:
             return None
+        targets = {memory_of(operands[position].tensor) for position in operator.writes}
+        if targets & (self._shared_where_trained | self._recomputed):
+            return None  # a program that is read may do it: AOTAutograd refuses to train the one, eager the other
         chosen = Step(
             operator.name, tuple(value.number for value in operands), tuple(parameters.items()), (), scope, called
         )
@@ -176,6 +182,8 @@ class Builder:
         if self._uses_rng(step):
             written = (operands[position].tensor for position in operator.writes)
             self._drawn.update(map(memory_of, (*tensors, *written)))
+        if operator.family == "checkpoint":
+            self._recomputed.update(memory_of(value.tensor) for value in operands if value.requires_grad)
         if operator.sealed:
             self._sealed.update(memory_of(tensor) for tensor in tensors if tensor.requires_grad)
         self._next = max(self._next - 1, *results) + 1 if results else self._next
@@ -239,8 +247,21 @@ class Builder:
             raise Refused(f"{operator.name} would write to what a custom autograd function returned as a view")
         if targets & leaves:
             raise Refused(f"{operator.name} would write into the memory of an input that wants a gradient")
-        if targets & inputs and any(value.requires_grad for value in operands):
+        if targets & inputs and not operator.writes_constants and any(value.requires_grad for value in operands):
             raise Refused(f"{operator.name} would make an input want a gradient that did not")
+
+    @functools.cached_property
+    def _shared_where_trained(self) -> set[int]:
+        """The memory that several inputs lie in, none the same tensor as another, where a gradient is wanted.
+
+        AOTAutograd trains with writes there only if all are views of one base (``merge_view_inputs``); the harness
+        gives copies that have none.
+        """
+        if not any(argument.requires_grad for argument in self.arguments):
+            return set()
+        tensors = {id(tensor): tensor for tensor in self._inputs}
+        counted = Counter(map(memory_of, tensors.values()))
+        return {memory for memory, count in counted.items() if count > 1}
 
     def _value(self, number: int) -> ProgramValue:
         if number not in self.values:
@@ -291,6 +312,8 @@ class Builder:
             raise Refused("a block draws random numbers for nothing")
         held = {number: value.value_range for number, value in zip(block.parameters, operands, strict=True)}
         like = operands[0]
+        if caller.differentiates:
+            like = replace(like, tensor=like.tensor.detach().clone().requires_grad_())
         for step in block.steps:
             operator = operator_named(step.operator)
             if any(isinstance(context, Context) and context.kind != "tag" for context in step.scope):

@@ -70,7 +70,7 @@ def _of_values(program: Program) -> Iterator[str]:
     for argument in program.arguments:
         if argument.requires_grad and program.training:
             yield "backward"
-        if argument.layout == "channels_last":
+        if argument.layout.startswith("channels_last"):
             yield "channels_last"
         if argument.alias_of is not None:
             yield "aliasing"

@@ -8,7 +8,7 @@ import linecache
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional.fuzz.model.arguments import CONTENT_SOURCES, TensorInput
+from pytest_regional.fuzz.model.arguments import CONTENT_SOURCES, TensorInput, assignments
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.settings import BY_NAME, MODULES
 
@@ -114,6 +114,95 @@ class StraightThrough(torch.autograd.Function):
     def backward(ctx, gradient):
         return gradient
 """,
+    "exchange": """\
+@torch.library.custom_op("regional_fuzz::exchange", mutates_args=("first", "second"))
+def exchange(first: torch.Tensor, second: torch.Tensor) -> None:
+    before = first.clone()
+    first.copy_(second)
+    second.copy_(before)
+
+
+@exchange.register_fake
+def exchange_fake(first, second):
+    return None
+""",
+    "accumulated": """\
+@torch.library.custom_op("regional_fuzz::accumulate_onto", mutates_args=("target",))
+def accumulate_onto(target: torch.Tensor, other: torch.Tensor) -> None:
+    target.add_(other)
+
+
+@accumulate_onto.register_fake
+def accumulate_onto_fake(target, other):
+    return None
+
+
+def accumulated(x, y):
+    copy = x.clone()
+    accumulate_onto(copy, y)
+    return copy
+""",
+    "HalvedInside": """\
+class HalvedInside(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        half = x.clone()
+        half.mul_(0.5)
+        ctx.save_for_backward(half)
+        return half.sin()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (half,) = ctx.saved_tensors
+        return gradient * half.cos() * 0.5
+""",
+    "MultipliedInPlace": """\
+class MultipliedInPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        product = x.clone()
+        product @= weight
+        return product
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        return gradient @ weight.mT, x.mT @ gradient
+""",
+    "ProductThroughBuffer": """\
+class ProductThroughBuffer(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, buffer):
+        buffer.copy_(x * 2)
+        ctx.save_for_backward(buffer)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (twice,) = ctx.saved_tensors
+        return gradient * twice, None
+""",
+    "add_in_place": """\
+class AddInPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        x.add_(y)
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, gradient
+
+
+def add_in_place(x, y):
+    # Dynamo takes no mark_dirty where no gradient flows.
+    if torch.is_grad_enabled() and x.requires_grad:
+        AddInPlace.apply(x, y)
+    else:
+        x.add_(y)
+""",
     "repeated": """\
 def repeated(block, count, x):
     def more(i, x):
@@ -124,6 +213,52 @@ def repeated(block, count, x):
 
     start = torch.zeros((), dtype=torch.int64, device=x.device)
     return torch._higher_order_ops.while_loop(more, again, (start, x))[1]
+""",
+    "repeated_counting": """\
+def repeated_counting(block, count, x):
+    def more(i, number, x):
+        return i < count
+
+    def again(i, number, x):
+        return i + 1, number + 2, block(x)
+
+    start = torch.zeros((), dtype=torch.int64, device=x.device)
+    _, number, x = torch._higher_order_ops.while_loop(more, again, (start, start + 1, x))
+    return x, number
+""",
+    "never_repeated": """\
+def never_repeated(block, x):
+    def more(i, x):
+        return i < 0
+
+    def again(i, x):
+        return i + 1, block(x)
+
+    start = torch.zeros((), dtype=torch.int64, device=x.device)
+    return torch._higher_order_ops.while_loop(more, again, (start, x))[1] * 1
+""",
+    "scanned": """\
+def scanned(block, x, reverse):
+    def step(carry, row):
+        carry = carry * 0.5 + block(row)
+        return carry, carry * 2
+
+    return torch._higher_order_ops.scan(step, torch.zeros_like(x[0]), x, reverse=reverse)[1]
+""",
+    "recurrence": """\
+def recurrence(x, y):
+    def combine(one, other):
+        return one[0] * other[0], one[1] * other[0] + other[1]
+
+    return torch._higher_order_ops.associative_scan(combine, (torch.tanh(x), y), 0, combine_mode="generic")[1]
+""",
+    "tangent": """\
+def tangent(block, x):
+    forward_ad = torch.autograd.forward_ad
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        found = forward_ad.unpack_dual(block(dual)).tangent
+    return torch.zeros_like(x) if found is None else torch.tanh(found)
 """,
 }
 
@@ -140,7 +275,8 @@ def _common() -> dict[str, Any]:
     import torch
     from torch.fx.traceback import annotate
 
-    return {"torch": torch, "math": math, "annotate": annotate}
+    # Dynamo takes a scope of such a name for one that is no module to import (2.11 to 2.15), and needs one (2.15).
+    return {"__name__": "namedtuple_program", "torch": torch, "math": math, "annotate": annotate}
 
 
 @functools.cache
@@ -297,13 +433,13 @@ def _indented(lines: Sequence[str]) -> str:
 def _inputs_source(arguments: tuple[TensorInput, ...]) -> str:
     used = dict.fromkeys(argument.content for argument in arguments if argument.alias_of is None)
     helpers = [_indented(CONTENT_SOURCES[content].splitlines()) for content in used]
-    lines = [f"x{index} = {argument.source}" for index, argument in enumerate(arguments)]
     marks = [
         f"torch._dynamo.maybe_mark_dynamic(x{index}, {dim})"
         for index, argument in enumerate(arguments)
         for dim in argument.dynamic
     ]
     names = "".join(f"x{index}, " for index in range(len(arguments)))
+    lines = assignments(arguments)
     return (
         'def inputs(device="cpu", seed=0):\n'
         f"{_INDENT}g = torch.Generator().manual_seed(seed)\n\n"

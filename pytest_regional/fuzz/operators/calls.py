@@ -81,6 +81,12 @@ _CALLS = (
     _call_with_two(
         "checkpoint_of_two", "checkpoint", _CHECKPOINT.replace("{operands}", "{a}, {b}"), calls_rng="trained"
     ),
+    _call(
+        "checkpoint_reentrant",
+        "checkpoint",
+        _CHECKPOINT.replace("{operands}", "{a}").replace("False", "True"),
+        calls_rng="trained",
+    ),
     _call("nested", "nested", "{block}({a})", block_wrapper=_WRAPPER),
     _call_with_two("nested_of_two", "nested", "{block}({a}, {b})", block_wrapper=_WRAPPER),
     Operator(

@@ -122,6 +122,7 @@ class Operator:
         choose: parameters for given operands; None where there are none.
         results: how many values it makes; 0 for a statement that only writes.
         writes: which operands it writes to.
+        writes_constants: whether no gradient flows to what it writes, although one may flow to its operands.
         elementwise: whether each element of the result depends on the same element of the operands alone, so that it
             serves in blocks, which are called with any shape.
         uses_rng: whether it draws random numbers.
@@ -136,6 +137,7 @@ class Operator:
             blocks as functions.
         sealed: whether eager allows no writes to its results where gradients flow to them: they come out of a custom
             autograd function, as views.
+        differentiates: whether it differentiates its block, so that kinks matter without training too.
         since: the first torch that has it.
     """
 
@@ -147,6 +149,7 @@ class Operator:
     choose: Callable[[Sequence[ProgramValue], Picks], Parameters | None] = no_parameters
     results: int = 1
     writes: tuple[int, ...] = ()
+    writes_constants: bool = False
     elementwise: bool = False
     uses_rng: bool = False
     unbacked: bool = False
@@ -158,6 +161,7 @@ class Operator:
     autocast: bool = False
     evaluate: Callable[..., Any] | None = None
     sealed: bool = False
+    differentiates: bool = False
     since: tuple[int, int] = (2, 11)
 
     def written(self, operands: Sequence[str], parameters: Parameters, blocks: Sequence[str] = ()) -> str:
@@ -343,6 +347,11 @@ def _overlaps(tensor: torch.Tensor) -> bool:
     return False
 
 
+def own_places(value: ProgramValue, *before: ProgramValue) -> bool:
+    """Want that no two elements have the same place in memory where a gradient flows, which would be divided."""
+    return not (value.requires_grad and _overlaps(value.tensor))
+
+
 def _is_view_of_leaf(tensor: torch.Tensor) -> bool:
     base = base_of(tensor)
     return base is not None and base.requires_grad and base.is_leaf
@@ -359,9 +368,29 @@ def as_made(value: ProgramValue, *before: ProgramValue) -> bool:
 
 
 def apart(value: ProgramValue, *before: ProgramValue) -> bool:
-    """Want a tensor that shares no memory with the operands before."""
-    memory = storage_key(value.tensor)
-    return all(storage_key(one.tensor) != memory for one in before)
+    """Want a tensor that shares no element with the operands before; they may be slices of one memory."""
+    return not any(_share_elements(value.tensor, one.tensor) for one in before)
+
+
+#: Tensors of one memory with more elements count as sharing some.
+_COMPARED = 4096
+
+
+def _share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether two tensors share memory, as far as their sizes, strides and offsets do not rule it out."""
+    if storage_key(one) != storage_key(other):
+        return False
+    if one.element_size() != other.element_size() or max(one.numel(), other.numel()) > _COMPARED:
+        return True
+    return not _places(one).isdisjoint(_places(other))
+
+
+def _places(tensor: torch.Tensor) -> set[int]:
+    """Return where the elements of ``tensor`` lie in its memory, counted in elements."""
+    places = {tensor.storage_offset()} if tensor.numel() else set[int]()
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        places = {place + stride * index for place in places for index in range(size)}
+    return places
 
 
 def same_or_apart(value: ProgramValue, *before: ProgramValue) -> bool:
@@ -375,8 +404,8 @@ def same_or_apart(value: ProgramValue, *before: ProgramValue) -> bool:
 
 
 def another(value: ProgramValue, *before: ProgramValue) -> bool:
-    """Want a value that is none of the operands before."""
-    return all(value.number != one.number for one in before)
+    """Want a tensor that is none of the operands before, under another number as well."""
+    return all(value.tensor is not one.tensor for one in before)
 
 
 def either(*conditions: Wanted) -> Wanted:

@@ -8,19 +8,35 @@ from types import MappingProxyType
 
 from pytest_regional._errors import RegionalError
 from pytest_regional.fuzz.operators import (
+    aliasing,
     calls,
     factories,
     indexing,
     integer,
     matmul,
+    patterns,
     pointwise,
     reductions,
+    transforms,
     views,
     writes,
 )
 from pytest_regional.fuzz.operators.operator import Operator
 
-_MODULES = (pointwise, reductions, views, factories, matmul, integer, writes, indexing, calls)
+_MODULES = (
+    pointwise,
+    reductions,
+    views,
+    factories,
+    matmul,
+    integer,
+    writes,
+    indexing,
+    calls,
+    aliasing,
+    patterns,
+    transforms,
+)
 
 #: Families in the table's order: programs shrink to what stands first. Families of one line stand as in their module.
 _ORDER: tuple[tuple[str, ...], ...] = (
@@ -40,6 +56,7 @@ _ORDER: tuple[tuple[str, ...], ...] = (
     ("random",),
     ("custom",),
     ("call", "checkpoint", "nested", "cond", "loop"),
+    ("transform",),
     ("statement",),
     ("data_dependent",),
 )

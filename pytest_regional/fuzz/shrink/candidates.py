@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_regional.fuzz.model.arguments import CONTENT_SOURCES, LAYOUTS, TensorInput
+from pytest_regional.fuzz.model.arguments import CONTENT_SOURCES, LAYOUTS, PARTS, TensorInput
 from pytest_regional.fuzz.model.building import Builder, Refused
 from pytest_regional.fuzz.model.program import Block, Program, Region, Step
 from pytest_regional.fuzz.operators.operator import Picks
@@ -159,6 +159,8 @@ def _argument_cost(argument: TensorInput) -> float:
         + 50 * LAYOUTS.index(argument.layout)
         + 50 * list(CONTENT_SOURCES).index(argument.content)
         + 50 * (argument.alias_of is not None)
+        + 5 * PARTS.index(argument.part)
+        + 10 * argument.detached
         + 50 * len(argument.dynamic)
         + 20 * argument.requires_grad
         + 2 * len(argument.shape)

@@ -158,7 +158,10 @@ def simplify_arguments(program: Program) -> Iterator[Candidate]:
 
 
 _ARGUMENT_CHANGES: tuple[dict[str, Any], ...] = (
-    {"alias_of": None},
+    {"alias_of": None, "part": "whole", "detached": False},
+    {"detached": False},
+    {"part": "same"},
+    {"part": "view"},
     {"dynamic": ()},
     {"requires_grad": False},
     {"layout": "dense"},

@@ -139,7 +139,7 @@ def test_options():
 
 def test_sizes_depend_on_data_only_if_asked(generated):
     assert not any("family:data_dependent" in features_of(program) for program in generated)
-    found = drawn(60, programs(families=("data_dependent", "comparison", "pointwise"), data_dependent=True))
+    found = drawn(150, programs(families=("data_dependent", "comparison", "pointwise"), data_dependent=True))
     assert any("family:data_dependent" in features_of(program) for program in found)
 
 

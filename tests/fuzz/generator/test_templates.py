@@ -19,15 +19,21 @@ def steps_of(program):
     return [(step.operator, step.region.name if step.region else None) for step in program.steps]
 
 
-def wanted(template):
-    return [(step.operator, step.region.name if step.region else None) for step in template.steps]
+def wanted(template, variation=0):
+    return [(step.operator, step.region.name if step.region else None) for step in template.steps(variation)]
+
+
+def builder_for(template, *, training=False):
+    """Return a builder with one input, of a rank that the template reads."""
+    shape = {2: (4, 4), 3: (2, 4, 4)}.get(template.most, (2, 3, 4, 4))
+    return Builder((TensorInput(shape, requires_grad=training),))
 
 
 @pytest.mark.parametrize("choice", range(len(TEMPLATES)), ids=NAMES)
 @pytest.mark.parametrize("training", [False, True])
 def test_it_fits_behind_a_program_and_runs(choice, training):
-    builder = Builder((TensorInput((2, 3, 4, 4), requires_grad=training),))
-    add_template(builder, choice)
+    builder = builder_for(TEMPLATES[choice], training=training)
+    assert add_template(builder, choice)
     made = [number for step in builder.steps for number in step.results]
     program = builder.program((made[-1],), training=training)
     check_buildable(program)
@@ -36,9 +42,18 @@ def test_it_fits_behind_a_program_and_runs(choice, training):
     program(*program.inputs())
 
 
-def test_it_is_left_out_where_nothing_has_its_rank():
+def test_another_one_is_taken_where_nothing_has_its_rank():
     builder = Builder((TensorInput((4,)),))
-    add_template(builder, NAMES.index("channels-last values are stacked in a region, and what leaves it is viewed"))
+    choice = NAMES.index("channels-last values are stacked in a region, and what leaves it is viewed")
+    template = add_template(builder, choice)
+    assert template is not None
+    assert template.rank <= 1
+    assert NAMES.index(template.name) > choice
+
+
+def test_without_a_float_there_is_none():
+    builder = Builder((TensorInput((4,), "int64", content="index", below=3),))
+    assert not add_template(builder, 0)
     assert builder.steps == []
 
 
@@ -49,19 +64,47 @@ def test_it_keeps_to_the_requested_families():
     assert {operators()[step.operator].family for step in builder.steps} == {"pointwise"}
 
 
-def test_each_is_in_some_of_a_few_hundred_programs():
-    drawn = random.Random(3)
+@pytest.mark.parametrize("choice", range(len(TEMPLATES)), ids=NAMES)
+def test_every_alternative_fits_somewhere(choice):
+    """Each step that a template may have is in a program of some variation, where inputs are of all ranks."""
+    template = TEMPLATES[choice]
+    written = {step for slot in template.slots for step in (slot if isinstance(slot, tuple) else (slot,)) if step}
+    missing = {(step.operator, step.parameters) for step in written}
+    drawn = random.Random(choice)
+    shapes = ((4,), (4, 4), (2, 4, 4), (2, 3, 4, 4))
+    for _ in range(300):
+        builder = Builder([TensorInput(shape, content="positive") for shape in shapes])
+        variation = drawn.randrange(template.variations * len(shapes))
+        add_template(builder, choice, variation=variation)
+        missing -= {(step.operator, step.parameters) for step in builder.steps}
+    assert not missing
+
+
+@pytest.mark.parametrize("choice", range(len(TEMPLATES)), ids=NAMES)
+def test_zero_chooses_the_first_alternatives(choice):
+    template = TEMPLATES[choice]
+    first = [slot[0] if isinstance(slot, tuple) else slot for slot in template.slots]
+    assert [step.operator for step in template.steps(0)] == [step.operator for step in first if step]
+
+
+def test_patterns_stand_in_a_region_outside_and_across_its_boundary():
+    template = TEMPLATES[NAMES.index("a rotary embedding")]
+    regions = [[name for _, name in wanted(template, variation)] for variation in range(3)]
+    assert regions == [["one"] * 8, [None] * 8, ["one", None] * 4]
+
+
+def test_each_is_in_some_of_many_programs(monkeypatch):
     found = Counter()
-    for _ in range(400):
-        operators_of = steps_of(random_program(drawn))
-        for template in TEMPLATES:
-            found[template.name] += ends_with(operators_of, wanted(template))
+
+    def counting(*others, **more):
+        template = add_template(*others, **more)
+        found[template and template.name] += 1
+
+    monkeypatch.setattr("pytest_regional.fuzz.draw.encoding.add_template", counting)
+    drawn = random.Random(3)
+    for _ in range(1500):
+        random_program(drawn)
     assert min(found[name] for name in NAMES) >= 1, found
-
-
-def ends_with(steps, template):
-    """Tell whether the steps of a template stand one behind the other."""
-    return any(steps[place : place + len(template)] == template for place in range(len(steps)))
 
 
 def test_without_regions_there_is_none():
