@@ -28,8 +28,8 @@ def _of_inputs(program: Program) -> Iterator[str]:
             yield f"dtype:{argument.dtype}"
         if argument.layout != "dense":
             yield f"layout:{argument.layout}"
-        if argument.content == "nonfinite":
-            yield "input:nonfinite"
+        if argument.content in ("nonfinite", "whole", "places", "large", "edges"):
+            yield f"input:{argument.content}"
         if argument.dynamic:
             yield "input:dynamic"
         if 0 in argument.shape:
@@ -171,6 +171,8 @@ DECLARED: Mapping[str, float] = MappingProxyType(
         "dtype:int64": 8,
         "dtype:int32": 1.5,
         "dtype:uint8": 1.5,
+        "dtype:int8": 1.5,
+        "dtype:int16": 1.5,
         "dtype:bool": 6,
         "layout:transposed": 8,
         "layout:strided": 8,
@@ -180,6 +182,10 @@ DECLARED: Mapping[str, float] = MappingProxyType(
         "input:alias": 4,
         "input:dynamic": 10,
         "input:nonfinite": 1,
+        "input:whole": 12,
+        "input:places": 5,
+        "input:large": 1,
+        "input:edges": 5,
         "input:empty": 1.5,
         "input:size one": 15,
         "output:input": 8,

@@ -202,7 +202,7 @@ def _imports(program: Program) -> str:
     lines = ["import torch"]
     if "annotate(" in "".join(context.source for step in program.all_steps() for context in step.scope):
         lines.append("from torch.fx.traceback import annotate")
-    if any(argument.content == "distinct" for argument in program.arguments):
+    if any("math." in CONTENT_SOURCES[argument.content] for argument in program.arguments):
         lines.insert(0, "import math\n")
     return "\n".join(lines)
 

@@ -13,6 +13,7 @@ import torch
 from pytest_regional._torch import tracing
 from pytest_regional._torch.config import INDUCTOR, config_values
 from pytest_regional._torch.dynamo import never_compiled
+from pytest_regional.fuzz.model.building import value_ranges
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.oracles.oracle import OracleViolationError
 from pytest_regional.fuzz.oracles.watching import Watched, watching
@@ -21,6 +22,7 @@ from pytest_regional.harness.parity.check import KeptResults
 from pytest_regional.harness.parity.compare import Mismatch, ParityReport, check_program, compare
 from pytest_regional.harness.parity.execution import Execution, execute
 from pytest_regional.harness.parity.fp64_reference import precision_of
+from pytest_regional.harness.parity.tolerance import Exactness
 from pytest_regional.harness.pre_grad_passes import counting_pass
 from pytest_regional.harness.record import GeneratedCode
 from pytest_regional.harness.regional import Regional
@@ -198,7 +200,20 @@ class ExampleRun:
     def report(self, call: int, run: Run | None = None) -> ParityReport:
         """Return how the call differs from eager."""
         case, execution = self.cases[call], (run or self.cold).executions[call]
-        return compare(case.eager, execution, case.fp64)
+        return compare(case.eager, execution, case.fp64, exact=self.exact)
+
+    @cached_property
+    def exact(self) -> Mapping[str, Exactness]:
+        """The outputs and inputs of which every correct compile makes the same values, by the names of reports."""
+        known = {
+            number: Exactness(value_range.zeros)
+            for number, value_range in value_ranges(self.program).items()
+            if value_range.exact
+        }
+        return {
+            **{f"input {index}": known[index] for index in range(len(self.program.arguments)) if index in known},
+            **{f"output[{place}]": known[number] for place, number in enumerate(self.program.outputs) if number in known},
+        }
 
     def violation(
         self, oracle: str, stage: str, detail: str, *, origin: str, region: str | None = None
