@@ -179,6 +179,7 @@ DECLARED: Mapping[str, float] = MappingProxyType(
         "layout:offset": 8,
         "layout:expanded": 8,
         "layout:channels_last": 4,
+        "layout:zero_stride": 4,
         "input:alias": 4,
         "input:dynamic": 10,
         "input:nonfinite": 1,

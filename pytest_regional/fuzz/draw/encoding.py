@@ -243,11 +243,13 @@ class Options:
 # Inputs
 
 
-def argument_of(code: EncodedArgument, plan: EncodedPlan, options: Options, *, first: bool) -> TensorInput:
-    """Return the input that ``code`` describes; the first of a program is floating-point."""
+def argument_of(
+    code: EncodedArgument, plan: EncodedPlan, options: Options, *, before: Sequence[TensorInput]
+) -> TensorInput:
+    """Return the input that ``code`` describes, ``before`` being those before it; the first is floating-point."""
     shapes = SHAPES[plan.shapes % len(SHAPES)]
     made = TensorInput(shapes[code.shape % len(shapes)], layout=_layout(code, options))
-    kind = 0 if first else code.kind % 16
+    kind = code.kind % 16 if before else 0
     if kind in (5, 13):
         return replace(made, dtype="bool", content="mask")
     if kind == 12:
@@ -257,6 +259,8 @@ def argument_of(code: EncodedArgument, plan: EncodedPlan, options: Options, *, f
         return replace(made, dtype=limited[code.dtype % len(limited)], content="edges")
     if kind == 6:
         return replace(made, dtype="int64", content="index", below=2 + code.content % 3)
+    if kind == 14 and before[0].shape:
+        return _index_into(before[0], code)
     if kind in (7, 14):
         return replace(
             made, dtype=("int32", "int64", "uint8")[code.dtype % 3], content="index", below=2 + code.content % 7
@@ -270,6 +274,14 @@ def argument_of(code: EncodedArgument, plan: EncodedPlan, options: Options, *, f
         requires_grad=is_trained(plan, options) and code.gradient % 4 > 0,
         dynamic=_dynamic(code, made.shape) if _has_sizes(options) and plan.dynamic % 4 > 1 else (),
     )
+
+
+def _index_into(target: TensorInput, code: EncodedArgument) -> TensorInput:
+    """Return indices that an operator can read or write ``target`` with: of its rows, each once or not, or elements."""
+    rows = target.shape[0]
+    shape = target.shape if code.content % 3 == 2 else (rows,)
+    made = TensorInput(shape, "int64", content="index", below=max(rows, 1))
+    return replace(made, content="order", below=0) if code.content % 3 == 1 else made
 
 
 _SIGNED = ("int64", "int32", "int8", "int16")
@@ -314,7 +326,7 @@ def _arguments(encoded: EncodedProgram, options: Options) -> tuple[TensorInput, 
     made: list[TensorInput] = []
     for code in encoded.arguments:
         alias = None if "aliasing" in options.without else _aliasing(code, made)
-        made.append(alias or argument_of(code, encoded.plan, options, first=not made))
+        made.append(alias or argument_of(code, encoded.plan, options, before=made))
     if is_trained(encoded.plan, options) and not any(argument.requires_grad for argument in made):
         made[0] = replace(made[0], requires_grad=True)
     return tuple(made)

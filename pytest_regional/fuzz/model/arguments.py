@@ -18,10 +18,10 @@ INTEGERS = ("int64", "int32", "uint8")
 #: All that an input may have.
 DTYPES = (*FLOATS, *INTEGERS, "bool", "int8", "int16", "complex64", "complex128")
 
-Layout = Literal["dense", "transposed", "strided", "expanded", "offset", "channels_last"]
-LAYOUTS: tuple[Layout, ...] = ("dense", "transposed", "strided", "offset", "expanded", "channels_last")
+Layout = Literal["dense", "transposed", "strided", "expanded", "offset", "channels_last", "zero_stride"]
+LAYOUTS: tuple[Layout, ...] = ("dense", "transposed", "strided", "offset", "expanded", "channels_last", "zero_stride")
 
-Content = Literal["signed", "positive", "distinct", "nonfinite", "index", "mask", "whole", "places", "large", "edges"]
+Content = Literal["signed", "positive", "distinct", "nonfinite", "index", "mask", "whole", "places", "large", "edges", "order"]
 
 #: Source of the functions that make values; ``g`` is the generator. Magnitudes are between 1/4 and 2, away from zero,
 #: where many derivatives jump.
@@ -65,6 +65,10 @@ def places(*shape):
     count = math.prod(shape)
     return torch.randperm(count, generator=g).reshape(shape) - count // 2
 """,
+    "order": """\
+def order(*shape):
+    return torch.randperm(math.prod(shape), generator=g).reshape(shape)
+""",
     "large": """\
 def large(*shape):
     return 10 ** (20 + 10 * torch.rand(shape, generator=g, dtype=torch.float64))
@@ -77,7 +81,8 @@ def edges(*shape, dtype):
         few += [4096.0, 60000.0, -60000.0] if dtype is torch.float16 else [1e20, -1e20, 1e30, -1e30]
     else:
         info = torch.iinfo(dtype)
-        few = [0, 1, 2, 7, info.max // 2, info.max // 2 + 1, info.max - 1, info.max, info.min, info.min + 1, info.min // 2]
+        few = [0, 1, 2, 7, info.max // 2, info.max // 2 + 1, info.max - 1, info.max]
+        few += [info.min, info.min + 1, info.min // 2]
     return torch.tensor(few, dtype=dtype)[torch.randint(0, len(few), shape, generator=g)]
 """,
 }
@@ -109,7 +114,8 @@ class TensorInput:
         dtype: name of a ``torch`` dtype.
         layout: how its elements lie in memory: ``"dense"`` rows; ``"transposed"`` last two dimensions; ``"strided"``
             every second element of a row; ``"expanded"`` over the first dimension (stride 0); ``"offset"`` behind
-            three other elements; ``"channels_last"`` (rank 4).
+            three other elements; ``"channels_last"`` (rank 4); ``"zero_stride"``, dense but for strides of 0 in
+            dimensions of size one, where any stride is as good.
         content: which values it holds; see :data:`CONTENT_SOURCES`.
         requires_grad: whether it is a leaf that wants a gradient.
         below: for indices, the first integer that does not occur.
@@ -131,6 +137,8 @@ class TensorInput:
         """What holds of its values."""
         if self.content == "index":
             return integers(0, max(self.below - 1, 0), distinct=math.prod(self.shape) <= 1)
+        if self.content == "order":
+            return integers(0, max(math.prod(self.shape) - 1, 0), distinct=self.layout != "expanded")
         if self.content == "edges" and self.dtype in LIMITS:
             return integers(*LIMITS[self.dtype])
         if self.content == "edges" and self.dtype == "float16":
@@ -203,6 +211,14 @@ def _channels_last(argument: TensorInput) -> str:
     return f"{_dense(argument)}.contiguous(memory_format=torch.channels_last)"
 
 
+def _zero_stride(argument: TensorInput) -> str:
+    if 1 not in argument.shape or 0 in argument.shape:
+        return _dense(argument)
+    behind = [math.prod(argument.shape[dim + 1 :]) for dim in range(len(argument.shape))]
+    strides = tuple(0 if size == 1 else step for size, step in zip(argument.shape, behind, strict=True))
+    return f"{_dense(argument)}.as_strided({argument.shape}, {strides})"
+
+
 _LAID_OUT: dict[Layout, Any] = {
     "dense": _dense,
     "transposed": _transposed,
@@ -210,4 +226,5 @@ _LAID_OUT: dict[Layout, Any] = {
     "expanded": _expanded,
     "offset": _offset,
     "channels_last": _channels_last,
+    "zero_stride": _zero_stride,
 }

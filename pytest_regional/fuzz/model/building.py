@@ -435,7 +435,7 @@ def check_buildable(program: Program) -> None:
 
 
 def value_ranges(program: Program) -> Mapping[int, ValueRange]:
-    """Return what holds at the end of ``program`` of its inputs and of what its steps made; nothing of what is no program."""
+    """Return what holds at the end of ``program`` of its inputs and of what its steps made, nothing if it is none."""
     builder = Builder(program.arguments, program.blocks)
     for step in program.steps:
         try:

@@ -68,7 +68,9 @@ _FACTORIES = (
     _factory("new_ones", "{a}.new_ones({shape})", _ones, choose=_shape),
     _factory("new_full", "{a}.new_full({shape}, {value})", _constant, choose=_shape_and_value),
     _factory(
-        "new_tensor", "{a}.new_tensor([1.0, -2.0, 0.5, 1.5])", lambda a: ValueRange(-2, 1.5, exact=True, distinct=True, unit=0.5)
+        "new_tensor",
+        "{a}.new_tensor([1.0, -2.0, 0.5, 1.5])",
+        lambda a: ValueRange(-2, 1.5, exact=True, distinct=True, unit=0.5),
     ),
     _factory(
         "literal",
@@ -105,9 +107,7 @@ _FACTORIES = (
         lambda a, size: ValueRange(-1, 1),
         choose=_size,
     ),
-    _factory(
-        "scalar", "torch.tensor(1.5, dtype={a}.dtype, device={a}.device)", lambda a: constant(1.5)
-    ),
+    _factory("scalar", "torch.tensor(1.5, dtype={a}.dtype, device={a}.device)", lambda a: constant(1.5)),
     _factory(
         "causal_mask",
         "torch.ones({size}, {size}, dtype=torch.bool, device={a}.device).tril()",

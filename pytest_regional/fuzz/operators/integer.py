@@ -148,9 +148,7 @@ def _whole_cast(a: ProgramValue) -> ValueRange:
 _CASTS = (
     *map(_to_float, ("float32", "float64", "bfloat16", "float16")),
     *map(_to_integer, ("int64", "int32", "int16", "int8", "uint8")),
-    Operator(
-        "to_bool", "cast", "{a}.to(torch.bool)", (also(exact, _other_than("bool")),), lambda a: integers(0, 1)
-    ),
+    Operator("to_bool", "cast", "{a}.to(torch.bool)", (also(exact, _other_than("bool")),), lambda a: integers(0, 1)),
     Operator("float", "cast", "{a}.float()", (anything,), lambda a: a.value_range),
     Operator(
         "type_as",

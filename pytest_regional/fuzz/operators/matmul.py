@@ -79,9 +79,7 @@ _PRODUCTS = (
     _family("bmm", "torch.bmm({a}, {b})", (_of(3), also(_of(3), same_dtype, _batched))),
     _family("mv", "torch.mv({a}, {b})", (_of(2), also(_of(1), same_dtype, _vector_of))),
     _family("dot", "torch.dot({a}, {b})", (_of(1), also(_of(1), same_dtype, _vector_of))),
-    _family(
-        "mm_transposed", "{a} @ {b}.t()", (also(numeric, nonempty, ranked(2)), also(_of(2), same_dtype, _rows_of))
-    ),
+    _family("mm_transposed", "{a} @ {b}.t()", (also(numeric, nonempty, ranked(2)), also(_of(2), same_dtype, _rows_of))),
     _family(
         "linear",
         "torch.nn.functional.linear({a}, {b}, {c})",

@@ -166,7 +166,7 @@ class Operator:
         """Return its source with names for the operands."""
         names = dict(zip(OPERAND_NAMES, operands, strict=False))
         called = dict(zip(("block", "other"), blocks, strict=False))
-        literals = {name: repr(value) for name, value in parameters.items()}
+        literals = {name: _literal(name, value) for name, value in parameters.items()}
         return self.template.format(**names, **called, **literals)
 
     @functools.cached_property
@@ -181,6 +181,18 @@ class Operator:
         names = {name: name for name in (*OPERAND_NAMES, "block", "other", *self.parameter_names)}
         mode = "eval" if self.results else "exec"
         return compile(self.template.format(**names), f"<{self.name}>", mode, dont_inherit=True)
+
+
+def _literal(name: str, value: Any) -> str:
+    """Return the source of a parameter: dtypes go by their names."""
+    return f"torch.{value}" if name == "dtype" and value is not None else repr(value)
+
+
+def argument_value(name: str, value: Any) -> Any:
+    """Return what the source of a parameter evaluates to."""
+    import torch
+
+    return getattr(torch, value) if name == "dtype" and value is not None else value
 
 
 def _field_names(template: str) -> list[str]:

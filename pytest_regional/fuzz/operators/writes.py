@@ -127,7 +127,9 @@ OPERATORS = (
         lambda a: a.value_range.kept(0.0, max(a.value_range.high, 0.0)),
         also(_TARGET, unkinked_at(0.0)),
     ),
-    _inplace("sin_", "{a}.sin_()", lambda a: between(-1, 1, a.value_range), also(floating, _TARGET, no_larger_than(32))),
+    _inplace(
+        "sin_", "{a}.sin_()", lambda a: between(-1, 1, a.value_range), also(floating, _TARGET, no_larger_than(32))
+    ),
     _inplace(
         "clamp_",
         "{a}.clamp_(-1.0, 1.0)",

@@ -212,7 +212,11 @@ class ExampleRun:
         }
         return {
             **{f"input {index}": known[index] for index in range(len(self.program.arguments)) if index in known},
-            **{f"output[{place}]": known[number] for place, number in enumerate(self.program.outputs) if number in known},
+            **{
+                f"output[{place}]": known[number]
+                for place, number in enumerate(self.program.outputs)
+                if number in known
+            },
         }
 
     def violation(

@@ -224,7 +224,7 @@ def judge(
         fp64: of the float64 run, if there is one.
         coarse: what eager makes at the coarser precision in which the backend computes, if it does.
         noise: how far rounding moves the eager tensor, where that was measured.
-        exact: what is known of elements that every correct implementation computes alike; then no difference is allowed.
+        exact: what is known of elements that all correct implementations compute alike; then none may differ.
     """
     candidate = candidate.to(eager.device)
     fp64 = None if fp64 is None or fp64.shape != eager.shape else fp64.to(eager.device)
