@@ -21,7 +21,9 @@ DTYPES = (*FLOATS, *INTEGERS, "bool", "int8", "int16", "complex64", "complex128"
 Layout = Literal["dense", "transposed", "strided", "expanded", "offset", "channels_last", "zero_stride"]
 LAYOUTS: tuple[Layout, ...] = ("dense", "transposed", "strided", "offset", "expanded", "channels_last", "zero_stride")
 
-Content = Literal["signed", "positive", "distinct", "nonfinite", "index", "mask", "whole", "places", "large", "edges", "order"]
+Content = Literal[
+    "signed", "positive", "distinct", "nonfinite", "index", "mask", "whole", "places", "large", "edges", "order"
+]
 
 #: Source of the functions that make values; ``g`` is the generator. Magnitudes are between 1/4 and 2, away from zero,
 #: where many derivatives jump.

@@ -650,7 +650,7 @@ def _smooth() -> Iterator[tuple[Operator, ...]]:
     yield unary("erfc", _bounded(0, 2))
     yield unary("erfinv", _bounded(-2, 2), inside)
     yield unary("digamma", _bounded(-12, 8), at_least(0.2))
-    yield unary("lgamma", _bounded(-1, 3000), at_least(0.2))
+    yield unary("lgamma", _bounded(-1, 210), at_least(0.2), no_larger_than(64))
     yield unary("sinc", _bounded(-1, 1), no_larger_than(16))
     yield unary("i0", _bounded(0, 60), no_larger_than(4))
     yield unary("special_i0e", _bounded(0, 1), no_larger_than(4))
@@ -799,10 +799,10 @@ def _smooth() -> Iterator[tuple[Operator, ...]]:
         "special_zeta",
         "pointwise",
         {
-            "self": also(floating, at_least(1.5), no_larger_than(4)),
-            "other": _floats_like(at_least(0.5), no_larger_than(4)),
+            "self": also(floating, at_least(1.5), no_larger_than(8)),
+            "other": _floats_like(at_least(0.5), no_larger_than(8)),
         },
-        _bounded(0, 40),
+        _bounded(0, 300),
     )
     yield derived(
         "prelu",
@@ -1136,7 +1136,7 @@ def _at_extreme() -> Iterator[Operator]:
             f"fractional_max_pool{dims}d",
             "convolution",
             f"torch.ops.aten.fractional_max_pool{dims}d.default({{a}}, {(2,) * dims}, {(1,) * dims}, {samples})",
-            (also(numeric, distinct, nonempty, ranked(dims + 2, dims + 2)),),
+            (also(numeric, distinct, nonempty, ranked(dims + 2, dims + 2), _wide),),
             lambda a: (a.value_range.repeated(), integers(0, a.count)),
             results=2,
         )
@@ -1156,6 +1156,10 @@ def _at_extreme() -> Iterator[Operator]:
         lambda a, b, **p: integers(0, a.count),
         lambda values, picks: {"right": picks.flag(), "out_int32": picks.flag()},
     )
+
+
+def _wide(value: ProgramValue, *before: ProgramValue) -> bool:
+    return min(value.shape[2:]) >= 3
 
 
 def _topk(values: Sequence[ProgramValue], picks: Any) -> dict[str, Any]:
@@ -1844,8 +1848,13 @@ def _images() -> Iterator[tuple[Operator, ...]]:
         "convolution",
         {"self": also(numeric, ranked(3, 3), nonempty)},
         lambda a, **p: a.value_range.summed(9),
-        given={"output_size": _always((3, 3), (4, 4), (2, 3)), "kernel_size": _always((1, 1), (2, 2))},
+        given={"output_size": _folded, "kernel_size": _always((1, 1))},
     )
+
+
+def _folded(values: Sequence[ProgramValue], chosen: Parameters) -> Sequence[tuple[int, int]]:
+    columns = values[0].shape[-1]
+    return [(columns, 1), (1, columns), *([(2, columns // 2)] if columns % 2 == 0 else [])]
 
 
 def _weight(value: ProgramValue, a: ProgramValue) -> bool:
@@ -2071,6 +2080,11 @@ def _losses() -> Iterator[tuple[Operator, ...]]:
     for name in ("l1_loss", "smooth_l1_loss", "huber_loss"):
         given = {"beta": _always(1.0, 0.5), "delta": _always(1.0, 0.5)}
         yield derived(name, "norm", {"self": first, "target": also(like, unkinked)}, apart_by, given=given)
+
+    def likelihood(a: ProgramValue, b: ProgramValue, reduction: int = 1, **parameters: Any) -> ValueRange:
+        reach = 60 + 5 * b.value_range.size
+        return between(-reach, reach, a.value_range).summed(a.count if reduction == 2 else 1)
+
     chance = lambda v, *b: v.value_range.low >= 0 and v.value_range.high <= 1  # noqa: E731
     inside = also(first, at_least(0.1), no_larger_than(0.9))
     yield derived("binary_cross_entropy", "norm", {"self": inside, "target": also(without, chance)}, apart_by)
@@ -2143,7 +2157,7 @@ def _losses() -> Iterator[tuple[Operator, ...]]:
         "poisson_nll_loss",
         "norm",
         {"input": also(first, at_least(0.1), no_larger_than(4)), "target": also(without, at_least(1.1))},
-        lambda a, b, **p: apart_by(a, b, reduction=p["reduction"]).scaled(64),
+        likelihood,
         given={"log_input": _always(True, False), "full": _always(False), "eps": _always(1e-8)},
     )
     near = also(rows, no_larger_than(4), without_gradient, lambda v, *b: v.shape[1] <= 16)
