@@ -260,7 +260,7 @@ def _integers(field: Field) -> tuple[int, ...]:
 
 
 def _argument_of_aten(field: Field) -> Parameter:
-    """Return what an argument of a schema may be: nothing, a flag, a number, a few of them, or a word of the table's."""
+    """Return what an argument of a schema may be: nothing, a flag, a number, a few of them, or a known word."""
     if isinstance(field.value, list):
         return tuple(map(_number, field.items(_RANK))) if _has_floats(field.value) else _integers(field)
     if field.value is None or isinstance(field.value, bool):

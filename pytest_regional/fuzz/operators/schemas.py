@@ -156,15 +156,20 @@ _OF_LENGTH: Mapping[str, tuple[int, ...]] = {
 
 #: All that arguments are called in the table, for those who read programs from files.
 ARGUMENTS = frozenset(
-    """
-    accumulate align_corners alpha approximate assume_unique beta bins ceil_mode correction count_include_pad
-    decimals delta descending diagonal dilation dim dim1 dim2 dimension dims divisor_override downscale_factor
-    dtype dx end eps exponent full groups ignore_index include_self index input_scale invert k keepdim kernel_size
-    label_smoothing lambd largest log_input log_target margin max max_val maxnorm min min_val mode momentum n nan
-    negative_slope neginf normalized_shape num_groups number offset ord out_int32 output_padding output_size p pad
-    padding posinf reduce reduction repeats right rounding_mode scalars scale scale_factors shifts sparse_grad
-    stable start step storage_offset stride swap threshold upscale_factor value weight
-    """.split()
+    {
+        *("accumulate", "align_corners", "alpha", "approximate", "assume_unique", "beta", "bins"),
+        *("ceil_mode", "correction", "count_include_pad", "decimals", "delta", "descending"),
+        *("diagonal", "dilation", "dim", "dim1", "dim2", "dimension", "dims", "divisor_override"),
+        *("downscale_factor", "dtype", "dx", "end", "eps", "exponent", "full", "groups", "ignore_index"),
+        *("include_self", "index", "input_scale", "invert", "k", "keepdim", "kernel_size"),
+        *("label_smoothing", "lambd", "largest", "log_input", "log_target", "margin", "max", "max_val"),
+        *("maxnorm", "min", "min_val", "mode", "momentum", "n", "nan", "negative_slope", "neginf"),
+        *("normalized_shape", "num_groups", "number", "offset", "ord", "out_int32", "output_padding"),
+        *("output_size", "p", "pad", "padding", "posinf", "reduce", "reduction", "repeats", "right"),
+        *("rounding_mode", "scalars", "scale", "scale_factors", "shifts", "sparse_grad", "stable"),
+        *("start", "step", "storage_offset", "stride", "swap", "threshold", "upscale_factor", "value"),
+        *("weight"),
+    }
 )
 
 #: Texts that arguments may be.
@@ -336,4 +341,4 @@ def _chooser(drawn: Mapping[str, Choices]) -> Callable[[Sequence[ProgramValue], 
     return choose
 
 
-__all__ = ["ARGUMENTS", "CHOICES", "WORDS", "NOT_DRAWN", "Choices", "choices_of", "derived"]
+__all__ = ["ARGUMENTS", "CHOICES", "NOT_DRAWN", "WORDS", "Choices", "choices_of", "derived"]
