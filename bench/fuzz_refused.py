@@ -31,7 +31,7 @@ def main() -> None:
     with regional("aot_eager", "cpu", expects_regions=False) as harness:
         for program in itertools.islice(random_programs(options.seed), options.examples):
             try:
-                _ = ExampleRun(harness, program, "native").cases
+                _ = ExampleRun(harness, program, "native").expected
             except BadProgramError as error:
                 reason = reason_of(error)
                 if options.show and not refused[reason]:

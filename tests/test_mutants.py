@@ -57,14 +57,14 @@ def test_there_are_enough_and_names_are_their_own():
 
 
 @pytest.mark.parametrize("mutant", EVERY.values(), ids=EVERY)
-def test_what_a_mutant_replaces_is_there(mutant):
+def test_the_code_that_a_mutant_replaces_exists(mutant):
     assert mutant.patches or mutant.wrap
     for patch in mutant.patches:
         owner, name = patch.owner()
         assert callable(getattr(owner, name)) or not patch.counted
 
 
-def test_what_is_not_there_is_an_error():
+def test_a_missing_patch_target_is_an_error():
     for target in ("partition:no_such_function", "no_such_module:f", "partition:_Dag.no_such_method"):
         with pytest.raises(PlantingError, match="not there to be replaced"):
             Patch(target, lambda original: original).owner()
@@ -79,13 +79,13 @@ def test_a_fault_says_who_is_meant_to_notice(fault):
 
 
 @pytest.mark.parametrize(("name", "test"), json.loads(KILLS.read_text()).items())
-def test_who_is_asked_first_is_there_and_meant(name, test):
+def test_the_first_suite_exists_and_belongs_to_the_fault(name, test):
     file, _, function = test.partition("::")
     assert file in FAULTS[name].suites
     assert f"def {function}(" in (ROOT / file).read_text()
 
 
-def test_who_killed_before_is_asked_first_and_the_others_where_it_does_not(monkeypatch):
+def test_the_suite_that_killed_before_runs_first_and_then_the_others(monkeypatch):
     asked = []
 
     def run(command, environment, timeout):
@@ -172,7 +172,7 @@ def test_programs_in_which_a_fault_cannot_act_are_counted_and_not_checked(monkey
     assert verdict.notes == ("no program has what the fault needs: input:nonfinite",)
 
 
-def test_what_a_fault_needs_of_a_program():
+def test_requirements_of_a_fault_on_programs():
     assert meets(PROGRAM, ["inside:cos"])
     assert meets(PROGRAM, ["op:mm", "training + inside:family:pointwise"])
     assert meets(PROGRAM, ["inside:independent"])
@@ -197,7 +197,7 @@ def test_running_out_of_time_kills_nothing(monkeypatch):
     assert verdict.kill is None
 
 
-def test_what_complains_of_the_reference_too_kills_nothing(monkeypatch):
+def test_a_suite_that_fails_on_the_reference_kills_nothing(monkeypatch):
     def broken(*arguments, **options):
         raise OracleViolationError("parity", "run", "always", origin="an oracle that is wrong")
 
@@ -209,7 +209,7 @@ def test_what_complains_of_the_reference_too_kills_nothing(monkeypatch):
     )
 
 
-def test_what_is_never_called_is_an_error_and_no_survivor():
+def test_an_uncalled_mutant_is_an_error_and_no_survivor():
     unused = Patch("regions:shortened", lambda original: original)
     assert hunt(Mutant("x", "", ("parity",), patches=(unused,))).outcome == "never called"
     missing = Patch("regions:no_such_function", lambda original: original)

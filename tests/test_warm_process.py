@@ -55,7 +55,7 @@ def test_each_is_another(run):
     assert "PYTEST_MINE" not in told[0]["environment"]
 
 
-def test_what_one_compiled_the_next_has_not(run):
+def test_the_next_one_lacks_what_one_compiled(run):
     source = """
         import torch
         before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
@@ -82,7 +82,7 @@ def test_one_that_hangs_is_killed(run):
     assert run("print('the next')").stdout == "the next\n"
 
 
-def test_what_torch_reads_on_import_is_never_anothers(run):
+def test_settings_that_torch_reads_on_import_are_not_another_tests(run):
     there = json.loads(run(TELL, TORCHINDUCTOR_COMPILE_THREADS="3").stdout)
     assert there["environment"]["TORCHINDUCTOR_COMPILE_THREADS"] == "3"
     assert not there["torch"]
@@ -90,7 +90,7 @@ def test_what_torch_reads_on_import_is_never_anothers(run):
     assert run(source, TORCHINDUCTOR_COMPILE_THREADS="5").stdout == "5\n"
 
 
-def test_what_a_test_sets_is_not_the_servers(run, monkeypatch):
+def test_settings_of_a_test_do_not_reach_the_server(run, monkeypatch):
     """Whoever asks first."""
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "7")
     assert not json.loads(run(TELL).stdout)["torch"]

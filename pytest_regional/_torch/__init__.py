@@ -1,13 +1,13 @@
-"""Every touch of a private PyTorch symbol, one function a symbol.
+"""All access to private PyTorch symbols, one function per symbol.
 
-This package is what breaks when PyTorch moves, and nothing else: each function reaches one private symbol (or one
-small family that always moves together), its docstring says which torch versions it was checked on, and a symbol that
-is gone raises :class:`MissingTorchSymbolError` naming the symbol and the installed version instead of an
-``AttributeError`` deep inside a test run.
+When PyTorch changes, only this package breaks. Each function accesses one private symbol, or one small family that
+changes together, and its docstring gives the torch versions it was checked on. A missing symbol raises
+:class:`MissingTorchSymbolError` with the symbol and the installed version, not an ``AttributeError`` deep inside a test
+run.
 
-Modules, by the area of PyTorch that they touch; those further down know those further up:
+Modules by area of PyTorch; later ones import earlier ones:
 
-* ``patching``: the private functions that are replaced for a while, and the one way to do it.
+* ``patching``: private functions that are replaced temporarily, and how.
 * ``operators``: types of operators, their schemas, higher-order ones, ``control_deps``.
 * ``tracing``: fake modes and values, symbolic sizes, the tracing context, the compile lock, dispatch modes.
 * ``fx_graphs``: node metadata and annotations, bodies and copies of graphs, their generated code, tracing to ATen.
@@ -20,11 +20,11 @@ Modules, by the area of PyTorch that they touch; those further down know those f
 * ``codegen``: launches of kernels as Inductor writes them, and the graph nodes behind each.
 * ``caches``: Inductor's cache directory, files of generated code, portable artifacts, the remote cache.
 * ``joint_graph``: graphs of forward and backward with descriptors.
-* ``cpp``: runs of the C++ compiler, precompiled headers, the processor.
+* ``cpp``: runs of the C++ compiler, precompiled headers, the CPU.
 * ``triton``: Triton's language, interpreter, runtime and compiler.
-* ``device``: the patch points where a described GPU is used in place of one.
+* ``device``: the patch points for a described GPU.
 * ``distributed``: collectives and process groups.
-* ``process_state``, ``thread_state``: what PyTorch keeps outside of its settings, which isolation restores.
+* ``process_state``, ``thread_state``: PyTorch's state outside of its settings, which isolation restores.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def torch_version() -> tuple[int, int]:
 
 
 def private_module(name: str) -> ModuleType:
-    """Import and return module ``name``, a submodule too that its package does not import.
+    """Import and return module ``name``, even a submodule that its package does not import.
 
     Raises:
         MissingTorchSymbolError: naming module and torch version, when it does not exist.
@@ -82,5 +82,5 @@ def _missing(name: str) -> MissingTorchSymbolError:
 
     return MissingTorchSymbolError(
         f"{name} does not exist in torch {torch.__version__}; pytest-regional supports torch 2.11 to 2.15. Install a "
-        f"supported torch, or a pytest-regional that knows this one."
+        f"supported torch, or a newer pytest-regional."
     )

@@ -13,20 +13,20 @@ from pytest_regional._torch.tracing import ambient_context
 
 
 def serializable_compiler_class() -> Any:
-    """``SerializableAOTDispatchCompiler``: AOTAutograd caches only what comes from such a compiler (2.11 to 2.15)."""
+    """``SerializableAOTDispatchCompiler``: AOTAutograd caches only results of such a compiler (2.11 to 2.15)."""
     return symbol("torch._functorch.aot_autograd", "SerializableAOTDispatchCompiler")
 
 
 def bundled_callable() -> Any:
-    """``BundledAOTAutogradSerializableCallable``: a compiled function and its entry of the cache (2.11 to 2.15)."""
+    """``BundledAOTAutogradSerializableCallable``: a compiled function with its cache entry (2.11 to 2.15)."""
     return symbol("torch._dynamo.aot_compile_types", "BundledAOTAutogradSerializableCallable")
 
 
 def compiler_like(original: Any, compiler: Callable[..., Any]) -> Any:
-    """Return ``compiler`` wearing the type that AOTAutograd looks for on ``original``.
+    """Return ``compiler`` with the type of ``original`` that AOTAutograd checks for.
 
-    AOTAutograd caches only what comes from a ``SerializableAOTDispatchCompiler`` (2.11 to 2.15), so a wrapper must
-    stay one.
+    AOTAutograd caches only results of a ``SerializableAOTDispatchCompiler`` (2.11 to 2.15), so its wrapper must be one,
+    too.
     """
     serializable = serializable_compiler_class()
     if isinstance(original, serializable):
@@ -42,9 +42,9 @@ def partition_function(name: str) -> Callable[..., Any]:
 
 
 def autograd_number(node: Any) -> int | None:
-    """``meta["seq_nr"]``: which autograd node was the newest when an op was traced, or runs while a gradient is.
+    """``meta["seq_nr"]``: the newest autograd node when an op was traced, or the one that runs in the backward.
 
-    An op that makes one autograd node bears the number of its gradients. Checked on torch 2.11, 2.13 and 2.15.
+    An op that makes one autograd node has the number of its gradients. Checked on torch 2.11, 2.13 and 2.15.
     """
     number = node.meta.get("seq_nr")
     return number if isinstance(number, int) else None
@@ -58,8 +58,8 @@ def stack_of(node: Any) -> str | None:
 def has_lost_its_forward_op(node: Any) -> bool:
     """Return whether ``node`` is a gradient for which AOTAutograd found no forward op to copy metadata from.
 
-    ``copy_fwd_metadata_to_bw_nodes`` writes ``meta["fwd_nn_module_stack"]`` wherever it finds one, and passes over sums
-    of gradients (2.11 to 2.15).
+    ``copy_fwd_metadata_to_bw_nodes`` writes ``meta["fwd_nn_module_stack"]`` where it finds one, and skips sums of
+    gradients (2.11 to 2.15).
     """
     if not is_backward_node(node) or is_gradient_sum(node):
         return False
@@ -67,16 +67,16 @@ def has_lost_its_forward_op(node: Any) -> bool:
 
 
 def annotate_like(node: Any, forward: Any) -> None:
-    """Give ``node`` the region annotation of ``forward``, as AOTAutograd would; other annotations stay as they are."""
+    """Give ``node`` the region annotation of ``forward``, as AOTAutograd would; other annotations stay."""
     node.meta["custom"] = {**node.meta.get("custom", {}), ANNOTATION: forward.meta["custom"][ANNOTATION]}
 
 
-#: Ours, next to PyTorch's: partitioners copy ``meta`` into the backward (2.11 to 2.15).
+#: Our key: partitioners copy ``meta`` into the backward (2.11 to 2.15).
 _OF_OUTER_VALUE = "regional_gradient_of_outer_value"
 
 
 def mark_gradient_of_outer_value(gradient_sum: Any) -> None:
-    """Note that a sum of gradients is the gradient of a value that an op outside of the region made."""
+    """Mark a sum of gradients as the gradient of a value from outside the region."""
     gradient_sum.meta[_OF_OUTER_VALUE] = True
 
 
@@ -86,13 +86,13 @@ def is_gradient_of_outer_value(gradient_sum: Any) -> bool:
 
 
 def donate_nothing() -> None:
-    """Tell AOTAutograd that the graph which is being compiled overwrites no saved value, so it may run again.
+    """Declare that the graph being compiled overwrites no saved value, so that it may run again.
 
-    ``ViewAndMutationMeta.bw_donated_idxs`` of the ambient tracing context (2.11 to 2.15). AOTAutograd fills it when it
-    splits a graph, before the forward is compiled. While it is not an empty list (None counts too), a backward that
-    keeps its graph is an error, whatever the compiler made of the permission. A backward that compiles when it first
-    runs, and then keeps its graph, is handled so by AOTAutograd itself. With tensor subclasses there is metadata of the
-    graph within and without, which share the list: so it is emptied, and not replaced.
+    Empties ``ViewAndMutationMeta.bw_donated_idxs`` of the ambient tracing context (2.11 to 2.15). AOTAutograd fills it
+    when it splits a graph, before the forward is compiled. Unless it is an empty list (None does not count), a backward
+    with ``retain_graph=True`` is an error, even if nothing is donated. AOTAutograd itself handles a backward that
+    compiles when it first runs. With tensor subclasses, the metadata of the inner and the outer graph share the list,
+    so it is emptied and not replaced.
     """
     metadata = _metadata()
     if metadata is None:
@@ -103,12 +103,11 @@ def donate_nothing() -> None:
 
 
 @contextlib.contextmanager
-def donating(may_be_donated: Callable[[int], bool]) -> Iterator[Sequence[int]]:
-    """Donate fewer inputs of the backward: only those, by index, that may be. Yields the indices.
+def buffer_donation(may_be_donated: Callable[[int], bool]) -> Iterator[Sequence[int]]:
+    """Donate fewer inputs of the backward: those for which ``may_be_donated(index)``. Yields the indices.
 
-    ``ViewAndMutationMeta.bw_donated_idxs`` says which inputs Inductor may write its results into (2.11 to 2.15). With
-    tokens of effects in front of the forward's inputs, AOTAutograd numbers what it compares them with wrongly, so then
-    nothing is donated.
+    ``ViewAndMutationMeta.bw_donated_idxs`` lists the inputs that Inductor may write its results into (2.11 to 2.15).
+    With effect tokens before the forward's inputs, AOTAutograd computes wrong indices, so nothing is donated then.
     """
     metadata = _metadata()
     donated = getattr(metadata, "bw_donated_idxs", None)
@@ -127,30 +126,30 @@ _DONATION = {"find": PatchPoint("torch._functorch._aot_autograd.graph_compile", 
 
 
 def without_donation() -> contextlib.AbstractContextManager[None]:
-    """Have AOTAutograd find nothing to donate.
+    """Make AOTAutograd find nothing to donate.
 
-    ``torch._functorch._aot_autograd.graph_compile.collect_bw_donated_buffer_idxs`` (2.11 to 2.15) finds it. Its setting
-    ``donated_buffer=False`` would not do: the backward asks for the setting as well, when it runs.
+    ``torch._functorch._aot_autograd.graph_compile.collect_bw_donated_buffer_idxs`` (2.11 to 2.15) collects them. The
+    setting ``donated_buffer=False`` is not enough: the backward reads it again when it runs.
     """
     return patched(_DONATION, {"find": lambda original: lambda *graphs: []})
 
 
 def backward_keeps_graph() -> bool:
-    """Return whether the backward that is running may run again; outside of one it may.
+    """Return whether the running backward may run again; True outside of a backward.
 
-    ``torch._C._autograd._get_current_graph_task_keep_graph`` (2.11 to 2.15), which AOTAutograd asks too.
+    ``torch._C._autograd._get_current_graph_task_keep_graph`` (2.11 to 2.15), which AOTAutograd also uses.
     """
     return bool(symbol("torch._C._autograd", "_get_current_graph_task_keep_graph")())
 
 
 def _metadata() -> Any:
-    """Return what AOTAutograd knows of the graph that it compiles (``TracingContext.fw_metadata``, 2.11 to 2.15)."""
+    """Return AOTAutograd's metadata of the graph it compiles (``TracingContext.fw_metadata``, 2.11 to 2.15)."""
     return getattr(ambient_context(), "fw_metadata", None)
 
 
 _ENGINE = {
-    # What torch.autograd.backward and grad call when they are done with their arguments (2.11 to 2.15).
-    # torch.compiler replaces it in the same way for its own tracing.
+    # torch.autograd.backward and grad call this once their arguments are checked (2.11 to 2.15). torch.compiler
+    # replaces it in the same way for its own tracing.
     "engine": PatchPoint("torch.autograd", "_engine_run_backward"),
 }
 
@@ -158,10 +157,10 @@ _ENGINE = {
 def backwards_inside(
     context: Callable[[], contextlib.AbstractContextManager[Any]],
 ) -> contextlib.AbstractContextManager[None]:
-    """Run every backward that starts in the body inside a fresh ``context()``.
+    """Run every backward that starts in the body in a fresh ``context()``.
 
-    A mode of Python is off while it handles a function, so it is off for the whole of a backward that it sees start;
-    what that backward recomputes (checkpointing) would escape it.
+    A Python mode is disabled while it handles a function, and so for all of a backward that it sees start. It would
+    miss what that backward recomputes (checkpointing).
     """
 
     def run(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -172,12 +171,12 @@ def backwards_inside(
 
 
 def serializable_compiler(output_type: type, compiler: Callable[..., Any]) -> Any:
-    """``SerializableAOTDispatchCompiler``: a compiler whose results AOTAutograd offers to the cache (2.11 to 2.15)."""
+    """``SerializableAOTDispatchCompiler``: a compiler whose results AOTAutograd can cache (2.11 to 2.15)."""
     return serializable_compiler_class()(output_type, compiler)
 
 
 def with_serialization(compiled: Callable[..., Any], entry: Callable[[], Any]) -> Callable[..., Any]:
-    """``SerializableCompiledFunction``: a compiled function that tells the entry it came from (2.11 to 2.15)."""
+    """``SerializableCompiledFunction``: a compiled function that returns its cache entry (2.11 to 2.15)."""
     wrapped: Callable[..., Any] = symbol(
         "torch._functorch._aot_autograd.runtime_wrappers", "SerializableCompiledFunction"
     )(compiled, entry)
@@ -185,16 +184,16 @@ def with_serialization(compiled: Callable[..., Any], entry: Callable[[], Any]) -
 
 
 def user_output_count() -> int | None:
-    """Count the outputs of a forward graph that are the user's; None where AOTAutograd told the context nothing.
+    """Count the user's outputs of a forward graph; None if the tracing context has no metadata.
 
-    Behind them stand what the backward needs. ``compile_fx`` counts from where inputs that were written to end;
-    tokens of effects, which it never sees, stand in front, so they are counted in (``fw_metadata``, 2.11 to 2.15).
+    Saved values for the backward follow them. ``compile_fx`` counts from the end of the mutated inputs. It never sees
+    effect tokens, which come first, so they are counted here (``fw_metadata``, 2.11 to 2.15).
     """
     metadata = getattr(ambient_context(), "fw_metadata", None)
     return None if metadata is None else len(metadata.tokens) + int(metadata.num_outputs)
 
 
 def outputs_before_the_users() -> int:
-    """Count the outputs of a forward graph that are written inputs (``num_mutated_inp_runtime_indices``)."""
+    """Count the outputs of a forward graph that are mutated inputs (``num_mutated_inp_runtime_indices``)."""
     metadata = getattr(ambient_context(), "fw_metadata", None)
     return 0 if metadata is None else int(metadata.num_mutated_inp_runtime_indices)

@@ -1,7 +1,7 @@
-"""AOTAutograd's cache lookup: the place where a backend's own cache of whole results plugs in.
+"""AOTAutograd's cache lookup: where a backend's own cache of whole results plugs in.
 
-PyTorch asks ``AOTAutogradCache.try_load`` for every Dynamo graph and offers ``AOTAutogradCache.save`` what it compiled.
-For one graph at a time both can be answered by somebody else; all other graphs, those of regions too, are PyTorch's.
+PyTorch calls ``AOTAutogradCache.try_load`` for every Dynamo graph and ``AOTAutogradCache.save`` with the result. Both
+can be overridden for one graph at a time; all other graphs, regions included, stay PyTorch's.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pytest_regional._torch.tracing import compile_lock, size_hint
 def is_serializable(artifact: Any) -> bool:
     """Return whether an ``AOTCompiledArtifact`` can be stored (2.11 to 2.15).
 
-    AOTAutograd makes a cache entry of what it compiled only where its own lookup had a key. Without one the function
-    ``serialize``, which ``AOTCompiledArtifact.serialize`` calls, is None.
+    AOTAutograd makes a cache entry only if its own lookup had a key. Otherwise the function ``serialize``, which
+    ``AOTCompiledArtifact.serialize`` calls, is None.
     """
     return artifact.inner_fn.compiled_fn.serialize is not None
 
 
 @contextlib.contextmanager
 def refused_keys() -> Iterator[list[str]]:
-    """Collect why AOTAutograd made no key for what is compiled inside: ``autograd_cache_key`` (2.11 to 2.15)."""
+    """Collect why AOTAutograd made no key for graphs compiled inside: ``autograd_cache_key`` (2.11 to 2.15)."""
     reasons: list[str] = []
 
     def key(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -54,7 +54,7 @@ def note_refused_keys(artifact: Any, reasons: Sequence[str]) -> None:
 
 
 def why_unserializable(artifact: Any) -> str:
-    """Return why PyTorch made no key for what an artifact was compiled from; empty where that is not known."""
+    """Return why PyTorch made no key for an artifact's graph; empty if unknown."""
     return "; ".join(dict.fromkeys(getattr(artifact, "regional_refusals", ())))
 
 
@@ -66,12 +66,12 @@ class UncacheableGraphError(RegionalError):
 
 
 class KeyFailedError(UncacheableGraphError):
-    """PyTorch's computation of the key ended in an error that is no refusal; the message says which, and where."""
+    """PyTorch's key computation failed with an error that is no refusal; the message says which, and where."""
 
 
 @dataclass(frozen=True)
 class GraphLookup:
-    """AOTAutograd's question for the compiled result of one Dynamo graph."""
+    """AOTAutograd's cache lookup for one Dynamo graph."""
 
     graph: Any
     inputs: list[Any]
@@ -79,14 +79,14 @@ class GraphLookup:
     _rest: tuple[Any, ...]
 
     def key(self) -> str:
-        """Return PyTorch's own key: graph, inputs, settings that it knows of; no annotations, and no custom pass.
+        """Return PyTorch's key of graph, inputs and settings; it includes no annotations and no custom pass.
 
         ``autograd_cache_key`` takes other arguments in 2.11, where its caller also hides what differs between equal
         graphs (``sanitize_gm_for_cache``).
 
         Raises:
             UncacheableGraphError: PyTorch does not cache such a graph.
-            KeyFailedError: something in it that PyTorch's key cannot deal with, and does not say so itself.
+            KeyFailedError: PyTorch's key computation failed on something in the graph, without a refusal.
         """
         compute, refusals = COMPILE_STAGES["aot_key"].current(), _refusals()
         extra: tuple[Any, ...] = self._rest
@@ -107,14 +107,14 @@ class GraphLookup:
         return str(key)
 
     def guards_hold(self, guards: str | None) -> bool:
-        """Return whether an entry's guards on sizes hold for these inputs; no guard is added to the trace."""
+        """Return whether an entry's size guards hold for these inputs; adds no guard to the trace."""
         if guards is None:
             return True
         hints = [size_hint(size) for size in self._symbolic_sizes()]
         return bool(cache_class().evaluate_guards(guards, hints))
 
     def revive(self, entry: Any) -> Callable[..., Any]:
-        """Turn a stored ``BundledAOTAutogradResult`` into the callable that AOTAutograd made when it was compiled."""
+        """Turn a stored ``BundledAOTAutogradResult`` into the callable that AOTAutograd originally made."""
         boxed = symbol("torch._inductor.utils", "BoxedBool")(False)
         compiled: Callable[..., Any] = entry.wrap_post_compile(
             self.inputs, self._aot_config, {"cudagraphs": boxed, "boxed_forward_device_index": None}
@@ -122,9 +122,9 @@ class GraphLookup:
         return compiled
 
     def _nameless_config(self) -> Any:
-        """Return the config without the name that Dynamo gives each compile of a process (``caching_precompile``).
+        """Return the config without the name that Dynamo gives each compile (``caching_precompile``).
 
-        It decides nothing of the result, and no lookup would ever hit (``precompile_backend_id``, 2.11 to 2.15).
+        The name does not affect the result, and would prevent every hit (``precompile_backend_id``, 2.11 to 2.15).
         """
         if getattr(self._aot_config, "precompile_backend_id", None) is None:
             return self._aot_config
@@ -135,7 +135,7 @@ class GraphLookup:
         return sizes
 
     def _answer(self, compiled: Any, key: str | None) -> Any:
-        """Return what ``try_load`` returns; a miss with a key asks AOTAutograd to offer the result for saving."""
+        """Return the value for ``try_load``; a miss with a key makes AOTAutograd offer the result for saving."""
         config = self._aot_config
         if compiled is None and key is not None:
             info = symbol("torch._functorch._aot_autograd.schemas", "AOTAutogradCacheInfo")(
@@ -150,7 +150,7 @@ class GraphLookup:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a lookup: what was found, or None; and the key to save under, or None."""
+    """The answer to a lookup: the entry found, or None, and the key to save under, or None."""
 
     compiled: Callable[..., Any] | None
     key: str | None
@@ -158,10 +158,10 @@ class Answer:
 
 @contextlib.contextmanager
 def answering(gm: Any, lookup: Callable[[GraphLookup], Answer], save: Callable[[str, Any], None]) -> Iterator[None]:
-    """Answer AOTAutograd's lookup for ``gm``, and take what it offers to save under the key that was answered.
+    """Answer AOTAutograd's lookup for ``gm``, and save what it offers under the key of the answer.
 
-    ``AOTAutogradCache.try_load`` and ``save`` are static methods that AOTAutograd looks up at each call (2.11, 2.13,
-    2.15). An exception from ``lookup`` is the compile's.
+    AOTAutograd looks up the static methods ``AOTAutogradCache.try_load`` and ``save`` at each call (2.11, 2.13, 2.15).
+    An exception from ``lookup`` propagates to the compile.
     """
     keys: set[str] = set()
 
@@ -193,7 +193,7 @@ def cache_class() -> Any:
 
 
 def caches_are_on() -> bool:
-    """Return whether the user lets PyTorch cache results of AOTAutograd (2.11 to 2.15).
+    """Return whether the user lets PyTorch cache AOTAutograd's results (2.11 to 2.15).
 
     Off with ``torch.compiler.config.force_disable_caches`` or ``torch._functorch.config.enable_autograd_cache=False``.
     """
@@ -201,7 +201,7 @@ def caches_are_on() -> bool:
 
 
 def entries_are_wanted() -> bool:
-    """Return whether an entry is made of a graph without a key: so it is while Dynamo compiles ahead of time.
+    """Return whether entries are made for graphs without a key, as when Dynamo compiles ahead of time.
 
     ``torch._functorch.config.bypass_autograd_cache_key`` (2.11 to 2.15).
     """
@@ -209,21 +209,21 @@ def entries_are_wanted() -> bool:
 
 
 def bypasses_are_errors() -> bool:
-    """Return whether the user wants an error where something is not cached.
+    """Return whether the user wants an error when something is not cached.
 
-    ``torch._functorch.config.strict_autograd_cache`` or ``torch._dynamo.config.strict_precompile`` (2.11 to 2.15). Who
-    compiles ahead of time sets the first as well, and ``bypass_autograd_cache_key`` so that nothing needs a key.
+    ``torch._functorch.config.strict_autograd_cache`` or ``torch._dynamo.config.strict_precompile`` (2.11 to 2.15).
+    Compiling ahead of time sets the first as well, with ``bypass_autograd_cache_key`` so that nothing needs a key.
     """
     strict = functorch_config().strict_autograd_cache or dynamo_config().strict_precompile
     return bool(strict) and not entries_are_wanted()
 
 
 def count_outcome(outcome: str, reason: str = "") -> None:
-    """Count an outer lookup or save where PyTorch counts its own, so that existing tools see it.
+    """Count an outer lookup or save in PyTorch's own counters, so that existing tools see it.
 
     ``torch._dynamo.utils.counters["aot_autograd"]["autograd_cache_" + outcome]`` with ``hit``, ``miss``, ``bypass`` or
-    ``saved`` (2.11 to 2.15). Why something was bypassed is a counter of its own, as graph breaks are, in
-    ``counters["regional_cache_bypass"]``.
+    ``saved`` (2.11 to 2.15). The reason of a bypass is counted in ``counters["regional_cache_bypass"]``, like graph
+    breaks.
     """
     counts = counters()
     counts["aot_autograd"][f"autograd_cache_{outcome}"] += 1
@@ -232,9 +232,9 @@ def count_outcome(outcome: str, reason: str = "") -> None:
 
 
 def all_ranks_agree(found: bool) -> bool:
-    """Return whether a hit may be used: with several ranks only if all have one (``sync_cache_decision_cross_ranks``).
+    """Return whether a hit may be used: with several ranks only if all hit (``sync_cache_decision_cross_ranks``).
 
-    2.15 has it; before, PyTorch did not ask the other ranks.
+    New in 2.15; before, PyTorch did not consult the other ranks.
     """
     if not _has("sync_cache_decision_cross_ranks"):
         return found
@@ -243,10 +243,10 @@ def all_ranks_agree(found: bool) -> bool:
 
 @contextlib.contextmanager
 def _key_settings() -> Iterator[None]:
-    """Keep pre-grad passes and their timing out of PyTorch's key; they have their own place in ours.
+    """Keep pre-grad passes and their timing out of PyTorch's key; our key includes them separately.
 
-    ``autograd_function_apply`` is let in: Dynamo lifts what such a function closes over into inputs of the graph, so
-    its bodies are in the key like any other part of it.
+    ``autograd_function_apply`` is allowed: Dynamo lifts the closure of such a function into inputs of the graph, so its
+    bodies are in the key like any other part.
     """
     settings: dict[str, Any] = {"pre_grad_custom_pass": None}
     if hasattr(inductor_config(), "pre_grad_pass_timing"):
@@ -260,7 +260,7 @@ def _key_settings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _saving_settings() -> Iterator[None]:
-    """Make AOTAutograd ask for every graph, and offer whole results, backward included, before anything has run."""
+    """Make AOTAutograd look up every graph, and offer whole results, backward included, before anything runs."""
     with functorch_config().patch(
         enable_autograd_cache=True,
         bundled_autograd_cache=True,
@@ -271,7 +271,7 @@ def _saving_settings() -> Iterator[None]:
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    """Return what PyTorch raises for a graph that it does not cache, always with words (2.11 to 2.15)."""
+    """Return what PyTorch raises for a graph that it does not cache, always with a message (2.11 to 2.15)."""
     return (symbol(_MODULE, "BypassAOTAutogradCache"), symbol("torch._inductor.codecache", "BypassFxGraphCache"))
 
 
@@ -294,7 +294,7 @@ def _key_arguments(rest: Sequence[Any], named: dict[str, Any]) -> tuple[Any, ...
 
 
 def _is_first_generation() -> bool:
-    """Return whether ``try_load`` answers with the callable alone and notes its key in the config (2.11)."""
+    """Return whether ``try_load`` returns only the callable and notes its key in the config (2.11)."""
     return not _has("create_fx_config")
 
 

@@ -21,7 +21,7 @@ from pytest_regional._torch.tracing import compile_lock
 
 
 def clear_inductor_caches() -> None:
-    """Forget loaded code and every in-memory cache that Inductor registers for a fresh cache (2.11 to 2.15)."""
+    """Clear loaded code and every in-memory cache that Inductor registers for a fresh cache (2.11 to 2.15)."""
     symbol("torch._inductor.utils", "clear_caches")()
 
 
@@ -33,26 +33,26 @@ def _portable_artifacts() -> Any:
 
 
 def record_portable(key: str, content: bytes) -> None:
-    """Add ``content`` to the portable artifacts of this process, as an entry of AOTAutograd's cache.
+    """Add ``content`` to this process's portable artifacts, as an entry of AOTAutograd's cache.
 
     ``torch.compiler._cache.CacheArtifactManager.record_artifact`` with the type of ``AOTAutogradCacheArtifact`` (2.11
     to 2.15). Equal entries are recorded once. A type of our own would have to be registered wherever artifacts are
-    loaded: PyTorch refuses all of them, everybody's, where it does not know one type.
+    loaded: PyTorch refuses all artifacts if it does not know the type of one.
     """
     artifact_type = symbol(_AUTOGRAD_CACHE, "AOTAutogradCacheArtifact").type()
     _portable_artifacts().record_artifact(artifact_type, key, content)
 
 
 def portable_folder(key: str) -> Path:
-    """Return the folder into which loading writes entries under ``key``.
+    """Return the directory into which loading writes entries under ``key``.
 
-    ``AOTAutogradCache._get_tmp_dir_for_key`` (2.11 to 2.15): below Inductor's cache folder.
+    ``AOTAutogradCache._get_tmp_dir_for_key`` (2.11 to 2.15): below Inductor's cache directory.
     """
     return Path(cache_class()._get_tmp_dir_for_key(key))
 
 
 def clear_portable() -> None:
-    """Drop what was recorded, as a new process has it: ``CacheArtifactManager.clear`` (2.11 to 2.15)."""
+    """Clear the recorded artifacts, as in a new process: ``CacheArtifactManager.clear`` (2.11 to 2.15)."""
     _portable_artifacts().clear()
 
 
@@ -61,22 +61,22 @@ class RemoteBytes:
 
     A ``torch._inductor.remote_cache.RemoteCache`` over ``RedisRemoteCacheBackend`` (2.11 to 2.15), which reads
     ``TORCHINDUCTOR_REDIS_URL``, or ``TORCHINDUCTOR_REDIS_HOST`` and ``TORCHINDUCTOR_REDIS_PORT``. PyTorch's own caches
-    over it wait for ever and try again, and hold JSON; this one has a time limit, tries once, checks what the server
-    answers, and holds bytes. Like theirs it counts in ``cache_stats`` and takes another backend from
+    over it have no time limit, retry, and hold JSON. This one has a time limit, tries once, checks the server's
+    answers, and holds bytes. Like theirs it counts in ``cache_stats`` and respects
     ``RemoteCache.backend_override_cls``.
 
     Args:
         timeout: seconds for a connect, and for one read.
 
     Raises:
-        ValueError: an address that is none.
+        ValueError: invalid address.
     """
 
     def __init__(self, timeout: float) -> None:
         module = "torch._inductor.remote_cache"
         backend = symbol(module, "RedisRemoteCacheBackend")("pytest-regional")
         self._redis = UntrustedRedis(backend._redis, timeout)
-        # The backend calls `get` and `set` of its client and nothing else; it hides only redis-py's own errors.
+        # The backend only calls `get` and `set` of its client; it hides only redis-py's own errors.
         backend._redis = self._redis
         self._cache = _cache_class()(backend, symbol(module, "RemoteCachePassthroughSerde")())
 
@@ -90,29 +90,29 @@ class RemoteBytes:
         self._cache.put(name, data)
 
     def give_up(self) -> None:
-        """End all connections, from whatever thread."""
+        """Close all connections; may be called from any thread."""
         self._redis.give_up()
 
 
 def redis_is_installed() -> bool:
-    """Say whether the Python package that PyTorch's Redis backend needs is there."""
+    """Say whether the Python package that PyTorch's Redis backend needs is installed."""
     return importlib.util.find_spec("redis") is not None
 
 
 def remote_errors() -> tuple[type[Exception], ...]:
-    """Return what an address that is none, and a server that is absent, slow, full, locked or evil, raise."""
+    """Return the errors of an invalid address, and of a server that is absent, slow, full, locked or malicious."""
     return (importlib.import_module("redis.exceptions").RedisError, OSError, ValueError)
 
 
 @functools.cache
 def _cache_class() -> Any:
-    # PyTorch counts and logs by the name of the class. Its own ``_get`` takes an empty value for none.
+    # PyTorch counts and logs by class name. Its own ``_get`` treats an empty value as missing.
     members = {"_get": lambda self, name, sample: self._backend_get(name)}
     return type("RemoteRegionalCache", (symbol("torch._inductor.remote_cache", "RemoteCache"),), members)
 
 
 def inductor_cache_dir() -> Path:
-    """Return the folder of Inductor's caches as it is now, made if need be.
+    """Return Inductor's current cache directory, created if missing.
 
     ``torch._inductor.runtime.cache_dir_utils.cache_dir`` (2.11 to 2.15); it follows ``TORCHINDUCTOR_CACHE_DIR``.
     """
@@ -123,10 +123,10 @@ _CODECACHE = "torch._inductor.codecache"
 
 
 class CodeFile(NamedTuple):
-    """A file of generated code, its path relative to Inductor's cache folder.
+    """A file of generated code, its path relative to Inductor's cache directory.
 
-    ``library`` is the key under which a compiled C++ library is known to Inductor, ``source`` the SHA-256 of what it
-    was compiled from; both are empty for Python sources.
+    ``library`` is Inductor's key of a compiled C++ library, ``source`` the SHA-256 of its source; both are empty for
+    Python sources.
     """
 
     path: str
@@ -136,15 +136,15 @@ class CodeFile(NamedTuple):
 
 
 def code_files(artifact: Any) -> tuple[CodeFile, ...]:
-    """Return the Python source of a compiled region and the C++ libraries that it has loaded."""
+    """Return the Python source of a compiled region and the C++ libraries that it loaded."""
     return code_files_of_entry(artifact.inner_fn.compiled_fn.serialize())
 
 
 def code_files_of_entry(entry: Any) -> tuple[CodeFile, ...]:
-    """Return those of an entry of AOTAutograd's cache.
+    """Return the code files of an entry of AOTAutograd's cache.
 
-    ``CompiledFxGraph.source_code`` and ``cache_key`` (2.11 to 2.15) name the source; the libraries are those whose
-    functions stand in the module made of it, each with Inductor's ``key``. Other output code brings its own files.
+    ``CompiledFxGraph.source_code`` and ``cache_key`` (2.11 to 2.15) name the source. The libraries are those whose
+    functions are in its module, each with Inductor's ``key``. Other output code brings its own files.
     """
     results = [part.result for part in (entry.compiled_fw, entry.compiled_bw) if part is not None]
     graphs = [result for result in results if isinstance(result, compiled_fx_graph())]
@@ -159,12 +159,12 @@ _LIBRARIES = {"load": PatchPoint("torch._inductor.codecache:CppPythonBindingsCod
 
 @contextlib.contextmanager
 def libraries_at_hand(files: Mapping[str, CodeFile]) -> Iterator[None]:
-    """Have code that is loaded inside find its libraries in ``files``, by path, without a compiler.
+    """Load code inside with its libraries from ``files``, by path, without a compiler.
 
-    Inductor itself would ask the compiler what it can do, with a test program for vector instructions and a precompiled
-    header, before it finds that nothing is to be built; and look for another library if the answers differ
-    (``CppPythonBindingsCodeCache.load_async``, 2.11 to 2.15, whose first argument is the source). It nests: regions of
-    a graph are loaded while the graph is.
+    Inductor itself first probes the compiler, with a test program for vector instructions and a precompiled header,
+    before it finds that nothing has to be built. It looks for another library if the results differ
+    (``CppPythonBindingsCodeCache.load_async``, 2.11 to 2.15, whose first argument is the source). Contexts nest:
+    regions of a graph are loaded while the graph is.
     """
     paths = {file.source: (path, file.library) for path, file in files.items() if file.source}
 
@@ -185,7 +185,7 @@ def _source_path(key: str) -> str:
 
 
 def _below_cache_dir(path: str) -> str:
-    """Return the last two parts of ``path``: Inductor puts every file into a folder named after its key."""
+    """Return the last two parts of ``path``: Inductor puts every file into a directory named after its key."""
     return os.path.join(os.path.basename(os.path.dirname(path)), os.path.basename(path))
 
 
@@ -203,13 +203,13 @@ def _libraries(key: str) -> Iterator[CodeFile]:
 
 
 def _existing(path: str) -> Path | None:
-    """Return the file of a library; where it was loaded from may be gone, and another of that name in use now."""
+    """Return the file of a library; it may be gone from where it was loaded, or replaced by another of that name."""
     candidates = inductor_cache_dir() / _below_cache_dir(path), Path(path)
     return next((file for file in candidates if file.is_file()), None)
 
 
 def _source_digest(library: Path) -> str:
-    """Return the digest of what a library was compiled from, which Inductor keeps beside it; empty without."""
+    """Return the digest of a library's source, which Inductor keeps next to it; empty if missing."""
     source = library.with_suffix(".cpp")
     return _digest(source.read_bytes()) if source.is_file() else ""
 
@@ -224,7 +224,7 @@ def _python_code_cache() -> Any:
 
 
 def load_source(source: str, name: str) -> Any:
-    """Return ``name`` of the module that ``source`` is, kept as Inductor keeps modules.
+    """Return ``name`` from the module with this ``source``, cached as Inductor caches modules.
 
     ``torch._inductor.codecache.PyCodeCache.load`` (2.11 to 2.15).
     """

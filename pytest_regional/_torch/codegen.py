@@ -1,4 +1,4 @@
-"""What Inductor knows when it writes a kernel launch: which nodes of the graph are behind it."""
+"""Kernel launches as Inductor writes them: the graph nodes behind each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_regional._torch import symbol
 from pytest_regional._torch.inductor import virtualized
 from pytest_regional._torch.patching import Maker, PatchPoint, patched, wrapped
 
-# Both code generators import the function by name, the rest of Inductor looks it up in its module at each call.
+# Both code generators import the function by name; the rest of Inductor looks it up in its module at each call.
 _TOLD = {
     holder: PatchPoint(holder, "set_kernel_post_grad_provenance_tracing")
     for holder in ("torch._inductor.debug", "torch._inductor.codegen.cpp", "torch._inductor.codegen.triton")
@@ -29,11 +29,11 @@ class RawLaunch:
     Attributes:
         kernel: its name in the wrapper.
         is_extern: whether Inductor generated no code for it.
-        buffers: for each buffer it makes, the graph nodes behind it; of an extern call one entry without a name.
-        node: the graph node that an extern call stands for, where Inductor knows.
-        loops: for each buffer, the number of the loop that makes it; a C++ function holds several one after another.
-        parts: for each buffer, the number of the scheduled part that makes it; combined kernels are several, and each
-            is told the parts of all.
+        buffers: for each buffer it makes, the graph nodes behind it; an extern call has one entry without a name.
+        node: the graph node of an extern call, if Inductor knows it.
+        loops: for each buffer, the number of the loop that makes it; a C++ function may contain several.
+        parts: for each buffer, the number of the scheduled part that makes it; a combined kernel has several, and each
+            is given the parts of all.
     """
 
     kernel: str
@@ -48,9 +48,9 @@ class RawLaunch:
 def recording_launches() -> Iterator[list[RawLaunch]]:
     """Record the launches that Inductor writes while the context lasts.
 
-    Inductor tells every launch to ``torch._inductor.debug.set_kernel_post_grad_provenance_tracing``, which drops it
-    unless ``config.trace.provenance_tracking_level`` is set. Listening there, rather than setting the level, leaves the
-    generated code and its cache keys as they are (2.11, 2.13, 2.15).
+    Inductor reports every launch to ``torch._inductor.debug.set_kernel_post_grad_provenance_tracing``, which drops it
+    unless ``config.trace.provenance_tracking_level`` is set. Wrapping the function, instead of setting the level, does
+    not change the generated code and its cache keys (2.11, 2.13, 2.15).
     """
     launches: list[RawLaunch] = []
     loops: dict[Any, int] = {}
@@ -62,11 +62,10 @@ def recording_launches() -> Iterator[list[RawLaunch]]:
 
 @contextlib.contextmanager
 def recording_own_draws() -> Iterator[list[int]]:
-    """Record how many draws Inductor replaces by its own, which give other numbers than eager, graph by graph.
+    """Record, per graph, how many RNG ops Inductor replaces by its own, whose numbers differ from eager's.
 
-    ``torch._inductor.fx_passes.joint_graph`` imports ``replace_random_passes`` by name and, unless ``fallback_random``
-    is set, calls it with each graph (2.11, 2.13, 2.15). On a GPU the state of the generator does not tell: both leave
-    it where they like.
+    ``torch._inductor.fx_passes.joint_graph`` imports ``replace_random_passes`` by name and calls it with each graph
+    unless ``fallback_random`` is set (2.11, 2.13, 2.15). On a GPU the generator's state does not show the replacement.
     """
     counts: list[int] = []
 
@@ -81,7 +80,7 @@ def recording_own_draws() -> Iterator[list[int]]:
 
 
 def _listener(original: Callable[..., Any], launches: list[RawLaunch], loops: Mapping[Any, int]) -> Callable[..., Any]:
-    # A code generation inside another tells the inner listener alone.
+    # With nested code generations only the inner listener is called.
     inductors = getattr(original, "__wrapped__", original)
 
     @functools.wraps(inductors)
@@ -110,7 +109,7 @@ def _extern(name: str, kernel: Any) -> RawLaunch:
 
 
 def _fused(name: str, schedule: Any, loops: Mapping[Any, int]) -> RawLaunch:
-    """Read the schedule of a fused kernel; markers between its nodes are classes and have no nodes."""
+    """Read the schedule of a fused kernel; markers between its nodes are classes without nodes."""
     buffers: list[tuple[str, tuple[Any, ...]]] = []
     numbers: list[int] = []
     parts: list[int] = []
@@ -134,7 +133,7 @@ def _nodes(origins: Any) -> tuple[Any, ...]:
 def _outer_graphs() -> list[Any]:
     """Return the graphs around the subgraph being lowered: their nodes call it and compute nothing in it.
 
-    ``torch._inductor.virtualized.V.graph`` is the ``GraphLowering`` at work; a ``SubgraphLowering`` has a ``parent``
+    ``torch._inductor.virtualized.V.graph`` is the current ``GraphLowering``; a ``SubgraphLowering`` has a ``parent``
     (2.11, 2.13, 2.15).
     """
     lowering = virtualized().graph

@@ -1,4 +1,4 @@
-"""Configuration modules of PyTorch's compilers, and the settings that are read or held."""
+"""Configuration modules of PyTorch's compilers, and their settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pre_grad_custom_passes() -> tuple[Any, ...]:
 INDUCTOR, DYNAMO, FUNCTORCH = "torch._inductor.config", "torch._dynamo.config", "torch._functorch.config"
 CONFIG_MODULES = (INDUCTOR, DYNAMO, FUNCTORCH)
 
-#: Configuration modules that not every process imports.
+#: Configuration modules that may not be imported yet.
 MORE_CONFIG_MODULES = (
     "torch._export.config",
     "torch.compiler.config",
@@ -34,7 +34,7 @@ MORE_CONFIG_MODULES = (
     "torch.utils.serialization.config",
 )
 
-#: What the names of modules with generated code begin with, which Inductor loads anew at will (2.13, 2.14).
+#: Prefix of modules with generated code, which Inductor reloads at any time (2.13, 2.14).
 GENERATED_MODULES = "torch._inductor.runtime.compile_tasks."
 
 
@@ -50,15 +50,15 @@ def config_values(name: str) -> dict[str, Any]:
 
 
 def _unset() -> Any:
-    """Return what stands for a setting that was not set: ``torch.utils._config_module`` (2.11 to 2.15)."""
+    """Return the marker of a setting that was not set: ``torch.utils._config_module`` (2.11 to 2.15)."""
     return symbol("torch.utils._config_module", "_UNSET_SENTINEL")
 
 
 def config_state(name: str) -> dict[str, Any]:
-    """Return what is set in configuration module ``name``, containers copied; empty where nobody has imported it.
+    """Return what is set in configuration module ``name``, containers copied; empty if not imported.
 
-    As :func:`config_values`, at a tenth of its time: a setting that nobody has set is not there. The entry's
-    ``user_override`` is a ``ContextVar`` in 2.13 and 2.14, the value itself before.
+    Like :func:`config_values` without unset settings, in a tenth of the time. The entry's ``user_override`` is a
+    ``ContextVar`` in 2.13 and 2.14, the value itself before.
     """
     module = sys.modules.get(name)
     if module is None:
@@ -74,14 +74,14 @@ def config_state(name: str) -> dict[str, Any]:
 
 
 def config_default(name: str, key: str) -> Any:
-    """Return what a setting is where nobody has set it."""
+    """Return the default of a setting."""
     entry = sys.modules[name]._config[key]
     unset = _unset()
     return copy.deepcopy(entry.default if entry.env_value_default is unset else entry.env_value_default)
 
 
 def set_config(name: str, key: str, value: Any) -> None:
-    """Write one setting back; used by isolation to restore what a test left changed."""
+    """Write one setting; isolation restores settings with it."""
     module = config_module(name)
     if key not in module._config:
         raise KeyError(f"{name}.{key}")
@@ -93,7 +93,7 @@ def patched_config(name: str, values: Mapping[str, Any]) -> Iterator[None]:
     """Hold ``values`` in configuration module ``name`` while the context lasts.
 
     Raises:
-        KeyError: a name that is no setting of that module.
+        KeyError: that module has no setting of this name.
     """
     module = config_module(name)
     for key in values:
@@ -109,7 +109,7 @@ def inductor_config_names() -> frozenset[str]:
 
 
 def inductor_config_is_switch(name: str) -> bool:
-    """Return whether Inductor's setting ``name`` is declared as ``bool`` and nothing else (2.11 to 2.15)."""
+    """Return whether Inductor's setting ``name`` is declared as plain ``bool`` (2.11 to 2.15)."""
     return inductor_config()._config[name].value_type is bool
 
 
@@ -137,9 +137,9 @@ def inductor_config_type(name: str) -> Any:
 def region_compile_settings(configs: Mapping[str, Any], name: str) -> Iterator[None]:
     """Patch Inductor's and functorch's configuration around the compilation of one region.
 
-    ``remat_using_tags_for_fwd_loss_bwd_graph`` is absent in 2.11, and so is
-    ``torch.fx.traceback._set_regional_inductor_subgraph_name``, which names the region in structured logs; the outer
-    graph was partitioned already, so rematerialisation must not run once more.
+    2.11 lacks ``remat_using_tags_for_fwd_loss_bwd_graph`` and
+    ``torch.fx.traceback._set_regional_inductor_subgraph_name``, which names the region in structured logs. The outer
+    graph is already partitioned, so rematerialisation must not run again.
     """
     functorch = functorch_config()
     with contextlib.ExitStack() as stack:
@@ -160,8 +160,8 @@ def _named_in_logs(name: str) -> AbstractContextManager[Any]:
 def compile_state() -> dict[str, Any]:
     """Return every setting that a compile may depend on, by name.
 
-    All of ``torch._inductor.config`` and ``torch._functorch.config``, and what Dynamo guards of the global state
-    (grad mode, autocast, default dtype, threads, determinism, precision: ``GlobalStateGuard``, 2.11 to 2.15).
+    All of ``torch._inductor.config`` and ``torch._functorch.config``, and the global state that Dynamo guards (grad
+    mode, autocast, default dtype, threads, determinism, precision: ``GlobalStateGuard``, 2.11 to 2.15).
     """
     guard = symbol("torch._C._dynamo.guards", "GlobalStateGuard")()
     functorch = functorch_config()
@@ -184,15 +184,14 @@ def without_cse() -> AbstractContextManager[Any]:
 
 
 def random_numbers_are_functional() -> bool:
-    """``torch._functorch.config.functionalize_rng_ops``: seeds are then passed as arguments (2.11 to 2.15)."""
+    """``torch._functorch.config.functionalize_rng_ops``: seeds are passed as arguments (2.11 to 2.15)."""
     return bool(functorch_config().functionalize_rng_ops)
 
 
 def portable_settings() -> dict[str, Any]:
-    """Return the settings of Inductor and AOTAutograd that decide a result, as PyTorch's caches choose them.
+    """Return the settings of Inductor and AOTAutograd that affect results, as PyTorch's caches choose them.
 
-    ``save_config_portable`` of both configuration modules leaves out paths, traces and numbers of workers (2.11 to
-    2.15).
+    ``save_config_portable`` of both configuration modules omits paths, traces and numbers of workers (2.11 to 2.15).
     """
     modules = {"inductor": inductor_config(), "functorch": functorch_config()}
     return {name: module.save_config_portable(ignore_private_configs=False) for name, module in modules.items()}
@@ -205,24 +204,24 @@ def configured_pre_grad_passes() -> Any:
 
 
 Timing = Literal["early", "late", "default"]
-"""When Inductor's pre-grad passes run: before its lookup in the cache, behind it, or as PyTorch decides (from 2.12)."""
+"""When Inductor's pre-grad passes run: before its cache lookup, after it, or as PyTorch decides (from 2.12)."""
 
 TIMINGS: tuple[str, ...] = get_args(Timing)
 
 
 def configured_pre_grad_timing() -> object:
-    """Return Inductor's ``pre_grad_pass_timing`` (2.12 and later), ``"default"`` where torch has none (2.11)."""
+    """Return Inductor's ``pre_grad_pass_timing`` (2.12 and later), ``"default"`` if torch has none (2.11)."""
     return getattr(inductor_config(), "pre_grad_pass_timing", "default")
 
 
 @contextlib.contextmanager
 def training_artifacts() -> Iterator[None]:
-    """Let ``standalone_compile`` make artifacts that train, with autograd functions of the user's in them.
+    """Let ``standalone_compile`` make artifacts that train and contain the user's autograd functions.
 
-    ``force_non_lazy_backward_lowering`` has the backward compiled before anything is saved; without it 2.11 fails to
-    save before a backward ran. ``autograd_cache_allow_custom_autograd_functions`` lets ``autograd_function_apply`` in,
-    which PyTorch refuses to cache by default: such a function may close over Python state. Dynamo lifts that into
-    inputs of the graph, so within one of its graphs there is none (``torch._functorch.config``, 2.11 to 2.15).
+    ``force_non_lazy_backward_lowering`` compiles the backward before anything is saved; without it 2.11 fails to save
+    before a backward ran. ``autograd_cache_allow_custom_autograd_functions`` allows ``autograd_function_apply``, which
+    PyTorch refuses to cache by default because such a function may close over Python state. Dynamo lifts that state
+    into inputs of the graph, so its graphs have none (``torch._functorch.config``, 2.11 to 2.15).
     """
     with functorch_config().patch(
         force_non_lazy_backward_lowering=True, autograd_cache_allow_custom_autograd_functions=True
@@ -231,10 +230,10 @@ def training_artifacts() -> Iterator[None]:
 
 
 def remote_cache_settings() -> tuple[bool | None, bool | None]:
-    """Return what was asked for: ``enable_remote_autograd_cache``, ``fx_graph_remote_cache``; ``None`` is no opinion.
+    """Return the settings ``enable_remote_autograd_cache`` and ``fx_graph_remote_cache``; ``None`` is unset.
 
-    ``torch._functorch.config`` and ``torch._inductor.config`` (2.11 to 2.15); outside Meta PyTorch takes ``None`` for
-    no, whether or not a Redis host is named.
+    ``torch._functorch.config`` and ``torch._inductor.config`` (2.11 to 2.15). Outside Meta, PyTorch treats ``None`` as
+    off, even if a Redis host is named.
     """
     return (
         functorch_config().enable_remote_autograd_cache,
@@ -243,7 +242,7 @@ def remote_cache_settings() -> tuple[bool | None, bool | None]:
 
 
 def backward_lowered_at_once() -> AbstractContextManager[Any]:
-    """Lower the backward together with the forward, not at the first ``backward()``.
+    """Lower the backward with the forward, not at the first ``backward()``.
 
     ``torch._functorch.config.force_non_lazy_backward_lowering`` (2.11 to 2.15).
     """
@@ -252,13 +251,13 @@ def backward_lowered_at_once() -> AbstractContextManager[Any]:
 
 
 def inductor_settings_now(names: Sequence[str]) -> dict[str, Any]:
-    """Return Inductor's settings ``names``, dotted where nested, of those that exist (2.11 to 2.15)."""
+    """Return those of Inductor's settings ``names`` that exist, dotted where nested (2.11 to 2.15)."""
     config = inductor_config()
     return {name: getattr(config, name) for name in names if name in config._config}
 
 
 def forced_autograd_cache() -> contextlib.AbstractContextManager[Any]:
-    """Have AOTAutograd's cache store whole results of any backend that makes storable ones (2.11 to 2.15)."""
+    """Let AOTAutograd's cache store whole results of any backend whose results can be stored (2.11 to 2.15)."""
     manager: contextlib.AbstractContextManager[Any] = functorch_config().patch(
         force_autograd_cache=True, bundled_autograd_cache=True
     )
@@ -266,15 +265,15 @@ def forced_autograd_cache() -> contextlib.AbstractContextManager[Any]:
 
 
 def recompiles_allowed(number: int) -> contextlib.AbstractContextManager[Any]:
-    """Have Dynamo compile one function ``number`` times before it gives up (``recompile_limit``, 2.11 to 2.15)."""
+    """Let Dynamo compile one function ``number`` times before it gives up (``recompile_limit``, 2.11 to 2.15)."""
     manager: contextlib.AbstractContextManager[Any] = dynamo_config().patch(recompile_limit=number)
     return manager
 
 
 def settings_for_emulation() -> dict[str, Any]:
-    """Return Inductor's settings without which code cannot be generated for a device that is not there.
+    """Return Inductor's settings for generating code for a device that is not present.
 
-    Kernels are compiled in this process and tried nowhere; names as in 2.11 to 2.15.
+    Kernels are compiled in this process and never benchmarked; names as in 2.11 to 2.15.
     """
     return {"compile_threads": 1, "triton.autotune_at_compile_time": False}
 
@@ -289,7 +288,7 @@ def _compiler_config() -> Any:
 
 
 def cache_tag() -> str:
-    """Return ``torch.compiler.config.cache_key_tag``, which every cache of PyTorch's puts into its keys."""
+    """Return ``torch.compiler.config.cache_key_tag``, which is part of all of PyTorch's cache keys."""
     return str(_compiler_config().cache_key_tag)
 
 

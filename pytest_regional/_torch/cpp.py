@@ -1,4 +1,4 @@
-"""The C++ compiler: its runs, the processor, precompiled headers."""
+"""The C++ compiler: its runs, the CPU, precompiled headers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pytest_regional._torch.patching import PatchPoint, patched, wrapped
 
 
 def cpp_compiler() -> tuple[str, str]:
-    """Return path and version text of Inductor's C++ compiler, two empty strings where there is none.
+    """Return path and version text of Inductor's C++ compiler, two empty strings if there is none.
 
-    ``torch._inductor.cpp_builder.get_cpp_compiler`` and ``get_compiler_version_info`` (2.11 to 2.15): PyTorch keeps
-    both answers for the process, and needs them itself, so that asking adds no run of the compiler.
+    ``torch._inductor.cpp_builder.get_cpp_compiler`` and ``get_compiler_version_info`` (2.11 to 2.15). PyTorch needs and
+    caches both, so this adds no run of the compiler.
     """
     missing: type[Exception] = symbol("torch._inductor.exc", "InvalidCxxCompiler")
     try:
@@ -30,11 +30,11 @@ def cpp_compiler() -> tuple[str, str]:
 
 
 def vector_instructions() -> tuple[str, ...]:
-    """Return the vector instruction sets that Inductor may choose from on this processor.
+    """Return the vector instruction sets that Inductor may choose from on this CPU.
 
     ``torch._inductor.cpu_vec_isa`` (2.11 to 2.15). Not ``pick_vec_isa``, which on x86 compiles a program for each
-    (seconds in a fresh cache folder): its choice follows from these, the compiler's version, and ``simdlen``, which is
-    Inductor configuration.
+    (seconds with an empty cache directory): its choice follows from these, the compiler's version, and Inductor's
+    setting ``simdlen``.
     """
     if platform.machine() in ("x86_64", "AMD64"):
         return tuple(symbol("torch._inductor.cpu_vec_isa", "x86_isa_checker")())
@@ -42,7 +42,7 @@ def vector_instructions() -> tuple[str, ...]:
 
 
 def described_processor() -> tuple[str, ...]:
-    """Return what Linux says of the first processor, line by line; all of a machine are taken for equal.
+    """Return Linux's description of the first CPU, line by line; all CPUs of a machine are assumed equal.
 
     Empty where there is no ``/proc/cpuinfo``.
     """
@@ -54,32 +54,32 @@ def described_processor() -> tuple[str, ...]:
 
 
 def cpu_capability_override() -> str:
-    """Return ``ATEN_CPU_CAPABILITY``, with which Inductor overrides what the processor can do (2.11 to 2.15)."""
+    """Return ``ATEN_CPU_CAPABILITY``, with which Inductor overrides the CPU's capabilities (2.11 to 2.15)."""
     return os.environ.get("ATEN_CPU_CAPABILITY", "")
 
 
-#: Runs one command line in a folder, and returns when what it makes is there. It raises what the compiler says.
+#: Runs one command line in a directory, and returns when its output exists. It raises the compiler's errors.
 Run = Callable[[str, str], None]
 
 _COMPILER = {
-    # Called with the command line and the folder to run it in, by `run_compile_cmd`, through which all compiles of
-    # kernels, wrappers and headers go (2.11 to 2.15). What times a compile, in that function, stays in effect.
+    # `run_compile_cmd` calls it with the command line and its working directory for all compiles of kernels, wrappers
+    # and headers (2.11 to 2.15). That function's timing of compiles stays in effect.
     "run": PatchPoint("torch._inductor.cpp_builder", "_run_compile_cmd"),
 }
 
 
 def compiling_with(run: Callable[[Run, str, str], None]) -> contextlib.AbstractContextManager[None]:
-    """Have ``run(original, command, folder)`` called for each run of the compiler, in this process."""
+    """Call ``run(original, command, folder)`` for each run of the compiler in this process."""
     return wrapped(_COMPILER, {"run": lambda original, *args, **kwargs: run(original, *args, **kwargs)})
 
 
 def torch_headers() -> Path:
-    """Return the folder of PyTorch's own headers, which generated code includes."""
+    """Return the directory of PyTorch's headers, which generated code includes."""
     return Path(os.path.dirname(symbol("torch", "__file__")), "include")
 
 
-# Returns the path of a header beside which its translation is, made if it is missing; remembers that for its arguments
-# as long as the process lives (2.11 to 2.15).
+# Returns the path of a header with its translation next to it, made if missing; caches the path by its arguments in
+# this process (2.11 to 2.15).
 _HEADER = {"header": PatchPoint("torch._inductor.codecache", "_precompile_header")}
 # Looked up at each call (2.11 to 2.15).
 _FOLDERS = {
@@ -91,35 +91,35 @@ _ENDINGS = (".gch", ".pch")  # GCC's, Clang's
 
 
 def default_headers_folder() -> Path:
-    """Return PyTorch's cache folder for a user who names none, where it keeps these headers (2.11 to 2.15).
+    """Return PyTorch's default cache directory, where it keeps these headers (2.11 to 2.15).
 
-    It is in the system's folder for temporary files and has the user's name, so anybody can have made it first.
+    It is in the system's temporary directory and named after the user, so any user may have created it first.
     """
     return Path(_FOLDERS["headers"].current()).parent
 
 
 def default_headers_folder_of_others() -> Path:
-    """Return that of a process without :func:`headers_kept_in`, whatever this one has (2.11 to 2.15)."""
+    """Return that directory for a process without :func:`headers_kept_in` (2.11 to 2.15)."""
     return Path(symbol("torch._inductor.runtime.runtime_utils", "default_cache_dir")())
 
 
-#: Has a process of torch's compile without precompiled headers (2.11 to 2.15).
+#: Makes a child process compile without precompiled headers (2.11 to 2.15).
 NO_HEADERS = {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
 
 
 @contextlib.contextmanager
 def headers_kept_in(folder: Path) -> Iterator[None]:
-    """Have Inductor keep its precompiled headers in ``folder``, and take them from there."""
+    """Make Inductor keep its precompiled headers in ``folder``."""
     paths = _paths(folder)
 
     def header(original: Callable[..., str], *args: Any, **kwargs: Any) -> str:
-        asked = (args, tuple(sorted(kwargs.items())))
-        if asked not in paths or not _translations(paths[asked]):
-            # Without what it remembers, which may be of another folder.
-            paths[asked] = getattr(original, "__wrapped__", original)(*args, **kwargs)
-            for path in _translations(paths[asked]):
-                os.utime(path)  # which ones are used decides which ones are kept
-        return paths[asked]
+        request = (args, tuple(sorted(kwargs.items())))
+        if request not in paths or not _translations(paths[request]):
+            # Bypass its cached paths, which may be of another directory.
+            paths[request] = getattr(original, "__wrapped__", original)(*args, **kwargs)
+            for path in _translations(paths[request]):
+                os.utime(path)  # the newest headers are kept
+        return paths[request]
 
     folders = {"headers": lambda _: str(folder), "locks": lambda _: str(folder / "locks")}
     with patched(_FOLDERS, folders), wrapped(_HEADER, {"header": header}):
@@ -128,14 +128,14 @@ def headers_kept_in(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_headers() -> Iterator[None]:
-    """Have Inductor compile without precompiled headers, which takes three times as long; no cache key changes."""
+    """Make Inductor compile without precompiled headers, three times slower; no cache key changes."""
     with wrapped(_HEADER, {"header": lambda *_args, **_kwargs: None}):
         yield
 
 
 @functools.cache
 def _paths(folder: Path) -> dict[Any, str]:
-    """Return the headers that this process has asked for, by what it asked: to ask takes a run of the preprocessor."""
+    """Return the headers this process requested, by request: a request runs the preprocessor."""
     return {}
 
 
@@ -144,9 +144,9 @@ def _translations(header: str) -> list[str]:
 
 
 _PROCESSOR_CHECK = {
-    # Builds a library with vector instructions, unless it is there, and loads it in another process.
+    # Builds a library with vector instructions, unless it exists, and loads it in another process.
     "check": PatchPoint("torch._inductor.cpu_vec_isa:VecISA", "check_build"),
-    # Both are imported by the check each time it runs.
+    # The check imports both each time it runs.
     "write": PatchPoint("torch._inductor.codecache", "write"),
     "locks": PatchPoint("torch._inductor.codecache", "get_lock_dir"),
 }
@@ -154,11 +154,11 @@ _PROCESSOR_CHECK = {
 
 @contextlib.contextmanager
 def processor_checked_in(folder: Path) -> Iterator[None]:
-    """Have Inductor keep in ``folder`` what it builds to check the processor, and load it from there.
+    """Make Inductor keep its CPU check's builds in ``folder``, and load them from there.
 
-    It keeps it in the cache folder (2.11 to 2.15), so every process that begins with an empty one builds it again: as
-    long as four kernels take. Its name holds a digest of compiler, flags and version of torch. What is generated
-    later, and all that caches look up, stays where it was.
+    By default they are in the cache directory (2.11 to 2.15), so every process that starts with an empty one builds
+    them again: as long as four kernels take. The file name contains a digest of compiler, flags and version of torch.
+    Generated code and all other caches stay where they are.
     """
     checking = threading.local()
 

@@ -1,7 +1,7 @@
-"""What stands between PyTorch and a CUDA device: the patch points where a described device is used in its place.
+"""The patch points between PyTorch and a CUDA device, where a described device takes its place.
 
-Each point is an attribute that PyTorch looks up when it generates code for a GPU or loads that code. The set was
-found by leaving out one at a time; it is the same for torch 2.11, 2.13 and 2.15 except where ``since`` says otherwise.
+Each point is an attribute that PyTorch looks up when it generates or loads code for a GPU. The set was found by leaving
+out one at a time; it is the same for torch 2.11, 2.13 and 2.15 except where ``since`` says otherwise.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ DEVICE_POINTS: dict[str, PatchPoint] = {
     ),
     "triton_driver": DRIVER_CHOICE,
 }
-"""Replaced while Inductor generates or loads code, and put back at once: other code must not believe in the device."""
+"""Replaced while Inductor generates or loads code, and restored at once: other code must not see the device."""
 
 PROGRAM_POINTS: dict[str, PatchPoint] = {
     "has_triton": PatchPoint("torch.utils._triton", "has_triton", "Dynamo looks for kernels that the user wrote"),
     "flex_device": PatchPoint("torch.nn.attention.flex_attention", "_validate_device", "refuses to train on a CPU"),
     "flex_options": PatchPoint("torch.nn.attention.flex_attention", "_apply_kernel_options", "no logsumexp on a CPU"),
 }
-"""Replaced as long as programs run that are compiled for the described device."""
+"""Replaced while programs compiled for the described device run."""
 
 OUTPUT_POINTS: dict[str, PatchPoint] = {
     "compile": PatchPoint("torch._inductor.compile_fx", "_compile_fx_inner", "every graph that Inductor compiles"),
@@ -76,20 +76,20 @@ OUTPUT_POINTS: dict[str, PatchPoint] = {
         "torch._inductor.output_code:CompiledFxGraph", "post_compile", "compiled or loaded, before a call"
     ),
 }
-"""Where emulation gets hold of what Inductor compiles and loads, whichever backend asked."""
+"""Where emulation intercepts what Inductor compiles and loads, whichever backend called it."""
 
 
 def missing_points() -> list[str]:
-    """Return the points that the installed torch does not have, as ``holder.attribute``: none when it is supported."""
+    """Return the points that the installed torch lacks, as ``holder.attribute``; none if it is supported."""
     return [name for points in (DEVICE_POINTS, PROGRAM_POINTS, OUTPUT_POINTS) for name in missing(points)]
 
 
 @functools.cache
 def _device_caches() -> tuple[Callable[[], None], ...]:
-    """Return what forgets the answers to questions about devices.
+    """Return the functions that clear cached answers about devices.
 
     Functions under ``functools.cache`` in ``torch.utils._triton`` and ``torch._inductor.utils``, and those of
-    ``DeviceProperties`` and ``CacheBase`` (2.11 to 2.15). What they cache is cheap to find again, so all are cleared.
+    ``DeviceProperties`` and ``CacheBase`` (2.11 to 2.15). Their results are cheap to compute again, so all are cleared.
     """
     names = "torch.utils._triton", "torch._inductor.utils"
     members = [member for name in names for member in vars(private_module(name)).values()]
@@ -98,8 +98,8 @@ def _device_caches() -> tuple[Callable[[], None], ...]:
     return tuple(member.cache_clear for member in members if hasattr(member, "cache_clear"))
 
 
-def forget_device_answers() -> None:
-    """Forget what PyTorch remembers of the devices that there are."""
+def clear_device_answers() -> None:
+    """Clear PyTorch's cached answers about devices."""
     for clear in _device_caches():
         clear()
     for name in ("caching_worker_device_properties", "caching_worker_current_devices"):
@@ -112,11 +112,11 @@ _META, _CUDA = 14, 1
 
 @contextlib.contextmanager
 def cuda_device_guard() -> Iterator[None]:
-    """Let C++ code enter CUDA as a device of tensors without memory, in builds of torch that know no CUDA.
+    """Let C++ code enter CUDA as a device of tensors without memory, in CUDA-less builds of torch.
 
     Builds with CUDA have such a guard (``torch._C._ensureCUDADeviceGuardSet``). In others the registry of guards in
-    ``libc10`` has no entry for CUDA, and ``contiguous()`` of a fake CUDA tensor fails in C++; the guard of the meta
-    device, which does nothing, is put there meanwhile (2.13, 2.15).
+    ``libc10`` has no entry for CUDA, and ``contiguous()`` of a fake CUDA tensor fails in C++. Meanwhile the entry is
+    the meta device's guard, which does nothing (2.13, 2.15).
     """
     import torch
 
@@ -150,10 +150,10 @@ def _guard_registry() -> Any:
 
 @contextlib.contextmanager
 def wrapper_code_for_cpu_tensors() -> Iterator[None]:
-    """Have generated wrappers enter no device, set none and ask for no stream.
+    """Make generated wrappers enter no device, set none and fetch no stream.
 
-    ``register_device_op_overrides`` of ``torch._inductor.codegen.common`` says how such things are written (2.11 to
-    2.15).
+    ``register_device_op_overrides`` of ``torch._inductor.codegen.common`` defines how these statements are written
+    (2.11 to 2.15).
     """
     common = "torch._inductor.codegen.common"
     symbol(common, "init_backend_registration")()

@@ -12,7 +12,7 @@ NAMESPACE = "_c10d_functional"
 
 
 def group_name(group: Any) -> str:
-    """Return the name of a collective's process group: it is given by name, or as a ``ProcessGroup`` (2.11 to 2.15)."""
+    """Return the name of a collective's process group, given by name or as a ``ProcessGroup`` (2.11 to 2.15)."""
     return str(getattr(group, "group_name", group))
 
 
@@ -22,7 +22,7 @@ def fake_store() -> Any:
 
 
 def functionalize_collectives(gm: Any) -> bool:
-    """Rewrite ``c10d.allreduce_`` to its functional form, in place; return whether this torch can.
+    """Rewrite ``c10d.allreduce_`` to its functional form, in place; return whether this torch supports it.
 
     ``torch._inductor._functionalize_collectives`` (2.13, 2.15; 2.11 has none).
     """
@@ -42,7 +42,7 @@ def process_groups() -> tuple[Any, ...]:
 
 
 def destroy_process_groups(but: tuple[Any, ...]) -> None:
-    """Destroy all process groups that are not among ``but``."""
+    """Destroy all process groups except for ``but``."""
     destroy = symbol("torch.distributed", "destroy_process_group")
     if not but:
         destroy()

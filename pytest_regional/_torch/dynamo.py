@@ -29,21 +29,21 @@ def aot_counters() -> Mapping[str, int]:
 
 
 def cache_bypass_reasons() -> Mapping[str, int]:
-    """Return why backends with a cache of their own could not use it, as they say in Dynamo's counters."""
+    """Return why backends' own caches were bypassed, from Dynamo's counters."""
     reasons: Mapping[str, int] = counters()["regional_cache_bypass"]
     return reasons
 
 
 def regional_fallbacks() -> int:
-    """Return how many regions backends gave up to eager, as Dynamo's counter ``regional/fallbacks`` says.
+    """Return how many regions fell back to eager, from Dynamo's counter ``regional/fallbacks``.
 
-    Backends of regional compilation tell it there; PyTorch's own never gives one up (2.11 to 2.15).
+    Backends of regional compilation report it there; PyTorch's own never falls back (2.11 to 2.15).
     """
     return int(counters()["regional"]["fallbacks"])
 
 
 def reset_dynamo() -> None:
-    """Forget everything Dynamo compiled (``torch._dynamo.reset``: 0.4 ms, 2.11 to 2.15)."""
+    """Clear everything Dynamo compiled (``torch._dynamo.reset``: 0.4 ms, 2.11 to 2.15)."""
     symbol("torch._dynamo", "reset")()
 
 
@@ -54,12 +54,12 @@ _STANCE = {
 
 
 def compiler_stance() -> Any:
-    """Return what ``torch.compiler.set_stance`` set (``torch._dynamo.eval_frame``, 2.11 to 2.15)."""
+    """Return the stance set by ``torch.compiler.set_stance`` (``torch._dynamo.eval_frame``, 2.11 to 2.15)."""
     return _STANCE["stance"].current()
 
 
 def set_compiler_stance(stance: Any) -> None:
-    """Put back a stance that :func:`compiler_stance` returned."""
+    """Restore a stance from :func:`compiler_stance`."""
     symbol("torch._dynamo.eval_frame", "_set_stance")(stance)
 
 
@@ -78,20 +78,20 @@ def at_dynamo_reset(action: Callable[[], None]) -> None:
     """Call ``action`` at the next ``torch._dynamo.reset()``.
 
     ``torch._dynamo.eval_frame.cached_backends`` (2.11 to 2.15) holds the backends seen since the last reset, by
-    identity; those with a ``reset`` attribute are told of the next one, and then all are forgotten.
+    identity. A reset calls their ``reset`` attributes and then clears them all.
     """
-    symbol("torch._dynamo.eval_frame", "cached_backends").setdefault(id(action), _ToldAtReset(action))
+    symbol("torch._dynamo.eval_frame", "cached_backends").setdefault(id(action), _ResetHook(action))
 
 
-class _ToldAtReset:
-    """Stands among Dynamo's backends."""
+class _ResetHook:
+    """An entry of Dynamo's backends that calls an action."""
 
     def __init__(self, reset: Callable[[], None]) -> None:
         self.reset = reset
 
 
 def restart_exceptions() -> tuple[type[Exception], ...]:
-    """Return what Dynamo raises to trace a frame anew or not at all, which nobody may catch (2.11 to 2.15)."""
+    """Return Dynamo's exceptions that restart or skip a frame, which must not be caught (2.11 to 2.15)."""
     return (symbol("torch._dynamo.exc", "RestartAnalysis"), symbol("torch._dynamo.exc", "SkipFrame"))
 
 
@@ -107,17 +107,17 @@ def aot_autograd(**options: Any) -> Callable[..., Any]:
 
 
 _GUARD_TIMING = {
-    # Called once for each compiled frame, behind the check of its guards; the answer, in microseconds, goes into
-    # Dynamo's log and metrics and nowhere else (2.11 to 2.15). It writes over the processor's whole cache beforehand.
+    # Called once per compiled frame, after the check of its guards. Its result, in microseconds, only goes into
+    # Dynamo's log and metrics (2.11 to 2.15). It first overwrites the CPU's whole cache.
     "stopwatch": PatchPoint("torch._dynamo.guards", "profile_guard_manager"),
 }
 
 
 def guards_untimed() -> contextlib.AbstractContextManager[None]:
-    """Leave out what Dynamo does to time the guards of a new frame; its metric ``guard_latency_us`` says 0 then.
+    """Disable Dynamo's timing of a new frame's guards; its metric ``guard_latency_us`` is 0 then.
 
-    The stopwatch empties the processor's cache first, which takes 30 ms and slows down what runs next, also in other
-    processes: a seventh of the time of the conformance suites. It can go when Dynamo has a setting for it.
+    The timing first empties the CPU's cache, which takes 30 ms and slows down other processes, too: a seventh of the
+    conformance suites' time. Remove this when Dynamo has a setting for it.
     """
     return wrapped(_GUARD_TIMING, {"stopwatch": lambda _original, *_args, **_kwargs: 0.0})
 
@@ -125,8 +125,8 @@ def guards_untimed() -> contextlib.AbstractContextManager[None]:
 def regional_inductor_backend(partitioner: str = "default") -> Callable[..., Any]:
     """Return ``regional_inductor`` as forward, backward and inference compiler of ``aot_autograd`` (2.11 to 2.15).
 
-    Node metadata is preserved around it because annotations travel in it. ``partitioner`` is ``default`` or
-    ``min_cut``, as AOTAutograd's partitioners are called.
+    It preserves node metadata, which carries the annotations. ``partitioner`` is ``default`` or ``min_cut``,
+    AOTAutograd's names.
     """
     import torch.fx.traceback
 
@@ -150,7 +150,7 @@ def registered_backend(name: str) -> Callable[..., Any]:
 def registered_names(wanted: str = "") -> tuple[str, ...]:
     """Return the names that ``torch.compile`` takes (``torch._dynamo.list_backends``, 2.11 to 2.15).
 
-    Backends for debugging and experiments are no choice to offer: of those only ``wanted`` is named.
+    Backends for debugging and experiments are left out, except for ``wanted``.
     """
     list_backends = symbol("torch._dynamo.backends.registry", "list_backends")
     every = list_backends(exclude_tags=())
@@ -158,7 +158,7 @@ def registered_names(wanted: str = "") -> tuple[str, ...]:
 
 
 def invalid_backend_error() -> type[Exception]:
-    """Return what ``lookup_backend`` raises where no backend has the name (``torch._dynamo.exc``, 2.11 to 2.15)."""
+    """Return what ``lookup_backend`` raises for an unknown name (``torch._dynamo.exc``, 2.11 to 2.15)."""
     error: type[Exception] = symbol("torch._dynamo.exc", "InvalidBackend")
     return error
 
@@ -174,10 +174,10 @@ def regional_inductor_pass() -> Callable[..., Any]:
 
 
 def compilers_of(backend: Any) -> tuple[Any, ...]:
-    """Return the compilers that ``aot_autograd(...)`` was given, or the one that AOTAutograd's wrapper holds.
+    """Return the compilers given to ``aot_autograd(...)``, or the one in AOTAutograd's wrapper.
 
-    They are in the ``kwargs`` of an ``AotAutograd``, and ``compiler_fn`` of a ``SerializableAOTDispatchCompiler`` (2.11
-    to 2.15); of anything else there are none.
+    They are in the ``kwargs`` of an ``AotAutograd``, or the ``compiler_fn`` of a ``SerializableAOTDispatchCompiler``
+    (2.11 to 2.15); nothing else has any.
     """
     if isinstance(backend, symbol("torch._dynamo.backends.common", "AotAutograd")):
         names = ("fw_compiler", "bw_compiler", "inference_compiler")
@@ -188,17 +188,17 @@ def compilers_of(backend: Any) -> tuple[Any, ...]:
 
 
 def dynamo_backend_of(output_graph: Any) -> Any:
-    """Return the backend that Dynamo is about to hand a graph to, in Dynamo's wrappers (2.11 to 2.15)."""
+    """Return the backend, in Dynamo's wrappers, that Dynamo is about to call with a graph (2.11 to 2.15)."""
     return output_graph.compiler_fn
 
 
 def regional_inductor() -> Callable[..., Any]:
-    """Return PyTorch's compiler of regions itself, ``regional_inductor(gm, *inputs)`` (2.11 to 2.15)."""
+    """Return PyTorch's compiler of regions, ``regional_inductor(gm, *inputs)`` (2.11 to 2.15)."""
     compiler: Callable[..., Any] = symbol("torch.fx.passes.regional_inductor", "regional_inductor")
     return compiler
 
 
-#: Dynamo traces and runs the graph as it is: eager code asks for it (flex_attention does), and it changes nothing.
+#: Dynamo traces and runs the graph unchanged; eager code uses it (flex_attention does).
 _RUNS_EAGER = "eager"
 
 _thread = threading.local()
@@ -211,10 +211,10 @@ _eager = contextlib.ExitStack()
 
 
 def original_of(program: Any) -> Any:
-    """Return the function or module inside what ``torch.compile`` made of it; anything else as it is.
+    """Return the function or module that ``torch.compile`` wrapped; anything else unchanged.
 
     A module is in the ``_orig_mod`` of an ``OptimizedModule``, a function in ``_torchdynamo_orig_callable`` (2.11 to
-    2.15). A module that was compiled in place (``module.compile()``) is itself; see :func:`to_compile`.
+    2.15). A module compiled in place (``module.compile()``) is itself; see :func:`to_compile`.
     """
     compiled_module = symbol("torch._dynamo.eval_frame", "OptimizedModule")
     while True:
@@ -227,10 +227,10 @@ def original_of(program: Any) -> Any:
 
 
 def to_compile(program: Any) -> Any:
-    """Return what to hand to ``torch.compile`` so that ``program`` itself is compiled, whatever compiled it before.
+    """Return what to pass to ``torch.compile`` to compile ``program`` itself, even if it is compiled already.
 
-    A module that was compiled in place calls ``_compiled_call_impl`` before Dynamo sees any of its code (2.11 to 2.15):
-    of such a one it is the method that was compiled there.
+    A module compiled in place calls ``_compiled_call_impl`` before Dynamo sees its code (2.11 to 2.15). For such a
+    module, return the method that was compiled.
     """
     program = original_of(program)
     return program if getattr(program, "_compiled_call_impl", None) is None else program._call_impl
@@ -238,11 +238,12 @@ def to_compile(program: Any) -> Any:
 
 @contextlib.contextmanager
 def never_compiled(*, tracing: bool = True) -> Iterator[None]:
-    """Run on this thread, while the context lasts, whatever ``torch.compile`` made as the Python code that it is.
+    """Run compiled programs on this thread as plain Python code while the context lasts.
 
-    ``torch.compiler.set_stance("force_eager")`` does so for every thread, and takes the ``eager`` backend from those
-    who need Dynamo to trace; without ``tracing`` from them, too. Each call asks ``_callback_from_stance`` with which
-    backend it is compiled, and the stance whether nothing compiled is an error with ``fullgraph`` (2.13 and 2.15).
+    ``torch.compiler.set_stance("force_eager")`` does so for every thread, and also disables the ``eager`` backend for
+    code that needs Dynamo to trace; so does this one without ``tracing``. Each call gets its backend from
+    ``_callback_from_stance``, and from the stance whether ``fullgraph`` with nothing compiled is an error (2.13 and
+    2.15).
     """
     with _forcing_eager():
         before = getattr(_thread, "eager", None)
@@ -255,7 +256,7 @@ def never_compiled(*, tracing: bool = True) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Eager:
-    """What a thread asked for: all eager, but for what needs tracing where it is allowed."""
+    """A thread's state: all eager, except for code that needs tracing if that is allowed."""
 
     tracing: bool
 
@@ -282,22 +283,22 @@ def _forcing_eager() -> Iterator[None]:
 
 
 def _callback(original: Callable[[Any], Any], stance: Any, callback: Any) -> Any:
-    asked: _Eager | None = getattr(_thread, "eager", None)
+    eager: _Eager | None = getattr(_thread, "eager", None)
     if callback in (None, False):
         return callback
-    if asked is None:
-        # Another thread's: as it was. Of the other stances, which tests do not use, it has none of for this time.
+    if eager is None:
+        # Another thread's: unchanged. Of the other stances, which tests do not use, it has none meanwhile.
         return callback if stance.stance == "default" else original(callback)
     return (
-        callback if asked.tracing and getattr(backend_behind(callback), "compiler_name", None) == _RUNS_EAGER else None
+        callback if eager.tracing and getattr(backend_behind(callback), "compiler_name", None) == _RUNS_EAGER else None
     )
 
 
 def backend_behind(wrapped: Any) -> Any:
-    """Return the backend that ``torch.compile`` was given, without Dynamo's own wrappers (2.11 to 2.15).
+    """Return the backend given to ``torch.compile``, without Dynamo's own wrappers (2.11 to 2.15).
 
-    Of a string it is an object with the name as ``compiler_name``, and the function as ``compiler_fn`` except for
-    ``inductor``.
+    For a string it is an object with the name as ``compiler_name``, and, except for ``inductor``, the function as
+    ``compiler_fn``.
     """
     while hasattr(wrapped, "_torchdynamo_orig_backend"):
         wrapped = wrapped._torchdynamo_orig_backend
@@ -315,7 +316,7 @@ def aot_compile(
     import torch
 
     def serializable(gm: Any, example_inputs: Any) -> Any:
-        # 2.11 takes nothing else from a backend that is not Inductor.
+        # 2.11 accepts nothing else from a backend that is not Inductor.
         return bundled_callable()(backend(gm, example_inputs))
 
     with dynamo_config().patch(enable_aot_compile=True):
@@ -332,7 +333,7 @@ def dump_function(compiled: Any) -> bytes:
 def load_function(data: bytes) -> Any:
     """``AOTCompiledFunction.deserialize`` (2.11 to 2.15).
 
-    Up to 2.13 some stored guards (of a ``torch.cond``) are only read where a trace is going on.
+    Up to 2.13 some stored guards (of a ``torch.cond``) can only be read inside a trace.
     """
     with tracing(new_fake_mode()):
         return symbol("torch._dynamo.aot_compile", "AOTCompiledFunction").deserialize(data)
@@ -357,7 +358,8 @@ def call_unguarded(compiled: Any, arguments: Sequence[Any]) -> Any:
 
 _USER_CODE = re.compile(r"from user code:\s+(.*?)(?:\n\n|\Z)", re.DOTALL)
 
-_REFUSED = re.compile(r"raised exception AnnotationError\((['\"])(.*)\1\)")
+# 2.11 shows the arguments as it represents them, later ones as Python does.
+_REFUSED = re.compile(r"raised exception AnnotationError\((?:\(ConstantVariable\(str: )?(['\"])(.*)\1\)")
 
 _SYMBOLIC = ("SymNodeVariable() is not a constant", "BUILD_STRING type error")
 
@@ -365,11 +367,11 @@ _MARKS = ("annotate(", "region(")
 
 
 def annotation_mistake_in(error: BaseException) -> str | None:
-    """Say what is wrong with an annotation that Dynamo failed on, and at which of the user's lines; None if nothing is.
+    """Describe a mistake in an annotation that Dynamo failed on, with the user's line; None if there is none.
 
-    ``InternalTorchDynamoError``, or ``Unsupported``, where an annotation holds a number that Dynamo made symbolic: an
-    argument of the compiled function at its second value, a size, an item of a tensor. ``Unsupported`` around an
-    exception that the traced code raised. Both tell by their text alone (2.11, 2.13, 2.15).
+    An annotation holds a number that Dynamo made symbolic: an argument of the compiled function at its second value, a
+    size, an item of a tensor (``InternalTorchDynamoError`` or ``Unsupported``). Or the traced code raised
+    (``Unsupported`` around the exception). Only their text distinguishes them (2.11, 2.13, 2.15).
     """
     if not str(type(error).__module__).startswith("torch._dynamo"):
         return None

@@ -13,7 +13,7 @@ from pytest_regional._torch.tracing import fake_execution, is_symbolic
 
 
 def graph_module_in(result: Any) -> Any:
-    """Return what a compiler returned without the wrappers around it.
+    """Return a compiler's result without the wrappers around it.
 
     ``torch._dynamo.disable`` puts a module into ``_orig_mod``, ``RegionalOutputCode`` into ``_graph_module`` (2.11 to
     2.15).
@@ -33,10 +33,10 @@ REGION_AFTER = "inductor_after"
 
 
 def region_mark(node: Any) -> tuple[bool, Any]:
-    """Return whether ``node.meta["custom"]`` asks for Inductor, and the value it asks with.
+    """Return whether ``node.meta["custom"]`` marks it for Inductor, and the value of the mark.
 
-    The layout is written by ``torch.fx.traceback.annotate`` and read by PyTorch's regional_inductor. Checked on torch
-    2.11, 2.13 and 2.15. Placeholders may carry the annotation of their first user, so they never count.
+    ``torch.fx.traceback.annotate`` writes this layout and PyTorch's regional_inductor reads it. Checked on torch 2.11,
+    2.13 and 2.15. Placeholders may carry the annotation of their first user, so they never count.
     """
     if node.op in ("placeholder", "output"):
         return False, None
@@ -47,7 +47,7 @@ def region_mark(node: Any) -> tuple[bool, Any]:
 
 
 def misspelt_marks(node: Any) -> list[str]:
-    """Return the annotation's keys that are most likely meant to be :data:`ANNOTATION`; the layout is as above."""
+    """Return the annotation's keys that are likely misspellings of :data:`ANNOTATION`; the layout is as above."""
     custom = node.meta.get("custom")
     if node.op in ("placeholder", "output") or not isinstance(custom, dict):
         return []
@@ -56,9 +56,9 @@ def misspelt_marks(node: Any) -> list[str]:
 
 @functools.cache
 def is_misspelt(key: str) -> bool:
-    """Say whether ``key`` is :data:`ANNOTATION` in another case or with other separators, or two letters from it.
+    """Say whether ``key`` is :data:`ANNOTATION` up to case, separators, or two letters.
 
-    Keys of others are theirs: one that holds the whole word and more (``no_compile_with_inductor``) is none of ours.
+    A key that contains the whole word and more (``no_compile_with_inductor``) is not a misspelling.
     """
     if key == ANNOTATION:
         return False
@@ -85,29 +85,29 @@ def preserve_node_meta(enable: bool = True) -> AbstractContextManager[None]:
 
 
 def _boxed_codegen() -> Any:
-    """``torch.fx.graph._BoxedCodeGen``: code that takes one list of inputs and empties it (2.11 to 2.15)."""
+    """``torch.fx.graph._BoxedCodeGen``: code that takes one list of inputs and clears it (2.11 to 2.15)."""
     return symbol("torch.fx.graph", "_BoxedCodeGen")
 
 
 def use_boxed_codegen(gm: Any) -> None:
-    """Make ``gm`` take one list of inputs and empty it, through ``torch.fx.graph._BoxedCodeGen`` (2.11 to 2.15)."""
+    """Make ``gm`` take one list of inputs and clear it, with ``torch.fx.graph._BoxedCodeGen`` (2.11 to 2.15)."""
     gm.graph.set_codegen(_boxed_codegen()())
     gm.recompile()
 
 
 def lazy_graph_module(attributes: Mapping[str, Any], graph: Any, class_name: str) -> Any:
-    """Build a GraphModule whose Python code is made when first needed.
+    """Build a GraphModule whose Python code is generated when first needed.
 
-    ``torch.fx._lazy_graph_module._LazyGraphModule`` (2.11 to 2.15); most partitions are handed to Inductor and never
-    called as Python, and ten thousand of them would otherwise cost ten seconds.
+    ``torch.fx._lazy_graph_module._LazyGraphModule`` (2.11 to 2.15). Most partitions go to Inductor and are never called
+    as Python; generating code for ten thousand of them takes ten seconds.
     """
     return symbol("torch.fx._lazy_graph_module", "_LazyGraphModule")(dict(attributes), graph, class_name)
 
 
 def replace_graph(gm: Any, graph: Any) -> None:
-    """Give ``gm`` another graph, and leave its Python code for a later ``recompile()`` (``_graph``, 2.11 to 2.15).
+    """Replace the graph of ``gm``; its Python code needs a later ``recompile()`` (``_graph``, 2.11 to 2.15).
 
-    The public setter writes the code at once, which costs as much as all else where the graph is changed again.
+    The public setter generates the code at once, which is expensive if the graph is changed again.
     """
     gm._graph = graph
     graph.owning_module = gm
@@ -126,7 +126,7 @@ def is_graph_module(value: Any) -> bool:
 
 
 def is_backward_node(node: Any) -> bool:
-    """Return whether AOTAutograd marked a node of a joint graph as made while gradients were computed.
+    """Return whether AOTAutograd marked a node of a joint graph as part of the backward.
 
     ``meta["partitioner_tag"]`` and, for sums of gradients, ``meta["is_gradient_acc"]`` (2.11 to 2.15).
     """
@@ -134,23 +134,23 @@ def is_backward_node(node: Any) -> bool:
 
 
 def is_gradient_sum(node: Any) -> bool:
-    """Return whether ``node`` adds up gradients of several users, and so belongs to no single forward op."""
+    """Return whether ``node`` adds up gradients of several users, and so belongs to no one forward op."""
     return bool(node.meta.get("is_gradient_acc", False))
 
 
 def node_for_number(graph: Any, value: Any, symbols: Mapping[str, Any]) -> Any:
-    """Write the computation of ``value`` into ``graph``, at its insertion point; a plain number is returned as it is.
+    """Write the computation of ``value`` into ``graph`` at its insertion point; return a plain number unchanged.
 
-    ``torch.utils._sympy.interp.sympy_interp`` with ``PythonReferenceAnalysis`` (2.11 to 2.15), as PyTorch writes its
-    own run-time assertions.
+    ``torch.utils._sympy.interp.sympy_interp`` with ``PythonReferenceAnalysis`` (2.11 to 2.15), as for PyTorch's own
+    run-time assertions.
 
     Args:
         graph: An FX graph.
-        value: A number, maybe symbolic.
-        symbols: The nodes that bear symbols, by name.
+        value: A number, possibly symbolic.
+        symbols: The node of each symbol, by name.
 
     Raises:
-        KeyError: ``value`` holds a symbol that is not among ``symbols``.
+        KeyError: ``value`` contains a symbol that is not in ``symbols``.
     """
     if not is_symbolic(value):
         return value
@@ -177,12 +177,12 @@ def trace_to_aten(function: Callable[..., Any], inputs: tuple[Any, ...], *, dyna
 
 
 def codegen_of(graph: Any) -> Any:
-    """Return what a ``torch.fx.Graph`` generates its code with: ``Graph._codegen`` (2.11 to 2.15)."""
+    """Return the code generator of a ``torch.fx.Graph``: ``Graph._codegen`` (2.11 to 2.15)."""
     return graph._codegen
 
 
 def empty_like(gm: Any) -> Any:
-    """Return an empty ``torch.fx.Graph`` that generates code and is traced as that of ``gm``.
+    """Return an empty ``torch.fx.Graph`` with the code generator and tracer of ``gm``.
 
     ``Graph._tracer_cls``, ``_tracer_extras`` and ``_codegen`` (2.11 to 2.15).
     """
@@ -195,17 +195,17 @@ def empty_like(gm: Any) -> Any:
 
 
 def tensors_of_module(module: Any, name: str) -> Any:
-    """Return the dictionary in which a module keeps its parameter or buffer ``name`` (2.11 to 2.15)."""
+    """Return the dictionary of a module that holds its parameter or buffer ``name`` (2.11 to 2.15)."""
     return module._parameters if name in module._parameters else module._buffers
 
 
 def children_of_module(module: Any) -> Any:
-    """Return the dictionary in which a module keeps its children: ``Module._modules`` (2.11 to 2.15)."""
+    """Return the dictionary of a module's children: ``Module._modules`` (2.11 to 2.15)."""
     return module._modules
 
 
 def attribute(owner: Any, path: Any) -> Any:
-    """Return what a node ``get_attr`` or ``call_module`` with target ``path``, maybe dotted, stands for."""
+    """Return the target of a ``get_attr`` or ``call_module`` node; ``path`` may be dotted."""
     value = owner
     for part in str(path).split("."):
         value = getattr(value, part)
@@ -219,12 +219,12 @@ def called_attributes(gm: Any) -> Mapping[str, Any]:
 
 
 def bodies_of(node: Any, owner: Any = None, *, modules: bool = False) -> list[Any]:
-    """Return the graph modules that ``node`` is given to run: those of a higher-order operator.
+    """Return the graph modules that ``node`` runs: the bodies of a higher-order operator.
 
     Args:
         node: of a graph.
-        owner: the module of the graph, where the graph does not know it; where nothing does there are no bodies.
-        modules: also the one that a ``call_module`` calls.
+        owner: the module of the graph, if the graph does not know it; without either there are no bodies.
+        modules: include the module that a ``call_module`` calls.
     """
     owner = node.graph.owning_module if owner is None else owner
     if owner is None:
@@ -265,13 +265,13 @@ def clone_graph(gm: Any, done: dict[int, Any] | None = None) -> Any:
 
 
 def set_attribute(gm: Any, path: str, value: Any) -> None:
-    """Put ``value`` where a node with target ``path`` finds it; its owner is there."""
+    """Set ``value`` as the target ``path`` of nodes; its owner exists."""
     owner, _, name = path.rpartition(".")
     setattr(gm.get_submodule(owner), name, value)
 
 
 def rename_node(node: Any, name: str) -> None:
-    """Give ``node`` a name whatever its graph's namespace says: ``Node._rename`` (2.11 to 2.15)."""
+    """Rename ``node`` regardless of its graph's namespace: ``Node._rename`` (2.11 to 2.15)."""
     if node.name != name:
         node._rename(name)
 
@@ -285,9 +285,9 @@ def sort_topologically(graph: Any) -> None:
 
 
 def trace_op(call: Callable[..., Any], values: Sequence[Any], table: Mapping[Any, Any], fake_mode: Any) -> Any:
-    """Trace ``call(*values)`` on fake values to a graph of what ``table`` makes of it, as AOTAutograd does.
+    """Trace ``call(*values)`` on fake values with decompositions ``table``, as AOTAutograd does.
 
-    ``make_fx`` in the mode ``real``, within the fake mode that the values belong to (2.11 to 2.15).
+    ``make_fx`` in the mode ``real``, within the fake mode of the values (2.11 to 2.15).
     """
     tracer = _make_fx()(call, decomposition_table=dict(table))
     with fake_execution(fake_mode):
@@ -300,7 +300,7 @@ def tensor_metadata(value: Any) -> Any:
 
 
 def snapshot(value: Any) -> Any:
-    """Return a copy of a fake value that later size changes do not reach, as tracers keep it in ``val``.
+    """Return a copy of a fake value, as tracers keep in ``val``; later size changes do not affect it.
 
     ``torch.fx.experimental.proxy_tensor.extract_val`` (2.11 to 2.15).
     """
@@ -308,14 +308,14 @@ def snapshot(value: Any) -> Any:
 
 
 def run_checked(gm: Any, inputs: Sequence[Any], check: Callable[[Any, tuple[Any, ...], Any], None]) -> Any:
-    """Run ``gm`` node by node; ``check(node, arguments, result)`` sees every call (``torch.fx.Interpreter``)."""
+    """Run ``gm`` node by node; calls ``check(node, arguments, result)`` for each (``torch.fx.Interpreter``)."""
     from torch.fx import Interpreter
 
     class Checking(Interpreter):  # type: ignore[misc]  # a class of torch's
-        """Shows ``check`` what every node gets and makes."""
+        """Passes each node's arguments and result to ``check``."""
 
         def run_node(self, node: Any) -> Any:
-            # Before the node runs: a region may be given the only reference to what it consumes.
+            # Before the node runs: a region may hold the only reference to its inputs.
             given = tuple(self.env[argument] for argument in node.all_input_nodes)
             result = super().run_node(node)
             check(node, given, result)
@@ -325,9 +325,9 @@ def run_checked(gm: Any, inputs: Sequence[Any], check: Callable[[Any, tuple[Any,
 
 
 def replace_forward(gm: Any, forward: Callable[[Callable[..., Any], Any], Any]) -> None:
-    """Have calls of ``gm`` go through ``forward(original, inputs)``.
+    """Make calls of ``gm`` go through ``forward(original, inputs)``.
 
-    The class that FX makes for each graph module is changed, not the module: what pickles the module does not see it.
+    This changes the class that FX makes for each graph module, not the module, so pickling does not see it.
     """
     cls = type(gm)
     original = cls.forward

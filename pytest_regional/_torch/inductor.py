@@ -19,7 +19,7 @@ from pytest_regional._torch.tracing import python_dispatcher, without_autocast
 
 
 def is_region_artifact(target: Any) -> bool:
-    """Return whether ``target`` is a function around what ``standalone_compile`` returned.
+    """Return whether ``target`` is a function around a result of ``standalone_compile``.
 
     PyTorch's regional backend and ours put such functions into the graph, with the
     ``torch._inductor.standalone_compile.AOTCompiledArtifact`` as their ``__wrapped__`` (2.11 to 2.15).
@@ -36,11 +36,10 @@ class LocaleEncodingError(RegionalError, ImportError):
 def import_compilers() -> None:
     """Import Dynamo, AOTAutograd and Inductor without their warnings about torch's own code.
 
-    Under ``-W error`` these would fail the test that is the first to compile (``torch.jit.script_method``, 2.13 and
-    2.15).
+    With ``-W error`` they would fail the first test that compiles (``torch.jit.script_method``, 2.13 and 2.15).
 
     Raises:
-        LocaleEncodingError: Python takes ASCII for the encoding of text files, with which PyTorch cannot read its own
+        LocaleEncodingError: Python's default encoding is ASCII, with which PyTorch cannot read its own files
             (``torch._inductor.utils.load_template``, 2.13).
     """
     with warnings.catch_warnings():
@@ -55,16 +54,16 @@ def import_compilers() -> None:
 
 
 def standalone_compile() -> Callable[..., Any]:
-    """``torch._inductor.standalone_compile``, looked up now so that a test's patch is seen (2.11 to 2.15)."""
+    """``torch._inductor.standalone_compile``, looked up at each call so that a test's patch is seen (2.11 to 2.15)."""
     function: Callable[..., Any] = symbol("torch._inductor", "standalone_compile")
     return function
 
 
 def donation_arguments(compile_function: Callable[..., Any]) -> dict[str, bool]:
-    """Return ``donate_graph_module=True`` where PyTorch's function takes it.
+    """Return ``donate_graph_module=True`` if PyTorch's function accepts it.
 
-    2.11 has no such parameter; 2.13 and 2.15 have it. A patched function that takes ``**kwargs`` is judged by the
-    original it stands in for.
+    2.11 has no such parameter; 2.13 and 2.15 have it. For a patched function that takes ``**kwargs``, its original is
+    checked.
     """
     original = COMPILE_STAGES["standalone_compile"].current()
     parameters = [inspect.signature(function).parameters for function in (compile_function, original)]
@@ -85,10 +84,10 @@ def regional_output_code(gm: Any) -> Any:
 
 
 def compiled_output_strides(compiled: Any, outputs: int) -> list[tuple[str, ...] | None]:
-    """Strides that Inductor gave the ``outputs`` of a compiled region, as text; empty where that is not told.
+    """Strides of a compiled region's ``outputs``, as text, chosen by Inductor; empty if not reported.
 
     ``CompiledFxGraph.output_strides``, which AOTAutograd's wrappers pass on as an attribute (2.11, 2.13, 2.15). A graph
-    that returns more, such as inputs it wrote to, has them in another order.
+    that returns more, such as mutated inputs, has them in another order.
     """
     function = getattr(getattr(compiled, "inner_fn", None), "compiled_fn", None)
     strides = getattr(function, "output_strides", None) or []
@@ -96,7 +95,7 @@ def compiled_output_strides(compiled: Any, outputs: int) -> list[tuple[str, ...]
 
 
 def inductor_callable(compiled: Any) -> Callable[[list[Any]], Sequence[Any]] | None:
-    """Return what Inductor generated for a region, which takes a list and empties it; None where that is not told.
+    """Return Inductor's code for a region, which takes a list and clears it; None if not reported.
 
     ``CompiledFxGraph.current_callable``, which AOTAutograd's wrappers pass on as an attribute (2.11, 2.13, 2.15).
     """
@@ -104,9 +103,9 @@ def inductor_callable(compiled: Any) -> Callable[[list[Any]], Sequence[Any]] | N
 
 
 def torch_region_count(gm: Any) -> int:
-    """Count the partitions PyTorch's own regional_inductor makes of ``gm``, which it rewrites (2.13, 2.15).
+    """Count the partitions that PyTorch's regional_inductor makes of ``gm``, which it rewrites (2.13, 2.15).
 
-    2.11 has the same function, but knows no region ids.
+    2.11 has the same function, but no region ids.
     """
     extracted = symbol("torch.fx.passes.regional_inductor", "_create_inductor_marked_regions")(gm)
     extracted.graph.lint()
@@ -114,7 +113,7 @@ def torch_region_count(gm: Any) -> int:
 
 
 def inference_aware_pass_base() -> Any:
-    """Return ``CustomInferenceAwareGraphPass``, whose calls get ``is_inference`` (2.12 to 2.15), ``None`` on 2.11."""
+    """Return ``CustomInferenceAwareGraphPass``, called with ``is_inference`` (2.12 to 2.15), ``None`` on 2.11."""
     return getattr(_custom_passes(), "CustomInferenceAwareGraphPass", None)
 
 
@@ -133,22 +132,22 @@ def pattern_matcher_pass() -> Any:
 
 
 def custom_graph_pass_base() -> Any:
-    """Return Inductor's ``CustomGraphPass``, the class whose ``uuid()`` enters cache keys (2.11 to 2.15)."""
+    """Return Inductor's ``CustomGraphPass``, whose ``uuid()`` is part of cache keys (2.11 to 2.15)."""
     return symbol("torch._inductor.custom_graph_pass", "CustomGraphPass")
 
 
 def other_custom_pass_bases() -> tuple[type, ...]:
-    """Return the bases of passes that take something else than a graph, as pre-grad passes do.
+    """Return the bases of passes that do not take a plain graph.
 
     ``CustomGraphModulePass`` takes a ``GraphModule`` (2.11 to 2.15), ``CustomInferenceAwareGraphPass`` a second
-    argument (2.12 and later); the latter is a ``CustomGraphPass`` all the same.
+    argument (2.12 and later); the latter is a subclass of ``CustomGraphPass``.
     """
     return tuple(base for base in (graph_module_pass_base(), inference_aware_pass_base()) if base is not None)
 
 
 @contextmanager
 def appended_passes(**passes: Any) -> Iterator[None]:
-    """Run a pass after those that are configured: ``joint_custom_pre_pass=...``, ``post_grad_custom_post_pass=...``.
+    """Run a pass after the configured ones: ``joint_custom_pre_pass=...``, ``post_grad_custom_post_pass=...``.
 
     2.11 takes one pass or none; 2.13 and 2.15 take a list as well.
     """
@@ -167,7 +166,7 @@ def _appended(configured: Any, custom: Any) -> Any:
 
 
 def _both(first: Any, second: Any) -> Any:
-    """Make one pass of two; without a uuid of the first it has none, which keeps results out of caches."""
+    """Combine two passes; if the first has no uuid, the result has none, which keeps results out of caches."""
 
     class Both(custom_graph_pass_base()):  # type: ignore[misc]
         def __call__(self, graph: Any) -> None:
@@ -186,10 +185,10 @@ _KERNEL_BUILDS = {"cpp": PatchPoint("torch._inductor.async_compile:AsyncCompile"
 
 @contextlib.contextmanager
 def kernels_not_built() -> Iterator[None]:
-    """Generate code without running a C++ compiler on its kernels, to read it only.
+    """Generate code to read, without running a C++ compiler on its kernels.
 
     ``torch._inductor.async_compile.AsyncCompile.cpp_pybinding`` (2.11 to 2.15) builds each kernel when the wrapper is
-    loaded. What is generated meanwhile must not be called, so caches are off too.
+    loaded. Code generated meanwhile must not be called, so caches are off too.
     """
     not_built = patched(_KERNEL_BUILDS, {"cpp": lambda original: lambda *_, **__: None})
     with not_built, inductor_config().patch(force_disable_caches=True):
@@ -197,17 +196,17 @@ def kernels_not_built() -> Iterator[None]:
 
 
 def post_grad_pass(custom: Any) -> Any:
-    """Set ``torch._inductor.config.post_grad_custom_post_pass`` for a while (2.11 to 2.15)."""
+    """Set ``torch._inductor.config.post_grad_custom_post_pass`` temporarily (2.11 to 2.15)."""
     return inductor_config().patch(post_grad_custom_post_pass=custom)
 
 
 def compiled_fx_graph() -> Any:
-    """``torch._inductor.output_code.CompiledFxGraph``: what Inductor makes of a whole graph (2.11 to 2.15)."""
+    """``torch._inductor.output_code.CompiledFxGraph``: Inductor's result for a whole graph (2.11 to 2.15)."""
     return symbol("torch._inductor.output_code", "CompiledFxGraph")
 
 
 def is_boxed(function: Any) -> bool:
-    """Return whether a compiled function takes one list, which it empties: ``_boxed_call`` (2.11 to 2.15)."""
+    """Return whether a compiled function takes one list and clears it: ``_boxed_call`` (2.11 to 2.15)."""
     return bool(getattr(function, "_boxed_call", False))
 
 
@@ -226,9 +225,9 @@ def inductor_decompositions() -> Mapping[Any, Callable[..., Any]]:
 
 
 def new_shared_state(gm: Any) -> Any:
-    """``create_compiler_config_extra``: CUDA graphs' state that forward and backward share (2.11 to 2.15).
+    """``create_compiler_config_extra``: CUDA graphs' state, shared by forward and backward (2.11 to 2.15).
 
-    2.11 takes the configuration, later versions the graph that Dynamo made, of which they read one annotation.
+    2.11 takes the configuration; later versions take Dynamo's graph and read one annotation from it.
     """
     create = symbol(_COMPILE_FX, "create_compiler_config_extra")
     return create(inductor_config() if torch_version() < (2, 13) else gm)
@@ -237,7 +236,7 @@ def new_shared_state(gm: Any) -> Any:
 def run_joint_graph_passes(gm: Any, example_inputs: Sequence[Any]) -> Any:
     """``_recursive_joint_graph_passes``: Inductor's patterns, constant folding and its random numbers (2.11 to 2.15).
 
-    The strides of the outputs are noted before (``_recursive_record_original_output_strides``): padding changes them.
+    Output strides are recorded before (``_recursive_record_original_output_strides``): padding changes them.
     """
     devices = symbol("torch._dynamo.utils", "get_inputs_devices")(example_inputs, gm)
     symbol(_COMPILE_FX, "_recursive_record_original_output_strides")(gm)
@@ -245,7 +244,7 @@ def run_joint_graph_passes(gm: Any, example_inputs: Sequence[Any]) -> Any:
 
 
 def compile_forward(gm: Any, example_inputs: Sequence[Any], state: Any, *, outputs: int, is_inference: bool) -> Any:
-    """``compile_fx_forward``: the layouts that users see, fixed inputs, CUDA graphs, then the compiler (2.11 to 2.15).
+    """``compile_fx_forward``: user-visible layouts, fixed inputs, CUDA graphs, then the compiler (2.11 to 2.15).
 
     For inference it runs the joint graph passes first.
     """
@@ -268,21 +267,21 @@ def compile_backward(gm: Any, example_inputs: Sequence[Any], state: Any) -> Any:
 
 
 def _inner_compile() -> Callable[..., Any]:
-    """``compile_fx_inner``, looked up now so that a test's patch is seen (2.11 to 2.15)."""
+    """``compile_fx_inner``, looked up at each call so that a test's patch is seen (2.11 to 2.15)."""
     function: Callable[..., Any] = symbol(_COMPILE_FX, "compile_fx_inner")
     return function
 
 
 def virtualized() -> Any:
-    """``torch._inductor.virtualized.V``: what Inductor works on at the moment (2.11 to 2.15)."""
+    """``torch._inductor.virtualized.V``: Inductor's current state (2.11 to 2.15)."""
     return symbol("torch._inductor.virtualized", "V")
 
 
 @contextlib.contextmanager
 def inductor_compile(fake_mode: Any) -> Iterator[None]:
-    """Enter what ``compile_fx`` has around its compilers.
+    """Enter the contexts that ``compile_fx`` puts around its compilers.
 
-    ``torch._inductor.virtualized.V.set_fake_mode``, which Inductor's patterns are traced with, lazily written modules
+    ``torch._inductor.virtualized.V.set_fake_mode`` for tracing Inductor's patterns, lazily generated modules
     (``_use_lazy_graph_module``), no gradients, no autocast (2.11 to 2.15).
     """
     import torch
@@ -300,7 +299,7 @@ def nodes_are_lowered_by() -> str:
 
 
 def artifact_behind(target: Any) -> Any:
-    """Return the ``AOTCompiledArtifact`` that ``target``, of a node, calls; None for others (2.11 to 2.15)."""
+    """Return the ``AOTCompiledArtifact`` that a node's ``target`` calls; None for others (2.11 to 2.15)."""
     artifact = aot_compiled_artifact()
     while target is not None and not isinstance(target, artifact):
         target = getattr(target, "__wrapped__", None)
@@ -309,9 +308,9 @@ def artifact_behind(target: Any) -> Any:
 
 # Regions that are interpreted
 class InterpretedRegion:
-    """Stands for what ``compile_fx`` makes of a region: runs its graph, and can be stored as the real one can.
+    """Replaces the result of ``compile_fx`` for a region: runs its graph, and can be stored like the real one.
 
-    ``serialize`` and the class below are all that ``AOTCompiledArtifact`` and its loader ask for (2.11 to 2.15).
+    ``AOTCompiledArtifact`` and its loader only use ``serialize`` and the class below (2.11 to 2.15).
     """
 
     def __init__(self, gm: Any) -> None:
@@ -325,18 +324,18 @@ class InterpretedRegion:
             return self._gm(*inputs)
 
     def serialize(self) -> Any:
-        """Return what AOTAutograd's cache would keep."""
+        """Return the entry for AOTAutograd's cache."""
         return StoredRegion(self._gm)
 
 
 _stored: dict[int, Any] = {}
-"""Graphs that caches keep, by number, while :func:`interpreting_regions` lasts."""
+"""Graphs in caches, by number, while :func:`interpreting_regions` lasts."""
 
 
 class StoredRegion:
-    """A number that stands for a graph of this process, with what the loader of bundled results reads (2.11 to 2.15).
+    """The number of a graph of this process, with what the loader of bundled results reads (2.11 to 2.15).
 
-    FX pickles a graph by its Python code and traces that again, which runs what has no inputs, random draws for one.
+    FX pickles a graph as Python code and retraces it, which would run ops without inputs such as RNG ops.
     """
 
     compiled_fw = compiled_bw = sanitized_aot_config = guards_expr = None
@@ -349,7 +348,7 @@ class StoredRegion:
         """Return the region as a function of one list.
 
         Raises:
-            LookupError: it was stored by another process, or in another mode.
+            LookupError: another process stored it, or another execution mode.
         """
         region = InterpretedRegion(_stored[self._number])
         return lambda given: region(*given)
@@ -360,10 +359,10 @@ _WHOLE_COMPILE = {"compile": PatchPoint("torch._inductor.compile_fx", "compile_f
 
 @contextlib.contextmanager
 def interpreting_regions() -> Iterator[None]:
-    """Have Inductor interpret what is handed to it through ``standalone_compile``; whole graphs are compiled.
+    """Make Inductor interpret graphs given to ``standalone_compile``; whole graphs are compiled.
 
-    ``torch._inductor.standalone_compile.standalone_compile`` looks ``compile_fx`` up at each call (2.11 to 2.15). All
-    around it is real: settings, contexts, the artifact that the backend gets.
+    ``torch._inductor.standalone_compile.standalone_compile`` looks ``compile_fx`` up at each call (2.11 to 2.15).
+    Everything around it is real: settings, contexts, the artifact that the backend gets.
     """
     inside = threading.local()
 
@@ -389,7 +388,7 @@ def interpreting_regions() -> Iterator[None]:
 
 
 def without_timing(choices: Sequence[Any]) -> list[Any]:
-    """Return the one of several kernels for an operator to take where none can be timed: the first generated one.
+    """Return the kernel to use for an operator when none can be timed: the first generated one.
 
     Callers of generated kernels are ``TritonTemplateCaller`` in ``torch._inductor.select_algorithm`` (2.11 to 2.15).
     """

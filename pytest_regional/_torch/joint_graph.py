@@ -39,11 +39,11 @@ def capture_with_dynamo(
     """Capture ``module`` as one graph with its own parameters and calling convention.
 
     ``torch._dynamo.functional_export.dynamo_graph_capture_for_export`` (2.11 to 2.15). The result's ``meta`` holds the
-    tracing context that its sizes belong to. Numbers among the arguments are constants (``specialize_float``):
-    AOTAutograd could not restart Dynamo to make them so.
+    tracing context of its sizes. Numbers among the arguments are constants (``specialize_float``): AOTAutograd could
+    not restart Dynamo to make them constant.
 
-    Returned with it is what the model changes of Python's: attributes that it sets, lists that it appends to. Such
-    changes are not in the graph, and Dynamo tells of them in a warning alone.
+    Also returns the Python side effects of the model: attributes that it sets, lists that it appends to. They are not
+    in the graph, and Dynamo only warns about them.
     """
     capture = symbol("torch._dynamo.functional_export", "dynamo_graph_capture_for_export")
     with (
@@ -71,7 +71,7 @@ def tracing_context_of(gm: Any) -> Any:
 def export_joint(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], decompositions: Any, context: Any) -> Any:
     """Trace forward and backward: ``torch._functorch.aot_autograd.aot_export_joint_with_descriptors`` (2.11 to 2.15).
 
-    Its modes are left when this returns; ``compile_joint`` enters them again. Between, nothing of the process is
+    Its modes are exited when this returns; ``compile_joint`` enters them again. In between, no state of the process is
     changed.
     """
     export = symbol("torch._functorch.aot_autograd", "aot_export_joint_with_descriptors")
@@ -91,15 +91,15 @@ class CompiledJoint:
     _code_files: Callable[[], tuple[CodeFile, ...]]
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
-        """Run the forward; autograd will run the backward."""
+        """Run the forward; autograd runs the backward."""
         return self._call(inputs)
 
     def dump(self) -> bytes:
-        """Return it as bytes, for ``load_compiled``."""
+        """Serialize it for ``load_compiled``."""
         return self._dump()
 
     def code_files(self) -> tuple[CodeFile, ...]:
-        """Return the files of generated code that it runs; compiled regions in it bring their own."""
+        """Return its files of generated code; compiled regions in it bring their own."""
         return self._code_files()
 
 
@@ -113,8 +113,8 @@ def compile_joint(
 ) -> CompiledJoint:
     """Split and compile a joint graph: ``aot_compile_joint_with_descriptors`` (2.11 to 2.15).
 
-    ``joint`` is consumed. AOTAutograd makes an entry for its cache, under a key that nobody asks for: it is taken, to
-    make bytes of when somebody wants them, and not stored.
+    ``joint`` is consumed. AOTAutograd makes a cache entry under a key that is never looked up: it is kept for
+    serialization instead of stored.
     """
     compile_function = symbol("torch._functorch.aot_autograd", "aot_compile_joint_with_descriptors")
     entries: list[Any] = []
@@ -130,21 +130,21 @@ def compile_joint(
         )
     call = compiled.__wrapped__
     if isinstance(call, bundled_callable()):
-        call = call.compiled_fn  # a forward with a backward; what only infers is bare
+        call = call.compiled_fn  # a forward with a backward; inference has no wrapper
     entry = entries[0]
     return CompiledJoint(call, functools.partial(_dump_entry, entry), functools.partial(code_files_of_entry, entry))
 
 
 def _dump_entry(entry: Any) -> bytes:
-    """Return an entry of AOTAutograd's cache as bytes.
+    """Serialize an entry of AOTAutograd's cache.
 
-    ``BundledAOTAutogradSerializableCallable.serialize_compile_artifacts`` (2.11 to 2.15), which expects an entry that
-    ``pre_save`` (what AOTAutograd's cache calls before it writes) has made ready; that is done on a copy.
+    ``BundledAOTAutogradSerializableCallable.serialize_compile_artifacts`` (2.11 to 2.15) expects an entry after
+    ``pre_save``, which AOTAutograd's cache calls before it writes. This uses a copy.
     """
     entry = copy.copy(entry)
     entry.compiled_fw = copy.copy(entry.compiled_fw)
     entry.compiled_bw = copy.copy(entry.compiled_bw)
-    # For compiled autograd, which would trace it once more; a graph that takes a list does not survive pickling.
+    # Only compiled autograd needs it, to trace again; a graph that takes a list cannot be pickled.
     entry.serialized_bw_module = None
     with functorch_config().patch(bundled_autograd_cache=True):
         entry.pre_save()
@@ -153,7 +153,7 @@ def _dump_entry(entry: Any) -> bytes:
 
 
 def load_compiled(data: bytes, files: tuple[CodeFile, ...] = ()) -> CompiledJoint:
-    """Return what ``CompiledJoint.dump`` made bytes of, which keeps its ``files``; nothing is compiled.
+    """Load the bytes of ``CompiledJoint.dump``, with its ``files``; nothing is compiled.
 
     ``BundledAOTAutogradSerializableCallable.deserialize_compile_artifacts`` (2.11 to 2.15), whose result takes
     separate arguments.
@@ -185,7 +185,7 @@ def needs_autograd(joint: Any) -> bool:
 
 
 def size_guards(joint: Any, sizes: Sequence[Any]) -> str | None:
-    """Return what the trace assumed of ``sizes``, as an expression over them; None where it assumed nothing.
+    """Return the guards of the trace on ``sizes``, as an expression over them; None if there are none.
 
     ``ShapeEnv.get_pruned_guards`` and ``produce_guards_expression``, as AOTAutograd's cache uses them (2.11 to 2.15).
     """
@@ -204,10 +204,10 @@ def evaluate_size_guards(expression: str, sizes: Sequence[int]) -> bool:
 
 
 def described_input(descriptor: Any) -> tuple[str, str]:
-    """Return what an input of a joint graph is, in a word, and its name or number.
+    """Return the kind of a joint graph's input, in a word, and its name or number.
 
     Descriptors are ``torch._functorch._aot_autograd.descriptors`` (2.11 to 2.15); those that wrap another (gradients,
-    mutations, parts of subclasses) come as their class and the whole of it.
+    mutations, parts of subclasses) are given by class and full text.
     """
     kinds = {"ParamAOTInput": "parameter", "BufferAOTInput": "buffer", "PlainAOTInput": "input"}
     kinds |= {"TangentAOTInput": "tangent", "PlainAOTOutput": "output", "GradAOTOutput": "gradient"}
@@ -226,9 +226,9 @@ def described_input(descriptor: Any) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def _stage_two_modes(joint: Any) -> Iterator[None]:
-    """Enter what ``aot_export_joint_with_descriptors`` had put on its stack (``create_aot_state``, 2.11 to 2.15).
+    """Enter the contexts of ``aot_export_joint_with_descriptors`` again (``create_aot_state``, 2.11 to 2.15).
 
-    Gone from the list: a timer, and the tracker of Philox states, which only tracing needs.
+    Except for a timer, and the tracker of Philox states, which only tracing needs.
     """
     import torch
 
@@ -245,13 +245,13 @@ def _stage_two_modes(joint: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _with_custom_functions() -> Iterator[None]:
-    """Let autograd functions of the user's into what is made ready to be stored (2.11 to 2.15)."""
+    """Allow the user's autograd functions in results that are stored (2.11 to 2.15)."""
     with functorch_config().patch(autograd_cache_allow_custom_autograd_functions=True):
         yield
 
 
 def _taken_from_cache(key: str, entries: list[Any]) -> contextlib.AbstractContextManager[None]:
-    """Take what AOTAutograd would store under ``key`` (``AOTAutogradCache.save``, 2.11 to 2.15)."""
+    """Intercept what AOTAutograd would store under ``key`` (``AOTAutogradCache.save``, 2.11 to 2.15)."""
 
     def save(original: Callable[..., None], entry_key: str, entry: Any, remote: bool) -> None:
         if entry_key == key:

@@ -38,7 +38,7 @@ def is_higher_order_op(target: Any) -> bool:
 
 
 def schema_of(target: Any) -> Any:
-    """Return the schema of an operator, which says what it reads, writes and returns; None of anything else.
+    """Return the schema of an operator (what it reads, writes and returns); None for anything else.
 
     ``OpOverload._schema``, a ``torch._C.FunctionSchema`` (2.11 to 2.15).
     """
@@ -97,7 +97,7 @@ def aten_results(name: str) -> int:
 
 
 def op_name(target: Any) -> str:
-    """Return the name of an operator without namespace and overload; of a higher-order one, its name.
+    """Return the name of an operator without namespace and overload; for a higher-order one, its name.
 
     ``OpOverload._opname`` (2.11 to 2.15).
     """
@@ -105,14 +105,14 @@ def op_name(target: Any) -> str:
 
 
 def returns_nothing(target: Any) -> bool:
-    """Return whether an op has no result, by its schema: ``OpOverload._schema`` (2.11 to 2.15)."""
+    """Return whether an op's schema has no result: ``OpOverload._schema`` (2.11 to 2.15)."""
     return is_op_overload(target) and not schema_of(target).returns
 
 
 def written_arguments(target: Any, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
-    """Return the arguments that an op writes to, by its schema: ``OpOverload._schema`` (2.11 to 2.15).
+    """Return the arguments that an op writes to, from its schema: ``OpOverload._schema`` (2.11 to 2.15).
 
-    Those of batch normalization do not say that they write to the running statistics.
+    The schemas of batch normalization do not list the running statistics as written.
     """
     if not is_op_overload(target):
         return []
@@ -148,7 +148,7 @@ def associative_scan() -> Callable[..., Any]:
 
 
 def is_user_kernel(node: Any) -> bool:
-    """Say whether a node starts a Triton kernel that the user wrote.
+    """Say whether a node launches a Triton kernel that the user wrote.
 
     ``triton_kernel_wrapper_functional`` and ``triton_kernel_wrapper_mutation`` of
     ``torch._higher_order_ops.triton_kernel_wrap`` (2.11 to 2.15).
@@ -159,10 +159,10 @@ def is_user_kernel(node: Any) -> bool:
 
 @functools.cache
 def control_deps() -> Any:
-    """Return ``torch._inductor.fx_passes.control_dependencies.control_deps``, which can be run (2.11 to 2.15).
+    """Return ``torch._inductor.fx_passes.control_dependencies.control_deps``, runnable (2.11 to 2.15).
 
-    2.11 registers neither an eager nor an autograd kernel for it; they are registered here, once, with the meaning
-    that they have from 2.13 on. Remove that when torch 2.11 is no longer supported.
+    2.11 registers neither an eager nor an autograd kernel for it; they are registered here, once, with the semantics of
+    2.13. Remove that when torch 2.11 is no longer supported.
     """
     operator = symbol("torch._inductor.fx_passes.control_dependencies", "control_deps")
     if torch_version() < (2, 13):

@@ -1,8 +1,8 @@
-"""Patch points: the private functions that are replaced for a while, and the one way to do it.
+"""Patch points: private functions that are replaced temporarily, and how.
 
 A patch point is a private attribute that PyTorch looks up by name at each call, so that replacing it reaches every
-caller. Each has a compatible signature in torch 2.11, 2.13 and 2.15 (read there). One can go when PyTorch has a public
-hook in its place.
+caller. Each has a compatible signature in torch 2.11, 2.13 and 2.15. One can be removed when PyTorch has a public hook
+instead.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from pytest_regional._torch import MissingTorchSymbolError, private_module, symbol, torch_version
 
 Maker = Callable[[Any], Any]
-"""Makes the replacement from what it replaces."""
+"""Makes the replacement from the original."""
 
 Wrapper = Callable[..., Any]
-"""``wrapper(original, *args, **kwargs)``: is called in place of ``original``, and decides when to call it."""
+"""``wrapper(original, *args, **kwargs)`` is called in place of ``original`` and may call it."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class PatchPoint:
     Attributes:
         holder: module, optionally followed by ``:Class`` (dotted where nested).
         attribute: its name there.
-        why: who looks it up, where a comment does not say so.
+        why: its callers, unless a comment names them.
         static: whether it is a static method.
-        since: first torch version whose absence of it is an error; before, there is nothing to replace.
+        since: first torch version that must have it; before, it may be missing.
     """
 
     holder: str
@@ -41,12 +41,12 @@ class PatchPoint:
 
     @property
     def module(self) -> str:
-        """The module that holds it or its class."""
+        """The module that holds it, or its class."""
         return self.holder.partition(":")[0]
 
     @property
     def path(self) -> str:
-        """The attribute as seen from the module."""
+        """The attribute's path in the module."""
         _, _, class_name = self.holder.partition(":")
         return f"{class_name}.{self.attribute}" if class_name else self.attribute
 
@@ -54,7 +54,7 @@ class PatchPoint:
         """Return the module or class that holds the attribute.
 
         Raises:
-            MissingTorchSymbolError: it is not there.
+            MissingTorchSymbolError: it does not exist.
         """
         # The imported module, not a walk over attributes: torch._inductor.standalone_compile names a function as well.
         module = private_module(self.module)
@@ -62,17 +62,17 @@ class PatchPoint:
         return symbol(self.module, class_name) if class_name else module
 
     def current(self) -> Any:
-        """Return what stands there now, looked up at each call so that a test's patch is seen.
+        """Return the current value, looked up at each call so that a test's patch is seen.
 
         Raises:
-            MissingTorchSymbolError: it is not there.
+            MissingTorchSymbolError: it does not exist.
         """
         found = getattr(self.container(), self.attribute, _ABSENT)
         return symbol(self.module, self.path) if found is _ABSENT else found
 
 
 class Patch(NamedTuple):
-    """One attribute of a module or class, and what replaces it; ``added`` where only some versions have it."""
+    """One attribute of a module or class and its replacement; ``added`` if only some versions have it."""
 
     owner: Any
     name: str
@@ -85,7 +85,7 @@ _ABSENT: Any = object()
 
 @contextlib.contextmanager
 def applied(patches: Sequence[Patch]) -> Iterator[None]:
-    """Apply ``patches`` in order; afterwards everything is as it was, what was inherited or absent too."""
+    """Apply ``patches`` in order, and restore everything afterwards, even inherited or absent attributes."""
     before = [vars(patch.owner).get(patch.name, _ABSENT) for patch in patches]
     try:
         for patch in patches:
@@ -101,13 +101,13 @@ def applied(patches: Sequence[Patch]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def patched(points: Mapping[str, PatchPoint], makers: Mapping[str, Maker]) -> Iterator[None]:
-    """Replace what stands at the points of ``points`` that ``makers`` names, while the context lasts.
+    """Replace the points named by ``makers`` while the context lasts.
 
     Raises:
-        MissingTorchSymbolError: a point that the installed torch does not have; then nothing is replaced.
+        MissingTorchSymbolError: the installed torch lacks a point; then nothing is replaced.
         KeyError: a maker for a point that is not in ``points``.
     """
-    # All of them first: a module imported while another is patched would take the replacement for the original.
+    # All originals first: a module imported while another is patched would see the replacement as the original.
     with applied([_patch(points[name], maker) for name, maker in makers.items()]):
         yield
 
@@ -140,7 +140,7 @@ def wrapped(
 
 
 def missing(points: Mapping[str, PatchPoint]) -> list[str]:
-    """Return the points that the installed torch should have and does not, as ``holder.attribute``."""
+    """Return the points that the installed torch should have but lacks, as ``holder.attribute``."""
     return [
         f"{point.module}.{point.path}"
         for point in points.values()
@@ -157,30 +157,30 @@ def _is_there(point: PatchPoint) -> bool:
 
 
 COMPILE_STAGES: dict[str, PatchPoint] = {
-    # One Dynamo frame compilation; keyword compile_id says whether it is a recompile.
+    # One Dynamo frame compilation; keyword compile_id tells whether it is a recompile.
     "frame": PatchPoint("torch._dynamo.convert_frame", "_compile"),
     # Returns the reasons why the guards of an earlier compilation failed.
     "recompile_reasons": PatchPoint("torch._dynamo.convert_frame", "get_and_maybe_log_recompilation_reasons"),
-    # Returns (exceeded, name of the limit): Dynamo gives the frame up to eager when exceeded.
+    # Returns (exceeded, name of the limit): if exceeded, Dynamo falls back to eager for the frame.
     "recompile_limit": PatchPoint("torch._dynamo.convert_frame", "exceeds_recompile_limit"),
-    # Dynamo hands one graph to the user's backend.
+    # Dynamo calls the user's backend with one graph.
     "backend_call": PatchPoint("torch._dynamo.output_graph:OutputGraph", "call_user_compiler"),
-    # torch.compile(..., backend="name") asks for the backend of that name.
+    # torch.compile(..., backend="name") looks up the backend.
     "backend_name": PatchPoint("torch._dynamo.backends.registry", "lookup_backend"),
-    # AOTAutograd has traced a graph and is about to call the backend's forward, backward and inference compilers.
+    # AOTAutograd has traced a graph and calls the backend's forward, backward and inference compilers.
     "aot_compile": PatchPoint("torch._functorch.aot_autograd", "aot_stage2_compile"),
     # One AOTAutograd cache lookup, its key computation and one save.
     "aot_lookup": PatchPoint("torch._functorch._aot_autograd.autograd_cache:AOTAutogradCache", "try_load", static=True),
     "aot_key": PatchPoint("torch._functorch._aot_autograd.autograd_cache", "autograd_cache_key"),
     "aot_save": PatchPoint("torch._functorch._aot_autograd.autograd_cache:AOTAutogradCache", "save", static=True),
-    # A subgraph is handed to Inductor on its own.
+    # Inductor gets a subgraph on its own.
     "standalone_compile": PatchPoint("torch._inductor.standalone_compile", "standalone_compile"),
-    # One Inductor code generation (never called on a cache hit).
+    # One Inductor code generation (not called on a cache hit).
     "codegen": PatchPoint("torch._inductor.compile_fx", "fx_codegen_and_compile"),
-    # One FX graph cache lookup; a key that cannot be made is a bypass.
+    # One FX graph cache lookup; if no key can be made, it is a bypass.
     "fx_key": PatchPoint("torch._inductor.codecache:FxGraphCache", "prepare_key", static=True),
     "fx_lookup": PatchPoint("torch._inductor.codecache:FxGraphCache", "load_with_key", static=True),
-    # Generated code is about to be loaded from what a cache or an artifact kept of it, whichever it was.
+    # Generated code is loaded from a cache or an artifact.
     "code_loaded": PatchPoint("torch._inductor.output_code:CompiledFxGraph", "after_deserialization"),
     # Inductor's pre-grad stage for one graph.
     "pre_grad": PatchPoint("torch._inductor.compile_fx", "run_pre_grad_passes"),
@@ -192,6 +192,6 @@ def patched_stages(wrappers: Mapping[str, Wrapper]) -> contextlib.AbstractContex
     """Call ``wrappers`` in place of the named :data:`COMPILE_STAGES`, while the context lasts.
 
     Raises:
-        MissingTorchSymbolError: when a stage does not exist in the installed torch.
+        MissingTorchSymbolError: a stage does not exist in the installed torch.
     """
     return wrapped(COMPILE_STAGES, wrappers)

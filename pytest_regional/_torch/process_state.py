@@ -1,6 +1,6 @@
-"""What PyTorch keeps for the whole process, outside of its configuration modules: flags, variables, registries.
+"""PyTorch's state for the whole process, outside of its configuration modules: flags, variables, registries.
 
-Read in torch 2.13 and 2.14.
+Checked with torch 2.13 and 2.14.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def structured_trace_off() -> Iterator[None]:
     """Keep pytest from switching PyTorch's structured trace on.
 
     The logger ``torch.__trace`` (2.11 to 2.15) does not propagate and is on whenever it has a handler. pytest 9.2 adds
-    its capture handler to every logger that does not propagate, so every graph of every compile was printed into the
-    report. It has none meanwhile, unless ``TORCH_TRACE`` asks for the trace. Remove when PyTorch tells handlers apart.
+    its capture handler to every logger that does not propagate, so reports contained every graph of every compile.
+    Meanwhile it has no handler, unless ``TORCH_TRACE`` is set. Remove this when PyTorch distinguishes handlers.
     """
     import torch  # noqa: F401 - its import sets the logger up
 
@@ -32,12 +32,12 @@ def structured_trace_off() -> Iterator[None]:
         yield
         return
     propagate, handlers = logger.propagate, list(logger.handlers)
-    # pytest's session-long handlers are there already; those of each phase go to loggers that do not propagate.
+    # pytest's session-long handlers exist already; each phase adds handlers to loggers that do not propagate.
     logger.propagate, logger.handlers = True, []
     try:
         yield
     finally:
-        # pytest's are left off: the phase that they were made for may be over.
+        # pytest's handlers stay off: the phase they were made for may be over.
         logger.propagate = propagate
         logger.handlers = [handler for handler in handlers if not type(handler).__module__.startswith("_pytest")]
 
@@ -63,7 +63,7 @@ BACKEND_FLAGS = {
     "cuda.preferred_linalg_library": ("_get_linalg_preferred_backend", "_set_linalg_preferred_backend"),
 }
 
-#: Variables of modules that functions and contexts of PyTorch set.
+#: Module variables that functions and contexts of PyTorch set.
 VARIABLES = {
     "torch.__future__": ("_overwrite_module_params_on_conversion", "_swap_module_params_on_conversion"),
     "torch._tensor_str": ("PRINT_OPTS",),
@@ -82,7 +82,7 @@ VARIABLES = {
     "torch._weights_only_unpickler": ("_marked_safe_globals_set",),
 }
 
-#: Hooks for all modules, all optimizers, all compiles: a dictionary each. What is in them is a test's.
+#: Hooks for all modules, all optimizers, all compiles: a dictionary each. Their entries are a test's.
 HOOKS = {
     "torch.nn.modules.module": (
         "_global_buffer_registration_hooks",
@@ -100,7 +100,7 @@ HOOKS = {
     "torch._dynamo.convert_frame": ("_bytecode_hooks",),
 }
 
-#: Dictionaries that imports fill as well, and lookups: of what was added, only what a test's own code is, is a test's.
+#: Dictionaries that imports and lookups fill as well: only added entries with a test's own code are a test's.
 REGISTRIES = {
     "torch._inductor.lowering": ("lowerings", "user_lowerings", "_maybe_layout_constraints"),
     "torch._inductor.decomposition": ("decompositions",),
@@ -108,7 +108,7 @@ REGISTRIES = {
     "torch.utils._pytree": ("SUPPORTED_NODES", "SUPPORTED_SERIALIZED_TYPES", "SERIALIZED_TYPE_TO_PYTHON_TYPE"),
 }
 
-#: Modules and classes whose functions tests replace; a class follows its module behind a colon.
+#: Modules and classes whose functions tests replace; a class follows its module after a colon.
 PATCHED_HOLDERS = (
     "torch",
     "torch:Tensor",
@@ -143,7 +143,7 @@ PATCHED_HOLDERS = (
 )
 
 
-#: Modules that only pass calls on: a frame in them says nothing about where an error arose.
+#: Modules that only pass calls on: their frames are not where an error originates.
 DISPATCHERS = (
     "torch._ops",
     "torch.fx.interpreter",
@@ -158,22 +158,22 @@ DISPATCHERS = (
     "torch._jit_internal",
 )
 
-#: Packages whose objects belong to the machinery around a program, never to its state.
+#: Packages whose objects are part of the machinery around a program, never of its state.
 MACHINERY = (
     *("torch._C", "torch._dynamo", "torch._functorch", "torch._inductor", "torch._ops", "torch._subclasses"),
     *("torch.distributed", "torch.export", "torch.fx", "torch.utils._python_dispatch"),
 )
 
 
-#: Functions in which Dynamo compiles, as the beginnings of ``module:function`` (2.11 to 2.15).
+#: Functions in which Dynamo compiles, as prefixes of ``module:function`` (2.11 to 2.15).
 COMPILING = ("torch._dynamo.convert_frame:", "torch._dynamo.output_graph:")
 
-#: What names of Dynamo's modules begin with.
+#: Prefixes of Dynamo's module names.
 DYNAMO_MODULES = "torch._dynamo."
 
 
 def loaded(address: str) -> Any:
-    """Return the module, or the class behind its colon, at ``address``; ``None`` where nobody imported it."""
+    """Return the module, or the class after its colon, at ``address``; ``None`` if not imported."""
     name, _, inside = address.partition(":")
     module = sys.modules.get(name)
     return getattr(module, inside, None) if inside else module
@@ -181,7 +181,7 @@ def loaded(address: str) -> Any:
 
 @functools.cache
 def _flags() -> dict[str, tuple[Any, Any]]:
-    """Return the functions that read and write each flag; those that this torch does not have are left out."""
+    """Return the functions that read and write each flag, without those that this torch lacks."""
     import torch
 
     pairs = {name: [getattr(torch._C, each, None) for each in pair] for name, pair in BACKEND_FLAGS.items()}
@@ -198,12 +198,12 @@ def backend_flags() -> dict[str, Any]:
 
 
 def set_backend_flag(name: str, value: Any) -> None:
-    """Put back one of :func:`backend_flags`."""
+    """Restore one of :func:`backend_flags`."""
     _flags()[name][1](value)
 
 
 def variables() -> dict[str, Any]:
-    """Return what the :data:`VARIABLES` of loaded modules hold; those that this torch does not have are left out."""
+    """Return the :data:`VARIABLES` of loaded modules, without those that this torch lacks."""
     values: dict[str, Any] = {}
     for name, attributes in VARIABLES.items():
         module = sys.modules.get(name)
@@ -215,13 +215,13 @@ def variables() -> dict[str, Any]:
 
 
 def set_variable(name: str, value: Any) -> None:
-    """Put back one of :func:`variables`."""
+    """Restore one of :func:`variables`."""
     module, _, attribute = name.rpartition(".")
     setattr(sys.modules[module], attribute, value)
 
 
 def dictionaries(named: Mapping[str, tuple[str, ...]]) -> dict[str, dict[Any, Any]]:
-    """Return the dictionaries of loaded modules that ``named`` names, themselves, by their full names."""
+    """Return the dictionaries (not copies) of loaded modules that ``named`` names, by their full names."""
     found = {}
     for name, attributes in named.items():
         module = sys.modules.get(name)
@@ -233,27 +233,27 @@ def dictionaries(named: Mapping[str, tuple[str, ...]]) -> dict[str, dict[Any, An
 
 
 def decomposition_tables() -> dict[str, dict[Any, Any]]:
-    """Return AOTAutograd's tables of decompositions, themselves."""
+    """Return AOTAutograd's decomposition tables, not copies."""
     tables: dict[str, dict[Any, Any]] = symbol("torch._decomp", "global_decomposition_table")
     return {f"torch._decomp.global_decomposition_table[{name!r}]": table for name, table in tables.items()}
 
 
 def _registered_backends() -> Any:
-    """Return Dynamo's list of backends by name; what comes with a package has its entry point for a value."""
+    """Return Dynamo's backends by name; for a backend of a package the value is its entry point."""
     return symbol("torch._dynamo.backends.registry", "_BACKENDS")
 
 
 def is_an_entry_point(backend: Any) -> bool:
-    """Say whether a Dynamo backend of that name comes with a package, so that it is loaded when first looked up."""
+    """Say whether a Dynamo backend is an entry point of a package, loaded at its first lookup."""
     return _registered_backends().get(backend) is not None
 
 
-def forget_backend(name: Any) -> None:
-    """Take a backend that was registered by name from Dynamo's list."""
+def unregister_backend(name: Any) -> None:
+    """Remove a backend that was registered by name from Dynamo's list."""
     _registered_backends().pop(name, None)
 
 
-#: Sets of functions by ``id``, made when first asked.
+#: Sets of functions by ``id``, created at first use.
 _ID_SETS = (
     "_allowed_callable_ids",
     "_disallowed_callable_ids",
@@ -263,7 +263,7 @@ _ID_SETS = (
 
 
 def function_ids() -> dict[str, set[int]]:
-    """Return which functions Dynamo was told to allow and to disallow in graphs: the sets themselves, if made."""
+    """Return the functions that Dynamo allows or disallows in graphs: the sets, not copies, if created."""
     module = sys.modules.get("torch._dynamo.trace_rules")
     found = {}
     for name in _ID_SETS:
@@ -274,7 +274,7 @@ def function_ids() -> dict[str, set[int]]:
 
 
 def patterns() -> Iterator[tuple[str, Any]]:
-    """Return Inductor's pattern matcher passes by name; each holds lists of patterns in a dictionary ``patterns``."""
+    """Return Inductor's pattern matcher passes by name; each has a dictionary ``patterns`` of lists of patterns."""
     for module, attribute in (
         ("torch._inductor.fx_passes.joint_graph", "early_patterns"),
         ("torch._inductor.fx_passes.joint_graph", "pass_patterns"),
@@ -297,7 +297,7 @@ def operators_of_python() -> frozenset[str]:
 
 
 def remove_kernels(names: frozenset[str]) -> None:
-    """Destroy the libraries that registered one of the kernels ``names``, which brings back what they replaced."""
+    """Destroy the libraries that registered one of the kernels ``names``, which restores the replaced kernels."""
     import gc
 
     library = symbol("torch.library", "Library")
@@ -311,12 +311,12 @@ def _log_state() -> Any:
 
 
 def log_state() -> tuple[dict[str, Any], set[str]]:
-    """Return which logs and artifacts ``torch._logging.set_logs`` chose."""
+    """Return the logs and artifacts chosen with ``torch._logging.set_logs``."""
     state = _log_state()
     return dict(state.log_qname_to_level), set(state.artifact_names)
 
 
 def set_log_state(chosen: tuple[dict[str, Any], set[str]]) -> None:
-    """Put back what :func:`log_state` returned."""
+    """Restore the result of :func:`log_state`."""
     state = _log_state()
     state.log_qname_to_level, state.artifact_names = dict(chosen[0]), set(chosen[1])

@@ -1,6 +1,6 @@
 """``torch.utils._pytree``: flattening nested containers the way ``torch.compile`` does.
 
-The module is private by name though it is what ``torch.export`` documents; checked on torch 2.11, 2.13 and 2.15.
+The module is private by name, though ``torch.export`` documents it; checked on torch 2.11, 2.13 and 2.15.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def flatten_with_path(tree: Any) -> tuple[list[tuple[tuple[Any, ...], Any]], Any
 
 
 def key_string(path: Sequence[Any]) -> str:
-    """Return a key path as Python would write it, ``[0]['h']``: ``torch.utils._pytree.keystr`` (2.11 to 2.15)."""
+    """Return a key path in Python's syntax, ``[0]['h']``: ``torch.utils._pytree.keystr`` (2.11 to 2.15)."""
     return str(symbol("torch.utils._pytree", "keystr")(tuple(path)))
 
 
@@ -41,14 +41,14 @@ def unflatten(leaves: Sequence[Any], spec: Any) -> Any:
 
 
 def leaves_of(tree: Any) -> list[Any]:
-    """Return the leaves alone: ``torch.utils._pytree.tree_leaves`` (2.11 to 2.15)."""
+    """Return only the leaves: ``torch.utils._pytree.tree_leaves`` (2.11 to 2.15)."""
     leaves: list[Any] = symbol("torch.utils._pytree", "tree_leaves")(tree)
     return leaves
 
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Copy or unpickle structures without the warning that ``copyreg`` provokes by asking for ``LeafSpec`` (2.13)."""
+    """Copy or unpickle structures without the deprecation warning of ``LeafSpec`` that ``copyreg`` causes (2.13)."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
         yield

@@ -1,6 +1,6 @@
-"""What PyTorch keeps for the thread that runs: modes, levels, hooks, gradient settings.
+"""PyTorch's state for the current thread: modes, levels, hooks, gradient settings.
 
-Each reader returns something that compares equal while nothing was changed; each writer puts that back. Read in torch
+Each reader returns something that compares equal while nothing is changed; each writer restores it. Checked with torch
 2.13 and 2.14.
 """
 
@@ -14,7 +14,7 @@ from pytest_regional._torch import symbol
 
 
 def profiler_watch() -> Callable[[], bool]:
-    """Return a function that says whether PyTorch's profiler runs, cheap enough for every call of a region.
+    """Return a function that says whether PyTorch's profiler is running, cheap enough for every call of a region.
 
     ``torch.autograd.profiler._is_profiler_enabled``, a variable of the module (2.11 to 2.15).
     """
@@ -22,17 +22,17 @@ def profiler_watch() -> Callable[[], bool]:
     return lambda: bool(profiler._is_profiler_enabled)
 
 
-#: Guards of C++ that are entered to undo what a test left; leaving them would bring it back.
+#: C++ guards entered to undo what a test left; leaving them would bring it back.
 _HELD: list[Any] = []
 
 
 def dispatch_modes() -> tuple[Any, ...]:
-    """Return the dispatch modes that are active, outermost first, with PyTorch's own (fake, proxy, functional)."""
+    """Return the active dispatch modes, outermost first, including PyTorch's own (fake, proxy, functional)."""
     return tuple(symbol("torch.utils._python_dispatch", "_get_current_dispatch_mode_stack")())
 
 
 def set_dispatch_modes(wanted: tuple[Any, ...]) -> None:
-    """Leave modes until those that are left begin like ``wanted``, then enter the rest of it."""
+    """Exit modes until the remaining ones are a prefix of ``wanted``, then enter the rest of it."""
     pop = symbol("torch.utils._python_dispatch", "_pop_mode")
     _set_modes(
         dispatch_modes, lambda mode: pop(getattr(mode, "_dispatch_key", getattr(mode, "_mode_key", None))), wanted
@@ -40,7 +40,7 @@ def set_dispatch_modes(wanted: tuple[Any, ...]) -> None:
 
 
 def function_modes() -> tuple[Any, ...]:
-    """Return the function modes that are active, outermost first, but for that of ``torch.set_default_device``."""
+    """Return the active function modes, outermost first, except for that of ``torch.set_default_device``."""
     default = symbol("torch", "_GLOBAL_DEVICE_CONTEXT")
     device = getattr(default, "device_context", None)
     return tuple(mode for mode in symbol("torch.overrides", "_get_current_function_mode_stack")() if mode is not device)
@@ -60,7 +60,7 @@ def _set_modes(read: Any, pop: Any, wanted: tuple[Any, ...]) -> None:
         kept += 1
     for mode in reversed(read()[kept:]):
         depth = len(read())
-        with contextlib.suppress(Exception):  # it is the test's code; whatever it raises, the mode goes
+        with contextlib.suppress(Exception):  # it is the test's code; whatever it raises, the mode is exited
             mode.__exit__(None, None, None)
         if len(read()) == depth:
             pop(mode)
@@ -69,31 +69,31 @@ def _set_modes(read: Any, pop: Any, wanted: tuple[Any, ...]) -> None:
 
 
 def torch_function_state() -> Any:
-    """Return whether ``__torch_function__`` is looked at: ``torch._C._TorchFunctionState``."""
+    """Return whether ``__torch_function__`` is enabled: ``torch._C._TorchFunctionState``."""
     return symbol("torch._C", "_get_torch_function_state")()
 
 
 def set_torch_function_state(state: Any) -> None:
-    """Put back what :func:`torch_function_state` returned."""
+    """Restore the result of :func:`torch_function_state`."""
     symbol("torch._C", "_set_torch_function_state")(state)
 
 
 def set_inference_mode(wanted: bool) -> None:
-    """Enter a guard that makes this thread's inference mode ``wanted``, and hold it.
+    """Enter and keep a guard that sets this thread's inference mode to ``wanted``.
 
-    The guard that a test left is destroyed with its last reference, and puts back what it found then.
+    A guard that a test left restores the earlier state when its last reference is destroyed.
     """
     _hold(symbol("torch._C", "_InferenceMode")(wanted))
 
 
 def dispatch_keys() -> tuple[int, int]:
-    """Return the dispatch keys that this thread includes and excludes, as numbers."""
+    """Return this thread's included and excluded dispatch keys, as numbers."""
     include, exclude = _key_sets()
     return include.raw_repr(), exclude.raw_repr()
 
 
 def set_dispatch_keys(wanted: tuple[int, int]) -> None:
-    """Enter a guard that makes the thread's dispatch keys those of ``wanted``, and hold it."""
+    """Enter and keep a guard that sets the thread's dispatch keys to ``wanted``."""
     make = symbol("torch._C", "DispatchKeySet").from_raw_repr
     _hold(symbol("torch._C", "_ForceDispatchKeyGuard")(*map(make, wanted)))
 
@@ -117,18 +117,18 @@ def functorch_depth() -> int:
 
 
 def set_functorch_depth(depth: int) -> None:
-    """Leave functorch transforms until ``depth`` are active."""
+    """Exit functorch transforms until ``depth`` are active."""
     symbol("torch._C._functorch", "pop_dynamic_layer_stack_and_undo_to_depth")(depth)
 
 
 def forward_level() -> int:
-    """Return the level of forward-mode differentiation; -1 outside of all."""
+    """Return the level of forward-mode differentiation; -1 outside."""
     level: int = symbol("torch.autograd.forward_ad", "_current_level")
     return level
 
 
 def set_forward_level(level: int) -> None:
-    """Leave levels of forward-mode differentiation until ``level`` is the innermost."""
+    """Exit levels of forward-mode differentiation until ``level`` is the innermost."""
     leave = symbol("torch.autograd.forward_ad", "exit_dual_level")
     while forward_level() > level:
         leave()
@@ -140,7 +140,7 @@ def saved_tensor_hooks() -> Any:
 
 
 def set_saved_tensor_hooks(wanted: Any) -> None:
-    """Leave default hooks on saved tensors until ``wanted`` are the innermost."""
+    """Exit default hooks on saved tensors until ``wanted`` are the innermost."""
     pop = symbol("torch._C._autograd", "_pop_saved_tensors_default_hooks")
     while (now := saved_tensor_hooks()) is not None and not same_hooks(now, wanted):
         pop()
@@ -149,20 +149,20 @@ def set_saved_tensor_hooks(wanted: Any) -> None:
 
 
 def same_hooks(one: Any, other: Any) -> bool:
-    """Say whether two pairs of hooks are made of the same functions."""
+    """Say whether two pairs of hooks have the same functions."""
     if one is None or other is None:
         return one is other
     return all(a is b for a, b in zip(one, other, strict=True))
 
 
 def saved_tensor_hooks_refused() -> str | None:
-    """Return the message with which hooks on saved tensors are refused, or ``None``."""
+    """Return the message of the error for hooks on saved tensors, or ``None`` if they are allowed."""
     message: str | None = symbol("torch._C._autograd", "_saved_tensors_hooks_get_disabled_error_message")()
     return message
 
 
 def refuse_saved_tensor_hooks(message: str | None) -> None:
-    """Put back what :func:`saved_tensor_hooks_refused` returned."""
+    """Restore the result of :func:`saved_tensor_hooks_refused`."""
     if message is None:
         symbol("torch._C._autograd", "_saved_tensors_hooks_enable")()
     else:
@@ -179,41 +179,41 @@ def gradient_flags() -> tuple[bool, bool, bool]:
 
 
 def set_gradient_flags(flags: tuple[bool, bool, bool]) -> None:
-    """Put back what :func:`gradient_flags` returned."""
+    """Restore the result of :func:`gradient_flags`."""
     for name, flag in zip(("multithreading", "fwd_grad", "view_replay"), flags, strict=True):
         symbol("torch._C", f"_set_{name}_enabled")(flag)
 
 
 def eval_frame_callback() -> Any:
-    """Return what Dynamo does with each new frame of this thread: ``None`` outside of compiled functions."""
+    """Return Dynamo's callback for new frames of this thread: ``None`` outside of compiled functions."""
     return symbol("torch._C._dynamo.eval_frame", "get_eval_frame_callback")()
 
 
 def set_eval_frame_callback(callback: Any) -> None:
-    """Put back what :func:`eval_frame_callback` returned."""
+    """Restore the result of :func:`eval_frame_callback`."""
     symbol("torch._C._dynamo.eval_frame", "set_eval_frame")(callback)
 
 
 def profiler_runs() -> bool:
-    """Say whether PyTorch's profiler runs."""
+    """Say whether PyTorch's profiler is running."""
     runs: bool = symbol("torch._C._autograd", "_profiler_enabled")()
     return runs
 
 
 def stop_profiler() -> None:
-    """Stop PyTorch's profiler; what it had collected is lost."""
+    """Stop PyTorch's profiler; its data is lost."""
     symbol("torch._C._autograd", "_disable_profiler")()
     symbol("torch.autograd.profiler", "_run_on_profiler_stop")()
 
 
 def graph_metadata() -> dict[str, Any]:
-    """Return the metadata that new nodes get, as ``torch.fx.traceback.annotate`` sets it: empty outside of all."""
+    """Return the metadata for new nodes, as set by ``torch.fx.traceback.annotate``: empty outside."""
     metadata: dict[str, Any] = symbol("torch.fx.traceback", "current_meta")
     return {key: dict(value) if isinstance(value, dict) else value for key, value in metadata.items()}
 
 
 def set_graph_metadata(metadata: dict[str, Any]) -> None:
-    """Put back what :func:`graph_metadata` returned."""
+    """Restore the result of :func:`graph_metadata`."""
     import torch.fx.traceback
 
     torch.fx.traceback.current_meta = metadata

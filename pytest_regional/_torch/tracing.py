@@ -15,7 +15,7 @@ from pytest_regional._torch.operators import is_higher_order_op
 def compile_lock() -> AbstractContextManager[Any]:
     """``torch._dynamo.convert_frame.compile_lock``, reentrant, under which forwards are compiled (2.11 to 2.15).
 
-    A backward compiles when it first runs, outside of Dynamo: without the lock its tracing and that of a forward in
+    A backward compiles when it first runs, outside of Dynamo. Without the lock, its tracing and that of a forward in
     another thread undo each other's patches of global state (``torch.fx._symbolic_trace.CURRENT_PATCHER``).
     """
     lock: AbstractContextManager[Any] = symbol("torch._dynamo.convert_frame", "compile_lock")
@@ -23,12 +23,12 @@ def compile_lock() -> AbstractContextManager[Any]:
 
 
 def tracing_context_class() -> Any:
-    """``torch._guards.TracingContext``: what Dynamo and AOTAutograd know of a graph that they trace (2.11 to 2.15)."""
+    """``torch._guards.TracingContext``: the state of Dynamo and AOTAutograd for a graph (2.11 to 2.15)."""
     return symbol("torch._guards", "TracingContext")
 
 
 def ambient_context() -> Any:
-    """``torch._guards.TracingContext.try_get()``: one for forward and backward of a graph (2.11 to 2.15)."""
+    """``torch._guards.TracingContext.try_get()``: shared by forward and backward of a graph (2.11 to 2.15)."""
     return tracing_context_class().try_get()
 
 
@@ -85,7 +85,7 @@ def python_dispatcher() -> AbstractContextManager[Any]:
 
 @functools.cache
 def _symbolic_numbers() -> tuple[Any, Any, Any]:
-    """Return the classes of symbolic numbers, integers first; looked up once, for they are needed once a node."""
+    """Return the classes of symbolic numbers, integers first; cached, since they are used for every node."""
     import torch
 
     return torch.SymInt, torch.SymFloat, torch.SymBool
@@ -97,18 +97,18 @@ def is_symbolic(value: Any) -> bool:
 
 
 def is_integer(value: Any) -> bool:
-    """Return whether ``value`` is an integer, plain or symbolic, and no truth value."""
+    """Return whether ``value`` is an integer, plain or symbolic, but not a bool."""
     return type(value) in (int, _symbolic_numbers()[0])
 
 
 def free_symbols(value: Any) -> set[Any]:
-    """Return symbols in a number, or in sizes, strides and offset of a tensor (``free_symbols``, 2.11 to 2.15)."""
+    """Return the symbols in a number, or in sizes, strides and offset of a tensor (``free_symbols``, 2.11 to 2.15)."""
     found: set[Any] = symbol("torch.fx.experimental.symbolic_shapes", "free_symbols")(value)
     return found
 
 
 def plain_symbol(value: Any) -> str | None:
-    """Name of the symbol that a ``torch.SymInt`` is, or None where it is a number or a longer expression."""
+    """Return the name of a plain ``torch.SymInt`` symbol, or None for a number or a longer expression."""
     if not isinstance(value, _symbolic_numbers()[0]):
         return None
     expression = value.node.expr
@@ -116,7 +116,7 @@ def plain_symbol(value: Any) -> str | None:
 
 
 def size_hint(value: Any) -> int:
-    """Return a number, or the example value of a symbolic one (``SymNode.hint``; unbacked symbols count as 2)."""
+    """Return a number, or the example value of a symbolic one (``SymNode.hint``; 2 for unbacked symbols)."""
     if not is_symbolic(value):
         return int(value)
     hint = value.node.hint if value.node.has_hint() else None
@@ -130,19 +130,19 @@ def _fake_tensor() -> type:
 
 
 def is_fake_tensor(value: Any) -> bool:
-    """Return whether ``value`` is a ``FakeTensor`` and no subclass around one (2.11 to 2.15)."""
+    """Return whether ``value`` is a ``FakeTensor``, not a subclass around one (2.11 to 2.15)."""
     return type(value) is _fake_tensor()
 
 
 def storage_key(value: Any) -> int | None:
-    """Identity of the storage behind a (fake) tensor, or None where it has none (``untyped_storage()._cdata``)."""
+    """Identity of the storage of a (fake) tensor, or None if it has none (``untyped_storage()._cdata``)."""
     import torch
 
     if not isinstance(value, torch.Tensor):
         return None
     try:
         return int(value.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):  # sparse and other subclasses have no storage to speak of
+    except (NotImplementedError, RuntimeError):  # sparse and other subclasses have no storage
         return None
 
 
@@ -152,12 +152,12 @@ def dispatch_mode() -> Any:
 
 
 def base_of(tensor: Any) -> Any:
-    """Return the tensor that ``tensor`` is a view of, as autograd has it, or None: ``Tensor._base`` (2.11 to 2.15)."""
+    """Return the tensor that ``tensor`` is a view of, by autograd, or None: ``Tensor._base`` (2.11 to 2.15)."""
     return tensor._base
 
 
 def known_equal(first: Any, second: Any) -> bool:
-    """Return whether two sizes are equal whatever their symbols are; False where that is not known.
+    """Return whether two sizes are equal for all values of their symbols; False if unknown.
 
     ``torch.fx.experimental.symbolic_shapes.statically_known_true`` adds no guard (2.11 to 2.15).
     """
@@ -172,12 +172,12 @@ def fake_mode_of(values: Iterable[Any]) -> Any:
 
 
 def as_fake(value: Any, fake_mode: Any) -> Any:
-    """Return a tensor that is no fake one as one: ``FakeTensorMode.from_tensor`` (2.11 to 2.15)."""
+    """Convert a real tensor to a fake one: ``FakeTensorMode.from_tensor`` (2.11 to 2.15)."""
     return value if is_fake_tensor(value) else fake_mode.from_tensor(value, static_shapes=True)
 
 
 def unbacked_bindings(fake_mode: Any, value: Any) -> Any:
-    """Return where in ``value`` sizes stand that only data tell, as Inductor wants to read it; None where none does.
+    """Return the data-dependent sizes in ``value``, in Inductor's format; None if there are none.
 
     ``torch.fx.experimental.symbolic_shapes.compute_unbacked_bindings`` (2.11 to 2.15).
     """
@@ -187,7 +187,7 @@ def unbacked_bindings(fake_mode: Any, value: Any) -> Any:
 
 @contextlib.contextmanager
 def fake_execution(fake_mode: Any) -> Iterator[None]:
-    """Run ops on fake values, symbolic sizes included, as AOTAutograd does while it traces.
+    """Run ops on fake values, with symbolic sizes, as AOTAutograd does while it traces.
 
     The mode itself, and ``torch._C._DisableAutocast`` (2.11 to 2.15).
     """
@@ -198,20 +198,20 @@ def fake_execution(fake_mode: Any) -> Iterator[None]:
 
 
 def without_autocast() -> contextlib.AbstractContextManager[Any]:
-    """``torch._C._DisableAutocast``, under which AOTAutograd compiles: casts are in the graph (2.11 to 2.15)."""
+    """``torch._C._DisableAutocast``, as when AOTAutograd compiles: casts are in the graph (2.11 to 2.15)."""
     manager: contextlib.AbstractContextManager[Any] = symbol("torch._C", "_DisableAutocast")()
     return manager
 
 
 def fakes_checked() -> contextlib.AbstractContextManager[Any]:
-    """Have every operator that runs raise where its fake twin makes other sizes or strides.
+    """Make every operator that runs raise if its fake kernel returns other sizes or strides.
 
-    ``torch._subclasses.fake_utils.CrossRefFakeMode`` (2.11 to 2.15); it raises ``AssertionError``, and for strides
-    ``MetadataMismatchError``, a ``RuntimeError``, and says which operator.
+    ``torch._subclasses.fake_utils.CrossRefFakeMode`` (2.11 to 2.15). It raises ``AssertionError``, and for strides
+    ``MetadataMismatchError``, a ``RuntimeError``; both name the operator.
     """
 
     class Checking(symbol("torch._subclasses.fake_utils", "CrossRefFakeMode")):  # type: ignore[misc]  # torch's class
-        """Lets Dynamo trace eager loops and conditions, whose frames it would refuse for ever under other modes."""
+        """Lets Dynamo trace eager loops and conditions, whose frames it skips under other modes."""
 
         supports_higher_order_operators = True
 
@@ -234,7 +234,7 @@ def is_fake_disagreement(error: BaseException | None) -> bool:
 
 
 def without_writes(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``fn`` with operators that make new values in place of those that write, as AOTAutograd traces it."""
+    """Return ``fn`` with functional operators instead of those that write, as AOTAutograd traces it."""
     import torch
 
     functional: Callable[..., Any] = torch.func.functionalize(fn)

@@ -1,6 +1,6 @@
-"""Private symbols of Triton: its language, its interpreter's pieces, its runtime and its compiler.
+"""Private symbols of Triton: its language, interpreter, runtime and compiler.
 
-Checked with triton 3.6 (torch 2.11) and 3.9 (torch 2.13 and 2.15). None of it needs a GPU.
+Checked with triton 3.6 (torch 2.11) and 3.9 (torch 2.13 and 2.15). None needs a GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INTERPRETER = "triton.runtime.interpreter"
 _LANGUAGE = "triton.language"
 
 DRIVER_CHOICE = PatchPoint("torch._inductor.runtime.triton_helpers", "set_driver_to_gpu", "kernels choose a driver")
-"""Called by each module of kernels when it is imported (torch 2.11 to 2.15)."""
+"""Each module of kernels calls it when it is imported (torch 2.11 to 2.15)."""
 
 
 def interpreter_builder_class() -> type:
@@ -53,10 +53,10 @@ def language_core() -> Any:
 
 
 def builtin_owners() -> tuple[Any, ...]:
-    """Return the modules and classes whose builtins kernels call (3.6 to 3.9).
+    """Return the modules and classes with the builtins that kernels call (3.6 to 3.9).
 
-    ``triton.language.core`` and ``triton.language`` hold the same functions, and both are looked into: kernels use
-    one, Triton's own library of kernels' functions the other.
+    ``triton.language.core`` and ``triton.language`` hold the same functions. Kernels use one, Triton's own library of
+    kernel functions the other.
     """
     core = language_core()
     descriptor = symbol(_LANGUAGE, "core.tensor_descriptor_base")
@@ -64,44 +64,44 @@ def builtin_owners() -> tuple[Any, ...]:
 
 
 def builtins_of(owner: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and function of the builtins of a module or class."""
+    """Yield name and function of each builtin of a module or class."""
     for name, member in inspect.getmembers(owner):
         if is_builtin(member):
             yield name, member
 
 
 def unwrapping() -> tuple[Any, str, Any]:
-    """Return where Triton takes the value out of a ``constexpr``, for every argument: ``core._unwrap_if_constexpr``.
+    """Return where Triton unwraps ``constexpr`` arguments: ``core._unwrap_if_constexpr``.
 
-    Owner, name and function; lists and tuples are unwrapped item by item (3.6 to 3.9).
+    Owner, name and function; items of lists and tuples are unwrapped one by one (3.6 to 3.9).
     """
     core = language_core()
     return core, "_unwrap_if_constexpr", symbol(_LANGUAGE, "core._unwrap_if_constexpr")
 
 
 def loop_condition_class() -> type:
-    """Return ``tl.condition``, what may stand in a kernel's ``while`` (3.6 to 3.9)."""
+    """Return ``tl.condition``, which a kernel's ``while`` accepts (3.6 to 3.9)."""
     found: type = symbol(_LANGUAGE, "condition")
     return found
 
 
 def require_attribute(owner: Any, name: str) -> None:
-    """Check that something of Triton's that is to be replaced is there.
+    """Check that an attribute of Triton exists before it is replaced.
 
     Raises:
-        MissingTorchSymbolError: naming it, when it is not: Triton has moved, and replacing it would do nothing.
+        MissingTorchSymbolError: it does not exist: Triton has changed, and replacing it would have no effect.
     """
     bases = owner.__mro__ if isinstance(owner, type) else (owner,)
     if not any(name in vars(base) for base in bases):
         place = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
         raise MissingTorchSymbolError(
             f"{place}.{name} does not exist in triton {private_module('triton').__version__}; kernels are interpreted "
-            f"with triton 3.6 to 3.9. Install one of them, or a pytest-regional that knows this one."
+            f"with triton 3.6 to 3.9. Install one of them, or a newer pytest-regional."
         )
 
 
 def jit_function_class() -> type:
-    """Return ``JITFunction``, what ``@triton.jit`` makes; calling one outside a kernel raises (3.6 to 3.9)."""
+    """Return ``JITFunction``, made by ``@triton.jit``; calling one outside a kernel raises (3.6 to 3.9)."""
     found: type = symbol("triton.runtime.jit", "JITFunction")
     return found
 
@@ -112,21 +112,21 @@ def jit_source(function: Any) -> str:
 
 
 def jit_first_line(function: Any) -> int:
-    """Return the line of its file on which a jitted function's ``def`` stands (3.6 to 3.9).
+    """Return the line of a jitted function's ``def`` in its file (3.6 to 3.9).
 
-    ``raw_src`` holds the lines from ``starting_line_number`` on, decorators first.
+    ``raw_src`` starts at ``starting_line_number``, decorators first.
     """
     before = next((i for i, line in enumerate(function.raw_src) if line.strip().startswith("def ")), 0)
     return int(function.starting_line_number) + before
 
 
 def jit_parameters(function: Any) -> list[Any]:
-    """Return a jitted function's parameters: ``JITFunction.params``, with name, is_constexpr, default (3.6 to 3.9)."""
+    """Return a jitted function's ``JITFunction.params``, with name, is_constexpr, default (3.6 to 3.9)."""
     return list(function.params)
 
 
 def library_stub() -> Any:
-    """Return ``triton.language.extra.libdevice``: names only, which a compiler exchanges for a backend's functions."""
+    """Return ``triton.language.extra.libdevice``: stubs that a compiler replaces with a backend's functions."""
     return private_module("triton.language.extra.libdevice")
 
 
@@ -136,7 +136,7 @@ def cuda_library() -> Any:
 
 
 def inductor_helpers() -> Any:
-    """Return ``torch._inductor.runtime.triton_helpers``: functions that Inductor's kernels call (torch 2.11 to 2.15).
+    """Return ``torch._inductor.runtime.triton_helpers``: functions called by Inductor's kernels (torch 2.11 to 2.15).
 
     It is looked up, not imported: a kernel that uses it has imported it.
     """
@@ -144,12 +144,12 @@ def inductor_helpers() -> Any:
 
 
 def kernel_type(mangled: str) -> Any:
-    """Return the ``tl.dtype`` or pointer type that a signature names, such as ``*fp32`` or ``i64`` (3.6 to 3.9)."""
+    """Return the ``tl.dtype`` or pointer type for a signature's name such as ``*fp32`` or ``i64`` (3.6 to 3.9)."""
     return symbol(_LANGUAGE, "str_to_ty")(mangled, None)
 
 
 def type_of_argument(value: Any) -> str:
-    """Return the signature's name of a launch argument's type: ``triton.runtime.jit.mangle_type`` (3.6 to 3.9)."""
+    """Return a launch argument's type name in a signature: ``triton.runtime.jit.mangle_type`` (3.6 to 3.9)."""
     return str(symbol("triton.runtime.jit", "mangle_type")(value))
 
 
@@ -170,12 +170,12 @@ LAUNCHES = {
     "jitted": PatchPoint("triton.runtime.jit:JITFunction", "run", "starts a kernel"),
     "autotuned": PatchPoint("triton.runtime.autotuner:Autotuner", "run", "times configurations, starts a kernel"),
 }
-"""Where kernels that users wrote are started (triton 3.6 to 3.9)."""
+"""Where kernels written by users are launched (triton 3.6 to 3.9)."""
 
 
 @contextlib.contextmanager
 def active_driver(driver: Any) -> Iterator[None]:
-    """Make ``driver`` the one that Triton asks for its target.
+    """Make ``driver`` Triton's active driver.
 
     ``triton.runtime.driver.driver``, whose ``_active`` is the driver in use and None before the first (3.6 to 3.9).
     """
@@ -196,8 +196,8 @@ def gpu_target(backend: str, arch: int | str, warp_size: int) -> Any:
 def stand_alone() -> None:
     """Let modules of kernels be imported in a process that never launches one.
 
-    Each calls :data:`DRIVER_CHOICE`, which fails where there is no GPU. For a
-    process that does nothing else: it is not put back.
+    Each calls :data:`DRIVER_CHOICE`, which fails without a GPU. Only for a process that does nothing else: it is not
+    restored.
     """
     DRIVER_CHOICE.current()
     DRIVER_CHOICE.container().set_driver_to_gpu = lambda: None
@@ -205,10 +205,10 @@ def stand_alone() -> None:
 
 
 def code_keys() -> tuple[str, ...]:
-    """Return PyTorch's digests of the code that generates kernels and compiles them: a second, once in a process.
+    """Return PyTorch's digests of the code that generates and compiles kernels: takes a second, once per process.
 
-    ``torch._inductor.codecache.torch_key`` (versions and the sources of ``torch._inductor``) and Triton's own, as
-    ``torch._inductor.runtime.triton_compat`` has it (2.11 to 2.15). Both are in the key of every cache of Inductor's.
+    ``torch._inductor.codecache.torch_key`` (versions and the sources of ``torch._inductor``) and Triton's own, from
+    ``torch._inductor.runtime.triton_compat`` (2.11 to 2.15). Both are in the key of each of Inductor's caches.
     """
     digest: bytes = symbol("torch._inductor.codecache", "torch_key")()
     return digest.hex(), symbol("torch._inductor.runtime.triton_compat", "triton_key")()
@@ -225,18 +225,18 @@ def kernel_in(path: Path, name: str) -> Any:
 
 
 def configs_of(tuner: Any) -> list[Any]:
-    """Return the configurations that ``tuner`` would try: ``CachingAutotuner.configs``."""
+    """Return the configurations that ``tuner`` benchmarks: ``CachingAutotuner.configs``."""
     return list(tuner.configs)
 
 
 def config_text(config: Any) -> str:
-    """Return a ``triton.Config`` in words: block sizes, warps, stages."""
+    """Return a ``triton.Config`` as text: block sizes, warps, stages."""
     sizes = ", ".join(f"{name}={value}" for name, value in config.kwargs.items())
     return f"{sizes + ', ' if sizes else ''}num_warps={config.num_warps}, num_stages={config.num_stages}"
 
 
 def compile_config(tuner: Any, config: Any, backend: str, arch: int | str, warp_size: int) -> Any:
-    """Compile ``tuner``'s function as it would itself, but for a target of our choice; returns a ``CompiledKernel``.
+    """Compile ``tuner``'s function like the tuner, with another target; returns a ``CompiledKernel``.
 
     Uses ``CachingAutotuner._create_compile_meta`` and ``_create_compile_options``, ``triton.compiler.ASTSource``,
     ``triton.backends.compiler.GPUTarget`` and ``triton.compile``.
@@ -253,11 +253,11 @@ def compile_config(tuner: Any, config: Any, backend: str, arch: int | str, warp_
 _NVIDIA_OPTIONS = frozenset({"launch_cooperative_grid", "launch_pdl", "enable_reflect_ftz"})
 
 
-def told_by(error: BaseException, tuner: Any) -> tuple[str, str]:
-    """Return what a compiler's error says, and the line of the kernel that it is about where it says that.
+def compiler_message(error: BaseException, tuner: Any) -> tuple[str, str]:
+    """Return the message of a compiler's error, and the kernel's line if the error names it.
 
-    ``triton.compiler.errors.CompilationError`` repeats the source in front of its message, once for every function
-    around the place where the error arose, which the innermost cause names.
+    ``triton.compiler.errors.CompilationError`` repeats the source before its message, once for every enclosing
+    function; the innermost cause names the error's location.
     """
     line = ""
     kind = symbol("triton.compiler.errors", "CompilationError")
@@ -271,7 +271,7 @@ def told_by(error: BaseException, tuner: Any) -> tuple[str, str]:
 
 def _line_at(error: Any, tuner: Any) -> str:
     if isinstance(error.node, ast.FunctionDef):
-        return ""  # inside a loop Triton names the whole function, whose first line says nothing
+        return ""  # inside a loop Triton names the whole function, whose first line is of no use
     lines = (error.src or tuner.fn.src).splitlines()
     number = getattr(error.node, "lineno", 0)
     return lines[number - 1].strip() if 0 < number <= len(lines) else ""

@@ -238,8 +238,8 @@ def emulated(profile: str | DeviceProfile = DEFAULT_PROFILE, plan: LaunchPlan | 
     emulation = Emulation(described, plan or LaunchPlan())
     makers = {"compile": emulation.compile, "load": emulation.load, "finish": emulation.finish}
     with contextlib.ExitStack() as stack:
-        device.forget_device_answers()
-        stack.callback(device.forget_device_answers)
+        device.clear_device_answers()
+        stack.callback(device.clear_device_answers)
         stack.enter_context(config.cache_tagged(f"pytest-regional-emulated-{described.key}"))
         stack.enter_context(programs_on_gpu(emulation))
         stack.enter_context(patched(device.OUTPUT_POINTS, makers))

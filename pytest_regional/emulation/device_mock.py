@@ -153,13 +153,13 @@ class DeviceMock:
 
     def _begin(self) -> None:
         with contextlib.ExitStack() as stack:
-            stack.callback(torch_device.forget_device_answers)
+            stack.callback(torch_device.clear_device_answers)
             stack.enter_context(torch_device.cuda_device_guard())
             stack.enter_context(torch_device.wrapper_code_for_cpu_tensors())
             replacements = self._replacements()
             makers = {name: replacements[name] for name in torch_device.DEVICE_POINTS}
             stack.enter_context(patched(torch_device.DEVICE_POINTS, makers))
-            torch_device.forget_device_answers()
+            torch_device.clear_device_answers()
             self._stack = stack.pop_all()
 
     def _replacements(self) -> dict[str, Callable[[Any], Any]]:

@@ -1,16 +1,15 @@
 """The reference backend: regional compilation as it should be.
 
-Read in this order: ``regions`` (what an annotation asks for), ``effects`` (what must keep its order), ``partition``
-(the plan; ``schedule`` is it as numbers), ``extract`` (the plan as submodules), ``compile_regions`` (submodules as
-compiled callables), ``regional_inductor`` (all of it as one graph pass), ``dynamo_backend`` (the pass as
-``torch.compile`` backend). Then ``share`` (identical regions once), ``failure`` (regions that do not compile),
-``symbols`` and ``restride`` (what crosses a border), ``ordering`` (order edges: in a graph, past Inductor's own trace,
-of whole regions), ``overlap`` (collectives beside compute), ``cse`` (the border before AOTAutograd splits the graph),
-``pre_grad`` (passes before all that), ``caching`` (results of whole graphs, on disk and across machines),
-``artifacts`` (the same as files of the user's), ``explanation`` (the plan for people), ``options`` (what a user may
-choose), ``naming`` (nodes in words). Whole models are in ``pipeline`` (capture, passes, compile), ``passes`` and
-``full_inductor``.
-Nothing here knows of pytest or of the harness.
+Read in this order: ``regions`` (annotations and region keys, names of nodes), ``effects`` (order that must be kept),
+``partition`` (the plan; ``schedule`` computes it on numbers), ``gradients`` (regions of gradients), ``extract``
+(partitions as submodules, their symbols), ``compile_regions`` (submodules as compiled callables, strides, failures),
+``regional_inductor`` (all of it as one graph pass), ``dynamo_backend`` (the pass as ``torch.compile`` backend). Then
+``fingerprint`` (identical regions compiled once), ``ordering`` (order edges: in a graph, through Inductor's own trace,
+of whole regions), ``overlap`` (collectives next to compute), ``partitioners`` (before AOTAutograd splits the graph),
+``pre_grad`` (passes on Dynamo's graph), ``caching`` (results of whole graphs, on disk and across machines),
+``artifacts`` (results as the user's files), ``explanation`` (the plan as text), ``options`` (the user's options). Whole
+models are in ``pipeline`` (capture, passes, compile), ``passes`` and ``full_inductor``.
+Nothing here imports pytest or the harness.
 """
 
 from pytest_regional.reference.artifacts import (

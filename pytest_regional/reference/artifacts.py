@@ -1,7 +1,7 @@
 """Compiled programs and regions as files: compile in one process, run in another.
 
-An artifact is a pickle in a checked container: loading one runs code that is in it. It is read only from folders that
-nobody else can write to; never load one that came from somewhere else.
+An artifact is a pickle in a checked container: loading one runs code in it. It is only read from directories that no
+one else can write to; never load one from another source.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ PathLike = str | os.PathLike[str]
 
 
 class UnsavableArtifactError(ArtifactError):
-    """What was compiled cannot be stored; the message says what in it."""
+    """The compiled result cannot be stored; the message says which part."""
 
 
 class UnloadableArtifactError(ArtifactError):
-    """A whole artifact names something that does not exist in this process."""
+    """An intact artifact refers to something that does not exist in this process."""
 
 
 class MissingModuleError(ArtifactError):
-    """The artifact of a module was loaded without the module that has the parameters."""
+    """The artifact of a module was loaded without the module with its parameters."""
 
 
 class InputMismatchError(ArtifactError):
@@ -71,7 +71,7 @@ class CompiledProgram:
         """Run it.
 
         Raises:
-            InputMismatchError: shapes, dtypes or other properties that it was compiled for do not hold.
+            InputMismatchError: shapes, dtypes or other properties it was compiled for do not hold.
         """
         arguments = (self._module, *inputs) if self._of_module else inputs
         reason = guard_failure(self._function, arguments)
@@ -83,11 +83,11 @@ class CompiledProgram:
         return call_unguarded(self._function, arguments)
 
     def save(self, path: PathLike) -> None:
-        """Write it to ``path``, whole or not at all.
+        """Write it to ``path``, atomically.
 
         Raises:
-            UnsavableArtifactError: it refers to something that has no place in a file.
-            ArtifactError: ``path`` is a folder, or others can write to its folder.
+            UnsavableArtifactError: it refers to something that cannot be stored in a file.
+            ArtifactError: ``path`` is a directory, or others can write to its directory.
         """
         with savable():
             payload = pickle.dumps((self._of_module, dump_function(self._function)))
@@ -105,11 +105,11 @@ class CompiledRegion:
         return self._call(*inputs)
 
     def save(self, path: PathLike) -> None:
-        """Write it to ``path``, whole or not at all.
+        """Write it to ``path``, atomically.
 
         Raises:
-            UnsavableArtifactError: it refers to something that has no place in a file.
-            ArtifactError: ``path`` is a folder, or others can write to its folder.
+            UnsavableArtifactError: it refers to something that cannot be stored in a file.
+            ArtifactError: ``path`` is a directory, or others can write to its directory.
         """
         with savable():
             payload = pickle.dumps(RegionCode.of(self._call))
@@ -122,11 +122,11 @@ def compile_program(
     dynamic: bool | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> CompiledProgram:
-    """Compile the annotated regions of ``fn`` for ``inputs``, forward and backward, and run nothing.
+    """Compile the annotated regions of ``fn`` for ``inputs``, forward and backward, without running it.
 
     Args:
         fn: a function, or a module, that Dynamo captures as one graph.
-        inputs: its arguments; looked at, not changed.
+        inputs: its arguments; not changed.
         dynamic: as ``torch.compile``'s.
         options: as ``torch.compile``'s with ``backend="regional"``.
     """
@@ -147,13 +147,13 @@ def compile_program(
 def compile_region(
     gm: torch.fx.GraphModule, *inputs: Any, configs: Mapping[str, Any] | None = None, name: str = "region"
 ) -> CompiledRegion:
-    """Compile ``gm`` by Inductor, forward and, where inputs require gradients, backward.
+    """Compile ``gm`` with Inductor, forward and, if inputs require gradients, backward.
 
     Args:
-        gm: a graph that returns a tuple: of ATen ops, or as Dynamo makes it. It is left as it is.
-        inputs: one for each placeholder; sizes are taken as they are.
+        gm: a graph that returns a tuple: of ATen ops, or from Dynamo. It is not changed.
+        inputs: one for each placeholder; their sizes are fixed.
         configs: Inductor settings for this compile, as in an annotation.
-        name: what it is called in logs and errors.
+        name: its name in logs and errors.
 
     Raises:
         RegionConfigError: a setting that Inductor does not have.
@@ -169,14 +169,14 @@ def compile_region(
 
 
 def load(path: PathLike, module: torch.nn.Module | None = None) -> CompiledProgram | CompiledRegion:
-    """Load what ``save`` wrote. Nothing is compiled.
+    """Load what ``save`` wrote; nothing is compiled.
 
     Args:
         path: the file.
-        module: what holds the parameters, for a program that was compiled of a module.
+        module: the module with the parameters, for a program compiled from a module.
 
     Raises:
-        ArtifactError: the subclass says what is wrong with the file, the message also what to do.
+        ArtifactError: its subclass tells what is wrong with the file, the message also what to do.
     """
     kind, payload = _read(Path(path))
     with loadable(Path(path)):
@@ -185,7 +185,7 @@ def load(path: PathLike, module: torch.nn.Module | None = None) -> CompiledProgr
         of_module, data = pickle.loads(payload)
         function = load_function(data)
     if of_module and module is None:
-        raise MissingModuleError(f"{path} was compiled of a module: give it, for its parameters: load(path, module).")
+        raise MissingModuleError(f"{path} was compiled from a module. Pass it: load(path, module).")
     return CompiledProgram(function, module, of_module)
 
 
@@ -196,10 +196,10 @@ def load_or_compile(
     dynamic: bool | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> CompiledProgram:
-    """Load the program from ``path`` or, where that cannot be, compile it and save it there.
+    """Load the program from ``path``, or compile it and save it there.
 
-    A file that is there and cannot be used is told of with one ``CacheWarning``, and so is a result that cannot be
-    saved. Arguments are those of ``compile_program``. What ``fn`` does is not compared with what the file holds.
+    An unusable file, or a result that cannot be saved, is one ``CacheWarning``. Arguments are those of
+    ``compile_program``. The code of ``fn`` is not compared with the file.
     """
     try:
         loaded = load(path, fn if isinstance(fn, torch.nn.Module) else None)
@@ -209,7 +209,7 @@ def load_or_compile(
     except ArtifactNotFoundError:
         pass
     except ArtifactError as error:
-        warnings.warn(f"compiled anew: {error}", CacheWarning, stacklevel=2)
+        warnings.warn(f"compiled again: {error}", CacheWarning, stacklevel=2)
     compiled = compile_program(fn, *inputs, dynamic=dynamic, options=options)
     try:
         compiled.save(path)
@@ -219,7 +219,7 @@ def load_or_compile(
 
 
 def _call_module(module: torch.nn.Module, *inputs: Any) -> Any:
-    """Call ``module``, which is an argument here: a method that is compiled may keep its module in a closure."""
+    """Call ``module``, an argument here: a compiled method may hold its module in a closure."""
     return module(*inputs)
 
 
@@ -238,7 +238,7 @@ def _copied(graph: torch.fx.Graph) -> torch.fx.Graph:
 
 @contextlib.contextmanager
 def savable() -> Iterator[None]:
-    """Turn what pickling raises into an UnsavableArtifactError."""
+    """Turn errors of pickling into an UnsavableArtifactError."""
     try:
         yield
     except MissingTorchSymbolError:
@@ -258,7 +258,7 @@ def savable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def loadable(path: Path) -> Iterator[None]:
-    """Tell what a whole artifact of this torch and machine can still lack: something that this process has not."""
+    """Explain why an intact artifact of this torch and machine cannot be loaded: this process lacks a name."""
     try:
         yield
     except MissingTorchSymbolError:
@@ -273,14 +273,14 @@ def loadable(path: Path) -> Iterator[None]:
         pickle.UnpicklingError,
     ) as error:
         raise UnloadableArtifactError(
-            f"{path} is whole, but cannot be loaded here: {type(error).__name__}: {error}. Import the modules that "
-            f"define its operators and functions first, or compile it anew."
+            f"{path} is intact, but cannot be loaded here: {type(error).__name__}: {error}. Import the modules that "
+            f"define its operators and functions first, or compile it again."
         ) from error
 
 
 @contextlib.contextmanager
 def _without_gradients(values: Sequence[Any]) -> Iterator[None]:
-    """Take ``.grad`` away for a while: the guards that 2.13 stores of a tensor with one cannot be loaded."""
+    """Remove ``.grad`` temporarily: 2.13 cannot load the guards it stores for a tensor with one."""
     tensors = [value for value in values if isinstance(value, torch.Tensor) and value.is_leaf]
     gradients = [tensor.grad for tensor in tensors]
     for tensor in tensors:

@@ -45,11 +45,11 @@ Strides = Sequence[Any]
 
 
 def restore_strides(call: torch.fx.Node, actual: Sequence[Strides | None]) -> list[int]:
-    """Restore the outputs of the compiled ``call`` whose strides are not those of the trace; return their indices.
+    """Restore outputs of the compiled ``call`` whose strides differ from the trace; return their indices.
 
     Args:
         call: The call of a region; its ``getitem`` users hold the traced values.
-        actual: Strides of each output; None, or an end that comes too early, where they are not known.
+        actual: Strides of each output; None, or a list that is too short, if unknown.
     """
     inputs = {storage_key(argument.meta.get("val")) for argument in call.all_input_nodes}
     restored = []
@@ -66,7 +66,7 @@ def restore_strides(call: torch.fx.Node, actual: Sequence[Strides | None]) -> li
 
 
 def _differ(expected: torch.Tensor, actual: Strides) -> bool:
-    """Compare where it matters: the stride of a dimension of size one is nobody's business."""
+    """Compare strides, except for dimensions of size one, whose stride is irrelevant."""
     pairs = zip(expected.shape, expected.stride(), actual, strict=True)
     return any(str(stride) != str(other) for size, stride, other in pairs if str(size) != "1")
 
@@ -75,7 +75,7 @@ def _restore(element: torch.fx.Node, expected: torch.Tensor, *, is_known: bool) 
     users = list(element.users)
     with element.graph.inserting_before(element.next):
         restored = _restored(element, expected, is_known=is_known)
-    # The region is what was compiled; what stands behind it is none of its operators.
+    # The compiled region ends at the call; nodes after it are not its operators.
     restored.meta = {key: value for key, value in element.meta.items() if key != "custom"}
     for user in users:
         user.replace_input_with(element, restored)
@@ -97,7 +97,7 @@ def _restored(element: torch.fx.Node, expected: torch.Tensor, *, is_known: bool)
 
 
 def _in_order(value: torch.fx.Node, order: list[int], *, memory_is_known: bool) -> torch.fx.Node:
-    """Pack ``value`` with its dimensions in ``order``; where it may be so already, only if it is not."""
+    """Pack ``value`` with its dimensions in ``order``; if it may be so already, only if it is not."""
     call, aten = value.graph.call_function, torch.ops.aten
     is_row_major = order == sorted(order)
     if not is_row_major:
@@ -112,12 +112,12 @@ def _in_order(value: torch.fx.Node, order: list[int], *, memory_is_known: bool) 
 
 
 def _memory_order(shape: Sequence[Any], strides: Strides) -> list[int]:
-    """Return the dimensions from the largest stride to the smallest; the original order breaks ties."""
+    """Return the dimensions from the largest stride to the smallest, in original order for ties."""
     return sorted(range(len(shape)), key=lambda dim: (-size_hint(strides[dim]), -size_hint(shape[dim])))
 
 
 def _is_dense(shape: Sequence[Any], strides: Strides, order: Sequence[int]) -> bool:
-    """Return whether memory in ``order`` surely has neither gaps nor overlaps, whatever symbolic sizes are."""
+    """Return whether memory in ``order`` surely has no gaps or overlaps, whatever the symbolic sizes are."""
     step: Any = 1
     for dim in reversed(order):
         if not is_symbolic(shape[dim]) and shape[dim] == 1:
@@ -129,7 +129,7 @@ def _is_dense(shape: Sequence[Any], strides: Strides, order: Sequence[int]) -> b
 
 
 def _stride_nodes(element: torch.fx.Node, strides: Strides) -> list[Any] | None:
-    """Return ``strides`` as numbers and nodes; None where nothing that the region reads bears a symbol in them."""
+    """Return ``strides`` as numbers and nodes; None if no input of the region provides a symbol in them."""
     needed = {str(name) for stride in strides for name in free_symbols(stride)}
     (region,) = element.all_input_nodes
     bearers = nodes_of_symbols(element.graph, needed, [*region.all_input_nodes, element])
@@ -142,12 +142,12 @@ Compiled = Callable[..., Sequence[Any]]
 
 
 def as_graph_target(compiled: Compiled, name: str, *, plain: bool) -> Compiled:
-    """Wrap ``compiled`` into a plain function, which FX can print and ``GraphPickler`` finds the artifact in.
+    """Wrap ``compiled`` into a plain function, which FX can print and ``GraphPickler`` can unwrap.
 
     Args:
-        compiled: What the compiler made of the region.
-        name: Of the region in the graph.
-        plain: What ``makes_plain_values`` says of the region; kept on the function for whoever stores it.
+        compiled: The compiler's result for the region.
+        name: The region's name in the graph.
+        plain: The region's ``makes_plain_values``, kept on the function for serialization.
     """
     direct = inductor_callable(compiled) if plain else None
     call = _checked_call(compiled) if direct is None else _direct_call(compiled, direct)
@@ -165,7 +165,7 @@ def _checked_call(compiled: Compiled) -> Compiled:
 
 
 def _direct_call(compiled: Compiled, direct: Callable[[list[Any]], Sequence[Any]]) -> Compiled:
-    # On its first call a compiled graph checks custom operators and closes its autotuning.
+    # On its first call a compiled graph checks custom operators and finishes its autotuning.
     is_first = True
     is_grad_enabled, profiler_runs = torch.is_grad_enabled, profiler_watch()
 
@@ -180,7 +180,7 @@ def _direct_call(compiled: Compiled, direct: Callable[[list[Any]], Sequence[Any]
 
 
 def makes_plain_values(region: ExtractedRegion) -> bool:
-    """Return whether ``region`` maps distinct plain values to new ones, writes to none and has no effects."""
+    """Return whether ``region`` maps distinct plain values to new ones, without writes or effects."""
     inputs = [border.meta.get("val") for border in region.inputs]
     results = [node.meta.get("val") for node in region.results]
     if not all(_is_plain(value) or is_integer(value) for value in inputs) or not all(map(_is_plain, results)):
@@ -195,25 +195,25 @@ def makes_plain_values(region: ExtractedRegion) -> bool:
 
 
 def _touches(node: torch.fx.Node, borrowed: set[int | None]) -> bool:
-    """Return whether ``node`` writes to what the region was given, or acts on the world beyond random numbers."""
+    """Return whether ``node`` writes to an input of the region, or has an effect other than random numbers."""
     written = {storage_key(argument.meta.get("val")) for argument in written_arguments(node)}
     return bool(written & {None, *borrowed} or effect_classes(node) - {RANDOM})
 
 
 def _is_plain(value: Any) -> bool:
-    """Tell ordinary dense tensors that no gradient flows through."""
+    """Return whether a value is an ordinary dense tensor without gradients."""
     return is_fake_tensor(value) and value.layout is torch.strided and not value.requires_grad
 
 
 @dataclass(frozen=True)
 class RegionRequest:
-    """All that a compiler is told of one region; its graph is written when it is first looked at."""
+    """A compiler's input for one region; its graph is written at first access."""
 
     region: ExtractedRegion
 
     @property
     def name(self) -> str:
-        """The name that the region has in the graph."""
+        """The region's name in the graph."""
         return self.region.name
 
     @property
@@ -228,12 +228,12 @@ class RegionRequest:
 
     @property
     def order(self) -> tuple[Edge, ...]:
-        """Pairs ``(before, after)`` of nodes of ``module`` that have to run in this order though no value says so."""
+        """Pairs ``(before, after)`` of nodes of ``module`` that must run in this order without data flow."""
         return self.region.order_edges
 
-    def written_anew(self) -> tuple[torch.fx.GraphModule, tuple[Edge, ...]]:
+    def rewritten(self) -> tuple[torch.fx.GraphModule, tuple[Edge, ...]]:
         """Return a fresh ``module`` that may be consumed, and ``order`` as its nodes."""
-        return self.region.written_anew()
+        return self.region.rewritten()
 
     @property
     def inputs(self) -> tuple[Any, ...]:
@@ -242,10 +242,10 @@ class RegionRequest:
 
 
 class RegionCompiler(Protocol):
-    """Turns one region into a callable that takes its inputs and returns a tuple of its outputs."""
+    """Compiles one region into a callable that takes its inputs and returns a tuple of its outputs."""
 
     def __call__(self, request: RegionRequest) -> Compiled:
-        """Compile what ``request`` describes."""
+        """Compile ``request``."""
 
 
 class RegionInputError(RegionalError, RuntimeError):
@@ -254,7 +254,7 @@ class RegionInputError(RegionalError, RuntimeError):
 
 def compile_with_inductor(request: RegionRequest) -> Compiled:
     """Compile one region through ``torch._inductor.standalone_compile``, with its own configuration patched in."""
-    artifact: Compiled = compile_in_order(request.written_anew, functools.partial(_compile_module, request))
+    artifact: Compiled = compile_in_order(request.rewritten, functools.partial(_compile_module, request))
     if not isinstance(artifact, aot_compiled_artifact()):
         raise TypeError(
             f"standalone_compile returned {type(artifact).__name__} for {request.name}, not an AOT artifact"
@@ -280,10 +280,10 @@ def _compile_module(request: RegionRequest, module: torch.fx.GraphModule) -> Com
 def compile_regions(
     gm: torch.fx.GraphModule, regions: Sequence[ExtractedRegion], compiler: RegionCompiler = compile_with_inductor
 ) -> None:
-    """Replace the submodule calls of ``regions`` in ``gm`` by calls of what ``compiler`` makes of them."""
+    """Replace the submodule calls of ``regions`` in ``gm`` with calls of the results of ``compiler``."""
     for region in regions:
         compiled = compiler(request_for(region))
-        if is_graph_module(compiled):  # it runs as the graph it is
+        if is_graph_module(compiled):  # not compiled: it runs as a graph
             gm.add_submodule(region.name, compiled)
             continue
         region.call.target = as_graph_target(compiled, region.name, plain=makes_plain_values(region))
@@ -293,10 +293,10 @@ def compile_regions(
 
 
 def request_for(region: ExtractedRegion) -> RegionRequest:
-    """Collect what the compiler has to know about ``region``.
+    """Collect a compiler's input for ``region``.
 
     Raises:
-        RegionInputError: when the trace kept no value for one of its inputs.
+        RegionInputError: the trace kept no value for one of its inputs.
     """
     for border in region.inputs:
         if "val" not in border.meta:
@@ -320,7 +320,7 @@ class RegionFallbackWarning(RegionalWarning):
 
 @dataclass(frozen=True)
 class GuardedCompiler:
-    """A region compiler that applies a failure policy to another."""
+    """Applies a failure policy to a region compiler."""
 
     compiler: RegionCompiler
     on_region_error: OnRegionError = "raise"
@@ -333,7 +333,7 @@ class GuardedCompiler:
         """Compile ``request``.
 
         Raises:
-            RegionCompileError: naming region and ops, when that fails and the policy is ``raise``.
+            RegionCompileError: naming region and ops, if that fails and the policy is ``raise``.
         """
         spare: Compiled | None = clone_alone(request.module) if self.on_region_error == "eager" else None
         try:

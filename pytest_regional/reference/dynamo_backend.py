@@ -54,12 +54,12 @@ def regional(
         mode: Inductor's presets, which this backend refuses: configs belong to regions.
 
     Raises:
-        BackendOptionError: for an unknown option, a value it does not take, or a mode.
-        PreGradPassError: for pre-grad passes that cannot be run as their timing says.
+        BackendOptionError: an unknown option, an invalid value, or a mode.
+        PreGradPassError: pre-grad passes that cannot run with their timing.
     """
     if mode is not None:
         raise BackendOptionError(
-            f"backend 'regional' takes no mode ({mode!r}): give the settings that it stands for "
+            f"backend 'regional' takes no mode ({mode!r}): give its settings "
             f"(torch._inductor.list_mode_options()) as inductor_configs of a region."
         )
     chosen = BackendOptions.merged(
@@ -76,7 +76,7 @@ def regional(
 def compile_dynamo_graph(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], chosen: BackendOptions, *, key_only: bool = False
 ) -> Callable[..., Any]:
-    """Do what ``regional`` does, with the options put together.
+    """Compile with merged options.
 
     Raises:
         KeyFound: with the key of ``gm`` in the outer cache, if ``key_only`` is set.
@@ -84,7 +84,7 @@ def compile_dynamo_graph(
     memory: Memory = {}
 
     def compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> torch.fx.GraphModule:
-        with pre_grad_passes_done():  # a backward may compile when all else is over
+        with pre_grad_passes_done():  # a backward may compile after the others are done
             return compile_annotated(
                 graph,
                 inputs,
@@ -112,7 +112,7 @@ def through_aot_autograd(
     partitioner: Partitioner,
     **compilers: Callable[[torch.fx.GraphModule, Sequence[Any]], Any],
 ) -> Callable[..., Any]:
-    """Hand ``gm`` to AOTAutograd as the backend does; ``compilers`` get its graphs (``fw_compiler`` and so on)."""
+    """Pass ``gm`` to AOTAutograd as the backend does, with ``compilers`` (``fw_compiler`` and so on)."""
     with preserve_node_meta():
         compiled: Callable[..., Any] = _backend(partitioner, compilers)(gm, example_inputs)
     return compiled
@@ -122,8 +122,8 @@ def _backend(partitioner: Partitioner, compilers: Mapping[str, Any]) -> Callable
     backend = aot_autograd(**compilers, partition_fn=partitioner_for(partitioner))
 
     def compile_as_inductor_does(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        # Else an input with a size that was symbolic until the trace made it constant passes for symbolic still, and
-        # the program has another key than one that was traced with that size.
+        # Otherwise an input with a size that the trace made constant would stay symbolic, and the program would have
+        # another key than one traced with that size.
         with python_dispatcher():
             compiled: Callable[..., Any] = backend(gm, example_inputs)
         return compiled
@@ -134,7 +134,7 @@ def _backend(partitioner: Partitioner, compilers: Mapping[str, Any]) -> Callable
 def _seen_by_pytorch_cache(
     compile_graph: Callable[[torch.fx.GraphModule, Sequence[Any]], torch.fx.GraphModule],
 ) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Any]:
-    """Return what PyTorch's own cache can store, for who switched that on in place of the outer cache."""
+    """Return a graph that PyTorch's own cache can store, if that is used instead of the outer cache."""
 
     def compile_for_pytorch(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         compiled = compile_graph(graph, inputs)
@@ -144,7 +144,7 @@ def _seen_by_pytorch_cache(
 
 
 def clear_caches() -> None:
-    """Forget compiled regions, warnings given, and servers that did not answer; what is on disk stays."""
+    """Clear compiled regions, given warnings, and failed servers; files on disk stay."""
     fingerprint.clear_caches()
     pre_grad.reset_warnings()
     container.reset_warnings()
@@ -157,10 +157,10 @@ def cache_key(
     dynamic: bool | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the key under which ``torch.compile(fn, backend="regional")`` looks the result up, in hexadecimal.
+    """Return the key of ``torch.compile(fn, backend="regional")`` in the outer cache, in hexadecimal.
 
-    Nothing is compiled, nothing of ``fn`` runs, and nothing is stored. Pre-grad passes that are ``early`` run, on a
-    copy of the graph that nobody uses: what they leave is part of the key.
+    Nothing is compiled or stored, and ``fn`` does not run. ``early`` pre-grad passes run on a copy of the graph, since
+    the graph after them is part of the key.
 
     Args:
         fn: a function or module that Dynamo captures as one graph.
@@ -184,11 +184,11 @@ def cache_key(
     try:
         torch.compile(fn, backend=backend, dynamic=dynamic, fullgraph=True)(*inputs)
     except Exception:
-        # Dynamo wraps whatever ends a compile, KeyFound included.
+        # Dynamo wraps every exception that ends a compile, KeyFound included.
         if not found:
             raise
     if not found:
-        raise UncacheableGraphError("nothing in it is compiled: Dynamo found no graph to hand to the backend")
+        raise UncacheableGraphError("nothing in it is compiled: Dynamo passed no graph to the backend")
     if found[0].key is None:
         raise UncacheableGraphError(found[0].reason)
     return found[0].key

@@ -1,7 +1,7 @@
-"""Order edges: which nodes must keep their program order although no value flows between them.
+"""Order edges: nodes that must keep their program order without data flow between them.
 
 Three chains (random numbers, collectives, other effects) keep the order of their members; reads and writes of one
-storage keep theirs. Assertions change nothing and stay free. The work is linear in nodes plus edges.
+storage keep theirs. Assertions are in no chain. Linear in nodes plus edges.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _COLLECTIVE_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "c10d
 _WRITING_HIGHER_ORDER_OPS = ("triton_kernel_wrapper_mutation", "auto_functionalized_with_mutation")
 _FREE_EFFECTS = ("_assert_", "sym_constrain_range")
 _ORDERED_OP = "control_deps"
-# Their schema does not say that they are views.
+# Views without that in their schema.
 _HIDDEN_VIEWS = ("_unsafe_view",)
-# Their schema says that they may be views; where they are none, they copy.
+# Views by schema that sometimes copy.
 _COPYING_VIEWS = ("reshape", "contiguous", "to")
 
 
 def order_edges(graph: torch.fx.Graph) -> list[Edge]:
-    """Return ``(before, after)`` pairs that hold beyond the flow of values, in program order."""
+    """Return ``(before, after)`` pairs that must hold besides data flow, in program order."""
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output", "get_attr")]
     effects = {node: effect_classes(node) for node in nodes}
     edges = list(_chains(nodes, effects))
@@ -66,7 +66,7 @@ def _chains(nodes: Iterable[torch.fx.Node], effects: dict[torch.fx.Node, frozens
 
 
 def effect_classes(node: torch.fx.Node) -> frozenset[str]:
-    """Return the chains that ``node`` belongs to, those of the bodies of a higher-order op included."""
+    """Return the chains of ``node``, including those of the bodies of a higher-order op."""
     if node.op == "call_module":
         return frozenset((RANDOM, COLLECTIVE, OTHER)) if _is_opaque(node) else frozenset()
     if node.op != "call_function":
@@ -84,7 +84,7 @@ def effect_classes(node: torch.fx.Node) -> frozenset[str]:
 
 
 def _impurity(node: torch.fx.Node) -> frozenset[str]:
-    """Effects that neither a schema nor a dependency among the arguments says."""
+    """Return effects that neither the schema nor the arguments' dependencies show."""
     name = _name(node.target)
     if name.startswith(_FREE_EFFECTS) or name == _ORDERED_OP or written_arguments(node):
         return frozenset()
@@ -107,7 +107,7 @@ def _name(target: Any) -> str:
 
 
 def element_of(node: torch.fx.Node) -> torch.fx.Node | None:
-    """Return the multi-output producer that ``node`` picks an element of, or None if it is no such pick."""
+    """Return the multi-output producer whose element ``node`` is, or None if it is no such element."""
     if node.target is not operator.getitem or not isinstance(node.args[0], torch.fx.Node):
         return None
     producer = node.args[0]
@@ -117,7 +117,7 @@ def element_of(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def launches(node: torch.fx.Node) -> bool:
-    """Return whether ``node`` may run anything: a view of its argument, or an element of a tuple, does not."""
+    """Return whether ``node`` may run anything: not if it is a view of its argument, or an element of a tuple."""
     target: Any = node.target
     if node.op != "call_function" or target is operator.getitem:
         return node.op in ("call_module", "call_method")
@@ -128,13 +128,13 @@ def launches(node: torch.fx.Node) -> bool:
 
 
 def computes(node: torch.fx.Node) -> bool:
-    """Return whether ``node`` does more than take a view, pick an element of a tuple, or reckon with sizes."""
+    """Return whether ``node`` does more than take a view, pick an element of a tuple, or compute sizes."""
     name = _name(node.target)
     if isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
         runs = name == "_local_scalar_dense"  # it reads the number from memory
     else:
         runs = launches(node) and name not in _HIDDEN_VIEWS
-    return runs or bool(effect_classes(node) or written_arguments(node))  # last: it takes longest to know
+    return runs or bool(effect_classes(node) or written_arguments(node))  # last: the slowest check
 
 
 def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -156,7 +156,7 @@ def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def _written_by_body(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """Return what the op that ``control_deps`` orders writes to; its operands stand behind the first two arguments."""
+    """Return what the op in ``control_deps`` writes to; its operands follow the first two arguments."""
     written: list[torch.fx.Node] = []
     for body in bodies_of(node)[:1]:
         operands = dict(zip(body.graph.find_nodes(op="placeholder"), node.args[2:], strict=False))
@@ -191,7 +191,7 @@ def _nodes_in(value: Any) -> list[torch.fx.Node]:
 
 @dataclass
 class _Accesses:
-    """Who touched one storage since its last write."""
+    """Reads and writes of one storage since its last write."""
 
     writer: torch.fx.Node | None = None
     readers: list[torch.fx.Node] = field(default_factory=list)
@@ -221,14 +221,14 @@ def _storage_order(
 
 
 def _read_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """Return the arguments whose memory ``node`` touches; picking an element of a tuple, or waiting, touches none."""
+    """Return the arguments whose memory ``node`` accesses; tuple elements and waits access none."""
     if element_of(node) is not None:
         return []
     return _nodes_in(node.args[1:]) if _name(node.target) == _ORDERED_OP else node.all_input_nodes
 
 
 class _Storages:
-    """Which values may share memory: by (fake) storage where the trace kept values, else whatever flowed together."""
+    """Which values may share memory: by (fake) storage if the trace kept values, else by data flow."""
 
     def __init__(self, graph: torch.fx.Graph) -> None:
         self._parent: dict[object, object] = {}
@@ -251,7 +251,7 @@ class _Storages:
 
 
 def _is_known_to_be_new(node: torch.fx.Node) -> bool:
-    """Numbers, and results of ops whose schema says that no output aliases an input."""
+    """Return whether a value is a number, or the result of an op whose schema aliases no input."""
     if isinstance(node.meta.get("val"), (int, float, bool)) or node.op in ("placeholder", "output"):
         return True
     target: Any = node.target

@@ -1,4 +1,4 @@
-"""``explain``: the region plan of a graph, for people; ``explain_program`` for all graphs of a function."""
+"""``explain``: the region plan of a graph as text; ``explain_program`` for all graphs of a function."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class ExplainedPartition:
     """One partition of a region.
 
     Attributes:
-        name: What the call is named in the compiled graph; in the body of a higher-order op, after the body's path.
+        name: Its call's name in the compiled graph; in the body of a higher-order op, after the body's path.
         region: Label of the region.
         configs: Inductor configs of the region.
         ops: Names of the ops, in order.
-        split_by: What stands between this partition and the one before of the same region: the name of a node, or a
-            region that depends on the one and feeds the other.
+        split_by: What separates it from the region's previous partition: the name of a node, or a region that depends
+            on the previous one and is needed by this one.
         split_at: The user's line of that node.
         shared_with: Name of the earlier partition that this one is identical to.
     """
@@ -58,7 +58,7 @@ class ExplainedPartition:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The region plan of one graph: ``kind`` is inference, forward or backward where AOTAutograd made it."""
+    """The region plan of one graph: ``kind`` is inference, forward or backward if AOTAutograd made it."""
 
     partitions: tuple[ExplainedPartition, ...]
     kind: str = ""
@@ -80,7 +80,7 @@ class Explanation:
 
 
 def explain(gm: torch.fx.GraphModule, *, show: bool = True) -> Explanation:
-    """Return, and print unless ``show`` is false, how ``gm`` would be cut into regions; ``gm`` stays as it is."""
+    """Return, and print unless ``show`` is false, how ``gm`` would be split into regions; ``gm`` is not changed."""
     explanation = Explanation(tuple(Explainer().explained(gm)))
     if show:
         print(explanation)
@@ -94,13 +94,13 @@ def explain_program(
     dynamic: bool | None = None,
     show: bool = True,
 ) -> tuple[Explanation, ...]:
-    """Return, and print unless ``show`` is false, the region plan of every graph that ``fn`` has on ``inputs``.
+    """Return, and print unless ``show`` is false, the region plan of every graph of ``fn`` for ``inputs``.
 
-    The program is captured as by ``torch.compile`` and run once, eagerly; Inductor compiles nothing. ``fn`` may be
+    Captures the program like ``torch.compile`` and runs it once, eagerly; Inductor compiles nothing. ``fn`` may be
     compiled already. Give an input ``requires_grad=True`` to see the forward and the backward graph.
     """
     seen: list[Explanation] = []
-    # What the forward compiles, the backward can share.
+    # The backward can share regions of the forward.
     explainer = Explainer()
 
     def note(kind: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Any]:
@@ -128,7 +128,7 @@ _KINDS = {"fw": "forward", "bw": "backward", "inference": "inference"}
 
 
 def _never_compiled_before(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``fn`` into a function with a code object of its own: Dynamo counts recompilations by code object."""
+    """Wrap ``fn`` into a function with a new code object: Dynamo counts recompilations by code object."""
 
     def program(*inputs: Any) -> Any:
         return fn(*inputs)
@@ -138,12 +138,12 @@ def _never_compiled_before(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass
 class Explainer:
-    """Explains graphs that are compiled together, and so can share."""
+    """Explains graphs that are compiled together, so that they can share regions."""
 
     first: dict[Any, str] = field(default_factory=dict)
 
     def explained(self, gm: torch.fx.GraphModule, graph_name: str = "") -> Iterator[ExplainedPartition]:
-        """Yield the partitions of ``gm`` and of the bodies that stay outside its regions."""
+        """Yield the partitions of ``gm`` and of the bodies outside of its regions."""
         yield from self._explained(gm, graph_name, "", set())
 
     def _explained(
@@ -180,17 +180,17 @@ class Explainer:
 
 @dataclass(frozen=True)
 class _Divider:
-    """What stands between two partitions of one region, if anything does but the order of other regions."""
+    """What separates two partitions of one region, other than the order of other regions."""
 
     unit: torch.fx.Node | Partition | Barrier | None
     requested: bool = False
 
     def in_words(self, names: Mapping[Partition, str]) -> tuple[str, str | None]:
-        """Return what it is, and the user's line."""
+        """Return a description of it, and the user's line."""
         if self.unit is None:
             return "the order of other regions", None
         if isinstance(self.unit, Barrier):
-            return f"the order that annotations ask for: {self.unit.name}", None
+            return f"the order in annotations: {self.unit.name}", None
         by_order = ", by requested order" if self.requested else ""
         if isinstance(self.unit, Partition):
             return f"region {self.unit.key.label!r} ({names[self.unit]}){by_order}", source_line(self.unit.nodes)
@@ -198,7 +198,7 @@ class _Divider:
 
 
 def _dividers(graph: torch.fx.Graph, plan: OrderedPlan) -> Iterator[tuple[Partition, _Divider]]:
-    """Say, for each partition but the first of a key, what stands between it and the one before."""
+    """Yield, for each partition but the first of a key, what separates it from the previous one."""
     partitions = plan.partitions.partitions
     order = _Order.of(graph, plan)
     by_values = _Order.of(graph, replace(plan, edges=(), barriers=()))
@@ -216,7 +216,7 @@ _Unit: TypeAlias = "torch.fx.Node | Barrier"
 
 @dataclass
 class _Order:
-    """What must run before what, among nodes and among whole partitions."""
+    """The required order of nodes and of whole partitions."""
 
     before: Mapping[_Unit, list[_Unit]]
     position: Mapping[_Unit, int]
@@ -241,14 +241,14 @@ class _Order:
         return cls(before, position, home)
 
     def between(self, earlier: Partition, later: Partition) -> _Unit | Partition | None:
-        """Search for a node outside both on a path of nodes, else for a partition on a path of partitions."""
+        """Search for a node outside of both on a path of nodes, else for a partition on a path of partitions."""
         unit = self._search(earlier, later, whole_partitions=False)
         if isinstance(unit, torch.fx.Node) and unit in self.home:
             return self.home[unit]
         return unit or self._search(earlier, later, whole_partitions=True)
 
     def _search(self, earlier: Partition, later: Partition, *, whole_partitions: bool) -> _Unit | Partition | None:
-        """Go backwards from ``later`` until something outside both depends on ``earlier``."""
+        """Search backwards from ``later`` for something outside of both that depends on ``earlier``."""
         sources: set[_Unit] = set(earlier.nodes)
         members: set[_Unit] = set(later.nodes)
         floor = min(self.position[node] for node in sources)

@@ -1,9 +1,9 @@
-"""Take the partitions of a plan out of a graph, in one linear pass that writes the outer graph anew.
+"""Take the partitions of a plan out of a graph, in one linear pass that rewrites the outer graph.
 
-A partition's own graph is written only when somebody asks for it: one that shares what another was compiled to never
-needs it. Attributes (constants, bodies of higher-order ops) are no members of partitions: a body is copied to wherever
-it is used, a constant tensor enters as an input. Inside it would be lost when the compiled partition is stored:
-PyTorch's ``deserialize_bundled_cache_entry`` leaves out parameters and buffers of the module (2.11, 2.13, 2.15).
+A partition's own graph is written at first access: identical partitions share one compiled result and do not need
+theirs. Attributes (constants, bodies of higher-order ops) are not members of partitions: a body is copied to each user,
+a constant tensor becomes an input. Inside it would be lost when the compiled partition is stored: PyTorch's
+``deserialize_bundled_cache_entry`` omits parameters and buffers of the module (2.11, 2.13, 2.15).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ NAME_PREFIX = "compiled_region_"
 
 
 class RegionInput(NamedTuple):
-    """A value that enters a region: where it comes from, and what the trace knew of it.
+    """An input of a region, with its source and metadata.
 
-    ``source`` is a node of the graph that the partition was taken from, or None for a size passed along.
+    ``source`` is a node of the partition's original graph, or None for a size that is passed along.
     """
 
     name: str
@@ -47,7 +47,7 @@ class RegionInput(NamedTuple):
 
 @dataclass
 class ExtractedRegion:
-    """A partition, its border, and the call that stands for it in the outer graph."""
+    """A partition, its boundary, and its call in the outer graph."""
 
     name: str
     partition: Partition
@@ -56,7 +56,7 @@ class ExtractedRegion:
     results: tuple[torch.fx.Node, ...]
     attributes: Mapping[torch.fx.Node, Any] = field(default_factory=dict)
     order: tuple[tuple[int, int], ...] = ()
-    """Positions in ``partition.nodes``: the first runs before the second though no value says so."""
+    """Positions in ``partition.nodes``: the first must run before the second without data flow."""
 
     @property
     def order_edges(self) -> tuple[Edge, ...]:
@@ -66,11 +66,11 @@ class ExtractedRegion:
 
     @cached_property
     def module(self) -> torch.fx.GraphModule:
-        """The partition as a graph of its own: one placeholder for each input, a tuple of the results."""
+        """The partition as its own graph: one placeholder for each input, a tuple of the results."""
         return self._written()
 
-    def written_anew(self) -> tuple[torch.fx.GraphModule, tuple[Edge, ...]]:
-        """Forget ``module``, which was consumed, and return another one with the edges that it has to keep."""
+    def rewritten(self) -> tuple[torch.fx.GraphModule, tuple[Edge, ...]]:
+        """Replace the consumed ``module``; return the new one with the edges that it has to keep."""
         self.__dict__.pop("module", None)
         return self.module, self.order_edges
 
@@ -84,7 +84,7 @@ class ExtractedRegion:
                 copies[border.source] = placeholder
 
         def copy_of(source: torch.fx.Node) -> torch.fx.Node:
-            if source not in copies:  # an attribute that travels
+            if source not in copies:  # an attribute that is copied
                 copies[source] = graph.node_copy(source)
             return copies[source]
 
@@ -103,20 +103,21 @@ def extract_partitions(
 ) -> list[ExtractedRegion]:
     """Rewrite ``gm`` so that each partition of ``plan`` is one call; return the regions in execution order.
 
-    ``edges`` are what the regions have to keep besides the flow of values; those between partitions are the plan's.
+    ``edges`` are the regions' order besides data flow; the plan keeps those between partitions.
 
-    The calls are ``call_module`` nodes whose submodules do not exist yet: ``install_submodules`` makes them, or
+    The calls are ``call_module`` nodes without submodules: ``install_submodules`` makes them, or ``compile_regions``
+    replaces them with calls of compiled code. Until then the Python code of ``gm`` is stale.
     ``compile_regions`` turns them into calls of compiled code. The Python code of ``gm`` is stale until then.
     """
     if not plan.partitions:
         return []
     regions = _Rewriter(gm).rewrite(plan)
-    _tell_order(regions, edges)
+    _assign_order(regions, edges)
     return regions
 
 
-def _tell_order(regions: Sequence[ExtractedRegion], edges: Iterable[Edge]) -> None:
-    """Give each region the edges between two of its own nodes."""
+def _assign_order(regions: Sequence[ExtractedRegion], edges: Iterable[Edge]) -> None:
+    """Give each region the edges between two of its nodes."""
     edges = list(edges)
     if not edges:
         return
@@ -130,7 +131,7 @@ def _tell_order(regions: Sequence[ExtractedRegion], edges: Iterable[Edge]) -> No
 
 
 def install_submodules(gm: torch.fx.GraphModule, regions: Iterable[ExtractedRegion]) -> None:
-    """Give ``gm`` the regions as submodules that run eagerly, so that it is a whole module again."""
+    """Give ``gm`` the regions as submodules that run eagerly, so that it is a valid module again."""
     for region in regions:
         if region.order:
             add_control_deps(region.module.graph, as_dependencies(region.order_edges))
@@ -166,7 +167,7 @@ class _Rewriter:
         return self._map[node]
 
     def _outer(self, node: torch.fx.Node) -> torch.fx.Node:
-        """Return the outer graph's node for ``node``; attributes are fetched where they are first used."""
+        """Return the outer graph's node for ``node``; attributes are fetched at their first use."""
         return self._copy(node) if node.op == "get_attr" else self._map[node]
 
     def _extract(self, partition: Partition) -> ExtractedRegion:
@@ -187,7 +188,7 @@ class _Rewriter:
         return source.op == "get_attr" and not isinstance(self._attribute(source), torch.Tensor)
 
     def _input(self, source: torch.fx.Node) -> RegionInput:
-        """Keep the metadata; a constant that the trace gave no value stands for itself."""
+        """Keep the metadata; a constant without a value in the trace is its own value."""
         meta = source.meta
         if "val" not in meta and source.op == "get_attr":
             meta = {**meta, "val": self._attribute(source)}
@@ -198,10 +199,10 @@ class _Rewriter:
     ) -> torch.fx.Node:
         name = self._fresh_name(partition)
         arguments = tuple(self._outer(border.source) for border in inputs if border.source is not None)
-        # Arguments are set afterwards: FX searches those that it is given for symbols, which takes half of the time.
+        # Arguments are set afterwards: FX searches given arguments for symbols, which takes half of the time.
         call = self._new.create_node("call_module", name, name=name)
         call.args = arguments
-        # A sum of gradients, which has no annotation, may stand first.
+        # A sum of gradients, which has no annotation, may come first.
         meta = next((node for node in partition.nodes if region_mark(node)[0]), partition.nodes[0]).meta
         call.meta = {key: meta[key] for key in ("stack_trace", "custom") if key in meta}
         call.meta["val"] = tuple(node.meta.get("val") for node in results)
@@ -222,14 +223,14 @@ class _Rewriter:
 
 
 def bodies_inside(regions: Iterable[ExtractedRegion]) -> set[int]:
-    """Return the identities of the graph modules that the extracted regions carry along."""
+    """Return the identities of the graph modules inside the extracted regions."""
     values = (value for region in regions for value in region.attributes.values())
     return {id(value) for value in values if is_graph_module(value)}
 
 
 @dataclass(frozen=True)
 class _Bearer:
-    """A value of the outer graph that is a symbol, or whose size in one dimension is."""
+    """A value of the outer graph that is a symbol, or has one as the size of a dimension."""
 
     node: torch.fx.Node
     dimension: int | None
@@ -237,7 +238,7 @@ class _Bearer:
 
 
 def pass_missing_symbols(gm: torch.fx.GraphModule, regions: Sequence[ExtractedRegion]) -> None:
-    """Extend ``regions`` and their calls in ``gm`` by the symbols that no input of theirs is equal to."""
+    """Add to ``regions`` and their calls in ``gm`` the symbols that none of their inputs provides."""
     calls = {region.call: region for region in regions}
     bearers: dict[str, _Bearer] = {}
     made: dict[str, torch.fx.Node] = {}
@@ -253,7 +254,7 @@ def pass_missing_symbols(gm: torch.fx.GraphModule, regions: Sequence[ExtractedRe
 def nodes_of_symbols(
     graph: torch.fx.Graph, symbols: Collection[str], bearers: Iterable[torch.fx.Node]
 ) -> dict[str, torch.fx.Node]:
-    """Return a node for each of ``symbols`` that ``bearers`` bear; sizes are taken at the graph's insertion point."""
+    """Return a node for each of ``symbols`` of ``bearers``; sizes are computed at the graph's insertion point."""
     found: dict[str, torch.fx.Node] = {}
     for node in bearers:
         for symbol, bearer in _borne_by(node):

@@ -1,7 +1,7 @@
-"""What makes two partitions interchangeable: being equal up to names.
+"""Fingerprints of partitions: equal up to names means interchangeable.
 
-Compared are ops, arguments, the metadata of every value (dtype, device, shape, strides, which values share memory),
-symbolic shapes, other annotations, and configs. Not compared are names and the region's id.
+They include ops, arguments, the metadata of every value (dtype, device, shape, strides, shared memory), symbolic
+shapes, other annotations, and configs. They exclude names and the region's id.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pytest_regional._torch.tracing import is_symbolic, storage_key
 from pytest_regional.reference.compile_regions import Compiled, RegionCompiler, RegionRequest
 from pytest_regional.reference.regions import freeze
 
-# Their arguments are numbers in a table of this process that Dynamo's reset empties.
+# Their arguments are indices into a table of this process that Dynamo's reset clears.
 _KERNEL_TABLE_OPS = ("triton_kernel_wrapper_mutation", "triton_kernel_wrapper_functional")
 
 
@@ -50,7 +50,7 @@ def fingerprint(request: RegionRequest) -> Fingerprint:
 
 
 class _Description:
-    """A graph as lines of hashable values, in which nodes are numbers."""
+    """A graph as lines of hashable values, with numbers for nodes."""
 
     def __init__(self) -> None:
         self.lines: list[Hashable] = []
@@ -59,7 +59,7 @@ class _Description:
         self._storages: dict[int, int] = {}
 
     def add(self, node: torch.fx.Node | None, *line: Hashable) -> None:
-        """Append a line, which ``node`` is the number of from now on."""
+        """Append a line, whose number identifies ``node`` from then on."""
         self._numbers[node] = len(self.lines)
         self.lines.append(line)
 
@@ -72,7 +72,7 @@ class _Description:
         self.add(node, node.op, target, *arguments, value, _other_annotations(node))
 
     def add_graph(self, module: torch.fx.GraphModule) -> None:
-        """Append all lines of the body of a higher-order op."""
+        """Append all lines of a higher-order op's body."""
         for node in module.graph.nodes:
             if node.op == "get_attr":
                 self.add(node, "attribute", self.constant(attribute(module, str(node.target))))
@@ -82,7 +82,7 @@ class _Description:
                 self.add_node(node)
 
     def constant(self, value: Any) -> Hashable:
-        """Describe what a ``get_attr`` yields: a body by content, anything else by identity."""
+        """Describe the value of a ``get_attr``: a body by content, anything else by identity."""
         if not is_graph_module(value):
             return _Identity(value)
         body = _Description()
@@ -91,11 +91,11 @@ class _Description:
         return tuple(body.lines)
 
     def arguments(self, value: Any) -> Hashable:
-        """Describe arguments: nodes by number, symbols by their text, the rest by type and value."""
+        """Describe arguments: nodes by number, symbols by text, others by type and value."""
         return freeze(self._plain(torch.fx.node.map_arg(value, lambda node: _Reference(self._numbers[node]))))
 
     def _plain(self, value: Any) -> Any:
-        """Turn FX's immutable containers and slices into what ``freeze`` compares by content."""
+        """Convert FX's immutable containers and slices to types that ``freeze`` compares by content."""
         if isinstance(value, slice):
             return "slice", *map(self._plain, (value.start, value.stop, value.step))
         if isinstance(value, Mapping):
@@ -132,11 +132,11 @@ class _Description:
 
 
 class _Reference(int):
-    """The number of a node, told apart from an integer argument by its type."""
+    """The number of a node, distinguished from an integer argument by its type."""
 
 
 class _Identity:
-    """Equal to itself alone; holds its object, whose address is then nobody else's."""
+    """Equal only to itself; keeps its object alive, so that its address stays unique."""
 
     def __init__(self, value: object) -> None:
         self._value = value
@@ -155,17 +155,16 @@ def _other_annotations(node: torch.fx.Node) -> Hashable:
 
 Memory = dict[Hashable, Compiled]
 
-# Weak, so that a compiled region goes with the last graph that calls it.
+# Weak, so that a compiled region is freed with the last graph that calls it.
 _of_this_process: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
 
 
 class SharedCompiler:
-    """A region compiler for one graph that hands the same callable to identical partitions.
+    """A region compiler for one graph that returns the same callable for identical partitions.
 
     Partitions with symbolic shapes are shared through ``memory``, which must belong to one compile (its forward and
-    its backward graph): symbols of different shape environments may bear the same name. Others are shared, if
-    ``across_modules`` is set, with everything that this process compiled through an equal ``compiler`` under equal
-    settings since Dynamo was last reset.
+    backward graph): different shape environments reuse symbol names. With ``across_modules``, others are shared with
+    everything that this process compiled with an equal ``compiler`` and settings since Dynamo's last reset.
     """
 
     def __init__(self, compiler: RegionCompiler, memory: Memory | None = None, *, across_modules: bool = False) -> None:
@@ -175,7 +174,7 @@ class SharedCompiler:
         self.shared: list[str] = []
 
     def __call__(self, request: RegionRequest) -> Compiled:
-        """Compile ``request``, or return what an identical one was compiled to."""
+        """Compile ``request``, or return the result for an identical one."""
         identity = fingerprint(request)
         key = identity.token, self._state
         compiled = self._memory.get(key)
@@ -194,21 +193,21 @@ class SharedCompiler:
 
     @cached_property
     def _state(self) -> Hashable:
-        """Settings in force while this graph is compiled."""
+        """The current settings for this graph's compile."""
         return _HashedOnce(freeze(compile_state()))
 
     def _lasting(self, key: Hashable) -> Hashable:
-        """Tell a patched ``standalone_compile`` from the real one: whoever counts its calls starts from nothing."""
+        """Distinguish a patched ``standalone_compile`` from the real one, so that counting its calls starts at zero."""
         return key, self._compiler, standalone_compile()
 
 
 def clear_caches() -> None:
-    """Forget what this process compiled; Dynamo's reset does so too."""
+    """Clear this process's compiled regions; Dynamo's reset does so too."""
     _of_this_process.clear()
 
 
 class _HashedOnce:
-    """A large hashable value whose hash is computed once."""
+    """A large hashable value with a cached hash."""
 
     def __init__(self, value: Hashable) -> None:
         self._value = value

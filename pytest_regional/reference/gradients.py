@@ -1,11 +1,11 @@
-"""The region of a gradient, where the trace does not say.
+"""Regions of gradients that have none in the trace.
 
-AOTAutograd copies the annotation of an op to its gradients by the number of the autograd node. Two kinds stay behind:
+AOTAutograd copies an op's annotation to its gradients by autograd number. Two kinds get none:
 
-* Gradients of an op that made several autograd nodes (``y /= s``, ``y[0] = v``): no forward op bears that very number.
-  ``annotate_lost_gradients`` finds it in the joint graph, where forward and backward still stand together.
-* Sums of gradients, which belong to no op at all. ``with_sums_of_gradients`` gives them to a region by what they add.
-  ``mark_sums_of_outer_values`` finds those that are gradients of values made outside.
+* Gradients of an op that made several autograd nodes (``y /= s``, ``y[0] = v``): no forward op has that number.
+  ``annotate_lost_gradients`` finds the op in the joint graph, which still has forward and backward.
+* Sums of gradients, which belong to no single op. ``with_sums_of_gradients`` assigns them to a region by their
+  summands. ``mark_sums_of_outer_values`` finds those that are gradients of values from outside.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from pytest_regional.reference.regions import RegionKey
 
 
 def annotate_lost_gradients(joint: torch.fx.GraphModule) -> int:
-    """Annotate the gradients in ``joint``, and in its bodies, that AOTAutograd found no forward op for; count them.
+    """Annotate the gradients in ``joint``, and in its bodies, for which AOTAutograd found no forward op; count them.
 
-    The forward op is the one of the same lines of the user whose autograd number is nearest; of two, the later one: an
-    op in place makes its autograd node before it makes others. Linear, but for a binary search a gradient.
+    The forward op is the one with the same user lines and the nearest autograd number; of two, the later one, since an
+    in-place op makes its autograd node before it makes others. Linear, except for a binary search per gradient.
     """
     graphs = [module.graph for module in joint.modules() if isinstance(module, torch.fx.GraphModule)]
     nodes = [node for graph in graphs for node in graph.nodes]
@@ -53,7 +53,7 @@ def annotate_lost_gradients(joint: torch.fx.GraphModule) -> int:
 
 
 class _ForwardOps:
-    """Forward ops by the lines of the user that they come from, and by autograd number."""
+    """Forward ops by the user's lines and by autograd number."""
 
     def __init__(self, stacks: Container[str | None], nodes: Iterable[torch.fx.Node]) -> None:
         by_number: dict[str, dict[int, torch.fx.Node]] = defaultdict(dict)
@@ -77,10 +77,10 @@ class _ForwardOps:
 def mark_sums_of_outer_values(joint: torch.fx.GraphModule) -> int:
     """Mark the sums of gradients of values that no region made; count them.
 
-    In ``x = x + f(x)`` with the addition outside, the gradient of ``x`` is the sum of what passes by ``f`` and what
-    comes from it. It stays outside as the addition does, so equal blocks stay equal and are compiled once. An addition
-    has no op of its own in the backward: a gradient that reads the sum names, by autograd number, an op of the forward
-    whose result goes only to ops outside. Linear.
+    In ``x = x + f(x)`` with the addition outside, the gradient of ``x`` is the sum of the gradients of both terms. It
+    stays outside like the addition, so that equal blocks stay equal and are compiled once. An addition has no
+    op in the backward. It is found by autograd number: a gradient reads the sum, and its forward op's result is only
+    used by ops outside. Linear.
     """
     marked = 0
     for module in joint.modules():
@@ -103,7 +103,7 @@ def _first_of_each_number(graph: torch.fx.Graph) -> dict[int | None, torch.fx.No
 
 
 def _leaves_its_region(forward: torch.fx.Node | None) -> bool:
-    """Return whether only ops of another region, or of none, read what the op ``forward`` of a region makes."""
+    """Return whether all users of the forward op's result are outside of its region."""
     if forward is None or not region_mark(forward)[0]:
         return False
     readers = [reader for reader in _ops(forward.users) if not is_backward_node(reader)]
@@ -113,31 +113,31 @@ def _leaves_its_region(forward: torch.fx.Node | None) -> bool:
 def with_sums_of_gradients(
     graph: torch.fx.Graph, keys: Mapping[torch.fx.Node, RegionKey], ordered: Container[torch.fx.Node] = ()
 ) -> Mapping[torch.fx.Node, RegionKey]:
-    """Return ``keys`` together with those of the sums of gradients that belong to a region.
+    """Return ``keys`` with those of the sums of gradients that belong to a region.
 
     A sum belongs to a region that reads it, and that computed at least one summand, if each of the others
 
     * was computed there too, or is an input of the graph, or
-    * was computed before anything of the region was, and the region reads it as well: a gradient that passes through,
-      as on either side of a residual connection.
+    * was computed before anything of the region, and the region reads it as well: a gradient that passes through, as on
+      either side of a residual connection.
 
-    If nothing but the region reads the sum, ops outside may have computed others whenever they did, though no other
-    region. A sum counts as what it adds up, and one that is read only by a sum of the region is read by the region.
-    What nobody in the region reads stays outside, as the gradient of a weight does: it divides nothing, and blocks that
-    share a weight stay equal. So do the sums that :func:`mark_sums_of_outer_values` marked.
+    If only the region reads the sum, ops outside of all regions may have computed the others at any time. A sum counts
+    as its summands, and one that is read only by a sum of the region is read by the region. Sums that the region does
+    not read stay outside, such as the gradient of a weight: they split nothing, and blocks that share a weight stay
+    equal. The sums marked by :func:`mark_sums_of_outer_values` stay outside, too.
 
-    No graph needs more partitions for it. A sum waits for nothing of the region but its summands, so it can stand in
-    the partition of the last of them; or it can stand in the first partition that reads it. That holds where only
-    values ask for order: ``ordered`` are nodes for which more does, and these are left alone.
+    This needs no additional partitions. A sum waits for nothing of the region except its summands, so it can be in the
+    partition of the last one, or in the first partition that reads it. This holds if only data flow orders nodes;
+    ``ordered`` nodes have other order edges and are skipped.
     """
     sums = [node for node in graph.nodes if _may_be_taken(node) and node not in keys and node not in ordered]
     if not sums:
         return keys
     homes = _Homes(graph, keys)
     for node in sums:
-        homes.look_at_summands(node)
+        homes.visit_summands(node)
     for node in reversed(sums):
-        homes.look_at_readers(node)
+        homes.visit_readers(node)
     return homes.keys
 
 
@@ -146,7 +146,7 @@ def _may_be_taken(node: torch.fx.Node) -> bool:
 
 
 class _Homes:
-    """Where nodes belong: sums could belong by their summands, from the front, and do by their readers, from behind."""
+    """Regions of nodes: candidates for sums from their summands (forwards), decided by their readers (backwards)."""
 
     def __init__(self, graph: torch.fx.Graph, keys: Mapping[torch.fx.Node, RegionKey]) -> None:
         self.keys = dict(keys)
@@ -157,14 +157,14 @@ class _Homes:
         self._possible: dict[torch.fx.Node, RegionKey] = {}
         self._regions: dict[torch.fx.Node, frozenset[RegionKey]] = {}
 
-    def look_at_summands(self, node: torch.fx.Node) -> None:
+    def visit_summands(self, node: torch.fx.Node) -> None:
         summands = {source: self._possible.get(source, self._key_of(source)) for source in _ops(node.all_input_nodes)}
         for key in dict.fromkeys(key for key in summands.values() if key is not None):
             if all(home == key or self._passes_through(source, key) for source, home in summands.items()):
                 self._possible[node] = key
         self._regions[node] = self._regions_of(summands)
 
-    def look_at_readers(self, node: torch.fx.Node) -> None:
+    def visit_readers(self, node: torch.fx.Node) -> None:
         readers = {self._key_of(reader) for reader in _ops(node.users)}
         possible = self._possible.get(node)
         if possible is not None and possible in readers:
@@ -180,7 +180,7 @@ class _Homes:
         return early and any(self._key_of(reader) == key for reader in node.users)
 
     def _regions_of(self, summands: Mapping[torch.fx.Node, RegionKey | None]) -> frozenset[RegionKey]:
-        """Return the regions of all that is added, through sums; two of them are as good as more."""
+        """Return the regions of all summands, through sums; at most two, since more make no difference."""
         found: set[RegionKey] = set()
         for source, key in summands.items():
             found |= self._regions.get(source, frozenset() if key is None else {key})
@@ -191,13 +191,14 @@ def _ops(nodes: Iterable[torch.fx.Node]) -> Iterator[torch.fx.Node]:
     return (node for node in nodes if node.op not in ("placeholder", "get_attr", "output"))
 
 
-#: AOTAutograd's partitioners write a draw that a checkpoint repeats as one of these, the state in front or by name,
-#: with no ``meta["val"]`` (``functionalize_rng_ops``, torch 2.11 to 2.15). This can go when they copy the draw's own.
+#: AOTAutograd's partitioners replace an RNG op that a checkpoint repeats with one of these, the state first or by name,
+#: without ``meta["val"]`` (``functionalize_rng_ops``, torch 2.11 to 2.15). Remove this when they copy the original's
+#: value.
 _REPEATING = ("run_with_rng_state", "graphsafe_run_with_rng_state")
 
 
 def describe_repeated_draws(graph: torch.fx.Graph) -> None:
-    """Give ``meta["val"]`` to repeated draws that lack it: regions that read them have to know shape and dtype."""
+    """Give ``meta["val"]`` to repeated RNG ops without it: regions that read them need shape and dtype."""
     for node in graph.nodes:
         if "val" not in node.meta and str(node.target) in _REPEATING:
             _describe(node)

@@ -1,4 +1,4 @@
-"""What a user may choose: ``torch.compile(fn, backend="regional", options={...})``."""
+"""The user's options: ``torch.compile(fn, backend="regional", options={...})``."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ Partitioner = Literal["default", "min_cut"]
 
 
 class BackendOptionError(RegionalError, ValueError):
-    """The backend was given an option that it does not have, or a value that the option does not take."""
+    """The backend was given an unknown option or an invalid value."""
 
 
 @dataclass(frozen=True)
 class BackendOptions:
-    """Options of the backend ``regional``, checked.
+    """Validated options of the backend ``regional``.
 
     Attributes:
         partitioner: How AOTAutograd splits forward from backward: ``default`` or ``min_cut``.
         share_identical: Whether equal partitions, also of forward and backward, are compiled once.
         on_region_error: ``raise`` a RegionCompileError, or run that region ``eager`` with one warning.
         outer_cache: Whether results of whole graphs are looked up on disk and stored there.
-        pre_grad_pass_timing: ``early``, ``late`` or ``default``; None for what Inductor's configuration says.
+        pre_grad_pass_timing: ``early``, ``late`` or ``default``; None for Inductor's configuration.
 
-    Every field is part of the cache's key, but for those that say otherwise.
+    Every field is part of the cache key, unless it says otherwise.
     """
 
     partitioner: Partitioner = field(default="default", metadata={"choices": ("default", "min_cut")})
     share_identical: bool = field(default=True, metadata={"choices": (True, False)})
     on_region_error: OnRegionError = field(default="raise", metadata={"choices": ("raise", "eager")})
     outer_cache: bool = field(default=True, metadata={"choices": (True, False), "in_key": False})
-    # What it decides is in the key: the graph after early passes, or the uuids of late ones.
+    # The key includes its effect: the graph after early passes, or the uuids of late ones.
     pre_grad_pass_timing: Timing | None = field(default=None, metadata={"choices": (None, *TIMINGS), "in_key": False})
 
     def __post_init__(self) -> None:
@@ -50,15 +50,15 @@ class BackendOptions:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """Return the options that there are."""
+        """Return the names of the options."""
         return tuple(option.name for option in fields(cls))
 
     @classmethod
     def merged(cls, given: Mapping[str, Any] | None, **keywords: Any) -> BackendOptions:
-        """Combine the dictionary that ``torch.compile`` passes on with keywords; what is None counts as not given.
+        """Combine the dictionary from ``torch.compile`` with keywords; None counts as not given.
 
         Raises:
-            BackendOptionError: for an option that does not exist, or that is given twice with two values.
+            BackendOptionError: an unknown option, or one given twice with two values.
         """
         chosen = {name: value for name, value in keywords.items() if value is not None}
         for name, value in (given or {}).items():
@@ -76,5 +76,5 @@ def _unknown(name: object) -> str:
     nearest = f" (nearest: {close[0]})" if close else ""
     return (
         f"backend 'regional' has no option {name!r}{nearest}: it has {', '.join(BackendOptions.names())}. Settings of "
-        f"Inductor belong into the annotation of a region, as inductor_configs."
+        f"Inductor belong in the annotation of a region, as inductor_configs."
     )

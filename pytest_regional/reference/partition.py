@@ -1,7 +1,8 @@
 """Joint partitioning: all region keys at once, acyclic, linear in nodes plus edges.
 
-Sums of gradients are given to regions (``gradients``), nodes become numbers, elements of a tuple are folded into the op
-that makes it, ``schedule`` decides, and its steps become nodes and partitions again, but for partitions of views.
+``gradients`` assigns sums of gradients to regions, nodes become numbers, elements of a tuple are merged with the op
+that makes it, and ``schedule`` orders them. Its steps become nodes and partitions again, except for partitions of
+views.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from pytest_regional.reference.schedule import Dag, schedule
 
 @contextlib.contextmanager
 def without_collections() -> Iterator[None]:
-    """Hold automatic collections; a decorator as well.
+    """Disable the garbage collector temporarily; also a decorator.
 
-    For work that allocates much and drops nothing: every full collection in it would look at all of torch's objects in
-    vain, which takes half of the time at 10,000 nodes. Threads that do so at once find the collector on afterwards.
+    For work that allocates much and frees little: full collections would traverse all of torch's objects and take half
+    of the time at 10,000 nodes. Threads that use this at once find the collector enabled afterwards.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -39,7 +40,7 @@ def without_collections() -> Iterator[None]:
 
 
 class PlanError(RegionalError, RuntimeError):
-    """The plan lost a node or has it twice: a defect of this package, stopped before a wrong result."""
+    """The plan lost or duplicated a node: a defect of this package, stopped before a wrong result."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class PartitionPlan:
-    """An execution order in which every partition is one step; placeholders, attributes and output stand apart."""
+    """An execution order with one step per partition; placeholders, attributes and output are separate."""
 
     steps: tuple[torch.fx.Node | Partition, ...]
     least_partitions: int = 0
@@ -74,13 +75,13 @@ def plan_partitions(
 
     Args:
         graph: An FX graph in program order.
-        keys: Region key of each node to compile; by default what the annotations say, and sums of gradients.
-        extra_edges: ``(before, after)`` pairs to keep, beyond data flow and effects; both must stand in this order.
-        barriers: Groups of nodes to keep apart; the first node behind a barrier stands after all before it.
+        keys: Region key of each node to compile; by default from annotations and sums of gradients.
+        extra_edges: ``(before, after)`` pairs to keep, besides data flow and effects; both must be in this order.
+        barriers: Groups of nodes to keep apart; the first node after a barrier comes after all nodes before it.
 
     Raises:
-        ValueError: If an edge runs against program order.
-        PlanError: If not every node stands in exactly one step, which would be a defect of this package.
+        ValueError: If an edge contradicts program order.
+        PlanError: If some node is not in exactly one step, a defect of this package.
     """
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     order = [*order_edges(graph), *extra_edges]
@@ -98,7 +99,7 @@ def plan_partitions(
 def _homes(
     nodes: Sequence[torch.fx.Node], keys: Mapping[torch.fx.Node, RegionKey]
 ) -> dict[torch.fx.Node, RegionKey | None]:
-    """Give every node its key: elements live with the op that made the tuple, dead nodes nowhere."""
+    """Return every node's key: tuple elements have their op's key, dead nodes none."""
     homes: dict[torch.fx.Node, RegionKey | None] = {}
     dead = _dead_nodes(nodes)
     for node in nodes:
@@ -120,7 +121,7 @@ def _dead_nodes(nodes: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
 
 @dataclass(frozen=True)
 class _Groups:
-    """What is scheduled, numbered in program order: an op with the elements of its result, or an empty barrier."""
+    """The scheduled groups, numbered in program order: an op with its result's elements, or an empty barrier."""
 
     members: list[list[torch.fx.Node]]
     number: dict[torch.fx.Node | Barrier, int]
@@ -171,7 +172,7 @@ class _Groups:
         unique = dict.fromkeys((a, b) for a, b in (*flow, *ordered) if a != b)
         for a, b in unique:
             if a > b:
-                raise ValueError(f"order edge runs against program order: {self._first(a)} before {self._first(b)}")
+                raise ValueError(f"order edge contradicts program order: {self._first(a)} before {self._first(b)}")
         return unique
 
     def _first(self, number: int) -> str:
@@ -193,10 +194,10 @@ def _steps(
 
 
 def _with_views_eager(steps: Sequence[torch.fx.Node | Partition]) -> Iterator[torch.fx.Node | Partition]:
-    """Take apart the partitions that compute nothing: as ops, views cost less than a compile and a call.
+    """Split partitions that compute nothing: running views as ops costs less than a compile and a call.
 
-    A region that has nothing but views in a graph is compiled there as it was asked for. Not so among gradients, whose
-    views nobody wrote.
+    A region with only views in a graph is still compiled, as annotated. But not among gradients, whose views the user
+    did not write.
     """
     computing = {step for step in steps if isinstance(step, Partition) and any(map(computes, step.nodes))}
     regions = {partition.key for partition in computing}
@@ -210,7 +211,7 @@ def _with_views_eager(steps: Sequence[torch.fx.Node | Partition]) -> Iterator[to
 
 
 def _check_complete(plan: PartitionPlan, nodes: Sequence[torch.fx.Node]) -> None:
-    """Refuse a plan that has a node never or twice: a cycle of partitions would drop nodes, and their writes."""
+    """Raise if a node is missing or duplicated: a cycle of partitions would drop nodes, and their writes."""
     planned = [node for step in plan.steps for node in (step.nodes if isinstance(step, Partition) else (step,))]
     if len(planned) == len(nodes) and set(planned) == set(nodes):
         return

@@ -1,4 +1,4 @@
-"""AOTAutograd's partitioners, which split forward from backward, with what the regions need changed around them."""
+"""AOTAutograd's partitioners, which split forward from backward, adapted for regions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def merge_common_subexpressions(graph: torch.fx.Graph) -> int:
 
 
 def cse_within_regions(partition_function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap an AOTAutograd partitioner so that its own CSE gives way to ours."""
+    """Wrap an AOTAutograd partitioner so that our CSE replaces its CSE."""
 
     def partition(joint_module: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
         merge_common_subexpressions(joint_module.graph)
@@ -63,14 +63,14 @@ def _name(node: torch.fx.Node) -> str:
 
 
 def storages_kept_apart(graph: torch.fx.Graph) -> set[int | None]:
-    """Memory that is returned, and so must stay its caller's own, or that is written to."""
+    """Return storages that are returned, and so must stay separate, or written to."""
     written = (argument for node in graph.nodes for argument in written_arguments(node))
     bases = (argument for node in graph.nodes if _writes_once_lowered(node) for argument in node.all_input_nodes)
     return _storages([*graph.output_node().all_input_nodes, *written, *bases]) - {None}
 
 
 def _writes_once_lowered(node: torch.fx.Node) -> bool:
-    """Tell the functional wrappers of writing ops: Inductor lets them write to their arguments, which must differ."""
+    """Return whether a functional op becomes a writing one when Inductor lowers it: its arguments must differ."""
     name = str(getattr(node.target, "__name__", ""))
     return is_higher_order_op(node.target) and name.startswith(("auto_functionalized", "triton_kernel_wrapper"))
 
@@ -80,7 +80,7 @@ def _storages(nodes: Iterable[torch.fx.Node]) -> set[int | None]:
 
 
 def partitioner_for(name: str) -> Callable[..., Any]:
-    """Return the ``default`` or the ``min_cut`` partitioner; neither moves an op across the border of a region."""
+    """Return the ``default`` or the ``min_cut`` partitioner; neither moves an op out of its region."""
     function = partition_function(name)
     if name == "min_cut":
         function = cse_within_regions(function)
@@ -98,10 +98,10 @@ def partitioner_for(name: str) -> Callable[..., Any]:
 
 
 def drop_repeated(forward: torch.fx.Graph, backward: torch.fx.Graph) -> int:
-    """Remove from the backward draws that the forward has made, and ops for them alone; return how many ops.
+    """Remove RNG ops that the forward has run from the backward, with ops only they need; return how many ops.
 
-    The default partitioner of torch 2.11 to 2.15 leaves a draw there whose mask is saved, because draws are no dead
-    code, and all ops that it draws for: later draws would differ from eager's.
+    The default partitioner of torch 2.11 to 2.15 keeps an RNG op there whose mask is saved, because RNG ops are no dead
+    code, and all ops that it needs: later random numbers would differ from eager's.
     """
     names = {node.name for node in forward.nodes if node.op == "call_function"}
     repeated = 0
@@ -114,10 +114,10 @@ def drop_repeated(forward: torch.fx.Graph, backward: torch.fx.Graph) -> int:
 
 
 def pick_from_unused_tuples(graph: torch.fx.Graph) -> int:
-    """Give every op that makes a tuple nobody uses one user; return how many there were.
+    """Give every op with an unused tuple one user; return how many there were.
 
-    Such an op stays in the graph if it draws random numbers (a dropout whose result is dropped must still draw). The
-    default partitioner of torch 2.11 to 2.15 knows a tuple by its users only and fails on it with "Expected
+    Such an op stays in the graph if it draws random numbers (a dropout with an unused result must still draw). The
+    default partitioner of torch 2.11 to 2.15 finds tuples by their users and otherwise fails with "Expected
     native_dropout to be a tensor".
     """
     unused = [

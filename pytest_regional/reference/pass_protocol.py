@@ -1,8 +1,8 @@
-"""What a graph pass is: one protocol, a base class and a decorator that make writing one two lines.
+"""Graph passes: a protocol, a base class and a decorator.
 
-A pass takes a ``GraphModule`` and its example inputs and changes the graph in place, or returns another. Everything
-but the name is optional: order (``requires``, ``after``, ``before``, ``terminal``), the graphs that it is for, and a
-``uuid()`` that says to a cache what it does.
+A pass takes a ``GraphModule`` and its example inputs and changes the graph in place, or returns another. Everything but
+the name is optional: order (``requires``, ``after``, ``before``, ``terminal``), the kinds of graphs it runs on, and a
+``uuid()`` that identifies it to a cache.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ import torch.fx
 
 from pytest_regional._errors import RegionalError, RegionalWarning
 
-#: The kinds of graphs: before the partitioner, and what it or inference leaves.
+#: The kinds of graphs: before the partitioner, and after it or for inference.
 GRAPH_KINDS = ("joint", "forward", "backward", "inference")
 
-#: The graphs that a pass runs on when it does not say.
+#: The default kinds of graphs for a pass.
 DEFAULT_GRAPHS = ("forward", "backward", "inference")
 
-#: What a pass returns: nothing (it changed the graph in place), another module, or what a terminal pass compiled.
+#: A pass's result: None (the graph was changed in place), another module, or a terminal pass's compiled result.
 PassResult: TypeAlias = torch.fx.GraphModule | Callable[..., Any] | None
 
 
 class GraphPass(Protocol):
-    """A pass of a pipeline. Objects need not derive from this; what they lack has the default of :class:`Pass`.
+    """A pass of a pipeline. Objects need not derive from this; missing attributes have the defaults of :class:`Pass`.
 
     Attributes:
-        name: what others, messages and reports call it.
-        requires: passes that have to be there, enabled, and run earlier.
-        after: passes to run later than, where they are there.
-        before: passes to run earlier than, where they are there.
-        terminal: whether nothing runs after it; then it may return something that is no graph any more.
-        graphs: the kinds of graphs that it is for.
-        changes_interface: whether it may change what the graph takes and returns; else a change is an error.
+        name: its name in declarations, messages and reports.
+        requires: passes that must be present, enabled, and run earlier.
+        after: passes to run later than, if present.
+        before: passes to run earlier than, if present.
+        terminal: whether nothing runs after it; then it may return something other than a graph.
+        graphs: the kinds of graphs that it runs on.
+        changes_interface: whether it may change a graph's inputs and outputs; otherwise a change is an error.
     """
 
     name: str
@@ -49,18 +49,18 @@ class GraphPass(Protocol):
     changes_interface: bool
 
     def uuid(self) -> Hashable | None:
-        """Return what identifies code and settings in every process, or None if nothing does."""
+        """Return an identifier of code and settings, the same in every process, or None."""
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> PassResult:
-        """Run on ``gm``; a keyword ``graph``, where the signature has one, gets the kind of graph."""
+        """Run on ``gm``; the keyword ``graph``, if in the signature, is the kind of graph."""
 
 
 class Pass:
-    """Base of passes, made for frozen dataclasses: give ``name``, and ``version`` if there is to be a uuid.
+    """Base class of passes, for frozen dataclasses: define ``name``, and ``version`` to get a uuid.
 
-    The name is that of the class, as ``snake_case``, where it gives none. ``uuid()`` is made of name, ``version``
-    and every field of a dataclass, those with ``metadata={"in_key": False}`` left out (of every attribute of another
-    object); without a version there is none.
+    The default name is the class name in ``snake_case``. ``uuid()`` consists of name, ``version`` and every field of a
+    dataclass (or every attribute of another object), except for those with ``metadata={"in_key": False}``; without a
+    version it is None.
     """
 
     name: str = "pass"
@@ -71,11 +71,11 @@ class Pass:
     graphs: tuple[str, ...] | str = DEFAULT_GRAPHS
     changes_interface: bool = False
     version: Hashable | None = None
-    #: What the function of a :class:`FunctionPass` takes that does not say so.
+    #: Parameters of a :class:`FunctionPass`'s function by default.
     default_pass_form = "module"
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Name the class, unless it, or a base of its own, has a name."""
+        """Name the class, unless it or one of its bases has a name."""
         super().__init_subclass__(**keywords)
         if cls.name is Pass.name:
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
@@ -85,7 +85,7 @@ class Pass:
         return None if self.version is None else (self.name, self.version, *_settings(self))
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) -> Any:
-        """Run the pass; subclasses say how."""
+        """Run the pass; subclasses define it."""
         raise NotImplementedError(f"{type(self).__qualname__} does not define __call__(gm, example_inputs)")
 
 
@@ -108,7 +108,7 @@ class _SignatureOfFunction:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FunctionPass(Pass):
-    """A function with declarations: what :func:`graph_pass` makes. It can be called as the function can."""
+    """A function with declarations, made by :func:`graph_pass`. It can be called like the function."""
 
     function: Callable[..., Any]
     name: str
@@ -123,7 +123,7 @@ class FunctionPass(Pass):
     __signature__ = _SignatureOfFunction()
 
     def uuid(self) -> Hashable | None:
-        """Return what the decorator was given."""
+        """Return the decorator's uuid."""
         return self.identity
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -160,9 +160,9 @@ def graph_pass(
     """Make a pass of a function ``(gm)``, ``(gm, example_inputs)`` or ``(graph)``, with or without arguments.
 
     Args:
-        function: the function, where the decorator is used without arguments.
-        name: the function's name where it is left out.
-        uuid: what identifies the function's code to a cache; without one nothing is cached.
+        function: the function, if the decorator is used without arguments.
+        name: by default the function's name.
+        uuid: identifies the function's code to a cache; without one nothing is cached.
         **declarations: ``requires``, ``after``, ``before``, ``terminal``, ``graphs`` and ``changes_interface``, as in
             :class:`GraphPass`.
     """
@@ -178,14 +178,14 @@ class PipelineError(RegionalError):
 
 
 class InvalidPassError(PipelineError, TypeError):
-    """Something that is no graph pass, or one whose declarations are not understood."""
+    """Not a graph pass, or a pass with invalid declarations."""
 
 
 class PassOrderError(PipelineError, ValueError):
-    """The passes cannot run in any order that all their declarations allow.
+    """No order of the passes satisfies all their declarations.
 
     Attributes:
-        passes: the names of the passes concerned.
+        passes: the names of the passes involved.
     """
 
     def __init__(self, message: str, passes: tuple[str, ...] = ()) -> None:
@@ -194,23 +194,23 @@ class PassOrderError(PipelineError, ValueError):
 
 
 class PassNameWarning(RegionalWarning):
-    """A pass is declared to run after or before a name that no pass has, though one nearly has it."""
+    """A pass declares an order with a name that no pass has, but that resembles one."""
 
 
 class UnknownPassError(PipelineError, LookupError):
-    """A name, given to disable a pass or to choose one, that no pass has."""
+    """A name, given to disable or choose a pass, that no pass has."""
 
 
 class UnknownGraphError(PipelineError, ValueError):
-    """A kind of graph that there is not."""
+    """An unknown kind of graph."""
 
 
 class PassUuidError(PipelineError, RuntimeError):
-    """A ``uuid()`` that no cache could use."""
+    """A ``uuid()`` that no cache can use."""
 
 
 class PassFailedError(PipelineError, RuntimeError):
-    """A pass raised, left an invalid graph, or returned what nobody can use; the cause is chained, if there is one.
+    """A pass raised, left an invalid graph, or returned an unusable result; its exception is chained, if any.
 
     Attributes:
         pass_name: the pass.
@@ -224,7 +224,7 @@ class PassFailedError(PipelineError, RuntimeError):
 
 
 class CaptureError(PipelineError, RuntimeError):
-    """A model, or its inputs, of which no graph can be made."""
+    """A model, or its inputs, that cannot be captured as a graph."""
 
 
 class PartitionError(PipelineError, RuntimeError):
@@ -232,4 +232,4 @@ class PartitionError(PipelineError, RuntimeError):
 
 
 class CaptureWarning(RegionalWarning):
-    """A model does something that its graph does not."""
+    """The graph does not include something that the model does."""

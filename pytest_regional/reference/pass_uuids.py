@@ -1,4 +1,4 @@
-"""What a pass's ``uuid()`` may return, and the form in which it enters a cache key."""
+"""Valid results of a pass's ``uuid()``, and their form in a cache key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ADVICE = "return a non-empty str or bytes, an int, or a tuple of these"
 
 
 class PreGradPassError(RegionalError, RuntimeError):
-    """A pre-grad pass that cannot be used as it is: the message says which, what is wrong and what to do."""
+    """An unusable pre-grad pass: the message says which, what is wrong and what to do."""
 
 
 class PreGradPassWarning(RegionalWarning):
@@ -29,17 +29,17 @@ class PreGradPassWarning(RegionalWarning):
 
 
 def pass_name(custom: Any) -> str:
-    """Return the name of a pass: its class's, or its own when it is a function."""
+    """Return the name of a pass: its class's, or a function's own."""
     return str(getattr(custom, "__qualname__", None) or type(custom).__qualname__)
 
 
 def uuid_of(custom: Any) -> Hashable | None:
-    """Return the uuid of a pass in the form in which it enters a key, or ``None`` when it has none.
+    """Return the uuid of a pass in its form for keys, or ``None`` without one.
 
-    Only a ``CustomGraphPass`` has one, as in PyTorch. What ``uuid()`` raises comes out as it is.
+    Only a ``CustomGraphPass`` has one, as in PyTorch. Exceptions from ``uuid()`` propagate.
 
     Raises:
-        PreGradPassError: a uuid that says nothing, changes from call to call, or means nothing to another process.
+        PreGradPassError: a uuid that is empty, changes between calls, or means nothing in another process.
     """
     if not isinstance(custom, custom_graph_pass_base()):
         return None
@@ -47,12 +47,12 @@ def uuid_of(custom: Any) -> Hashable | None:
 
 
 def checked_uuid(uuid: Callable[[], Any], owner: str, error: type[Exception]) -> Hashable | None:
-    """Call ``uuid`` and return the form in which its value enters a key, or ``None`` when it is that.
+    """Call ``uuid`` and return its value in the form for keys, or ``None``.
 
     Args:
-        uuid: what is called, twice; what it raises comes out as it is.
-        owner: whose uuid it is, as in ``the pass x``; stands in messages.
-        error: raised for a uuid that says nothing, changes from call to call, or means nothing to another process.
+        uuid: called twice; its exceptions propagate.
+        owner: its owner in messages, as in ``the pass x``.
+        error: raised for a uuid that is empty, changes between calls, or means nothing in another process.
     """
     value = uuid()
     if value is None:
@@ -91,17 +91,17 @@ def _differs(stable: Hashable, again: Any) -> bool:
 
 
 def stable_form(value: Any) -> Hashable:
-    """Return ``value`` as plain data whose ``repr`` is the same in every process and differs when ``value`` does.
+    """Return ``value`` as plain data whose ``repr`` is unique and the same in every process.
 
     Raises:
-        TypeError: a type whose values cannot be told apart by content.
+        TypeError: a type whose values cannot be compared by content.
     """
     if type(value) in _PLAIN:
         return value  # type: ignore[no-any-return]
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if isinstance(value, enum.Enum):
         return (kind, value.name)
-    if isinstance(value, uuid.UUID | pathlib.PurePath | str):  # torch.__version__ is a str of a class of its own
+    if isinstance(value, uuid.UUID | pathlib.PurePath | str):  # torch.__version__ is a str subclass
         return (kind, str(value))
     if isinstance(value, frozenset):
         return (kind, *sorted(map(repr, map(stable_form, value))))
@@ -112,7 +112,7 @@ def stable_form(value: Any) -> Hashable:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = ((field.name, stable_form(getattr(value, field.name))) for field in dataclasses.fields(value))
         return (kind, *fields)
-    raise TypeError(f"a {kind} is no plain data")
+    raise TypeError(f"a {kind} is not plain data")
 
 
 @cache
@@ -125,5 +125,5 @@ def _own_code() -> str:
     return digest.hexdigest()[:16]
 
 
-#: What stands in the uuids of our own passes; another version of their code is another uuid.
+#: Part of our own passes' uuids; another version of their code has another uuid.
 OWN_CODE = _own_code()

@@ -1,7 +1,7 @@
-"""Custom pre-grad passes: run once on the whole Dynamo graph, before or after the cache is asked.
+"""Custom pre-grad passes: run once on the whole Dynamo graph, before or after the cache lookup.
 
-``early`` runs them before the lookup, on hits as well, and the key is that of the transformed graph. ``late`` runs
-them on a miss alone, so their uuids stand in the key for what they will do. ``default`` is ``late`` where it can be.
+``early`` runs them before the lookup, on hits as well, and the key is that of the transformed graph. ``late`` only runs
+them on a miss, so the key contains their uuids. ``default`` is ``late`` if possible.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class PreGradPlan:
 
     Attributes:
         passes: in the order in which they run.
-        early: whether they run before the cache is asked; with no passes it does not matter, and is false.
-        uuids: one a pass, in order, as they enter the key; empty when early.
+        early: whether they run before the cache lookup; false without passes.
+        uuids: one per pass, in order, in their form for keys; empty if early.
     """
 
     passes: tuple[Callable[[torch.fx.Graph], Any], ...] = ()
@@ -57,10 +57,10 @@ class PreGradPlan:
     def run(self, gm: torch.fx.GraphModule) -> None:
         """Run the passes in place: on the bodies of operators such as ``checkpoint``, then on Dynamo's graph itself.
 
-        What a pass raises comes out as it is.
+        Exceptions from passes propagate.
 
         Raises:
-            PreGradPassError: naming the pass that left an invalid graph, or that made another instead.
+            PreGradPassError: naming the pass that left an invalid graph, or that returned another one.
         """
         for module in _bodies_first(gm) if self.passes else ():
             for custom in self.passes:
@@ -75,7 +75,7 @@ def plan_pre_grad(timing: str | None = None) -> PreGradPlan:
         timing: ``early``, ``late`` or ``default``; ``None`` for Inductor's ``pre_grad_pass_timing``.
 
     Raises:
-        PreGradPassError: an unknown timing, something that is no pre-grad pass, ``late`` without a uuid, a bad uuid.
+        PreGradPassError: an unknown timing, an invalid pre-grad pass, ``late`` without a uuid, a bad uuid.
     """
     chosen = _checked_timing(configured_pre_grad_timing() if timing is None else timing)
     passes = _checked_passes(configured_pre_grad_passes())
@@ -94,7 +94,7 @@ def plan_pre_grad(timing: str | None = None) -> PreGradPlan:
 
 
 def reset_warnings() -> None:
-    """Warn again of passes warned of before, as a new process would."""
+    """Give warnings about passes again, as in a new process."""
     _warned.clear()
 
 
@@ -106,7 +106,7 @@ def pre_grad_passes_done() -> Iterator[None]:
 
 
 def run_pre_grad_passes(gm: torch.fx.GraphModule) -> None:
-    """Run the configured passes on Dynamo's graph where no cache is asked."""
+    """Run the configured passes on Dynamo's graph when there is no cache lookup."""
     plan_pre_grad().run(gm)
 
 
@@ -123,8 +123,8 @@ def _checked_passes(configured: Any) -> tuple[Any, ...]:
     for custom in passes:
         if not callable(custom) or isinstance(custom, type):
             raise PreGradPassError(
-                f"pre_grad_custom_pass holds {custom!r}, which is no pass: give a CustomGraphPass instance, a function "
-                f"that takes a torch.fx.Graph and changes it in place, or a list of these."
+                f"pre_grad_custom_pass holds {custom!r}, which is not a pass: give a CustomGraphPass instance, a "
+                f"function that takes a torch.fx.Graph and changes it in place, or a list of these."
             )
         for base in other_custom_pass_bases():
             if isinstance(custom, base):
@@ -147,8 +147,8 @@ def _run_one(custom: Callable[[torch.fx.Graph], Any], gm: torch.fx.GraphModule) 
     result = custom(gm.graph)
     if isinstance(result, torch.fx.Graph | torch.fx.GraphModule) and result is not gm.graph:
         raise PreGradPassError(
-            f"the pre-grad pass {pass_name(custom)} returned another {type(result).__name__}, which nobody would look "
-            f"at: change the graph that it is called with in place."
+            f"the pre-grad pass {pass_name(custom)} returned another {type(result).__name__}, which is not "
+            f"used: change the given graph in place."
         )
     try:
         sort_topologically(gm.graph)
@@ -164,7 +164,7 @@ def _no_uuid(passes: Sequence[Any], lacking: Sequence[Any]) -> str:
     return (
         f"the pre-grad pass {names}{which} has no uuid, so with pre_grad_pass_timing='late' the cache could not tell "
         f"what it does: derive it from CustomGraphPass and return from uuid() what identifies it, or choose "
-        f"pre_grad_pass_timing='early', which runs it before the cache is asked."
+        f"pre_grad_pass_timing='early', which runs it before the cache lookup."
     )
 
 
@@ -174,9 +174,9 @@ def _warn(lacking: Sequence[Any]) -> None:
         if name not in _warned:
             _warned.add(name)
             warnings.warn(
-                f"the pre-grad pass {name} has no uuid and runs early: before the cache is asked, so on every compile. "
-                f"Return from uuid() what identifies it to run it on a miss alone, or choose "
-                f"pre_grad_pass_timing='early' to say that this is meant.",
+                f"the pre-grad pass {name} has no uuid and runs early: before the cache lookup, so on every compile. "
+                f"Return from uuid() what identifies it to run it only on a miss, or choose "
+                f"pre_grad_pass_timing='early' if this is intended.",
                 PreGradPassWarning,
                 stacklevel=3,
             )

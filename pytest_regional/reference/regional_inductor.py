@@ -47,7 +47,7 @@ from pytest_regional.reference.pass_uuids import OWN_CODE
 
 
 class MissingExampleInputsError(RegionalError, RuntimeError):
-    """The graph holds no fake values and no example inputs were given to make them from."""
+    """The graph has no fake values and no example inputs were given to make them."""
 
 
 def regional_inductor(
@@ -58,18 +58,18 @@ def regional_inductor(
     compiler: RegionCompiler = compile_with_inductor,
     memory: Memory | None = None,
 ) -> Any:
-    """Compile the annotated regions of ``gm`` and leave the rest as it is.
+    """Compile the annotated regions of ``gm`` and leave the rest unchanged.
 
     Args:
-        gm: An ATen graph, as AOTAutograd or ``make_fx`` makes it.
-        example_args: Inputs to make fake values from, where ``gm`` holds none and no tracing context is active.
+        gm: An ATen graph, as from AOTAutograd or ``make_fx``.
+        example_args: Inputs for fake values, if ``gm`` has none and no tracing context is active.
         share_identical: Whether partitions equal up to names are compiled once.
         on_region_error: ``raise`` a RegionCompileError, or run that region ``eager`` with one warning.
-        compiler: What compiles one region.
-        memory: What the graphs of one compile, forward and backward, remember in common.
+        compiler: Compiles one region.
+        memory: Shared by the graphs of one compile, forward and backward.
 
     Returns:
-        ``gm``, rewritten to take one list of inputs that it empties; PyTorch's ``RegionalOutputCode`` around it while
+        ``gm``, rewritten to take and clear one list of inputs; wrapped in PyTorch's ``RegionalOutputCode`` while
         ``torch._functorch.config.force_autograd_cache`` is on.
     """
     compiled = compile_annotated(
@@ -92,13 +92,13 @@ def compile_annotated(
     compiler: RegionCompiler = compile_with_inductor,
     memory: Memory | None = None,
 ) -> torch.fx.GraphModule:
-    """As ``regional_inductor``; the result is ``gm`` itself whatever is cached."""
+    """Compile like ``regional_inductor``; the result is always ``gm`` itself."""
     across_modules = compiler is compile_with_inductor
     compiler = GuardedCompiler(compiler, on_region_error)
     if share_identical:
         compiler = SharedCompiler(compiler, memory, across_modules=across_modules)
     warn_of_unknown_regions(gm.graph)
-    donate_nothing()  # a region knows nothing of values that the whole graph may overwrite
+    donate_nothing()  # a region does not know which values the whole graph may overwrite
     with compile_lock(), preserve_node_meta(enable=False), _tracing_context(gm, example_args):
         _for_each_graph(gm, functools.partial(_compile_graph, compiler=compiler), set())
         use_boxed_codegen(gm)
@@ -106,9 +106,9 @@ def compile_annotated(
 
 
 def split_regions(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Make every partition of ``gm`` a submodule ``compiled_region_<id>_<n>`` that runs as it is, and compile nothing.
+    """Make every partition of ``gm`` a submodule ``compiled_region_<id>_<n>``, without compiling it.
 
-    This is the first half of ``regional_inductor``, for tests and tools that look at partitions: each is a
+    This is the first half of ``regional_inductor``, for tests and tools that inspect partitions: each is a
     ``call_module`` node. ``gm`` itself is rewritten, bodies of higher-order ops included, and returned.
     """
     with preserve_node_meta(enable=False):
@@ -144,7 +144,7 @@ def _compile_graph(gm: torch.fx.GraphModule, regions: Sequence[ExtractedRegion],
 
 @contextlib.contextmanager
 def _tracing_context(gm: torch.fx.GraphModule, example_args: Sequence[object]) -> Iterator[None]:
-    """Use the ambient tracing context; without one, make it from the graph's values or from the example inputs."""
+    """Use the ambient tracing context, or make one from the graph's values or the example inputs."""
     if current_fake_mode() is not None:
         yield
         return
@@ -156,7 +156,7 @@ def _tracing_context(gm: torch.fx.GraphModule, example_args: Sequence[object]) -
 
 
 def _fake_mode_of(gm: torch.fx.GraphModule) -> Any:
-    """Return the fake mode of the first value that has one: ``make_fx`` with real tensors gives each its own."""
+    """Return the fake mode of the first value with one: ``make_fx`` with real tensors gives each its own."""
     modes = (detect_fake_mode([node.meta["val"]]) for node in gm.graph.nodes if "val" in node.meta)
     return next((mode for mode in modes if mode is not None), None)
 
@@ -177,7 +177,7 @@ def _propagate(gm: torch.fx.GraphModule, example_args: Sequence[object]) -> Any:
 
 @dataclass(frozen=True)
 class RegionalInductor(Pass):
-    """Compiles the annotated regions and leaves the rest: :func:`regional_inductor`, terminal.
+    """Compiles the annotated regions: :func:`regional_inductor` as a terminal pass.
 
     Attributes:
         share_identical: Whether partitions equal up to names are compiled once.
@@ -192,12 +192,12 @@ class RegionalInductor(Pass):
     graphs: tuple[str, ...] = DEFAULT_GRAPHS
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) -> Any:
-        """Return ``gm`` with its regions compiled; it takes one list of inputs, which it empties."""
+        """Return ``gm`` with its regions compiled; it takes and clears one list of inputs."""
         return regional_inductor(
             gm, *example_inputs, share_identical=self.share_identical, on_region_error=self.on_region_error
         )
 
 
-# In a list of passes the function is what RegionalInductor() is.
+# In a list of passes the function is equivalent to RegionalInductor().
 regional_inductor.terminal = RegionalInductor.terminal  # type: ignore[attr-defined]
 regional_inductor.uuid = RegionalInductor().uuid  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""Region keys: what an annotation asks for, checked and made comparable.
+"""Region keys: annotations, checked and made comparable.
 
-PyTorch lets the first configuration of a region win and accepts misspelt keys in silence; here two configurations are
-two keys, and whatever is not understood is an error that names the region and the user's line.
+PyTorch uses the first configuration of a region and silently accepts misspelt keys. Here two configurations are two
+keys, and invalid annotations are errors with the region and the user's line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHOWN_OPS = 8
 
 
 def op_names(nodes: Iterable[torch.fx.Node]) -> tuple[str, ...]:
-    """Return the names of the ops among ``nodes``, in order; the picking of tuple elements is none."""
+    """Return the names of the ops among ``nodes``, in order; picking a tuple element is not an op."""
     return tuple(_op_name(node) for node in nodes if _is_op(node))
 
 
@@ -44,14 +44,14 @@ def _op_name(node: torch.fx.Node) -> str:
 
 
 def shortened(names: Sequence[str]) -> str:
-    """Join distinct ``names``, and count those that would make the line too long."""
+    """Join distinct ``names``, up to a maximum, with the number of the others."""
     distinct = list(dict.fromkeys(names))
     more = len(distinct) - _SHOWN_OPS
     return ", ".join(distinct[:_SHOWN_OPS]) + (f" and {more} more" if more > 0 else "")
 
 
 def source_line(nodes: Iterable[torch.fx.Node]) -> str | None:
-    """Return ``file:line: code`` of the first node whose trace kept it; lines of PyTorch's own are a last resort."""
+    """Return ``file:line: code`` of the first node that has one; PyTorch's own lines are a last resort."""
     frames = next((found for node in nodes if (found := _FRAME.findall(node.stack_trace or ""))), None)
     if frames is None:
         return None
@@ -63,18 +63,18 @@ DEFAULT_REGION = "default"
 
 
 class RegionAnnotationError(AnnotationError):
-    """An annotation asks for a region in a way that is not understood."""
+    """An annotation's region is invalid."""
 
 
 class RegionConfigError(RegionAnnotationError):
-    """An annotation asks for an Inductor configuration that does not exist or has the wrong type."""
+    """An annotation's Inductor configuration does not exist or has the wrong type."""
 
 
 @dataclass(frozen=True)
 class RegionKey:
     """Identity of a region: nodes share a compiled partition only if their keys are equal.
 
-    ``True``, ``1`` and ``1.0`` are different here although Python calls them equal: the frozen parts carry types.
+    ``True``, ``1`` and ``1.0`` differ here although they are equal in Python: the frozen parts carry types.
     """
 
     region: Hashable
@@ -84,7 +84,7 @@ class RegionKey:
 
     @property
     def identifier(self) -> str:
-        """The label as it stands in graph and attribute names."""
+        """The label in graph and attribute names."""
         return re.sub(r"\W", "_", self.label) or "_"
 
 
@@ -92,10 +92,10 @@ DEFAULT_KEY = RegionKey(region=None)
 
 
 def region_key(node: torch.fx.Node) -> RegionKey | None:
-    """Return the key that ``node`` is annotated with, or None where it asks for no compilation.
+    """Return the key of ``node``'s annotation, or None if it is not annotated for compilation.
 
     Raises:
-        RegionAnnotationError: naming region and source line, when the annotation is not understood.
+        RegionAnnotationError: naming region and source line, if the annotation is invalid.
     """
     marked, value = region_mark(node)
     if not marked:
@@ -114,7 +114,7 @@ def read_region_keys(graph: torch.fx.Graph) -> dict[torch.fx.Node, RegionKey]:
     """Return the keys of all annotated nodes; equal annotation objects are read once.
 
     Warns:
-        AnnotationWarning: an annotation's key is nearly that of a region, with the user's line.
+        AnnotationWarning: an annotation's key resembles that of a region, with the user's line.
     """
     known: dict[int, RegionKey | None] = {}
     keys: dict[torch.fx.Node, RegionKey] = {}
@@ -155,7 +155,7 @@ def _key_from_mapping(value: Mapping[Any, Any], node: torch.fx.Node) -> RegionKe
 
 
 def regions_before(node: torch.fx.Node) -> tuple[Hashable, ...]:
-    """Return the ids of the regions that ``node``'s region asks to run after."""
+    """Return the ids of the regions that ``node``'s region runs after."""
     _, value = region_mark(node)
     return tuple(value.get(REGION_AFTER) or ()) if isinstance(value, Mapping) else ()
 
@@ -166,11 +166,11 @@ def _check_after(value: Mapping[Any, Any], label: str, node: torch.fx.Node) -> N
         return
     if not isinstance(after, (list, tuple)) or not all(map(_is_region_id, after)):
         raise RegionAnnotationError(
-            f"{REGION_AFTER}={after!r} of region {label!r} is no list of region ids{_where(node)}: "
-            f"name the regions that have to run first, as in ['mlp']."
+            f"{REGION_AFTER}={after!r} of region {label!r} is not a list of region ids{_where(node)}: "
+            f"name the regions that must run first, as in ['mlp']."
         )
     if REGION_ID in value and value[REGION_ID] in after:
-        raise RegionAnnotationError(f"region {label!r} is asked to run after itself{_where(node)}.")
+        raise RegionAnnotationError(f"region {label!r} is to run after itself{_where(node)}.")
 
 
 def _of_region(value: Mapping[Any, Any]) -> str:
@@ -180,7 +180,7 @@ def _of_region(value: Mapping[Any, Any]) -> str:
 def _region_id(value: Any, node: torch.fx.Node) -> Hashable:
     if not _is_region_id(value):
         raise RegionAnnotationError(
-            f"{REGION_ID}={value!r} of type {type(value).__name__} is no region id{_where(node)}: "
+            f"{REGION_ID}={value!r} of type {type(value).__name__} is not a region id{_where(node)}: "
             f"use a string, an integer, an enumeration member, or a tuple of these."
         )
     return freeze(value)
@@ -196,11 +196,11 @@ def checked_settings(settings: Any, label: str, node: torch.fx.Node | None = Non
     """Return Inductor settings of region ``label``, annotated on ``node``, as a dictionary.
 
     Raises:
-        RegionConfigError: a setting that Inductor does not have, or a value that it does not take.
+        RegionConfigError: an unknown Inductor setting, or an invalid value.
     """
     if not isinstance(settings, Mapping):
         raise RegionConfigError(
-            f"{REGION_CONFIGS}={settings!r} of region {label!r} is no dictionary{_where(node)}: "
+            f"{REGION_CONFIGS}={settings!r} of region {label!r} is not a dictionary{_where(node)}: "
             f"map names of torch._inductor.config to values."
         )
     for name, value in settings.items():
@@ -225,7 +225,7 @@ def _check_setting(name: Any, value: Any, label: str, node: torch.fx.Node | None
 
 
 def _is_of_type(value: Any, expected: Any) -> bool:
-    """Judge plain, optional, literal and callable types; what cannot be judged (names in quotes) passes."""
+    """Check plain, optional, literal and callable types; others (names in quotes) pass."""
     if expected is NoneType:  # the default is None and no type is declared
         return True
     origin = get_origin(expected)
@@ -242,7 +242,7 @@ def _is_of_type(value: Any, expected: Any) -> bool:
 
 
 def freeze(value: Any) -> Hashable:
-    """Return a hashable stand-in that is equal exactly when type and value are; opaque objects stand for themselves."""
+    """Return a hashable stand-in that is equal exactly when type and value are; opaque objects are their own."""
     kind = type(value).__qualname__
     if isinstance(value, Mapping):
         items = ((repr(name), freeze(item)) for name, item in value.items())
@@ -262,7 +262,7 @@ def _nearest(name: str, names: list[str]) -> str:
 
 
 def _where(node: torch.fx.Node | None) -> str:
-    """Name the node, if there is one, and, where the trace kept it, the user's source line."""
+    """Return the node, if any, and the user's source line, if traced, as text."""
     if node is None:
         return ""
     line = source_line([node])

@@ -1,14 +1,14 @@
 """Which nodes run together, and in which order: the plan as numbers, without FX.
 
 The graph is scheduled, not searched. Nodes without a key run as soon as they can. When none can, one key is opened:
-everything of the key that waits only for what has run, or for members of the same run, is taken at once and becomes
-one run. A schedule cannot contain a cycle, so neither can the runs.
+everything of the key that waits only for finished nodes, or for members of the same run, becomes one run. A schedule
+cannot contain a cycle, so neither can the runs.
 
-For one key each run takes all it can, as late as it can, so no schedule has fewer runs. For several keys the choice
-of the key to open matters: a key is preferred whose present *level* (how often it must have been opened on the way to
-a node, whatever the other keys do) is completely ready. The sum of the deepest levels is a lower bound; where the
-schedule misses it, the reversed graph is scheduled too, and the better of the two is kept. Last, nodes that several
-runs could take are placed as the program has them. Linear in nodes plus edges.
+For one key each run takes all it can, as late as it can, so no schedule has fewer runs. For several keys the choice of
+the key to open matters: preferred is a key whose present *level* (how often it must have been opened on the way to a
+node, whatever the other keys do) is completely ready. The sum of the deepest levels is a lower bound; if the schedule
+misses it, the reversed graph is scheduled too, and the better of the two is kept. Last, nodes that several runs could
+take are placed as in the program. Linear in nodes plus edges.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def place_in_program_order(
 
     Args:
         keys: Key of each node; nodes are numbered in program order.
-        before: What each node waits for.
-        after: What waits for each node.
-        runs: The nodes of each run; a run that loses all of them vanishes.
+        before: The nodes that each node waits for.
+        after: The nodes that wait for each node.
+        runs: The nodes of each run; a run without remaining nodes is removed.
     """
     run_of = {i: number for number, run in enumerate(runs) for i in run}
     latest = _latest_runs(keys, after, run_of)
@@ -53,7 +53,7 @@ def place_in_program_order(
 
 
 def _latest_runs(keys: Sequence[int | None], after: Numbers, run_of: dict[int, int]) -> dict[int, int]:
-    """Return the last run that each node can be in; what others than its own region use stays where it is."""
+    """Return the last possible run of each node; nodes used outside of their region are fixed."""
     latest: dict[int, int] = {}
     for i in sorted(run_of, reverse=True):
         users = (latest[j] if keys[j] == keys[i] else run_of[i] for j in after[i])
@@ -62,7 +62,7 @@ def _latest_runs(keys: Sequence[int | None], after: Numbers, run_of: dict[int, i
 
 
 class _Ends:
-    """Where the runs of each key end in the program, counting only members that cannot move."""
+    """Where the runs of each key end in the program, counting only fixed members."""
 
     def __init__(
         self, keys: Sequence[int | None], runs: list[list[int]], fixed: Sequence[int], run_of: dict[int, int]
@@ -79,7 +79,7 @@ class _Ends:
         self._key_of_run = [keys[run[0]] for run in runs]
 
     def first_beyond(self, i: int, earliest: int, latest: int) -> int:
-        """Return the first run from ``earliest`` to ``latest`` that ends behind node ``i``."""
+        """Return the first run from ``earliest`` to ``latest`` that ends after node ``i``."""
         key = self._key_of_run[earliest]
         numbers = self._numbers[key]
         position = bisect_right(self._ends[key], i)
@@ -88,7 +88,7 @@ class _Ends:
 
 @dataclass(frozen=True)
 class Dag:
-    """A graph whose nodes are numbers in program order: the key of each, what it waits for, what waits for it."""
+    """A graph with numbers in program order as nodes: each node's key, predecessors and successors."""
 
     keys: Sequence[int | None]
     before: Sequence[Sequence[int]]
@@ -96,7 +96,7 @@ class Dag:
 
     @classmethod
     def from_edges(cls, keys: Sequence[int | None], edges: Iterable[tuple[int, int]]) -> Dag:
-        """Link ``(earlier, later)`` pairs, each of which occurs once and runs with the numbers."""
+        """Link ``(earlier, later)`` pairs, which are unique and ascending."""
         before: list[list[int]] = [[] for _ in keys]
         after: list[list[int]] = [[] for _ in keys]
         for a, b in edges:
@@ -105,7 +105,7 @@ class Dag:
         return cls(keys, before, after)
 
     def reversed(self) -> Dag:
-        """Return the same graph with all edges turned round, numbered from the end."""
+        """Return the same graph with all edges reversed, numbered from the end."""
         last = len(self.keys) - 1
 
         def turn(lists: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -116,7 +116,7 @@ class Dag:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps in execution order, each one node without a key or all nodes of a run; and the lower bound of runs."""
+    """Steps in execution order, each one node without a key or all nodes of a run, and the lower bound of runs."""
 
     steps: list[list[int]]
     least_runs: int
@@ -154,7 +154,7 @@ def _levels(dag: Dag) -> tuple[list[int], int]:
 
 
 def _levels_of(dag: Dag, key: int, span: tuple[int, int], levels: list[int]) -> int:
-    """Write the levels of ``key``; only nodes between its first and last member can matter."""
+    """Write the levels of ``key``; only nodes between its first and last member matter."""
     first, last = span
     count: dict[int, int] = {}
     deepest = 0
@@ -175,7 +175,7 @@ def _levels_of(dag: Dag, key: int, span: tuple[int, int], levels: list[int]) -> 
 
 @dataclass
 class _Waiting:
-    """What of one key can run now, or after others that can."""
+    """Nodes of one key that can run now, or after others that can."""
 
     ready: list[int] = field(default_factory=list)
     earliest: int = -1
@@ -184,14 +184,14 @@ class _Waiting:
     level: int = 1
 
     def missing(self) -> int:
-        """Return how many nodes of the lowest level that is left cannot run yet."""
+        """Return how many nodes of the lowest remaining level cannot run yet."""
         while not self.left_by_level[self.level]:
             self.level += 1
         return self.left_by_level[self.level] - self.ready_by_level[self.level]
 
 
 class _Schedule:
-    """One pass over the graph; every node becomes ready once and every edge is looked at twice."""
+    """One pass over the graph; every node becomes ready once and every edge is visited twice."""
 
     def __init__(self, dag: Dag, levels: Sequence[int]) -> None:
         self._dag = dag
@@ -217,7 +217,7 @@ class _Schedule:
         return self._runs
 
     def _make_ready(self, first: int) -> None:
-        """Note that ``first`` can run; members of its key that wait only for such members can too."""
+        """Mark ``first`` as ready; members of its key that only wait for ready members become ready too."""
         key = self._dag.keys[first]
         if key is None:
             self._plain.append(first)
@@ -245,7 +245,7 @@ class _Schedule:
                 self._make_ready(j)
 
     def _next_key(self) -> int | None:
-        """Prefer the key with the least missing from its level; the original order breaks ties."""
+        """Prefer the key with the fewest missing nodes on its level; the original order breaks ties."""
         waiting = self._waiting
         return min(self._openable, key=lambda key: (waiting[key].missing(), waiting[key].earliest), default=None)
 
@@ -262,7 +262,7 @@ class _Schedule:
 
 
 def _ordered(dag: Dag, runs: list[list[int]]) -> list[list[int]]:
-    """Order the runs and the other nodes topologically, as near to program order as can be."""
+    """Order the runs and the other nodes topologically, as close to program order as possible."""
     unit = list(range(len(dag.keys)))
     contents = {i: [i] for i in unit}
     for run in runs:

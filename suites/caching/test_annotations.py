@@ -83,7 +83,7 @@ def test_training(regional, before, after):
 
 
 @cached
-def test_each_annotation_has_an_entry_of_its_own(regional):
+def test_each_annotation_has_its_own_entry(regional):
     """None replaces another: afterwards every one of them is a hit."""
     inputs = pair(regional)
     programs = {str(keywords): keywords for _, *both, _ in CHANGES for keywords in both}

@@ -1,4 +1,4 @@
-"""Damaged files of a cache: compiled anew or loaded whole, never wrong values, never an exception."""
+"""Damaged files of a cache: compiled again or loaded completely, never wrong values, never an exception."""
 
 from __future__ import annotations
 

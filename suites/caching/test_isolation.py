@@ -52,7 +52,7 @@ def written():
     _writes.paths = None
 
 
-def test_nothing_is_written_outside_the_folder_of_the_test(regional, regional_cache_dir, written):
+def test_nothing_is_written_outside_the_tests_directory(regional, regional_cache_dir, written):
     written.clear()  # the plugin notes that the test's call begins
     cold_and_warm(regional, mlp, pair(regional))
 
@@ -61,7 +61,7 @@ def test_nothing_is_written_outside_the_folder_of_the_test(regional, regional_ca
     assert sorted(set(written) - set(inside)) == []
 
 
-def test_what_is_written_elsewhere_would_be_seen(regional, written, tmp_path):
+def test_files_written_elsewhere_would_be_detected(regional, written, tmp_path):
     cold_and_warm(regional, mlp, pair(regional))
     before = len(written)
     (tmp_path / "elsewhere").write_text("seen")

@@ -45,7 +45,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("training", "dynamic"), CASES)
-def test_what_was_loaded_is_a_hit(regional, regional_cache_dir, training, dynamic):
+def test_loaded_entries_are_hits(regional, regional_cache_dir, training, dynamic):
     inputs = pair(regional, training=training)
     cold = check(regional, "miss", mlp, inputs, training=training, dynamic=dynamic)
     content, info = carried(regional_cache_dir)

@@ -107,7 +107,7 @@ def first_five(x, w):
 
 
 @symbolic
-def test_two_entries_of_one_graph_are_told_apart_by_their_guards(regional):
+def test_two_entries_of_one_graph_are_distinguished_by_their_guards(regional):
     for n in (4, 8):
         check(regional, "miss", first_five, pair(regional, n))
     for n in (3, 9, 4, 8):

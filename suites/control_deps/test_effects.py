@@ -113,7 +113,7 @@ def written_afterwards(x, w):
 
 
 @pytest.mark.regional_compile(requires=("inductor_code", "mutation"))
-def test_who_waits_still_reads_what_was_there_before_a_write(regional):
+def test_a_waiting_node_still_reads_the_value_before_a_write(regional):
     edges = (("mm", "reversed_rows"),)
     record = run_ordered(regional, written_afterwards, regional.randn(8, 8), regional.randn(8, 8), edges=edges)
     record.code.assert_order("aten.mm", "pytest_regional_suites.reversed_rows", "aten.mul")

@@ -53,7 +53,7 @@ def test_a_later_dependency_moves_the_op_and_its_users(regional):
     assert adding.reports[0].moved
 
 
-def test_edges_asked_for_again_change_nothing(regional):
+def test_requesting_edges_again_changes_nothing(regional):
     result, _ = ordered(regional, independent, ("add", "mm"), ("mm", "mul"))
     result.assert_order("aten.add", "aten.mm", "aten.mul", pinned=True)
     result.assert_count("control_deps", 2)
@@ -80,7 +80,7 @@ def test_edges_in_a_chain_of_calls(regional):
     result.assert_same_numerics()
 
 
-def test_what_values_and_edges_imply_adds_no_operator(regional):
+def test_edges_implied_by_values_and_edges_add_no_operator(regional):
     result, adding = ordered(regional, flowing, ("add", "mul"))
     result.assert_count("control_deps", 0)
     result, adding = ordered(regional, independent, ("add", "mm"), ("mm", "mul"), ("add", "mul"))
@@ -109,7 +109,7 @@ def test_removal_gives_the_graph_back(regional):
     ],
     ids=["none", "twice", "placeholder-waits", "output", "another-graph"],
 )
-def test_what_means_nothing_is_refused(regional, dependencies, message):
+def test_invalid_dependencies_are_refused(regional, dependencies, message):
     def refused(graph):
         with pytest.raises(OrderingError, match=message):
             add_control_deps(graph, dependencies(ops_by_name(graph), list(graph.nodes)))

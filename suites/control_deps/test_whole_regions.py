@@ -51,7 +51,7 @@ ASKED = {"after": ["mlp"]}
 
 
 @pytest.mark.parametrize(("after", "order"), [({}, ["comm", "mlp"]), (ASKED, ["mlp", "comm"])], ids=["plain", "after"])
-def test_regions_run_in_the_order_asked_for(regional, after, order):
+def test_regions_run_in_the_requested_order(regional, after, order):
     record = regional.run(overlapping(**after), regional.randn(8, 8), regional.randn(8, 8))
     assert order == RAN
     assert [source.regions for source in record.code] == [(name,) for name in order]

@@ -56,7 +56,7 @@ def test_with_inductor_at_its_end(regional):
 
 
 @pytest.mark.regional_compile(requires=("full_graph", "backward", "regions"), expects_regions=False)
-def test_what_is_in_no_region_keeps_every_bit(regional):
+def test_ops_outside_of_regions_keep_every_bit(regional):
     """Regions alone may differ from eager: the same model whose attention is not annotated does not."""
     model, steps = MODELS["llama"](regional)
 

@@ -149,7 +149,7 @@ def test_a_pass_that_raises_leaves_no_entry(regional, pre_grad_pass, timing, kin
         torch.testing.assert_close(run(compiled(), inputs), run(program, inputs))
 
 
-def test_what_uuid_raises_is_seen(regional, works_with_a_uuid):
+def test_exceptions_of_uuid_are_visible(regional, works_with_a_uuid):
     base = torch._inductor.custom_graph_pass.CustomGraphPass
 
     def uuid(self):

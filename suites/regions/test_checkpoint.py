@@ -88,7 +88,7 @@ def test_selective_checkpoint(regional):
 
 
 @pytest.mark.regional_compile(requires=("backward", "higher_order_operators", "regions"))
-def test_what_selective_checkpoint_saves_is_not_compiled_again(regional):
+def test_values_saved_by_selective_checkpoint_are_not_computed_again(regional):
     record = regional.run(selective, *pair(regional))
 
     # Saved products stay in the forward; the backward holds the four products of their gradients alone.

@@ -90,7 +90,7 @@ def test_draws_keep_their_order_across_borders(regional):
     reason="the default partitioner takes an unused dropout for a tensor: docs/findings/unused_dropout.py",
     torch=">=2.11",
 )
-def test_a_dropout_that_nobody_uses_still_draws(regional):
+def test_an_unused_dropout_still_draws(regional):
     def program(x, w):
         with in_region("r"):
             h = x @ w

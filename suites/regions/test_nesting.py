@@ -55,7 +55,7 @@ def test_training_parity(regional, program):
 
 
 @pytest.mark.regional_compile(requires=("regions",))
-def test_what_a_checkpoint_recomputes_is_compiled_in_the_backward(regional):
+def test_recomputed_ops_are_compiled_in_the_backward(regional):
     record = regional.run(checkpointed_body, *pair(regional, requires_grad=True))
 
     # The backward holds the recomputed product beside the two products of the gradient.

@@ -143,7 +143,7 @@ def test_a_symbolic_integer_in_pytorchs_own_annotation(regional):
 
 @pytest.mark.parametrize("name", [1.5, True, ["r"], ("r", None)], ids=repr)
 @pytest.mark.regional_compile(expects_regions=False)
-def test_what_is_no_id_is_refused_by_name(regional, name):
+def test_invalid_ids_are_refused_by_name(regional, name):
     def program(x, w):
         with region(name):
             return x @ w

@@ -153,7 +153,7 @@ def test_kernel_store(common, attack):
     assert files.read(KEY) in (None, RIGHT)
 
 
-def test_what_is_not_used_is_named_with_its_owner(common):
+def test_unused_files_are_reported_with_their_owner(common):
     files = KernelFiles(prepared(common / "store"))
     opened_before(files.folder)
     with pytest.warns(UserWarning, match=rf"not used.*{files.folder}/{KEY[:2]} is owned by user {ATTACKER}.*chown"):
@@ -286,7 +286,7 @@ def test_checks_of_the_processor_and_headers(common, tmp_path, monkeypatch, how,
     assert (found is None) == (kept == "off"), "the store takes the place of the folder that is not ours"
 
 
-def test_the_twin_of_pytorchs_folder_which_is_ours(common, tmp_path, monkeypatch):
+def test_our_own_copy_of_pytorchs_directory(common, tmp_path, monkeypatch):
     from pytest_regional._torch import cpp
 
     folder = folders_of_pytorch(common, monkeypatch)

@@ -84,7 +84,7 @@ def _check_read(finding: Any) -> None:
 # What the attacks are worth
 
 
-def test_what_is_attacked_is_valid(tmp_path):
+def test_the_attacked_documents_are_valid(tmp_path):
     assert {outcome(tmp_path, json.dumps(document).encode()) for document in DOCUMENTS} == {"read"}
 
 
@@ -268,7 +268,7 @@ def good(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", ODD_FILES)
-def test_what_is_no_file_of_ours_is_named_and_passed_over(kind, good, tmp_path, capsys):
+def test_other_files_are_reported_and_skipped(kind, good, tmp_path, capsys):
     make, problem = ODD_FILES[kind]
     make(tmp_path / "odd.json")
 
@@ -289,7 +289,7 @@ def test_a_path_that_leads_nowhere_is_a_usage_error(command, name, tmp_path, cap
 
 
 @pytest.mark.parametrize("number", ["9" * 30, "x", "0", ""])
-def test_a_note_of_nobody_is_told(number, tmp_path):
+def test_a_note_of_an_unknown_process_is_reported(number, tmp_path):
     """What a campaign checked when its process died lies in the folder of findings, too."""
     notes = tmp_path / "checking"
     notes.mkdir()
@@ -360,7 +360,7 @@ def test_a_module_that_the_user_names_is_imported(planted, capsys):
     assert planted.exists()
 
 
-def test_a_link_beside_a_finding_is_not_written_through(tmp_path):
+def test_a_link_next_to_a_finding_is_not_written_through(tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("mine")
     folder = FindingsFolder(tmp_path / "findings")

@@ -48,7 +48,7 @@ def test_the_next_test_sees_nothing_of_it(name):
     assert bool(found.named) == (name not in SILENT | SEEN - {"process", "thread"})
 
 
-def test_a_kind_that_nobody_watches_is_seen():
+def test_an_unwatched_kind_is_detected():
     """What tells that the trials above can fail."""
     unknown: list[int] = []
     found = trials.in_a_fork(leaks.Kind("unknown", lambda: unknown.append(1), lambda: len(unknown)))
@@ -101,7 +101,7 @@ def test_this_torch_has_all_that_is_watched():
     assert not missing
 
 
-def test_what_this_torch_has_not_is_not_watched(monkeypatch):
+def test_what_this_torch_lacks_is_not_watched(monkeypatch):
     def read():
         raise MissingTorchSymbolError
 

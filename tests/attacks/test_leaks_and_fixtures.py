@@ -80,7 +80,7 @@ def test_it(number, of_the_test):
 """
 
 
-def test_only_what_tests_change_is_put_back(pytester):
+def test_only_changes_of_tests_are_restored(pytester):
     pytester.makepyfile(test_it=TESTS)
     options = ("-p", "no:randomly", "-p", "no:cacheprovider", "-n0", "--regional-backend=aot_eager")
     done = run_module("pytest", options, pytester.path, os.environ, timeout=300)

@@ -181,7 +181,7 @@ TOLD = {"regional_facts": KNOWN}
         ("setup", [report("setup", **TOLD), report("call", "rerun", **TOLD), report("teardown", **TOLD)]),
     ],
 )
-def test_a_crash_is_told_with_its_phase_and_is_worse(tmp_path, capsys, phase, before):
+def test_a_crash_is_reported_with_its_phase_and_is_worse(tmp_path, capsys, phase, before):
     note = Heartbeat(tmp_path / "notes", "gw0")
     note.begin("test_it.py::test", KNOWN)
     note.phase(phase)

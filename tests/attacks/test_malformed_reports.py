@@ -183,7 +183,7 @@ def test_a_run_that_lost_all_its_tests_is_not_well(
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_what_we_write_is_json_of_the_standard(tmp_path: Path, number: float) -> None:
+def test_written_files_are_standard_json(tmp_path: Path, number: float) -> None:
     report = sample()
     report.tests[0]["compile_seconds"] = number
     report.write(tmp_path / "report.json")

@@ -47,14 +47,16 @@ def read_only(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Pat
 @pytest.mark.parametrize(
     "arguments", [(), ("--regional-seed=1",), ("--regional-fuzz=5",), ("--regional-timeout=5",), ("-q",)]
 )
-def test_nobody_asked_for_findings(pytester: pytest.Pytester, read_only: Path, arguments: tuple[str, ...]) -> None:
+def test_default_findings_may_be_unwritable(
+    pytester: pytest.Pytester, read_only: Path, arguments: tuple[str, ...]
+) -> None:
     config = pytester.parseconfig("--regional-backend=aot_eager", *arguments)
     assert _config.resolve(config).findings == read_only / "regional-findings"
 
 
 @pytest.mark.usefixtures("read_only")
 @pytest.mark.parametrize("source", ["option", "ini"])
-def test_who_asks_for_findings_is_told(pytester: pytest.Pytester, source: str) -> None:
+def test_requested_findings_that_cannot_be_written_are_an_error(pytester: pytest.Pytester, source: str) -> None:
     pytester.makeini("[pytest]\n" + ("regional_findings = found\n" if source == "ini" else ""))
     arguments = ["--regional-findings=found"] if source == "option" else []
     config = pytester.parseconfig("--regional-backend=aot_eager", *arguments)
@@ -178,7 +180,7 @@ def test_the_check_of_encodings_sees(tmp_path: Path, call: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8", None])
-def test_what_a_terminal_lacks_is_escaped(encoding: str | None) -> None:
+def test_characters_that_a_terminal_lacks_are_escaped(encoding: str | None) -> None:
     text = _text.encodable("a \N{SNOWMAN} \ud800", encoding)
     assert text.encode(encoding or "utf-8")
 
@@ -223,7 +225,7 @@ def test_a_locale_without_utf8(pytester: pytest.Pytester) -> None:
     assert run("pytest_regional", "compare", "report.json", "report.json") == (0, "no difference in 2 tests\n")
 
 
-def test_what_a_new_process_prints_is_read_in_any_locale(tmp_path: Path) -> None:
+def test_output_of_a_new_process_is_read_in_any_locale(tmp_path: Path) -> None:
     (tmp_path / "says.py").write_text("print('gedr\\xfcckt \\u2603 \\udcff')", encoding="utf-8")
     environment = {**os.environ, **ASCII, "PYTHONPATH": str(tmp_path)}
     done = process.run_interpreter("says", [], environment, 60)

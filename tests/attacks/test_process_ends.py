@@ -96,7 +96,7 @@ def test_the_next_run_removes_what_a_killed_one_left_and_nothing_else(tmp_path):
     assert ended_by(tmp_path, "pass").left == [without_lock.name]
 
 
-def test_a_folder_of_another_user_or_behind_a_link_is_not_removed(tmp_path, monkeypatch):
+def test_another_users_or_a_linked_directory_is_not_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     elsewhere, foreign = tmp_path / "elsewhere", tmp_path / "pytest-regional-foreign"
     for folder in (elsewhere, foreign):

@@ -160,7 +160,7 @@ def test_a_new_process_ends_with_who_asked_for_it(tmp_path, how, function):
     assert left == []
 
 
-def test_the_guard_of_a_process_goes_with_it_and_is_nobodys_child():
+def test_the_guard_of_a_process_ends_with_it_and_is_no_child():
     code = """
 import os, sys
 from pytest_regional import _processes

@@ -19,7 +19,7 @@ import torch
 from pytest_regional import _shared_examples, region
 from pytest_regional._hypothesis import ExamplesError, check_place
 from pytest_regional._shared_examples import SharedExamples
-from pytest_regional.harness.isolation.left_behind import leaked_threads, threads
+from pytest_regional.harness.isolation.leaks import leaked_threads, threads
 from pytest_regional.reference.caching import container, remote
 from pytest_regional.reference.caching.container import CacheWarning
 from pytest_regional.reference.caching.remote import sign, verified
@@ -254,7 +254,7 @@ def test_a_handshake(attacked: Callable[[EvilRedis], list[str]], reply: Reply) -
 
 
 @pytest.mark.parametrize("greeting", UNASKED.values(), ids=UNASKED)
-def test_a_greeting_that_nobody_asked_for(attacked: Callable[[EvilRedis], list[str]], greeting: Reply) -> None:
+def test_an_unrequested_greeting(attacked: Callable[[EvilRedis], list[str]], greeting: Reply) -> None:
     def greet(connection: socket.socket) -> None:
         connection.sendall(greeting) if isinstance(greeting, bytes) else greeting(connection)
 
@@ -297,7 +297,7 @@ def test_a_name_that_is_looked_up_for_ever(
     assert "in the time that is allowed" in said
 
 
-def test_who_is_interrupted_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 

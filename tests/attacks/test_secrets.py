@@ -62,7 +62,7 @@ def _as_in_a_new_process():
 # The words
 
 
-def test_a_word_that_is_told_is_noticed():
+def test_a_printed_secret_is_noticed():
     assert told("at redis://:HUNTER2@host") == ["hunter2"]
 
 
@@ -92,7 +92,7 @@ def test_a_url_is_shown_without_its_password(url, shown):
     assert f"{SecretUrl(url):>4}" == f"{shown:>4}"
 
 
-def test_who_connects_has_the_url_as_it_is():
+def test_connecting_uses_the_url_unchanged():
     parse_url = pytest.importorskip("redis").connection.parse_url
     url = SecretUrl("redis://:word@host/0")
 

@@ -142,7 +142,7 @@ def test_a_second_signal_ends_the_process_at_once(tmp_path):
     assert "test_it.py::test_it" in run.report["unfinished"]
 
 
-def test_handlers_are_put_back():
+def test_handlers_are_restored():
     def handlers():
         return [signal.getsignal(getattr(signal, name)) for name in SIGNALS]
 

@@ -73,7 +73,7 @@ def test_two_flipped_bits_that_cancel_out_in_the_lengths_are_noticed(sealed: byt
     """Header and payload exchange a byte, with the first checksum made to fit: the second does not."""
     header_length, payload_length = struct.unpack_from(">IQ", sealed, 12)
     start = struct.pack(">8sIIQ", sealed[:8], 1, header_length + 1, payload_length - 1)
-    with pytest.raises(CorruptedArtifactError, match="does not fit its contents"):
+    with pytest.raises(CorruptedArtifactError, match="does not match its contents"):
         unseal(start + struct.pack(">I", zlib.crc32(start)) + sealed[28:], kind="region")
 
 
@@ -85,7 +85,7 @@ def test_another_format_version_is_named(sealed: bytes, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("data", [b"PK\x03\x04 a zip file", b"{}", Path(__file__).read_bytes()])
 def test_another_programs_file_is_refused(data: bytes) -> None:
-    with pytest.raises(NotAnArtifactError, match=r"model\.zip is no artifact.*Check the path"):
+    with pytest.raises(NotAnArtifactError, match=r"model\.zip is not an artifact.*Check the path"):
         unseal(data, kind="region", where="model.zip")
 
 

@@ -51,7 +51,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_a_folder_or_a_pipe_is_no_artifact(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    for path, what in ((tmp_path, "a folder"), (pipe, "no regular file")):
+    for path, what in ((tmp_path, "a directory"), (pipe, "not a regular file")):
         with pytest.raises(NotAFileError, match=what):
             read_artifact(path, "region")
         with pytest.raises(NotAFileError, match=what):
@@ -59,7 +59,7 @@ def test_a_folder_or_a_pipe_is_no_artifact(tmp_path: Path) -> None:
 
 
 def test_a_file_where_a_folder_should_be_is_named(artifact: Path) -> None:
-    with pytest.raises(NotAFileError, match="is no folder"):
+    with pytest.raises(NotAFileError, match="is not a directory"):
         write_artifact(artifact / "below" / "a file", b"", "region")
 
 
@@ -97,19 +97,19 @@ def test_a_folder_above_in_which_everybody_can_exchange_it_is_refused(artifact: 
     assert read_artifact(artifact, "region") == b"payload"
 
 
-def test_a_folder_of_a_shared_group_is_refused(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_with_a_shared_group_is_refused(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     artifact.parent.chmod(0o770)
     monkeypatch.setattr(grp, "getgrgid", lambda group: SimpleNamespace(gr_name="staff", gr_mem=["mallory"]))
     _refused(artifact, f"can be written to by its group.*Run: chmod g-w {artifact.parent}")
 
 
-def test_a_folder_of_an_unknown_group_is_refused(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_with_an_unknown_group_is_refused(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     artifact.parent.chmod(0o770)
     monkeypatch.setattr(grp, "getgrgid", {}.__getitem__)
     _refused(artifact, "can be written to by its group")
 
 
-def test_a_folder_of_the_users_own_group_is_not(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_with_the_users_own_group_is_not(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pwd
 
     user = pwd.getpwuid(os.geteuid())
@@ -119,7 +119,7 @@ def test_a_folder_of_the_users_own_group_is_not(artifact: Path, monkeypatch: pyt
     assert read_artifact(artifact, "region") == b"payload"
 
 
-def test_a_folder_of_another_user_is_refused(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_users_directory_is_refused(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _give_away(artifact.parent, monkeypatch)
     _refused(artifact, rf"{artifact.parent} is owned by user \d+, and this is user \d+.*chown")
 

@@ -51,9 +51,9 @@ def test_equal_payloads_are_one_file(store: LocalStore) -> None:
 
 @pytest.mark.parametrize("key", ["", "../x", "AB", "xyz", "ab/cd", "a" * 129, "ab\n"])
 def test_a_key_that_is_no_hash_is_refused(store: LocalStore, key: str) -> None:
-    with pytest.raises(ValueError, match="is no cache key"):
+    with pytest.raises(ValueError, match="is not a cache key"):
         store.save(key, b"")
-    with pytest.raises(ValueError, match="is no cache key"):
+    with pytest.raises(ValueError, match="is not a cache key"):
         list(store.candidates(key))
 
 
@@ -104,7 +104,7 @@ def test_a_folder_in_an_entrys_place_is_a_miss(store: LocalStore) -> None:
     path = _entries(store)[0]
     path.unlink()
     (path / "below").mkdir(parents=True)
-    with pytest.warns(CacheWarning, match="is a folder"):
+    with pytest.warns(CacheWarning, match="is a directory"):
         assert list(store.candidates("ab")) == []
     assert store.save("ab", b"payload")
     assert list(store.candidates("ab")) == [b"payload"]
@@ -177,7 +177,7 @@ def test_an_unsafe_folder_is_one_warning_each_way(store: LocalStore, place: str)
 def test_a_file_in_the_stores_place_is_one_warning(store: LocalStore) -> None:
     store.folder.write_text("")
     assert (list(store.candidates("ab")), store.keys()) == ([], ())
-    with pytest.warns(CacheWarning, match="are not saved.*is no folder") as said:
+    with pytest.warns(CacheWarning, match="are not saved.*is not a directory") as said:
         assert [store.save("ab", b"") for _ in range(2)] == [False, False]
     assert len(said) == 1
 

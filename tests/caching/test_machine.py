@@ -78,7 +78,7 @@ def test_compilers_are_named_by_their_version(text: str, name: str) -> None:
     assert target._compiler("/usr/bin/g++", text) == name
 
 
-def test_a_compiler_that_says_no_version_is_told_by_what_it_says() -> None:
+def test_a_compiler_without_a_version_is_identified_by_its_output() -> None:
     assert target._compiler("cc", "strange 1") != target._compiler("cc", "strange 2")
 
 
@@ -86,7 +86,7 @@ def test_no_compiler_is_an_empty_name() -> None:
     assert target._compiler("", "") == ""
 
 
-def test_without_a_gpu_none_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_none_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: pytest.fail("a GPU was asked for"))
     assert target._gpu() == ""

@@ -70,7 +70,7 @@ assert open_store().save("ab", b"from another process")
     assert list(_machine("here", tmp_path).candidates("ab")) == [b"from another process"]
 
 
-def test_redis_with_bytes_that_nobody_signed_is_a_miss(tmp_path: Path, raw: object) -> None:
+def test_redis_with_unsigned_bytes_is_a_miss(tmp_path: Path, raw: object) -> None:
     store = _machine("here", tmp_path)
     store.remote.save("ab", b"payload")  # type: ignore[union-attr]
     (name,) = raw.keys()  # type: ignore[attr-defined]

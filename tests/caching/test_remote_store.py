@@ -88,9 +88,9 @@ def test_a_key_with_many_entries_takes_one_more_in_place_of_another(store: Remot
 
 @pytest.mark.parametrize("key", ["", "../x", "AB"])
 def test_a_key_that_is_no_hash_is_refused(store: RemoteStore, key: str) -> None:
-    with pytest.raises(ValueError, match="is no cache key"):
+    with pytest.raises(ValueError, match="is not a cache key"):
         store.save(key, b"")
-    with pytest.raises(ValueError, match="is no cache key"):
+    with pytest.raises(ValueError, match="is not a cache key"):
         list(store.candidates(key))
 
 
@@ -175,7 +175,7 @@ def test_the_local_store_is_first_and_learns_from_the_remote_one(tmp_path: Path,
     assert list(second.candidates("ab")) == [b"payload"]
 
 
-def test_who_takes_a_local_entry_asks_no_server(tmp_path: Path, server: Server) -> None:
+def test_a_local_entry_needs_no_server(tmp_path: Path, server: Server) -> None:
     store = Store(LocalStore(tmp_path / "store"), _store(server))
     store.save("ab", b"payload")
     asked = server.questions
@@ -229,13 +229,13 @@ def test_a_failing_server_leaves_the_local_store(tmp_path: Path) -> None:
     assert len(said) == 1
 
 
-def test_what_is_no_fault_of_the_server_is_not_hidden(store: RemoteStore) -> None:
+def test_errors_not_from_the_server_are_not_hidden(store: RemoteStore) -> None:
     with pytest.raises(ZeroDivisionError):
         store.link.ask(lambda server: 1 / 0, Patience(10.0))
 
 
 @pytest.mark.usefixtures("quiet")
-def test_nothing_is_shared_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_shared_unless_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(remote.SECRET, "a secret")
     assert open_remote_store() is None
 

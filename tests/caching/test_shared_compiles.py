@@ -1,4 +1,4 @@
-"""Whole compiles through a real Redis server: another machine compiles nothing, and a forged entry is compiled anew."""
+"""Whole compiles through a real Redis server: another machine compiles nothing, a forged entry is compiled again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_another_machine_compiles_nothing(machine):
 
 @pytest.mark.usefixtures("raw")
 @pytest.mark.filterwarnings(f"error::{CacheWarning.__module__}.CacheWarning")
-def test_what_came_from_the_server_is_kept_on_the_machine(machine, environment):
+def test_entries_from_the_server_are_kept_on_the_machine(machine, environment):
     machine("a")
     run()
     machine("b")
@@ -59,7 +59,7 @@ def test_what_came_from_the_server_is_kept_on_the_machine(machine, environment):
     assert run()[1] == (1, 0, 0)
 
 
-def test_a_forged_entry_is_compiled_anew(machine, raw):  # noqa: F811
+def test_a_forged_entry_is_compiled_again(machine, raw):  # noqa: F811
     machine("a")
     values, _ = run()
     for name in raw.keys("*"):

@@ -49,7 +49,7 @@ def test_one_that_cannot_be_loaded_is_listed_with_the_others(backends):
     )
 
 
-def test_what_the_repository_disclaims_is_listed(backends, pytester):
+def test_disclaimers_of_the_repository_are_listed(backends, pytester):
     pytester.makepyprojecttoml(
         """
         [tool.pytest-regional.backends.reference.disclaims]

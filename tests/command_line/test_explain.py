@@ -89,7 +89,7 @@ def test_a_function_and_dynamic_sizes(explain):
         ((f"{HERE}:block", "--passes", "full_inductor,regional_inductor"), "terminal"),
     ],
 )
-def test_what_was_asked_wrongly_is_said(explain, arguments, message):
+def test_wrong_arguments_are_an_error(explain, arguments, message):
     status, output, errors = explain(*arguments)
     assert (status, output) == (2, "")
     assert message in errors

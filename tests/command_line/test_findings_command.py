@@ -60,7 +60,7 @@ def test_a_sequence_in_full(folder, capsys):
     assert "    restart\n" in capsys.readouterr().out
 
 
-def test_what_cannot_be_read_is_said_and_the_rest_is_listed(folder, capsys):
+def test_unreadable_files_are_reported_and_the_others_are_listed(folder, capsys):
     (folder.path / "another.json").write_text(json.dumps({"version": 99}))
 
     assert main(["findings", str(folder.path)]) == 2

@@ -37,7 +37,7 @@ def compiles_are_short():
 """
 
 
-#: The program ``pytest``: unlike ``python -m pytest`` it does not look for modules in the working folder.
+#: The program ``pytest``: unlike ``python -m pytest`` it does not look for modules in the working directory.
 PLAIN_PYTEST = """\
 import os
 import sys

@@ -65,7 +65,7 @@ def test_make_bench_runs_the_table():
     assert recipe.splitlines()[1:] == ["\t$(RUN) bench"]
 
 
-def test_what_is_claimed_can_be_read_without_torch():
+def test_benchmark_groups_can_be_listed_without_torch():
     program = "import sys, bench.__main__ as m; m.all_groups(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
@@ -141,7 +141,7 @@ def test_a_row_that_raises_leaves_the_others_and_fails_the_run(page, capsys):
     assert page.read_text() == PAGE
 
 
-def test_what_runs_beside_another_keeps_its_place_and_runs_alone_where_the_other_is_not_wanted(page):
+def test_a_group_next_to_another_keeps_its_place_and_runs_alone_without_it(page):
     second = {"two": Group((GAIN,), lambda rounds: [GAIN.row([1.0], [4.0])], beside="last")}
     last = {"last": Group((EXTRA,), lambda rounds: [EXTRA.row([1.0], [1.0])])}
 

@@ -35,7 +35,7 @@ def test_the_page_names_all_of_them():
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
-def test_what_its_ci_file_runs_exists(example, script, pytest_help):
+def test_commands_of_the_ci_file_exist(example, script, pytest_help):
     commands = script.commands_of(example / ".github" / "workflows" / "tests.yml")
     assert 'pip install -e ".[test]"' in commands
     assert any(command.startswith("pytest -n 2 --regional-report=") for command in commands)
@@ -50,7 +50,7 @@ def test_it_is_a_whole_repository(example):
     assert any(name.startswith("tests/test_") for name in files)
 
 
-def test_what_runs_at_night_alone_is_not_run(script, tmp_path):
+def test_nightly_tests_are_not_run(script, tmp_path):
     workflow = tmp_path / "tests.yml"
     workflow.write_text(
         "steps:\n"

@@ -1,13 +1,20 @@
-"""The pages keep to plain words: the field's terms, and no turns of phrase that a reader has to decode."""
+"""Pages and source files use plain words: the field's terms, and no phrases that a reader has to decode."""
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
 
 import pytest
 from fenced import DOCS, ROOT, name_of
 
 PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("examples/*/README.md")))
+
+#: Parts of the package whose docstrings, comments and messages use plain words.
+PLAIN = ("_torch", "reference", "harness/codegen", "harness/isolation", "harness/kernel_store")
+SOURCES = [path for part in PLAIN for path in sorted((ROOT / "pytest_regional" / part).rglob("*.py"))]
 
 #: A word, as a pattern, and what to write instead.
 INSTEAD = {
@@ -31,7 +38,8 @@ INSTEAD = {
 _NOT_PROSE = re.compile(
     r"<!-- [\w: ]*begins? -->.*?<!-- [\w: ]*ends? -->"  # written by tools
     r"|^( *)(`{3,}).*?^\1\2$"  # fenced
-    r"|`[^`\n]*`"
+    r"|``[^`]*``|`[^`\n]*`"
+    r"|^ +\w+: (?=[a-z])"  # the name of a parameter
     r"|\]\([^)]*\)",
     re.DOTALL | re.MULTILINE,
 )
@@ -52,6 +60,30 @@ def found_in(text: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_page_uses_plain_words(page):
     assert found_in(page.read_text(encoding="utf-8")) == []
+
+
+def prose_of(source: str) -> str:
+    """Return the docstrings, comments and messages of a module."""
+    texts = [
+        node.value
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count(" ") > 1
+    ]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return "\n".join([*texts, *(token.string for token in tokens if token.type == tokenize.COMMENT)])
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_source_uses_plain_words(path):
+    assert found_in(prose_of(path.read_text(encoding="utf-8"))) == []
+
+
+def test_a_word_is_noticed_in_source():
+    source = (
+        'def f(folder):\n    """Read ``folder``.\n\n    Args:\n        folder: of files.\n    """  # anew\n'
+        '    fail("nobody reads it")\n'
+    )
+    assert found_in(prose_of(source)) == ["'nobody': write passive voice, or 'no one'", "'anew': write again"]
 
 
 def test_a_word_is_noticed_in_prose_and_not_in_code():

@@ -80,7 +80,7 @@ def test_afterwards_the_cpu_compiles_as_before(folder: Path) -> None:
     assert "triton" not in code
 
 
-def test_what_was_compiled_keeps_working_afterwards(folder: Path) -> None:
+def test_compiled_programs_keep_working_afterwards(folder: Path) -> None:
     x = torch.randn(6, 5)
     with emulated() as emulation:
         compiled = torch.compile(lambda a: a.sin() * 3, fullgraph=True)
@@ -126,7 +126,7 @@ def test_code_from_a_cache_is_run_with_interpreted_kernels(folder: Path) -> None
         assert torch.equal(first, again)
 
 
-def test_a_torch_that_cannot_be_emulated_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_that_cannot_be_emulated_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = PatchPoint("torch.cuda", "was_renamed", "for this test")
     monkeypatch.setitem(places.DEVICE_POINTS, "gone", gone)
     emulation_backend._check_patch_points.cache_clear()
@@ -207,7 +207,7 @@ def test_threads_compile_at_once(folder: Path) -> None:
         torch.testing.assert_close(result, (x * number).softmax(-1))
 
 
-def test_an_operator_that_reads_what_nobody_wrote_is_caught(folder: Path) -> None:
+def test_an_operator_that_reads_unwritten_memory_is_caught(folder: Path) -> None:
     """The buffer between two products is never filled: what the second one reads is an error, not a number."""
     from pytest_regional.emulation.device_rewrite import OperatorsOnCpu
 

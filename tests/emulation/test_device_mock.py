@@ -67,7 +67,7 @@ def test_afterwards_there_is_none() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_what_torch_remembers_of_devices_is_forgotten_both_ways() -> None:
+def test_torchs_cached_device_answers_are_cleared_both_ways() -> None:
     from torch.utils._triton import has_triton
 
     assert not has_triton()

@@ -23,7 +23,7 @@ def test_floats_without_negative_zero_are_poisoned_with_nan(dtype):
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_integers_are_poisoned_with_a_number_that_nobody_computes(dtype):
+def test_integers_are_poisoned_with_an_unlikely_number(dtype):
     poison = Memory().allocate((5,), (1,), dtype)
     assert (poison.view(torch.uint8) == 0xA5).all()
 
@@ -88,7 +88,7 @@ def test_buffers_are_not_kept_alive():
     assert not memory._allocations
 
 
-def test_a_write_beside_a_buffer_is_seen():
+def test_a_write_next_to_a_buffer_is_detected():
     memory = Memory()
     buffer = memory.allocate((4,), (1,), torch.float32)
     memory.check_guards("addmm")

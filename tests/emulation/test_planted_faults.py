@@ -30,7 +30,7 @@ def test_a_fault_is_noticed(emulation, fault):
 
 
 @pytest.mark.parametrize("fault", UNNOTICED, ids=str)
-def test_what_emulation_cannot_show(emulation, fault):
+def test_limits_of_emulation(emulation, fault):
     """Documented limits: where one of these is noticed, ``docs/emulation-coverage.md`` has to change."""
     source = source_of(fault.program)
     changed = fault.mutate(source)

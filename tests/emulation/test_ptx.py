@@ -120,7 +120,7 @@ def test_inline_ptx_is_refused_for_amd():
         assert_kernels_compile(user(inline), "gfx942")
 
 
-def test_what_compiled_once_is_not_compiled_again(monkeypatch):
+def test_compiled_regions_are_not_compiled_again(monkeypatch):
     first = assert_kernels_compile(user(), "sm_90")
     monkeypatch.setattr(compile_check, "shared_worker", lambda: pytest.fail("it is compiled again"))
     assert assert_kernels_compile(user(), "sm_90") == first
@@ -189,6 +189,6 @@ def test_the_harness_offers_it():
         harness.assert_kernels_compile(CompileRecord(None, (), GeneratedCode(), Counters({})))
 
 
-def test_results_are_told_apart():
+def test_results_are_distinguished():
     compiled = CompiledKernel("k", "sm_90", "", 1, 2, 3, 4, 5, 6, 0.1)
     assert (compiled.spills, FailedKernel("k", "sm_90", "", "no").crashed) == (9, False)

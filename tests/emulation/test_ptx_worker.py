@@ -64,7 +64,7 @@ def test_a_hang_is_ended(worker):
     assert isinstance(after, CompiledKernel)
 
 
-def test_what_took_too_long_is_tried_anew(worker):
+def test_timeouts_are_tried_again(worker):
     assert compiled(worker, "hangs", timeout=0.5)[0].timed_out
     assert compiled(worker, "hangs", timeout=0.6)[0].message.startswith("the compiler did not finish within 0.6 s")
 

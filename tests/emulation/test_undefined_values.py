@@ -59,7 +59,7 @@ def store_half(source, target, n, BLOCK: tl.constexpr):
     tl.store(target + index, tl.load(source + index, mask=index < n), mask=index < n // 2)
 
 
-def test_what_a_kernel_of_the_user_leaves_out_is_a_fault(tmp_path):
+def test_elements_that_a_user_kernel_skips_are_a_fault(tmp_path):
     def function(a):
         out = torch.empty_like(a)
         store_half[(1,)](a, out, a.numel(), BLOCK=16)

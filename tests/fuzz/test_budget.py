@@ -14,12 +14,12 @@ from pytest_regional.fuzz.budget import PROFILES, Budget, BudgetError, duration
         ("Nightly", PROFILES["nightly"]),
     ],
 )
-def test_what_a_budget_can_say(text, budget):
+def test_forms_of_a_budget(text, budget):
     assert Budget.parse(text) == budget
 
 
 @pytest.mark.parametrize("text", ["", "0", "0s", "-3", "1.5", "ten", "10 d", "5m30s"])
-def test_what_is_no_budget(text):
+def test_invalid_budgets(text):
     with pytest.raises(BudgetError, match=r"number of programs \(500\), a time \(30s, 10m, 2h\), or a profile"):
         Budget.parse(text)
 
@@ -51,7 +51,7 @@ def test_a_clock_is_over_when_its_time_is_spent():
     assert clock.over
 
 
-def test_what_comes_last_gets_what_is_left_and_a_little_in_any_case():
+def test_the_last_one_gets_the_remaining_time_and_a_minimum():
     clock = Budget(seconds=100).start()
     asked = []
     for begun in (0, 70, 99):

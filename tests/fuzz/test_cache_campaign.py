@@ -34,7 +34,7 @@ def holding(known):
     return SimpleNamespace(readable=known)
 
 
-def test_a_sequence_that_breaks_the_model_becomes_short_and_is_told_once(monkeypatch, tmp_path):
+def test_a_sequence_that_breaks_the_model_is_shrunk_and_reported_once(monkeypatch, tmp_path):
     folder = FindingsFolder(tmp_path)
     result = campaign(monkeypatch, FAULTY, LONG, 2, folder)
 
@@ -47,7 +47,7 @@ def test_a_sequence_that_breaks_the_model_becomes_short_and_is_told_once(monkeyp
     assert list(folder) == [finding]
 
 
-def test_what_is_known_is_counted_and_not_found_again(monkeypatch):
+def test_known_findings_are_counted_and_not_found_again(monkeypatch):
     known = finding(FAULTY)
     again = campaign(monkeypatch, FAULTY, LONG, 2, holding(lambda: [known]))
 
@@ -76,7 +76,7 @@ def executed(monkeypatch):
     ],
     ids=["damage before", "others in between"],
 )
-def test_what_a_known_finding_may_be_the_cause_of_is_not_reduced(monkeypatch, before):
+def test_failures_that_a_known_finding_may_cause_are_not_reduced(monkeypatch, before):
     lengths = executed(monkeypatch)
     again = campaign(monkeypatch, FAULTY, (*before, Compile(Key(region="b"))), 1, holding(lambda: [finding(FAULTY)]))
 
@@ -84,7 +84,7 @@ def test_what_a_known_finding_may_be_the_cause_of_is_not_reduced(monkeypatch, be
     assert len(lengths) == 1
 
 
-def test_what_did_not_happen_any_more_is_dropped_without_running_it(monkeypatch):
+def test_steps_that_no_longer_apply_are_dropped_without_running(monkeypatch):
     lengths = executed(monkeypatch)
     campaign(monkeypatch, FAULTY, (Compile(Key()), Compile(Key(region="b")), *[Restart()] * 5), 1)
 
@@ -92,7 +92,7 @@ def test_what_did_not_happen_any_more_is_dropped_without_running_it(monkeypatch)
     assert max(lengths[1:]) == 2
 
 
-def test_what_another_shard_found_meanwhile_is_known(monkeypatch):
+def test_findings_of_another_shard_are_known_meanwhile(monkeypatch):
     asked = []
 
     def known():

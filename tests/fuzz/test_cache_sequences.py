@@ -49,7 +49,7 @@ def test_the_model_remembers_what_is_where():
     assert answers == ["miss", "memory", "hit", "miss", "hit", "either", "miss", "hit", "miss"]
 
 
-def test_what_is_compiled_already_mends_no_file():
+def test_compiled_programs_do_not_repair_files():
     model = CacheModel()
     model.ran(Key())
     model.damaged()
@@ -75,7 +75,7 @@ def test_what_is_compiled_already_mends_no_file():
         ("hit", counters(cache_hits=1, pre_grad_calls=1), "passes ran too often on a hit"),
     ],
 )
-def test_what_the_counters_may_say(expected, moved, problem):
+def test_disagreements_of_counters(expected, moved, problem):
     assert disagreement(Key(), expected, moved) == problem
 
 
@@ -97,7 +97,7 @@ def test_how_often_passes_run(key, on_miss, on_hit):
     assert "too often" in disagreement(key, "hit", counters(cache_hits=1, pre_grad_calls=on_hit + 1))
 
 
-def test_what_runs_early_is_no_part_of_the_entry():
+def test_early_passes_are_not_part_of_the_entry():
     model = CacheModel()
     model.ran(Key(passes=("v1",), timing="early"))
 

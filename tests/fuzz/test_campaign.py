@@ -160,7 +160,7 @@ def test_an_interrupt_that_was_lost_ends_it_before_the_next_program():
     assert (result.interrupted, result.examples) == (True, 2)
 
 
-def test_what_another_shard_found_meanwhile_is_known():
+def test_findings_of_another_shard_are_known_meanwhile():
     (other,) = campaign(faulty("neg"), chain("neg", "add"), budget=1).run().findings
     asked = []
 
@@ -249,7 +249,7 @@ def test_no_program_stays_on_disk_where_the_process_lives(tmp_path, error):
     assert not note.exists()
 
 
-def test_findings_and_progress_are_told_at_once():
+def test_findings_and_progress_are_reported_at_once():
     told = []
     folder = SimpleNamespace(readable=list, save_shown=lambda finding: told.append(finding.program.operators))
     running = campaign(faulty("neg"), chain("add"), chain("neg"), budget=3, folder=folder)
@@ -288,7 +288,7 @@ def test_which_region_is_to_blame_is_asked_once():
     assert (asked[-1], asked.count(True)) == (True, 1)
 
 
-def test_what_breaks_without_the_backend_is_a_finding_of_aot_eager():
+def test_failures_without_the_backend_are_findings_of_aot_eager():
     def check(program, *, oracles, blame, known):
         violation = OracleViolationError("parity", "run", "", origin="value")
         violation.without_backend = "neg" in program.operators

@@ -84,6 +84,6 @@ def test_sequences_hold_what_is_claimed(name):
     assert found(Harness(name), everything=True)
 
 
-def test_what_a_backend_disclaims_is_what_its_specification_says():
+def test_disclaimed_capabilities_are_those_of_the_specification():
     assert disclaimed(BARE) == set(DRAWN)
     assert disclaimed(Harness("rng", "outer_cache")) == {"rng"}

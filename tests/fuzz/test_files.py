@@ -65,7 +65,7 @@ def changed(**changes):
         "no operand",
     ],
 )
-def test_what_is_no_program_is_refused(data, problem):
+def test_invalid_programs_are_refused(data, problem):
     with pytest.raises(ProgramFileError, match=problem):
         files.from_data(data)
 

@@ -80,7 +80,7 @@ def test_a_process_that_is_gone_tells_what_it_ran(tmp_path):
     assert last_heartbeat(tmp_path, "gw0") is None
 
 
-def test_a_campaign_is_not_told_of_twice(tmp_path):
+def test_a_campaign_is_reported_once(tmp_path):
     process = Heartbeat(tmp_path, "gw0")
     process.begin("test_a.py::test_a", {})
     process.phase("call")

@@ -58,7 +58,7 @@ def written(*facts, notes):
     return reporter.lines
 
 
-def test_what_several_shards_found_is_told_once_with_the_smallest_program(tmp_path):
+def test_findings_of_several_shards_are_reported_once_with_the_smallest_program(tmp_path):
     lines = written(
         fact(0, [finding("one", 4)], hits={"one": 2, "known": 1}, seconds=4.0, reducing=2.0),
         fact(
@@ -114,7 +114,7 @@ def test_the_program_that_a_process_died_of_is_shown(tmp_path):
     assert "torch.neg(x0)" in source
 
 
-def test_what_died_in_an_earlier_run_is_told_where_somebody_fuzzes(tmp_path):
+def test_crashes_of_an_earlier_run_are_reported_when_fuzzing(tmp_path):
     note = crash_marker(tmp_path, "full-0")
     note = note.with_name("full-0-broken.json")
     note.write_text("{}")

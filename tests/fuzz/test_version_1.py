@@ -54,7 +54,7 @@ def test_an_oracle_and_a_feature_have_other_names():
     ],
 )
 @pytest.mark.parametrize("path", OLD.paths(), ids=lambda path: path.stem)
-def test_what_version_1_does_not_hold_is_refused(path, changes, problem):
+def test_content_unknown_to_version_1_is_refused(path, changes, problem):
     with pytest.raises(FindingError, match=problem):
         from_data(data_of(path, **changes))
 

@@ -43,6 +43,12 @@ def test_an_exception_of_traced_code():
     assert "not a float" in annotation_mistake_in(Unsupported(f"Observed exception\n raised exception {error!r}\n", ""))
 
 
+def test_an_exception_of_traced_code_as_torch_2_11_shows_it():
+    shown = "raised exception AnnotationError((ConstantVariable(str: 'an id, not a list'),))"
+    text = f"Observed exception\n {shown}\n\nfrom user code:\n   m.py\n\n"
+    assert annotation_mistake_in(Unsupported(text, "")) == "an id, not a list; from m.py"
+
+
 @pytest.mark.parametrize("name", [1.5, True, [1], ("a", 2.5), torch.ones(1)], ids=str)
 def test_region_refuses_what_is_no_id_at_once(name):
     with pytest.raises(AnnotationError, match="a region id is a string, an integer"):

@@ -219,7 +219,7 @@ def test_dropout_draws_what_eager_draws():
     assert report.anchored
 
 
-def test_what_eager_itself_compiles_is_not_counted():
+def test_compiles_of_eager_itself_are_not_counted():
     inner = torch.compile(torch.sin, backend="eager")
 
     def compiles_in_eager(x, w):

@@ -8,7 +8,7 @@ from pytest_regional.testing import regional
 
 @pytest.mark.parametrize("call", ["compile", "run", "observe", "assert_parity"])
 @pytest.mark.parametrize(("given", "shown"), [(torch.zeros(100), "a tensor"), ([1], "of type list")])
-def test_what_is_no_program(call, given, shown):
+def test_invalid_programs(call, given, shown):
     with regional("aot_eager", expects_regions=False) as r, pytest.raises(TypeError) as caught:
         getattr(r, call)(given)
     assert f"regional.{call} needs a function or module, and this is {shown}" in str(caught.value)

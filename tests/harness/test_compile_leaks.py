@@ -27,7 +27,7 @@ def compiling(leaks, other=""):
         torch.set_default_dtype(torch.float64)
 
 
-def test_what_a_compile_leaves():
+def test_leaks_of_a_compile():
     leaks = CompileLeaks()
     compiling(leaks)
     assert names(leaks) == ["default dtype"]
@@ -55,7 +55,7 @@ def test_a_compile_in_another_thread_does_not_count():
 
 
 @pytest.mark.parametrize("begins", ["before", "meanwhile"])
-def test_nor_does_one_beside_it(begins):
+def test_nor_does_one_next_to_it(begins):
     """Default dtypes are the process's: who changed it cannot be told."""
     leaks, begun, over = CompileLeaks(), threading.Event(), threading.Event()
 

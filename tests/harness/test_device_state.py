@@ -50,7 +50,7 @@ def gpu(monkeypatch):
     return gpu
 
 
-def test_what_a_test_left_is_put_back(gpu):
+def test_changes_of_a_test_are_restored(gpu):
     with gpu_isolated():
         gpu.device, gpu.streams[0], gpu.generators = 1, "side stream 0", ["x", "y"]
     assert (gpu.device, gpu.streams, gpu.generators) == (0, {0: "stream 0", 1: "stream 1"}, ["a", "b"])

@@ -65,7 +65,7 @@ def test_other_processes_of_the_user_do_not_run_it_again(
 
 
 @pytest.mark.parametrize("module", ["platform.python_version", "version", "code_keys"])
-def test_another_python_or_torch_is_tested_anew(
+def test_another_python_or_torch_is_tested_again(
     module: str, self_tests: list[str], new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use("cuda-emulated")
@@ -75,7 +75,7 @@ def test_another_python_or_torch_is_tested_anew(
     assert self_tests == ["h200"] * 2
 
 
-def test_other_code_of_ours_is_tested_anew(
+def test_other_code_of_ours_is_tested_again(
     self_tests: list[str], new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     use("cuda-emulated")

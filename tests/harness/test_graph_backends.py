@@ -90,7 +90,7 @@ def test_what_it_hands_to_inductor_is_a_fallback():
         r.compile(unannotated)(*pair(r))
 
 
-def test_what_another_backend_hands_to_inductor_is_not():
+def test_graphs_that_another_backend_passes_to_inductor_are_not():
     with regional(graphs(runs_the_graph, inductor=False)) as r:
         torch.compile(unannotated)(*pair(r))
         r.compile(unannotated)(*pair(r))
@@ -113,7 +113,7 @@ def test_a_mistaken_specification():
         graphs(runs_the_graph, compilers=())
 
 
-def test_a_name_that_nobody_registered():
+def test_an_unregistered_name():
     """The harness knows a backend of that name: its own, which asks for it."""
     missing = BackendSpec("no_such_backend", lambda: "no_such_backend", GraphCapabilities())
     with regional(missing, expects_regions=False) as r, pytest.raises(Exception, match=r"(?i)invalid backend"):

@@ -72,7 +72,7 @@ def test_the_processor_is_checked_once_for_all_folders(tmp_path, monkeypatch):
     assert not [path for path in tmp_path.rglob("*.so") if "shared" not in path.parts]
 
 
-def test_a_folder_of_our_own_is_deleted():
+def test_our_own_directory_is_deleted():
     with regional("torch") as r:
         r.compile(product)(*pair(r))
         folder = r.folder
@@ -161,7 +161,7 @@ def set_stance():
 
 
 LEAKS = {
-    change_folder: "working folder",
+    change_folder: "working directory",
     set_stance: "compiler stance",
     set_config: "torch._inductor.config.max_autotune",
     set_nested_config: "torch._inductor.config.triton.cudagraphs",
@@ -180,7 +180,7 @@ LEAKS = {
 
 
 @pytest.mark.parametrize("leak", LEAKS, ids=lambda leak: leak.__name__)
-def test_what_is_left_changed_is_put_back_and_named(leak, monkeypatch):
+def test_remaining_changes_are_restored_and_reported(leak, monkeypatch):
     monkeypatch.setenv("REGIONAL_TEST_VARIABLE", "here")
     before = Snapshot.take()
     with regional("aot_eager", expects_regions=False) as r:
@@ -214,7 +214,7 @@ def test_nothing_changed_is_no_leak():
     assert r.leaks == ()
 
 
-def test_what_a_failing_block_changed_is_put_back_too():
+def test_changes_of_a_failing_block_are_restored_too():
     with pytest.raises(KeyError), regional("aot_eager") as r:
         set_default_dtype()
         raise KeyError
@@ -270,7 +270,7 @@ def test_settings_that_ask_for_a_cache_server():
         assert torch._inductor.config.fx_graph_remote_cache is True
 
 
-def test_a_precision_that_a_test_put_back_leaves_no_trace():
+def test_a_precision_that_a_test_restored_leaves_no_trace():
     with regional(expects_regions=False) as harness:
         torch.set_float32_matmul_precision("medium")
         torch.set_float32_matmul_precision("highest")
@@ -279,7 +279,7 @@ def test_a_precision_that_a_test_put_back_leaves_no_trace():
     assert harness.leaks == ()
 
 
-def test_a_precision_that_a_test_left_is_put_back_and_named():
+def test_a_precision_that_a_test_left_is_restored_and_reported():
     with regional(expects_regions=False) as harness:
         torch.backends.mkldnn.matmul.fp32_precision = "bf16"
     assert torch.backends.mkldnn.matmul.fp32_precision == "none"
@@ -322,7 +322,7 @@ def test_a_backend_that_leaves_settings_changed_fails_the_test():
     assert {leak.name for leak in r.leaks} >= {"torch._inductor.config.max_autotune"}
 
 
-def test_what_a_backend_leaves_when_it_compiles_the_backward():
+def test_leaks_of_a_backend_that_compiles_the_backward():
     def leaves_modes(gm, inputs):
         torch._C._push_on_torch_function_stack(PassesAll())
         return gm.forward
@@ -339,13 +339,13 @@ class PassesAll(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_what_another_backend_leaves_is_the_tests():
+def test_leaks_of_another_backend_are_the_tests():
     with regional("aot_eager", expects_regions=False) as r:
         torch.compile(torch.sin, backend=leaves_settings)(torch.ones(2))
     assert "torch._inductor.config.max_autotune" in {leak.name for leak in r.leaks}
 
 
-def test_what_a_test_leaves_is_no_leak_of_the_backends():
+def test_leaks_of_a_test_are_not_the_backends():
     with regional("aot_eager", expects_regions=False) as r:
         set_config()
         r.compile(torch.sin)(torch.ones(2, requires_grad=True)).sum().backward()
@@ -353,7 +353,7 @@ def test_what_a_test_leaves_is_no_leak_of_the_backends():
     assert {leak.name for leak in r.leaks} == {"torch._inductor.config.max_autotune", "float32 matmul precision"}
 
 
-def test_generated_code_that_is_loaded_anew_is_no_leak():
+def test_generated_code_that_is_loaded_again_is_no_leak():
     name = f"{config.GENERATED_MODULES}some_kernel"
     sys.modules[name] = ModuleType(name)
     with regional("aot_eager", expects_regions=False) as r:

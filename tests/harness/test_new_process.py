@@ -223,7 +223,7 @@ waits()
 """
 
 
-def test_what_does_not_end_in_time_shows_its_stack_and_output(tmp_path):
+def test_a_timeout_shows_stack_and_output(tmp_path):
     Path(tmp_path, "hangs.py").write_text(HANGS)
     paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     environment = {**os.environ, "PYTHONPATH": paths, VARIABLE: str(tmp_path / "stacks")}

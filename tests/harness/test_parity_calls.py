@@ -68,7 +68,7 @@ def test_keywords_reach_every_way_to_run_a_program():
             assert result.assert_same_numerics().compared
 
 
-def test_a_keyword_of_the_program_in_the_wrong_place_is_told_where_to_go():
+def test_a_misplaced_keyword_of_the_program_is_an_error_with_its_place():
     with regional("aot_eager", expects_regions=False) as r:
         for call in (r.assert_parity, r.run, r.observe, lambda *a, **k: r.run_pass(lambda graph: None, *a, **k)):
             with pytest.raises(TypeError, match=r'pass kwargs=\{"mask": ...\}'):

@@ -177,7 +177,7 @@ def test_values_that_are_no_tensors_are_compared_as_well():
         r.assert_parity(program, r.randn(2), Counter())
 
 
-def test_what_arguments_share_stays_shared():
+def test_objects_shared_by_arguments_stay_shared():
     """With each other, with a plain argument, with the program; and two views of one storage."""
 
     class Holder:
@@ -262,7 +262,7 @@ class Remembers(torch.nn.Module):
 
 @pytest.mark.parametrize("start", ["empty", "filled"])
 @pytest.mark.parametrize("where", ["attribute", "closure", "partial"])
-def test_a_cache_that_the_program_holds_is_put_back(where, start):
+def test_a_cache_of_the_program_is_restored(where, start):
     import functools
 
     with regional("aot_eager", expects_regions=False) as r, torch.no_grad():

@@ -69,7 +69,7 @@ def test_a_pooled_output_is_named():
     assert "32 of 32 elements changed after they were returned, first at [0, 0]" in str(report.mismatches[0])
 
 
-def test_who_disclaims_it_is_not_asked():
+def test_a_disclaimed_capability_is_not_tested():
     spec = BackendSpec("pooled", lambda: pooled, declared(results_kept=unsupported("outputs are pooled"))())
     with regional(spec, expects_regions=False) as r:
         assert r.assert_parity(product, r.randn(4, 8), r.randn(8, 8)).ok
@@ -137,7 +137,7 @@ class KeepsItsBuffer(torch.nn.Module):
             return self.last, x @ x
 
 
-def test_what_eager_overwrites_as_well_is_no_fault_of_the_backend():
+def test_results_that_eager_overwrites_too_are_no_fault_of_the_backend():
     with regional("aot_eager", expects_regions=False) as r:
         assert r.assert_parity(KeepsItsBuffer(), r.randn(4)).ok
 

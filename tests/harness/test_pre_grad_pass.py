@@ -154,7 +154,7 @@ def test_runs_on_regions_are_counted_apart(direct):
     assert counts(counting) == ((0,), {})
 
 
-def test_a_pass_set_in_pytorchs_own_config_is_told_of_its_graph():
+def test_a_pass_in_pytorchs_own_config_counts_its_graph():
     counting = pre_grad_pass(uuid="v1")
     with regional("inductor") as r, torch._inductor.config.patch(pre_grad_custom_pass=counting):
         torch.compile(plain, backend="inductor")(*pair(r))
@@ -241,7 +241,7 @@ def test_a_timing_reaches_the_backend_by_option_only_where_torch_has_no_setting(
 
 
 @pytest.mark.skipif(torch_matches(">=2.12"), reason="torch has the setting")
-def test_a_timing_that_nobody_takes():
+def test_a_timing_that_the_backend_does_not_take():
     with regional(spec_of(), expects_regions=False) as r:
         with pytest.raises(CompileOptionError, match=r"no pre_grad_pass_timing.*compile_options"):
             r.compile(plain, pre_grad_pass_timing="early")

@@ -117,7 +117,7 @@ def test_an_unknown_timing_is_an_error():
             r.compile(product, pre_grad_pass_timing="erly")
 
 
-def test_what_is_no_program_is_an_error():
+def test_an_invalid_program_is_an_error():
     with regional("torch", expects_regions=False) as r, pytest.raises(TypeError, match="function or module"):
         r.compile(3)
 

@@ -17,7 +17,7 @@ from pytest_regional._torch import MissingTorchSymbolError, private_module, symb
         (lambda: symbol("torch._no_such_module", "config"), "torch._no_such_module.config"),
     ],
 )
-def test_what_is_gone_is_named(fetch, name):
+def test_missing_symbols_are_named(fetch, name):
     with pytest.raises(MissingTorchSymbolError, match=f"{name} does not exist in torch {torch.__version__[:4]}"):
         fetch()
 

@@ -66,7 +66,7 @@ def test_its_gradients_are_compared_and_float64_is_a_float64_reference(patched):
     assert adapter.weight.dtype == torch.float32
 
 
-def test_what_a_hook_writes_to_is_put_back():
+def test_writes_of_a_hook_are_restored():
     model, seen = nn.Linear(SIZE, SIZE), torch.zeros(SIZE)
     model.register_forward_hook(lambda module, inputs, output: seen.add_(output.detach().sum(0)))
     execute(model, (torch.randn(3, SIZE),))

@@ -392,7 +392,7 @@ def test_a_moved_value_is_at_most_one_unit_away(dtype):
     assert torch.equal(moved(extremes, generator).isfinite(), extremes.isfinite())
 
 
-def test_the_program_draws_the_same_numbers_and_state_is_put_back():
+def test_the_program_draws_the_same_numbers_and_state_is_restored():
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(8))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     x = torch.randn(16, 8)

@@ -41,7 +41,7 @@ def test_an_unknown_gpu_is_a_usage_error(downstream):
     result.stderr.fnmatch_lines(["*unknown device 'cuda-emulated:h20'. Did you mean 'cuda-emulated:h200'*"])
 
 
-def test_what_it_cannot_do_is_a_skip_that_names_it(downstream):
+def test_unsupported_features_are_a_skip_that_names_them(downstream):
     result = downstream(REFUSED, *GPU)
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED*test_it.py:*cuda-emulated cannot run it: CUDA graphs (triton.cudagraphs)*"])
@@ -52,13 +52,13 @@ def test_a_test_that_swallows_the_refusal_is_no_pass(downstream):
     downstream(source, *GPU).assert_outcomes(skipped=1)
 
 
-def test_a_failure_of_its_own_beside_a_refusal_is_a_failure(downstream):
+def test_its_own_failure_next_to_a_refusal_is_a_failure(downstream):
     swallowed = REFUSED.replace("regional.run(", "with pytest.raises(Exception): regional.run(")
     result = downstream(swallowed + "        assert 1 + 1 == 3\n", *GPU)
     result.assert_outcomes(failed=1)
 
 
-def test_what_another_process_cannot_do_is_a_skip_too(downstream):
+def test_limits_of_another_process_are_a_skip_too(downstream):
     source = """
         @pytest.mark.regional_compile(inductor_configs={"triton.cudagraphs": True}, expects_regions=False)
         def test_it(regional):
@@ -96,6 +96,6 @@ def test_warnings_as_errors(repository, pytester):
     pytester.runpytest_subprocess("-p", "no:randomly", *GPU, "-W", "error").assert_outcomes(passed=1)
 
 
-def test_another_case_is_told(downstream):
+def test_the_wrong_case_is_an_error_with_a_hint(downstream):
     result = downstream(PARITY, "--regional-backend=reference", "--regional-device=cuda-emulated:A100")
     result.stderr.fnmatch_lines(["*Did you mean 'cuda-emulated:a100'*"])

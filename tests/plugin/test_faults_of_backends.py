@@ -129,7 +129,7 @@ ROWS = (
         "leaves_settings",
         "failed",
         "*BackendLeakError: the backend 'leaves_settings' left 4 settings changed *max_autotune: False -> True*"
-        "environment variable LEFT: set\n*working folder*compiler stance*",
+        "environment variable LEFT: set\n*working directory*compiler stance*",
     ),
     Row(
         "it leaves a thread running",

@@ -109,7 +109,7 @@ def test_a_device_that_is_not_there_is_a_skip(downstream, workers):
     result.stdout.no_fnmatch_line("*reporting errors*")
 
 
-def test_what_a_mark_raises_unforeseen_names_the_test(downstream):
+def test_an_unexpected_error_in_a_mark_names_the_test(downstream):
     result = downstream(
         """
         class Odd(str):
@@ -302,7 +302,7 @@ def test_every_test_is_isolated(downstream):
     result.assert_outcomes(passed=2)
 
 
-def test_leaks_are_put_back_and_named(downstream):
+def test_leaks_are_restored_and_reported(downstream):
     result = downstream(
         """
         import os

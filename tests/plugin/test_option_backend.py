@@ -229,7 +229,7 @@ def test_names_for_torch_compile_are_listed(pytester, registered):
     matcher.fnmatch_lines(["unimportable  (*", "    cannot be used: *a library is missing*"])
 
 
-def test_what_its_import_changes_is_no_tests_doing(downstream, pytester, registered):
+def test_changes_of_its_import_are_not_a_tests(downstream, pytester, registered):
     pytester.makepyfile(
         theirs=TORCH_BACKENDS + "\nimport torch._dynamo.config\ntorch._dynamo.config.recompile_limit = 3\n"
     )
@@ -252,7 +252,7 @@ def test_what_its_import_changes_is_no_tests_doing(downstream, pytester, registe
     result.assert_outcomes(passed=2)
 
 
-def test_a_plain_callable_that_compiles_graphs_is_told_how_to_say_so(downstream, pytester):
+def test_a_plain_callable_that_compiles_graphs_is_an_error_with_a_hint(downstream, pytester):
     """It is taken to claim everything; where it was handed graphs and no region was compiled, it may have none."""
     pytester.makepyfile(theirs=TORCH_BACKENDS)
     result = downstream(PARITY, "--regional-backend=theirs:whole")

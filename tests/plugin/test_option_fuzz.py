@@ -133,7 +133,7 @@ def test_an_interrupt_ends_a_campaign_and_the_run_and_the_summary_is_written(dow
     )
 
 
-def test_what_is_found_is_kept_and_known_from_then_on(downstream, pytester):
+def test_findings_are_kept_and_known_from_then_on(downstream, pytester):
     arguments = ("--regional-fuzz=4", "--regional-seed=1", "--regional-findings=found")
     first = fuzzed(downstream, BREAKS, *arguments, backend="test_it:faulty")
 
@@ -157,7 +157,7 @@ def test_what_is_found_is_kept_and_known_from_then_on(downstream, pytester):
     second.stdout.fnmatch_lines(["faulty (cpu), it, mode native: 4 programs in *, 2 failed, 0 new findings"])
 
 
-def test_a_file_that_holds_no_finding_is_told_and_stops_nothing(downstream, pytester):
+def test_a_file_without_a_finding_is_reported_and_stops_nothing(downstream, pytester):
     found = pytester.mkdir("found")
     (found / "odd.json").write_text("nonsense")
 
@@ -175,7 +175,7 @@ def test_findings_that_cannot_be_written_are_a_usage_error(downstream, place):
     result.stderr.fnmatch_lines([f"*--regional-findings: *{place} cannot be written: *"])
 
 
-def test_a_folder_that_cannot_be_made_is_told_at_once(downstream, monkeypatch):
+def test_a_directory_that_cannot_be_made_is_reported_at_once(downstream, monkeypatch):
     """Where the permissions of the folder above promise too much, as those of some file systems do."""
     result = fuzzed(downstream, HOLDS, "--regional-fuzz=2", "--regional-findings=/proc/findings")
 

@@ -46,7 +46,7 @@ def test_off(downstream, pytester, monkeypatch):
     assert not (pytester.path / "kept").exists()
 
 
-def test_a_folder_that_does_not_do(downstream, pytester):
+def test_an_unusable_directory(downstream, pytester):
     folder = pytester.path / "kept"
     folder.mkdir()
     folder.chmod(0o777)

@@ -23,7 +23,7 @@ OTHERS = """
         torch.compile(block, backend="{other}")(torch.randn(4, 8), torch.randn(8, 8))
 
     @pytest.mark.regional_compile
-    def test_beside_the_one_under_test(regional):
+    def test_next_to_the_one_under_test(regional):
         torch.compile(block, backend="{other}")(*pair(regional))
         regional.assert_parity(block, *pair(regional))
 """

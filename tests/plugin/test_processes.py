@@ -23,7 +23,7 @@ def sleepers():
 
 
 @pytest.mark.skipif(not Path("/proc/uptime").exists(), reason="processes are seen on Linux alone")
-def test_what_was_started_ends_with_all_that_it_started():
+def test_a_started_process_ends_with_its_children():
     before = subprocess.Popen(["sleep", "62"])
     time.sleep(0.05)
     with pytest.raises(RegionalTimeoutError, match="processes that it had started were ended: 2"), time_limit(1.5):

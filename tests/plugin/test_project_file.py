@@ -31,7 +31,7 @@ def run(downstream, pytester):
     return run
 
 
-def test_what_is_disclaimed_is_skipped(run):
+def test_disclaimed_tests_are_skipped(run):
     result = run(
         """
         [tool.pytest-regional.backends.mine]
@@ -93,7 +93,7 @@ def test_the_audit_runs_what_is_disclaimed(run):
     result.stdout.fnmatch_lines(["*no seeds are kept yet; it works, so claim the capability*"])
 
 
-def test_what_others_lack_is_not_ours(run):
+def test_disclaimers_of_another_backend_are_not_ours(run):
     run(
         """
         [tool.pytest-regional.backends.another]
@@ -126,7 +126,7 @@ def test_what_others_lack_is_not_ours(run):
         ),
     ],
 )
-def test_what_is_written_wrong_is_a_usage_error(run, section, said):
+def test_invalid_values_are_a_usage_error(run, section, said):
     result = run(section)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([said])

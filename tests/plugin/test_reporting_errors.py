@@ -179,7 +179,7 @@ def test_each_hook_is_guarded_or_says_why_not():
     assert len(guarded) >= 20
 
 
-def test_what_ends_a_test_or_the_run_passes_through():
+def test_exceptions_that_end_a_test_or_the_run_propagate():
     errors = ReportingErrors()
     with pytest.raises(KeyboardInterrupt), errors.kept("reporting"):
         raise KeyboardInterrupt

@@ -61,7 +61,7 @@ def test_stacks_of_this_process_begin_at_the_test_and_name_threads():
     assert "Thread mine:" in text
 
 
-def test_a_process_that_was_not_told_to_answer_is_left_alone():
+def test_a_process_without_a_handler_is_left_alone():
     process = subprocess.Popen(["sleep", "65"])
     try:
         assert _stacks.of_processes(_processes.with_all_below(process.pid)) == ""

@@ -33,7 +33,7 @@ def test_on_a_backend_that_gives_what_is_named(folder):
 
 
 @pytest.mark.parametrize("folder", ["models", "regions"])
-def test_on_a_backend_that_has_nothing_and_splits_graphs(folder):
+def test_on_a_backend_without_capabilities_that_splits_graphs(folder):
     result = ran("--regional-backend=tests.splitting_backend:BARE", f"suites/{folder}")
 
     assert result.returncode == 0, result.stdout[-6000:]

@@ -64,7 +64,7 @@ FAILING = """
 """
 
 
-def test_the_plan_of_a_failing_test_is_shown_when_asked_for(downstream):
+def test_the_plan_of_a_failing_test_is_shown_on_request(downstream):
     result = downstream(FAILING, "--regional-backend=torch", "-v")
 
     result.stdout.fnmatch_lines(

@@ -92,7 +92,7 @@ def test_without_torch_the_option_says_what_is_missing(pytester):
     result.stderr.fnmatch_lines(["*--regional-backend needs torch, which is not installed*"])
 
 
-def test_beside_pytest_torch_and_in_random_order(downstream):
+def test_with_pytest_torch_and_in_random_order(downstream):
     pytest.importorskip("pytest_torch")
     result = downstream(
         """

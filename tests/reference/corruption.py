@@ -161,9 +161,7 @@ def main() -> None:
         outcomes = Counter((trial.right, trial.hit, trial.warnings) for trial in done)
         print(f"{len({trial.file for trial in done})} files, {len(done)} trials")
         for (right, hit, said), count in sorted(outcomes.items()):
-            print(
-                f"  {count:4}  {'right' if right else 'WRONG'}, {'loaded' if hit else 'compiled anew'}, {said} warnings"
-            )
+            print(f"  {count:4}  {'right' if right else 'WRONG'}, {'loaded' if hit else 'compiled'}, {said} warnings")
 
 
 def prepare() -> None:

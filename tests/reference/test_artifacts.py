@@ -76,7 +76,7 @@ def test_a_new_process_loads_and_gives_the_same_bits(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["block", "custom", "model"])
-def test_what_is_saved_before_any_backward_trains(name, tmp_path):
+def test_artifacts_saved_before_any_backward_train(name, tmp_path):
     owner = model()
     arguments = (owner, inputs()[0]) if name == "model" else (PROGRAMS[name], *inputs())
     artifacts.compile_program(*arguments).save(tmp_path / "artifact")
@@ -261,7 +261,7 @@ def test_each_damage_has_an_error_that_names_the_file(saved, damage):
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_load_or_compile_compiles_anew(saved, damage):
+def test_load_or_compile_compiles_again(saved, damage):
     damage(saved)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")

@@ -69,7 +69,7 @@ def test_a_program_without_a_key_says_why():
 
     with pytest.raises(Exception, match="means nothing in another process"):
         cache_key(marked, *tensors())
-    with pytest.raises(Exception, match="no graph to hand to the backend"):
+    with pytest.raises(Exception, match="passed no graph to the backend"):
         cache_key(lambda: 3)
 
 

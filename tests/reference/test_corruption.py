@@ -20,7 +20,7 @@ def test_a_damaged_file_costs_a_compile_and_a_warning_at_most():
     assert {Path(trial["file"]).suffix for trial in trials} >= {".so", ".py", ".cpp", ".artifact"}
     # Whatever is damaged, results are right.
     assert [trial for trial in trials if not trial["right"]] == []
-    # A damaged entry is compiled anew, with one warning; damaged code is replaced from the entry.
+    # A damaged entry is compiled again, with one warning; damaged code is replaced from the entry.
     entries = [trial for trial in trials if trial["file"].startswith("regional")]
     others = [trial for trial in trials if not trial["file"].startswith("regional")]
     assert {(trial["hit"], trial["warnings"]) for trial in entries} == {(False, 1)}

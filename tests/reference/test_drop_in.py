@@ -155,7 +155,7 @@ def test_ordered_ops_may_stand_in_a_region(marked):
     assert len(compiler.requests) == (2 if "mm" not in marked else 1)
 
 
-def test_what_a_compiled_graph_consists_of():
+def test_nodes_of_a_compiled_graph():
     def fails_on_b(request):
         if request.key.label == "b":
             raise NotImplementedError

@@ -96,7 +96,7 @@ def test_a_region_in_a_body_keeps_the_rest_of_the_body_eager():
         assert not [op for op in ops if "sin" in op or "cos" in op]
 
 
-def test_nobody_complains_about_unboxed_arguments():
+def test_no_warning_about_unboxed_arguments():
     def unannotated(x, y):
         return torch.sin(x * y)
 

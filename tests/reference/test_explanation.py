@@ -109,7 +109,7 @@ def test_program_of_a_compiled_function_is_explained_without_compiling(capsys):
     assert "\nbackward graph\nregion 'mlp'" in printed
 
 
-def test_what_the_backward_shares_with_the_forward_is_named():
+def test_partitions_shared_by_backward_and_forward_are_named():
     """The checkpoint recomputes what the forward computed."""
 
     def body(x, w):

@@ -36,7 +36,7 @@ def test_eager_policy_runs_the_region_as_it_was():
 
 
 @pytest.mark.parametrize("error", [RestartAnalysis, MissingTorchSymbolError])
-def test_what_is_no_failure_of_the_region_passes_through(error):
+def test_other_exceptions_than_failures_of_the_region_propagate(error):
     def raising(request):
         raise error
 

@@ -47,10 +47,10 @@ def marked(mark):
 @pytest.mark.parametrize(
     ("mark", "cls", "message"),
     [
-        ({"inductor_region": [1]}, RegionAnnotationError, r"inductor_region=\[1\] of type list is no region id"),
-        ({"inductor_region": None}, RegionAnnotationError, "inductor_region=None of type NoneType is no region id"),
-        ({"inductor_region": 1.5}, RegionAnnotationError, "inductor_region=1.5 of type float is no region id"),
-        ({"inductor_region": True}, RegionAnnotationError, "of type bool is no region id"),
+        ({"inductor_region": [1]}, RegionAnnotationError, r"inductor_region=\[1\] of type list is not a region id"),
+        ({"inductor_region": None}, RegionAnnotationError, "inductor_region=None of type NoneType is not a region id"),
+        ({"inductor_region": 1.5}, RegionAnnotationError, "inductor_region=1.5 of type float is not a region id"),
+        ({"inductor_region": True}, RegionAnnotationError, "of type bool is not a region id"),
         (
             {"inductor_region": "mlp", "inductor_config": {}},
             RegionAnnotationError,
@@ -70,7 +70,7 @@ def marked(mark):
         (
             {"inductor_region": "mlp", "inductor_configs": [("max_autotune", True)]},
             RegionConfigError,
-            "of region 'mlp' is no dictionary",
+            "of region 'mlp' is not a dictionary",
         ),
         ([1], RegionAnnotationError, r"compile_with_inductor=\[1\] is not understood"),
         (("mlp",), RegionAnnotationError, r"compile_with_inductor=\('mlp',\) is not understood"),

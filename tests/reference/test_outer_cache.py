@@ -385,7 +385,7 @@ def test_the_cache_can_be_switched_off(how):
     assert entries() == []
 
 
-def test_pytorchs_cache_is_not_asked_for_the_whole_graph():
+def test_pytorchs_cache_does_not_look_up_the_whole_graph():
     """Its key does not tell programs apart that differ in annotations alone."""
     with torch._functorch.config.patch(force_autograd_cache=True, bundled_autograd_cache=True):
         run(unmarked, *tensors())
@@ -486,7 +486,7 @@ def test_a_result_that_cannot_be_stored_is_used_all_the_same(monkeypatch):
     torch.testing.assert_close(output, program(*tensors()))
 
 
-def test_an_entry_that_this_process_cannot_use_is_compiled_anew(monkeypatch):
+def test_an_entry_that_this_process_cannot_use_is_compiled_again(monkeypatch):
     run(program, *tensors())
 
     def missing(self):

@@ -16,7 +16,7 @@ def dropped_dropout(x):
 
 
 @pytest.mark.parametrize("partition", ["default", "min_cut"])
-def test_a_dropout_that_nobody_uses_draws_as_in_eager(partition):
+def test_an_unused_dropout_draws_as_in_eager(partition):
     with inductor_config.patch(fallback_random=True):
         x = torch.randn(64, requires_grad=True)
         torch.manual_seed(0)

@@ -116,7 +116,7 @@ def test_a_hit_is_recorded_too():
     assert keys(first) == keys(second)
 
 
-def test_what_was_loaded_and_used_can_be_saved_again(elsewhere):
+def test_loaded_and_used_entries_can_be_saved_again(elsewhere):
     missed()
     content, _ = saved()
     elsewhere("second")
@@ -203,7 +203,7 @@ DAMAGE = {
     "truncated": (lambda sealed: sealed[:-10], "is truncated"),
     "a bit flipped": (lambda sealed: next(flipped(sealed, range(8000, 8001)))[1], "is corrupted"),
     "nothing": (lambda sealed: b"", "is empty"),
-    "something else": (lambda sealed: b"not an entry", "is no artifact"),
+    "something else": (lambda sealed: b"not an entry", "is not an artifact"),
     "another torch": (resealed(torch="2.0.0"), "was compiled by torch 2.0.0"),
     "another processor": (resealed(cpu="abacus"), "was compiled on another machine: cpu 'abacus' there"),
     "another key": (other_key, "belongs to the key abc"),
@@ -224,7 +224,7 @@ def rewritten(content, change):
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_an_entry_that_is_not_what_it_should_be_is_refused_and_compiled_anew(elsewhere, name):
+def test_an_invalid_entry_is_refused_and_compiled_again(elsewhere, name):
     change, message = DAMAGE[name]
     cold = missed()
     content, _ = saved()
@@ -295,7 +295,7 @@ print(len(info.aot_autograd_artifacts))
 """
 
 
-def test_a_process_that_knows_only_torch_loads_them(tmp_path):
+def test_a_process_with_only_torch_loads_them(tmp_path):
     def run(script, word, folder):
         done = subprocess.run(
             [sys.executable, "-c", script, word, str(tmp_path / "artifacts")],

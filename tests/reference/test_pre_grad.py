@@ -209,7 +209,7 @@ def test_a_uuid_that_changes_from_call_to_call():
         plan(Counting(0), "late")
 
 
-def test_what_uuid_raises_comes_out():
+def test_exceptions_of_uuid_propagate():
     class Broken(Pass):
         def uuid(self):
             raise ZeroDivisionError("mine")
@@ -257,15 +257,15 @@ class ModulePass(CustomGraphModulePass):
 @pytest.mark.parametrize(
     ("custom", "message"),
     [
-        (3, "holds 3, which is no pass"),
-        ("name", "which is no pass"),
-        (Lacking, "which is no pass: give a CustomGraphPass instance"),
+        (3, "holds 3, which is not a pass"),
+        ("name", "which is not a pass"),
+        (Lacking, "which is not a pass: give a CustomGraphPass instance"),
         ([Pass("v1"), None], "holds None"),
         (ModulePass(), "ModulePass is a CustomGraphModulePass.*derive it from CustomGraphPass"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_what_is_no_pre_grad_pass(custom, message, timing):
+def test_invalid_pre_grad_passes(custom, message, timing):
     with pytest.raises(PreGradPassError, match=message):
         plan(custom, timing)
 
@@ -362,7 +362,7 @@ def test_its_own_graph_returned():
     plan(Lacking("v1", lambda graph: graph)).run(graph_module())
 
 
-def test_what_a_pass_raises_comes_out():
+def test_exceptions_of_a_pass_propagate():
     def fail(graph):
         raise KeyError("mine")
 

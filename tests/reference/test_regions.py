@@ -37,7 +37,7 @@ def test_ids(identifier):
 
 @pytest.mark.parametrize("identifier", [[1], {"a": 1}, None, True, 1.5, ("a", [1]), torch.ones(1)])
 def test_ill_typed_ids_are_refused(identifier):
-    with pytest.raises(RegionAnnotationError, match="is no region id"):
+    with pytest.raises(RegionAnnotationError, match="is not a region id"):
         key_of({"inductor_region": identifier})
 
 

@@ -23,7 +23,7 @@ def called(expected, actual, told):
     return torch.fx.GraphModule({}, graph)(actual), restored, graph
 
 
-def test_what_puts_strides_back_is_in_no_region():
+def test_ops_that_restore_strides_are_in_no_region():
     expected = torch.arange(6.0).reshape(2, 3)
 
     found, restored, graph = called(expected, expected.t().contiguous().t(), [("1", "2")])

@@ -33,7 +33,7 @@ def branching(x, w):
     return two_outputs(torch.cond(x.sum() > -100, lambda value: value * 2, lambda value: value.sin(), (x,)), w)
 
 
-def test_what_cannot_be_cached():
+def test_uncacheable_graphs():
     """Its backward is compiled ahead all the same."""
     with outcomes() as seen:
         found = WAYS[0](compiled(branching), *leaves())

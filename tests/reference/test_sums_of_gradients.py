@@ -67,11 +67,11 @@ CASES = {
 
 
 @pytest.mark.parametrize(("lines", "sums", "regions"), CASES.values(), ids=CASES)
-def test_who_takes_a_sum(lines, sums, regions):
+def test_the_region_of_a_sum(lines, sums, regions):
     assert taken(lines, sums) == regions
 
 
-def test_an_addition_of_the_program_is_nobodys_sum():
+def test_an_addition_of_the_program_is_no_sum_of_gradients():
     assert taken(["p a x", "q a x", "s u p q", "r a s"], "") == {}
     assert len(plan_partitions(diamond(["p a x", "q a x", "s u p q", "r a s"]).graph).partitions) == 2
 

@@ -41,12 +41,12 @@ def test_a_chain_of_views_is_left_eager():
     assert partitions(built(["p a sin x", "e u cos p", "v a t e", "w a select v", "f u cos w"])) == [["p"]]
 
 
-def test_a_view_beside_an_op_is_compiled():
+def test_a_view_next_to_an_op_is_compiled():
     assert partitions(built(["p a sin x", "v a t p"])) == [["p", "v"]]
     assert partitions(built(["v a t x", "p a sin v"])) == [["v", "p"]]
 
 
-def test_a_region_of_views_alone_is_compiled_as_it_was_asked_for():
+def test_a_region_with_only_views_is_compiled_as_annotated():
     assert partitions(built(["e u sin x", "v a t e", "f u cos v"])) == [["v"]]
     assert partitions(built(["e u sin x", "v a t e", "f u cos v", "p b sin f"])) == [["v"], ["p"]]
 

@@ -54,7 +54,7 @@ def test_tests_without_the_mark_are_none_of_ours():
     assert outcomes(report("setup", facts=False), report("call", facts=False)) == []
 
 
-def test_what_the_call_knows_replaces_what_the_setup_knew():
+def test_facts_of_the_call_replace_those_of_the_setup():
     collected = CollectedFacts()
     collected.note(report("setup"))
     collected.note(report("call"))

@@ -65,7 +65,7 @@ def test_what_is_written_is_read(tmp_path):
         (whole(fact("a"), fact("a", "failed")), r"tests\[1\] stands there twice: 'a'"),
     ],
 )
-def test_what_is_no_report_is_said(tmp_path, text, said):
+def test_an_invalid_report_is_an_error(tmp_path, text, said):
     path = tmp_path / "report.json"
     if text is not None:
         path.write_text(text)
@@ -115,7 +115,7 @@ NAME = "a on reference (cpu)"
         (fact("a", seconds=1.0), fact("a", seconds=2.0), "slower", f"{NAME}: 2.00 s, 1.00 s before"),
     ],
 )
-def test_each_change_is_told_once(old, new, kind, line):
+def test_each_change_is_reported_once(old, new, kind, line):
     found = compared(report(*[old] if old else []), report(*[new] if new else []))
     told = {name: lines for name, lines in vars(found).items() if lines}
     assert list(told) == [kind]

@@ -182,7 +182,7 @@ def test_a_graph_is_drawn_and_moves(browser, page):
     assert "add: aten.add.Tensor; region b, partition 2, compiled; takes x; waits for sin" in test.text
 
 
-def test_code_stands_beside_its_events(browser, page):
+def test_code_is_shown_next_to_its_events(browser, page):
     test = next(test for test in open_tests(opened(browser, page)) if "t.py::a" in test.text)
     click(browser, test.find_element(By.XPATH, ".//button[starts-with(text(), 'Code')]"))
     event = test.find_element(By.XPATH, ".//li/button[contains(text(), 'line 2: extern (aten.mm.default)')]")
@@ -214,7 +214,7 @@ def test_tabs_by_keyboard(browser, page):
 
 
 @pytest.mark.parametrize("which", ["page", "real_page"])
-def test_what_a_screen_reader_needs(browser, which, request):
+def test_the_page_is_accessible_to_screen_readers(browser, which, request):
     for test in open_tests(opened(browser, request.getfixturevalue(which))):
         for tab in test.find_elements(By.CSS_SELECTOR, "[role=tab]"):
             click(browser, tab)

@@ -172,7 +172,7 @@ def test_each_ending_is_written(tmp_path, ending):
     assert not wrong_name(path)
 
 
-def test_another_ending_is_told():
+def test_another_suffix_is_reported():
     from pathlib import Path
 
     assert wrong_name(Path("a.txt")) == "expected a name that ends in .json or .html"

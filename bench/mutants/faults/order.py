@@ -66,7 +66,7 @@ FAULTS = (
         "order edges inside a region do not reach its compiler",
         ("order",),
         (EDGES, RANDOM),
-        (Patch("extract:_tell_order", _forgotten_in_regions),),
+        (Patch("extract:_assign_order", _forgotten_in_regions),),
         needs=("inside:independent",),
         modes=("emulated",),
     ),

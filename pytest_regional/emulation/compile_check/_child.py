@@ -57,7 +57,7 @@ def _compiled(request: dict[str, Any], path: Path) -> Iterator[dict[str, Any]]:
         try:
             yield {**told, **_measures(tuner, config, request["target"])}
         except Exception as error:  # noqa: BLE001 - whatever the compiler raises is what is wrong with the kernel
-            message, source_line = triton.told_by(error, tuner)
+            message, source_line = triton.compiler_message(error, tuner)
             yield {**told, "message": _first_lines(message), "source_line": source_line}
 
 

@@ -21,7 +21,7 @@ from pytest_regional.fuzz.caches.findings import SequenceFinding
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import files, strict_json
 from pytest_regional.fuzz.findings.provenance import PROVENANCE, Provenance, Signature, provenance_of
-from pytest_regional.fuzz.findings.scripts import Case, shows, stand_alone, with_harness
+from pytest_regional.fuzz.findings.scripts import ScriptSpec, shows, stand_alone, with_harness
 from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import nearest_mode
@@ -94,7 +94,7 @@ class Finding(Provenance):
     @property
     def script_with_torch_alone(self) -> str | None:
         """A script that needs nothing but torch; None where the oracle cannot be shown so."""
-        return stand_alone(Case(self.program, self.signature.oracle, self.title, self.backend))
+        return stand_alone(ScriptSpec(self.program, self.signature.oracle, self.title, self.backend))
 
     def check(self, regional: Regional) -> None:
         """Check the program against the violated oracle again, in its mode, or in the one that this harness can take.

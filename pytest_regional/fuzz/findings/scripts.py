@@ -188,7 +188,7 @@ print(f"torch {{torch.__version__}}: fixed")
 
 
 @dataclass(frozen=True)
-class Case:
+class ScriptSpec:
     """What a script is to show.
 
     Attributes:
@@ -204,21 +204,21 @@ class Case:
     backend: str = "torch"
 
 
-def stand_alone(case: Case) -> str | None:
+def stand_alone(spec: ScriptSpec) -> str | None:
     """Return a script that needs only torch (and the backend itself); None where the oracle cannot be shown so."""
-    if case.oracle not in STAND_ALONE:
+    if spec.oracle not in STAND_ALONE:
         return None
-    program = case.program
+    program = spec.program
     constants = f"SEEDS = (0, 1)\nTRAINING = {program.training}\nDYNAMIC = {program.dynamic}\n"
     return (
-        _START.format(title=_sentence(case.title), note="Found by fuzzing, reduced.")
-        + _program_with(program, _BACKENDS.get(case.backend) or _imported(case.backend))
+        _START.format(title=_sentence(spec.title), note="Found by fuzzing, reduced.")
+        + _program_with(program, _BACKENDS.get(spec.backend) or _imported(spec.backend))
         + f"\n\n{constants}\n\n"
         + _RUN
-        + (f"\n{_DIFFERENCES}" if case.oracle == "parity" else "")
+        + (f"\n{_DIFFERENCES}" if spec.oracle == "parity" else "")
         + f"\n{_LACKING}"
         + f"\n{_COMPILED}"
-        + (_PARITY if case.oracle == "parity" else _COMPILES)
+        + (_PARITY if spec.oracle == "parity" else _COMPILES)
     )
 
 

@@ -29,7 +29,7 @@ from pytest_regional.harness.regional import Regional
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class ExpectedResults:
     """One set of inputs, with what eager and float64 make of it."""
 
     inputs: tuple[torch.Tensor, ...]
@@ -86,18 +86,18 @@ class ExampleRun:
     # Eager
 
     @cached_property
-    def cases(self) -> tuple[Case, Case]:
+    def expected(self) -> tuple[ExpectedResults, ExpectedResults]:
         """Two sets of inputs with their eager and float64 runs.
 
         Raises:
             BadProgramError: the program fails in eager.
         """
-        return self._case(1), self._case(2)
+        return self._expected(1), self._expected(2)
 
-    def _case(self, seed: int) -> Case:
-        return self.case_of(self.program.function, self.program.inputs(self.regional.device, seed))
+    def _expected(self, seed: int) -> ExpectedResults:
+        return self.expected_of(self.program.function, self.program.inputs(self.regional.device, seed))
 
-    def case_of(self, fn: Any, inputs: tuple[torch.Tensor, ...]) -> Case:
+    def expected_of(self, fn: Any, inputs: tuple[torch.Tensor, ...]) -> ExpectedResults:
         """Return what eager and float64 make of ``fn``, the program or something around it.
 
         Raises:
@@ -110,7 +110,7 @@ class ExampleRun:
             if precision is not None:
                 with never_compiled(tracing=False):  # Dynamo would trace past the rounding, and keep what it traced
                     eager.coarse = self.execute(fn, inputs, precision=precision)
-            return Case(inputs, eager, self.execute(fn, inputs, fp64=True))
+            return ExpectedResults(inputs, eager, self.execute(fn, inputs, fp64=True))
 
     def execute(self, fn: Any, inputs: tuple[torch.Tensor, ...], *, fp64: bool = False, **more: Any) -> Execution:
         """Run ``fn`` once as the program says: backpropagated through, or without gradients."""
@@ -137,7 +137,7 @@ class ExampleRun:
         The graph is traced with fake tensors, so no backend can know eager's strides then. It is traced without
         writes (``uniform_`` becomes ``uniform``), so the program is asked a second time so.
         """
-        plain, inputs = self.program.function, self.cases[0].inputs
+        plain, inputs = self.program.function, self.expected[0].inputs
         with self.regional._observer.paused(), tracing.fakes_checked():
             error = self.execute(plain, inputs).exception
             if error is None:
@@ -149,7 +149,7 @@ class ExampleRun:
     @cached_property
     def cold(self) -> Run:
         """The program compiled with nothing in any cache, called twice."""
-        _ = self.cases
+        _ = self.expected
         self.regional.reset(keep_code=True)
         return self.run(self.program, checks_boundary=self.checks_boundary)
 
@@ -162,7 +162,7 @@ class ExampleRun:
         pass_uuid: str | None = None,
         around: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda compiled: compiled,
     ) -> Run:
-        """Compile ``program`` as things are and call it, with ``around`` it, on the inputs of the cases."""
+        """Compile ``program`` as things are and call it, with ``around`` it, on the inputs of ``expected``."""
         observer = self.regional._observer
         compiled = around(self.compile(program, pass_uuid or self.pass_uuid))
         mark, sources = observer.log.mark(), len(observer.sources)
@@ -172,12 +172,12 @@ class ExampleRun:
         with watching(
             self.regional, checks_boundary=checks_boundary, settings=names, interpreted=interpreted
         ) as watched:
-            executions = [self.execute(compiled, self.cases[0].inputs, keep=calls > 1)]
+            executions = [self.execute(compiled, self.expected[0].inputs, keep=calls > 1)]
         later, code = observer.log.mark(), observer.code(sources)
         after = config_values(INDUCTOR) if names else {}
         if executions[0].exception is None and calls > 1:
             with self.regional.no_compile():
-                executions.append(self.execute(compiled, self.cases[1].inputs))
+                executions.append(self.execute(compiled, self.expected[1].inputs))
         events = observer.log.since(mark)
         first = later - mark
         overwritten = tuple(KeptResults.of(executions[0]).overwritten().values())
@@ -199,25 +199,20 @@ class ExampleRun:
 
     def report(self, call: int, run: Run | None = None) -> ParityReport:
         """Return how the call differs from eager."""
-        case, execution = self.cases[call], (run or self.cold).executions[call]
-        return compare(case.eager, execution, case.fp64, exact=self.exact)
+        expected, execution = self.expected[call], (run or self.cold).executions[call]
+        return compare(expected.eager, execution, expected.fp64, exact=self.exact)
 
     @cached_property
     def exact(self) -> Mapping[str, Exactness]:
-        """The outputs and inputs of which every correct compile makes the same values, by the names of reports."""
+        """The outputs and inputs of which every correct compile computes the same values, by their names in reports."""
         known = {
             number: Exactness(value_range.zeros)
             for number, value_range in value_ranges(self.program).items()
             if value_range.exact
         }
-        return {
-            **{f"input {index}": known[index] for index in range(len(self.program.arguments)) if index in known},
-            **{
-                f"output[{place}]": known[number]
-                for place, number in enumerate(self.program.outputs)
-                if number in known
-            },
-        }
+        inputs = {f"input {index}": known.get(index) for index in range(len(self.program.arguments))}
+        outputs = {f"output[{place}]": known.get(number) for place, number in enumerate(self.program.outputs)}
+        return {name: exactness for name, exactness in {**inputs, **outputs}.items() if exactness is not None}
 
     def violation(
         self, oracle: str, stage: str, detail: str, *, origin: str, region: str | None = None

@@ -68,24 +68,16 @@ def goes_wrong_without_backend(example: ExampleRun, error: OracleViolationError)
     return error.oracle == "parity" and kinds_of(mismatches_of(example, run)) == error.origin
 
 
-def differs_without_backend(example: ExampleRun) -> bool:
-    """Return whether AOTAutograd alone, which compiles nothing, already computes something else than eager."""
-    executions = _without_backend(example)
-    if executions[-1].exception is not None:
-        return True
-    return bool(mismatches_of(example, replace(example.cold, executions=executions)))
-
-
 def _without_backend(example: ExampleRun) -> tuple[Execution, ...]:
-    """Run the cases on ``aot_eager``, up to the first that fails."""
+    """Run the inputs on ``aot_eager``, up to the first failure."""
     program = example.program
     # As the backend was asked: without the setting AOTAutograd drops draws whose results nobody reads.
     with example.regional._observer.paused(), patched_config(INDUCTOR, {"fallback_random": True}):
         example.regional.restart()
         compiled = torch.compile(program.function, backend="aot_eager", dynamic=program.dynamic, fullgraph=True)
         executions: list[Execution] = []
-        for case in example.cases:
-            executions.append(example.execute(compiled, case.inputs))
+        for expected in example.expected:
+            executions.append(example.execute(compiled, expected.inputs))
             if executions[-1].exception is not None:
                 break
     return tuple(executions)
@@ -122,8 +114,8 @@ def mismatches_of(example: ExampleRun, run: Run) -> list[Mismatch]:
         ]
     return found or [
         mismatch
-        for case, execution in zip(example.cases, run.executions, strict=False)
-        for mismatch in _draws(case.eager, execution)
+        for expected, execution in zip(example.expected, run.executions, strict=False)
+        for mismatch in _draws(expected.eager, execution)
     ]
 
 
@@ -139,9 +131,9 @@ def _draws(eager: Execution, execution: Execution) -> Iterator[Mismatch]:
 def _blame(example: ExampleRun) -> str:
     backward = None if example.trains else False
     check = ParityCheck(
-        example.regional, example.program.function, example.cases[0].inputs, backward, "close", None, None
+        example.regional, example.program.function, example.expected[0].inputs, backward, "close", None, None
     )
-    return check.blame_for(example.cases[1].inputs)
+    return check.blame_for(example.expected[1].inputs)
 
 
 def check_configs(example: ExampleRun) -> None:

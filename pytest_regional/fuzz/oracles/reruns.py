@@ -16,7 +16,7 @@ from pytest_regional.fuzz.findings.provenance import reason_of
 from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.modes import in_mode
 from pytest_regional.fuzz.operators.table import operator_named
-from pytest_regional.fuzz.oracles.example_run import Case, ExampleRun, Run
+from pytest_regional.fuzz.oracles.example_run import ExampleRun, ExpectedResults, Run
 from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of, origin_of
 from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure
 from pytest_regional.harness.parity.compare import BadProgramError, compare
@@ -45,12 +45,12 @@ def check_retained_backward(example: ExampleRun) -> None:
     """Raise where backwards with ``retain_graph`` fail, or do not add up to eager's gradients."""
     if not example.trains:
         raise NoClaim("no backward is compiled")
-    case = _case(example)
+    expected = _expected(example)
     # The very first backward is to be one that keeps its graph: it decides how the backward compiles.
     example.regional.reset(keep_code=True)
     run = example.run(example.program, calls=1, around=_backpropagating)
     raise_failure(example, run, "retained_backward", "backward")
-    mismatches = compare(case.eager, run.executions[0], case.fp64).mismatches
+    mismatches = compare(expected.eager, run.executions[0], expected.fp64).mismatches
     wrong = [mismatch for mismatch in mismatches if "grad" in mismatch.where]
     if wrong:
         raise example.violation(
@@ -62,10 +62,10 @@ def check_retained_backward(example: ExampleRun) -> None:
         )
 
 
-def _case(example: ExampleRun) -> Case:
+def _expected(example: ExampleRun) -> ExpectedResults:
     """Return what eager and float64 make of the same backwards on the first inputs."""
     try:
-        return example.case_of(_backpropagating(example.program.function), example.cases[0].inputs)
+        return example.expected_of(_backpropagating(example.program.function), example.expected[0].inputs)
     except BadProgramError as error:
         raise NoClaim(f"eager refuses a second backward: {reason_of(error)}") from error
 
@@ -154,7 +154,7 @@ def compile_at_once(regional: Any, data: dict[str, Any], mode: str) -> list[tupl
         ExampleRun(regional, renamed(program, f" of thread {number}"), mode, blame=False) for number in range(THREADS)
     ]
     for example in examples:
-        _ = example.cases
+        _ = example.expected
     with in_mode(regional, mode), ThreadPoolExecutor(THREADS) as pool:
         outcomes = [pool.submit(_failure_of, example) for example in examples]
         return [failure for outcome in outcomes if (failure := outcome.result()) is not None]

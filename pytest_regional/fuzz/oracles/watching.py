@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_regional._torch import config, fx_graphs, inductor
 from pytest_regional._torch.fx_graphs import is_gradient_sum
-from pytest_regional._torch.operators import is_op_overload, schema_of
+from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, schema_of
 from pytest_regional.fuzz.oracles.region_boundary import BoundaryChecker
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.annotated import RegionId
@@ -51,6 +51,8 @@ class WatchedPartition:
         asked: what the annotations of its nodes ask of Inductor, in order of first appearance.
         seen: the Inductor settings that held, of those that any annotation of the program names.
         shape: what makes two partitions equal, whatever their nodes are called; None where that is hard to say.
+        hides_memory: whether a higher-order operator is in it. Its body may return its input, as one that is trained
+            returns what its backward reads; the fake results do not say so.
         artifact: identity of what Inductor returned; None while it failed.
     """
 
@@ -58,6 +60,7 @@ class WatchedPartition:
     asked: tuple[dict[str, Any], ...]
     seen: dict[str, Any]
     shape: str | None
+    hides_memory: bool = False
     artifact: int | None = None
 
     @property
@@ -148,6 +151,7 @@ class Watched(CompileListener):
             tuple(asked.values()),
             config.inductor_settings_now(self._settings),
             shape_of(gm, inputs),
+            any(is_higher_order_op(node.target) for node in nodes),
         )
         graph = getattr(self._current, "graph", None)
         if graph is not None:
@@ -179,7 +183,13 @@ class Watched(CompileListener):
                 kind = inside if annotated.region_of(node) else graph.outside
                 kind.append(str(annotated.operator_of(node)))
         if self._checks_boundary and graph.calls:
-            BoundaryChecker(graph.kind, self.boundary_errors, interpreted=self._interpreted).watch(gm)
+            BoundaryChecker(graph.kind, self.boundary_errors, self._hides_memory, interpreted=self._interpreted).watch(
+                gm
+            )
+
+    def _hides_memory(self, artifact: Any) -> bool:
+        partition = self.artifacts.get(id(artifact))
+        return partition is not None and partition.hides_memory
 
 
 def graphs_of(gm: Any, seen: set[int] | None = None) -> Iterator[Any]:

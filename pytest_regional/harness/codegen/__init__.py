@@ -1,12 +1,12 @@
 """Read the code that Inductor generated, and assert what it does.
 
-* ``events``: what happens in a wrapper, as plain records; which launches on different GPU streams wait for each other.
-* ``operators``: the operators that its text names, and the events that a pattern such as ``"aten.add"`` names.
+* ``events``: what the wrapper does, as plain records; which launches on different GPU streams wait for each other.
+* ``operators``: the operators that the text names, and the events that match a pattern such as ``"aten.add"``.
 * ``reader``: from text to events in execution order; ``kernels``: what a kernel loads from and stores to.
 * ``origins``: which ATen operators each launch computes.
-* ``memory``: which storage lives when.
-* ``view``: the code of one graph, and where operators stand in it.
-* ``assertions``: what a test says, and what it prints when the code is otherwise.
+* ``memory``: lifetimes of storage.
+* ``view``: the code of one graph, and the positions of operators in it.
+* ``assertions``: assertions for tests, and their messages.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from pytest_regional.harness.codegen.events import (
     Free,
     KernelLaunch,
     LaunchOrigin,
+    NestingLevel,
     NoGeneratedCodeError,
     Op,
     Return,
     Reuse,
-    Step,
     StreamSync,
     UnknownOriginError,
     UnknownSizeError,
@@ -55,13 +55,13 @@ __all__ = [
     "Free",
     "KernelLaunch",
     "LaunchOrigin",
+    "NestingLevel",
     "NoGeneratedCodeError",
     "NoSuchOpError",
     "Op",
     "OpPattern",
     "Return",
     "Reuse",
-    "Step",
     "StreamSync",
     "UnknownOriginError",
     "UnknownSizeError",

@@ -1,4 +1,4 @@
-"""What a test says about generated code."""
+"""Assertions about generated code."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ from pytest_regional.harness.ops import NoSuchOpError, OpLike, OpPattern
 class CodeAssertions:
     """The assertions of :class:`~pytest_regional.harness.record.GeneratedCode`.
 
-    All of them take ``graph=`` (``"forward"``, ``"backward"`` or ``"inference"``) and ``region=`` to look at a part of
-    the code. A pattern that names nothing, code that cannot be read and launches of unknown origin are errors, never a
-    pass.
+    All of them take ``graph=`` (``"forward"``, ``"backward"`` or ``"inference"``) and ``region=`` to check a part of
+    the code. A pattern without a match, unreadable code and launches of unknown origin are errors, never a pass.
     """
 
     sources: tuple[Any, ...]
@@ -45,8 +44,8 @@ class CodeAssertions:
         """Assert that every launch of each operator comes before every launch of the next.
 
         Raises:
-            CodeAssertionError: one does not, both are fused into one kernel, or they run on different GPU streams and
-                nothing makes one wait for the other.
+            CodeAssertionError: one does not, both are fused into one kernel, or they run on different GPU streams
+                without synchronization.
         """
         __tracebackhide__ = True
         patterns = _at_least_two(ops)
@@ -85,10 +84,10 @@ class CodeAssertions:
                 raise view.failure(f"{named} are not fused: {view.lines(apart)} compute only some of them", apart)
 
     def assert_count(self, op: OpLike, n: int | Bound, *, graph: str | None = None, region: str | None = None) -> None:
-        """Assert how many launches and extern calls compute the operator; ``at_most(n)`` and ``at_least(n)`` are taken.
+        """Assert how many launches and extern calls compute the operator; accepts ``at_most(n)`` and ``at_least(n)``.
 
         Raises:
-            CodeAssertionError: it is another number.
+            CodeAssertionError: the number differs.
         """
         __tracebackhide__ = True
         bound, pattern = bounds_of({"graphs": n})["graphs"], OpPattern.of(op)
@@ -105,10 +104,10 @@ class CodeAssertions:
     def assert_freed_before(
         self, op_or_buffer: OpLike, op: OpLike, *, graph: str | None = None, region: str | None = None
     ) -> None:
-        """Assert that what the first writes is deleted or reused before the first launch of ``op``.
+        """Assert that the first one's result is deleted or reused before the first launch of ``op``.
 
         Raises:
-            CodeAssertionError: it lives on.
+            CodeAssertionError: it is still alive.
         """
         __tracebackhide__ = True
         views = self._views(graph, region)
@@ -127,19 +126,19 @@ class CodeAssertions:
         graph: str | None = None,
         region: str | None = None,
     ) -> None:
-        """Assert how much memory the code itself holds at most: allocations, until they are freed or reused.
+        """Assert how much memory the code itself holds at most: allocations until they are freed or reused.
 
-        Inputs belong to the caller and do not count. Every source is judged alone.
+        Inputs belong to the caller and do not count. Every source is checked on its own.
 
         Args:
             at_most: bytes.
-            hints: values of symbolic sizes, and bytes of buffers that an extern call allocates.
-            graph: look at this graph alone.
-            region: look at this region alone.
+            hints: values of symbolic sizes, and bytes of buffers allocated by extern calls.
+            graph: check this graph only.
+            region: check this region only.
 
         Raises:
-            CodeAssertionError: it is more; the message names the buffers that are alive there.
-            UnknownSizeError: a size is not known.
+            CodeAssertionError: it is more; the message lists the buffers alive at the peak.
+            UnknownSizeError: a size is unknown.
         """
         __tracebackhide__ = True
         for view in self._views(graph, region):
@@ -150,7 +149,7 @@ class CodeAssertions:
                     raise view.failure(message, [(n, peak.position or 0)])
 
     def assert_no_copy(self, *, graph: str | None = None, region: str | None = None) -> None:
-        """Assert that no call and no kernel does nothing but copy.
+        """Assert that no call and no kernel only copies.
 
         Raises:
             CodeAssertionError: one does.
@@ -187,10 +186,10 @@ def _require_known(views: Sequence[View]) -> None:
 
 
 def _comparable(view: View, patterns: Sequence[OpPattern]) -> list[list[list[Position]]]:
-    """Return, for each stretch of code to look at, the places of each pattern.
+    """Return, for each stretch of code to check, the positions of each pattern.
 
-    A stretch is a source that holds all of them; where there is none, the whole graph, if each pattern stands in one
-    source only.
+    A stretch is a source that contains all of them; without such a source, the whole graph, if each pattern occurs in
+    one source only.
     """
     places = [view.places(pattern) for pattern in patterns]
     pieces = [{piece for piece, _ in found} for found in places]
@@ -200,8 +199,8 @@ def _comparable(view: View, patterns: Sequence[OpPattern]) -> list[list[list[Pos
     spread = [pattern for pattern, found in zip(patterns, pieces, strict=True) if len(found) > 1]
     if spread:
         raise AmbiguousCodeError(
-            f"no source of the {view.graph} graph holds all of {', '.join(map(str, patterns))}, and "
-            f"{', '.join(map(str, spread))} stand in several: name region=, or one launch as in '{spread[0].name}#1'"
+            f"no source of the {view.graph} graph contains all of {', '.join(map(str, patterns))}, and "
+            f"{', '.join(map(str, spread))} occur in several: name region=, or one launch as in '{spread[0].name}#1'"
         )
     return [places]
 
@@ -215,7 +214,7 @@ def _check_order(
         raise view.failure(f"{before} and {after} are fused into one kernel ({view.lines(both)})", both)
     pairs = [(a, b) for a, b in itertools.product(first, second) if not _exclusive(view[a], view[b])]
     if not pairs:
-        raise AmbiguousCodeError(f"{before} and {after} stand in different arms of a branch: never do both run")
+        raise AmbiguousCodeError(f"{before} and {after} are in different arms of a branch, so they never both run")
     wrong = [(a, b) for a, b in pairs if a > b]
     if wrong:
         late, early = sorted({a for a, _ in wrong}), sorted({b for _, b in wrong})
@@ -225,11 +224,11 @@ def _check_order(
     if unordered:
         one, other = sorted({a for a, _ in unordered}), sorted({b for _, b in unordered})
         message = f"{before} ({view.lines(one)}) and {after} ({view.lines(other)}) run on different streams"
-        raise view.failure(f"{message}, and nothing makes the later wait for the earlier", [*one, *other])
+        raise view.failure(f"{message}, and the later does not wait for the earlier", [*one, *other])
 
 
 def _exclusive(one: CodeEvent, other: CodeEvent) -> bool:
-    """Say whether the two stand in different arms of one branch."""
+    """Say whether the two are in different arms of one branch."""
     for a, b in zip(one.path, other.path, strict=False):
         if a != b:
             return a.kind == "if" == b.kind and a.line == b.line
@@ -241,7 +240,7 @@ def _is_buffer(views: Sequence[View], name: str) -> bool:
 
 
 def _writers(view: View, buffer: str) -> list[Position]:
-    """Return where ``buffer`` first gets a value."""
+    """Return where ``buffer`` is first written."""
     found = [(n, i) for n, events in enumerate(view.pieces) for i, e in enumerate(events) if buffer in e.writes]
     return [next(place for place in found if place[0] == piece) for piece in dict.fromkeys(p for p, _ in found)]
 
@@ -256,21 +255,21 @@ def _used_in_same_piece(
     ]
     if not found:
         raise AmbiguousCodeError(
-            f"no source of the {view.graph} graph holds both {name} and {second}: buffers that cross sources are held "
-            f"by the code around them"
+            f"no source of the {view.graph} graph contains both {name} and {second}; buffers that cross sources belong "
+            f"to the code around them"
         )
     return found
 
 
 def _buffers(view: View, written: Position, pattern: OpPattern | None, buffer: str | None) -> tuple[str, ...]:
-    """Return the buffers that ``pattern`` writes in a launch, or all of the launch's where that is not known."""
+    """Return the buffers that ``pattern`` writes in a launch, or all buffers of the launch if unknown."""
     if buffer or pattern is None:
         return (str(buffer),)
     event = view[written]
     computed = event.ops_of if isinstance(event, KernelLaunch) else ()
     mine = tuple(name for name, ops in computed if any(matches(pattern, op) for op in ops) and name in event.writes)
     if not (mine or event.writes):
-        raise NoSuchOpError(f"what {pattern} writes is not known: {event.text} (line {event.line})")
+        raise NoSuchOpError(f"the buffers that {pattern} writes are unknown: {event.text} (line {event.line})")
     return mine or event.writes
 
 
@@ -287,7 +286,7 @@ def _check_freed(view: View, written: Position, buffers: tuple[str, ...], used: 
 
 
 def _only_copies(event: CodeEvent) -> bool:
-    """Say whether ``event`` copies, or is a kernel that makes some buffer, or all it makes, by copying alone."""
+    """Say whether ``event`` copies, or is a kernel with a buffer (or all) made by copying only."""
     if isinstance(event, Copy) or not isinstance(event, KernelLaunch):
         return isinstance(event, Copy)
     made = [ops for name, ops in event.ops_of if name in event.writes] or [event.ops or ()]

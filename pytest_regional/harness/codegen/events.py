@@ -1,4 +1,4 @@
-"""What happens in generated code, as plain records."""
+"""What generated code does, as plain records."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Comment:
     """A comment naming the operators behind one launch or call.
 
     Attributes:
-        line: where it stands, from 1.
-        sorted: whether its names are in graph order; not so where they come from several graphs.
+        line: its line, from 1.
+        sorted: whether its names are in graph order; False if they come from several graphs.
         nodes: names of the nodes that contributed.
         operators: their operators, such as ``"aten.mm"``, without overloads.
     """
@@ -36,7 +36,7 @@ def comments_between(lines: list[str], first: int, last: int) -> dict[int, str]:
     chunk = lines[first - 1 : last]
     if any("'''" in line or '"""' in line or line.endswith("\\") for line in chunk):
         return {first + row: text for row, text in _comments("\n".join(chunk))}
-    # No string and no statement that goes on unseen: the few lines that may hold a comment are enough.
+    # No string or statement spans lines here: the few lines that may hold a comment are enough.
     candidates = [(number, line) for number, line in enumerate(chunk, first) if "#" in line]
     return {number: text for number, line in candidates for _, text in _comments(line.strip())}
 
@@ -70,7 +70,7 @@ class Op:
     """One operator that a kernel computes.
 
     Attributes:
-        name: ``"aten.add.Tensor"``, or ``"aten.add"`` where the overload is not known.
+        name: ``"aten.add.Tensor"``, or ``"aten.add"`` if the overload is unknown.
         inside: the operator that was decomposed into this one, such as ``"aten.silu"``, or None.
     """
 
@@ -82,12 +82,12 @@ class Op:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One level of the nesting in which an event stands.
+class NestingLevel:
+    """One nesting level of an event.
 
     Attributes:
         kind: ``"if"``, ``"while"`` or ``"call"`` (of a subgraph's or partition's function).
-        line: where the level begins; two calls of one function differ here.
+        line: the first line of the level, which differs for two calls of one function.
         label: the condition, or the name of the function.
         arm: which arm of an ``if``, from 0.
     """
@@ -105,11 +105,11 @@ class CodeEvent:
     Attributes:
         line: the line of the wrapper, from 1.
         text: that line, stripped.
-        reads: names of buffers and inputs read, as far as known.
-        writes: names of buffers and inputs written, as far as known.
+        reads: names of buffers and inputs read, if known.
+        writes: names of buffers and inputs written, if known.
         ops: the operators computed; None when unknown.
         path: the branches, loops and functions around it, outermost first.
-        stream: number of the user's GPU stream on which it runs; empty for the stream that is current at the call.
+        stream: number of the user's GPU stream that it runs on; empty for the stream that is current at the call.
     """
 
     kind: ClassVar[str] = "other"
@@ -118,7 +118,7 @@ class CodeEvent:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     ops: tuple[Op, ...] | None = ()
-    path: tuple[Step, ...] = ()
+    path: tuple[NestingLevel, ...] = ()
     stream: str = ""
 
 
@@ -134,7 +134,7 @@ class Allocate(CodeEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Reuse(CodeEvent):
-    """The memory of ``reads`` becomes the buffer in ``writes``; ``freed`` when the old name is gone."""
+    """The memory of ``reads`` becomes the buffer in ``writes``; ``freed`` if the old name is deleted."""
 
     kind: ClassVar[str] = "reuse"
     freed: bool = True
@@ -142,7 +142,7 @@ class Reuse(CodeEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Alias(CodeEvent):
-    """The name in ``writes`` now holds what the names in ``reads`` hold: a view, an element, an argument list."""
+    """The name in ``writes`` refers to the values of ``reads``: a view, an element, an argument list."""
 
     kind: ClassVar[str] = "alias"
 
@@ -160,10 +160,10 @@ class KernelLaunch(CodeEvent):
 
     Attributes:
         kernel: its name in the wrapper.
-        ops_of: for each buffer written, the operators that made it, where Inductor recorded them.
-        loop: which of the loops of one C++ function this is, from 1; each is a separate event, on the same line.
-        loops: how many loops the function has, where Inductor recorded them.
-        comment: Inductor's comment on where the launch comes from.
+        ops_of: for each buffer written, the operators that made it, if Inductor recorded them.
+        loop: the number of this loop in a C++ function, from 1; each is a separate event, on the same line.
+        loops: how many loops the function has, if Inductor recorded them.
+        comment: Inductor's comment on the origin of the launch.
     """
 
     kind: ClassVar[str] = "kernel"
@@ -176,7 +176,7 @@ class KernelLaunch(CodeEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class ExternCall(CodeEvent):
-    """A call of an operator that Inductor did not generate code for; ``function`` as the wrapper calls it."""
+    """A call of an operator without generated code; ``function`` as the wrapper calls it."""
 
     kind: ClassVar[str] = "extern"
     function: str = ""
@@ -199,11 +199,11 @@ class Wait(ExternCall):
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSync(ExternCall):
-    """Something between GPU streams: an event is recorded or waited for, or all work is.
+    """Synchronization of GPU streams: an event is recorded or waited for, or all work is.
 
     Attributes:
         action: the operator of namespace ``streams``, such as ``"record_event"``.
-        arguments: numbers of the event and of streams.
+        arguments: numbers of the event and streams.
     """
 
     kind: ClassVar[str] = "sync"
@@ -213,21 +213,21 @@ class StreamSync(ExternCall):
 
 @dataclass(frozen=True, kw_only=True)
 class Copy(ExternCall):
-    """A call that does nothing but copy, such as ``copy_`` and ``clone``."""
+    """A call that only copies, such as ``copy_`` and ``clone``."""
 
     kind: ClassVar[str] = "copy"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assert(CodeEvent):
-    """A check of sizes, strides, alignment or of an assertion of the program."""
+    """A check of sizes, strides, alignment, or of the program's own assertion."""
 
     kind: ClassVar[str] = "assert"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Return(CodeEvent):
-    """The end of a function: ``reads`` are given to the caller, all other names of the function go."""
+    """The end of a function: it returns ``reads``, and all its other names are deleted."""
 
     kind: ClassVar[str] = "return"
 
@@ -248,14 +248,14 @@ class Events(tuple[CodeEvent, ...]):
 
 @dataclass(frozen=True)
 class LaunchOrigin:
-    """What Inductor knew when it wrote one kernel launch.
+    """What Inductor recorded for one kernel launch.
 
     Attributes:
         kernel: name of the kernel in the wrapper.
-        ops: operators that the kernel computes; those of extern calls are left out.
+        ops: operators that the kernel computes, without those of extern calls.
         ops_of: the same for each buffer that the kernel makes.
-        loops: the buffers of each loop of a C++ function, in order; empty where there is one kernel in one piece.
-        parts: the buffers of each part that was scheduled for this kernel, or for it and others together.
+        loops: the buffers of each loop of a C++ function, in order; empty for a kernel in one piece.
+        parts: the buffers of each part that was scheduled for this kernel, alone or combined with others.
     """
 
     kernel: str
@@ -270,19 +270,19 @@ class CodeAssertionError(RegionalError, AssertionError):
 
 
 class UnreadableCodeError(RegionalError, ValueError):
-    """Generated code that is no Python wrapper of a known shape."""
+    """Generated code is not a Python wrapper of a known form."""
 
 
 class NoGeneratedCodeError(RegionalError, LookupError):
-    """There is no generated code to look at, or none of the graph or region that was named."""
+    """There is no generated code, or none for the given graph or region."""
 
 
 class UnknownOriginError(RegionalError, LookupError):
-    """Code whose operators are not known, so that nothing can be said about them."""
+    """The operators of some code are unknown, so no assertion about them is possible."""
 
 
 class AmbiguousCodeError(RegionalError, LookupError):
-    """Operators that stand in different graphs or in several pieces of code, so that the question has no one answer."""
+    """The operators are in different graphs or several pieces of code, so there is no single answer."""
 
 
 class UnknownSizeError(RegionalError, LookupError):
@@ -293,7 +293,7 @@ def rows(events: Iterable[CodeEvent], marked: Collection[int] = ()) -> list[str]
     """Return one line per event, ``>`` before those whose position is in ``marked``; aliases are left out."""
     shown = [(n, event) for n, event in enumerate(events) if event.kind != "alias" or n in marked]
     return [
-        f"{'>' if n in marked else ' '} {event.line:5} {_indent(event)}{event.kind:10} {_told(event)}"
+        f"{'>' if n in marked else ' '} {event.line:5} {_indent(event)}{event.kind:10} {_details(event)}"
         for n, event in shown
     ]
 
@@ -302,7 +302,7 @@ def _indent(event: CodeEvent) -> str:
     return "  " * len(event.path)
 
 
-def _told(event: CodeEvent) -> str:
+def _details(event: CodeEvent) -> str:
     text = event.text if len(event.text) <= 100 else event.text[:97] + "..."
     if isinstance(event, KernelLaunch) and event.loops > 1:
         text += f"  (loop {event.loop} of {event.loops})"
@@ -322,15 +322,15 @@ def ops_shown(ops: tuple[Op, ...] | None) -> str:
 
 
 DEFAULT = ""
-"""The stream that is current when the wrapper is called; wrappers name it only where there are others."""
+"""The stream that is current when the wrapper is called; wrappers name it only if they use others."""
 
-# What a wrapper calls to get the stream of a user, by number (torch 2.13, and 2.15).
+# Functions that return a user's stream by number in a wrapper (torch 2.13, and 2.15).
 STREAM_GETTERS = ("get_external_object_by_index", "_get_stream_by_index")
 SYNCHRONIZATIONS = "streams."
 
 
 def is_ordered(events: Sequence[CodeEvent], first: int, second: int) -> bool:
-    """Say whether the launch at ``first`` has ended on the GPU when that at ``second``, further down, begins."""
+    """Say whether the launch at ``first`` has ended on the GPU when the later one at ``second`` starts."""
     waiting, marks = _Waiting(events[first].stream), frozenset[str]()
     for event in events[first + 1 : second]:
         if isinstance(event, StreamSync):
@@ -339,12 +339,12 @@ def is_ordered(events: Sequence[CodeEvent], first: int, second: int) -> bool:
 
 
 def streams_of(events: Sequence[CodeEvent]) -> frozenset[str]:
-    """Return the streams on which something runs."""
+    """Return the streams that are used."""
     return frozenset(event.stream for event in events)
 
 
 class _Waiting:
-    """The streams on which whatever follows runs after one launch."""
+    """The streams on which all following work runs after one launch."""
 
     def __init__(self, stream: str) -> None:
         self._streams = {stream}
@@ -354,7 +354,7 @@ class _Waiting:
         return self._everywhere or stream in self._streams
 
     def after(self, sync: StreamSync, marks: frozenset[str], known: frozenset[str]) -> frozenset[str]:
-        """Take ``sync`` into account; returns the events whose recording comes after the launch."""
+        """Apply ``sync``; return the events that are recorded after the launch."""
         arguments = [*sync.arguments, "", ""]
         first, second = arguments[0], _named(arguments[1], known)
         if sync.action == "record_event":
@@ -363,7 +363,7 @@ class _Waiting:
             self._streams.add(second)
         elif sync.action == "wait_stream" and self.holds(second):
             self._streams.add(_named(first, known))
-        # Those that the host waits in: whatever is launched afterwards comes after.
+        # Those where the host waits: everything launched afterwards runs later.
         waited = {
             "synchronize_event": first in marks,
             "synchronize_stream": self.holds(_named(first, known)),
@@ -374,5 +374,5 @@ class _Waiting:
 
 
 def _named(index: str, known: frozenset[str]) -> str:
-    """Return the stream of that number; a number that no ``with`` names is that of the stream around the wrapper."""
+    """Return the stream of that number; a number without a ``with`` is the stream around the wrapper."""
     return index if index in known else DEFAULT

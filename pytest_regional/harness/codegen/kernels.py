@@ -1,4 +1,4 @@
-"""Definitions of kernels in a wrapper: which of their parameters are read and which are written."""
+"""Definitions of kernels in a wrapper: which parameters are read and which are written."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Functions = Mapping[str, ast.FunctionDef]
 
 @dataclass
 class Accesses:
-    """Names of the parameters behind the pointers that a function loads from and stores to."""
+    """Names of the parameters whose memory a function loads from and stores to."""
 
     loaded: set[str] = field(default_factory=set)
     stored: set[str] = field(default_factory=set)
 
 
 def accesses_of(function: ast.FunctionDef, functions: Functions, around: tuple[str, ...] = ()) -> Accesses:
-    """Return what ``function`` does with the memory behind its parameters, in functions that it calls, too.
+    """Return how ``function`` and its callees access the memory of its parameters.
 
     Args:
         function: a ``@triton.jit`` function.
-        functions: those of its module, by name.
+        functions: the functions of its module, by name.
         around: the functions that called it.
     """
     behind = _pointers(function)
@@ -74,7 +74,7 @@ def _pointer_of(call: ast.Call, name: str) -> ast.expr:
 
 
 def _behind(node: ast.expr, behind: Mapping[str, set[str]]) -> set[str]:
-    """Return the parameters that the value of ``node`` may point into: what is loaded is no pointer."""
+    """Return the parameters that the value of ``node`` may point into; a loaded value is no pointer."""
     found: set[str] = set()
     pending: list[ast.AST] = [node]
     while pending:
@@ -111,10 +111,10 @@ class KernelDefinition:
     Attributes:
         name: the wrapper's name for it.
         language: the method of ``async_compile`` that compiles it, such as ``"cpp_pybinding"`` or ``"triton"``.
-        parameters: in order, as far as they could be read.
+        parameters: in order, if they could be read.
         function: name of the function inside, which differs from ``name`` for a kernel that the user wrote.
         source: the text that is compiled: a Python module for Triton.
-        attribute: the name under which that module defines it.
+        attribute: its name in that module.
     """
 
     name: str
@@ -160,7 +160,7 @@ def _text(node: ast.expr) -> str | None:
 
 
 def _cpp_parameters(types: ast.expr, source: str) -> tuple[Parameter, ...]:
-    """Read ``['const float*', 'float*']``; the C++ signature tells which of the written ones are read as well."""
+    """Read ``['const float*', 'float*']``; the C++ signature shows which of the written ones are also read."""
     if not isinstance(types, ast.List):
         return ()
     spelled = [_text(element) or "" for element in types.elts]
@@ -204,10 +204,10 @@ def _triton_parameter(name: str, mutated: frozenset[str], written_by_user: bool,
     if name.startswith("out_ptr"):
         return Parameter(name, reads=False, writes=True)
     if name.startswith(("in_ptr", "arg_")):
-        # A template such as flex_attention's returns more than its output, through arguments that it stores to.
+        # A template such as flex_attention's has more results than its output: arguments that it stores to.
         written = name in accesses.stored
         return Parameter(name, reads=not written or name in accesses.loaded, writes=written)
-    # Inductor says which parameters of a user's kernel are written only where its analysis found out.
+    # Inductor lists a user kernel's written parameters only if its analysis succeeded.
     return Parameter(name, reads=written_by_user, writes=written_by_user and not mutated)
 
 
@@ -254,8 +254,8 @@ class Wrapper:
             module = ast.parse(text)
         except SyntaxError as error:
             raise UnreadableCodeError(
-                f"the generated code is not Python (line {error.lineno}: {error.msg}); the reader knows Inductor's "
-                f"Python wrappers, not what AOTInductor or cpp_wrapper generate"
+                f"the generated code is not Python (line {error.lineno}: {error.msg}); the reader supports Inductor's "
+                f"Python wrappers, not the code of AOTInductor or cpp_wrapper"
             ) from error
         functions = _functions(module)
         if "call" not in functions:
@@ -281,7 +281,7 @@ def _why_no_call(module: ast.Module) -> str:
     }
     if "cpp_wrapper_src" in assigned:
         return (
-            "the generated code is a C++ wrapper, which the reader does not know; compile with "
+            "the generated code is a C++ wrapper, which is not supported; compile with "
             "torch._inductor.config.cpp_wrapper = False"
         )
-    return "the generated code has no function 'call', so it is none of Inductor's Python wrappers"
+    return "the generated code has no function 'call', so it is not one of Inductor's Python wrappers"

@@ -1,4 +1,4 @@
-"""Which storage lives when: a walk over events that follows names, views, reuses and frees."""
+"""Lifetimes of storage: a walk over events that follows names, views, reuses and frees."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pytest_regional.harness.codegen.events import (
     CodeEvent,
     ExternCall,
     Free,
+    NestingLevel,
     Return,
     Reuse,
-    Step,
     UnknownSizeError,
 )
 
 Sizes = Mapping[str, int]
-"""What a test says about symbols (their value) and buffers (their bytes)."""
+"""A test's values for symbols, and bytes for buffers."""
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: arithmetic.add,
@@ -36,7 +36,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def bytes_of(event: Allocate, hints: Sizes) -> int:
-    """Return the bytes of the storage behind an allocation."""
+    """Return the size in bytes of an allocation's storage."""
     size = [_value(item, hints) for item in event.size]
     stride = [_value(item, hints) for item in event.stride]
     if math.prod(size) == 0:
@@ -76,7 +76,7 @@ def _evaluated(node: ast.expr, hints: Sizes) -> int:
 
 @dataclass(frozen=True)
 class Storage:
-    """Memory made by one event; ``name`` is its first buffer."""
+    """Memory allocated by one event; ``name`` is its first buffer."""
 
     number: int
     name: str
@@ -85,7 +85,7 @@ class Storage:
 
 @dataclass
 class _State:
-    """What each name holds at one moment."""
+    """The storage of each name at one moment."""
 
     held: dict[str, tuple[Storage, ...]] = field(default_factory=dict)
 
@@ -109,7 +109,7 @@ class _State:
 
 @dataclass(frozen=True)
 class Peak:
-    """The most bytes alive at once, where that is, and the buffers that are alive there."""
+    """The most bytes alive at once, where, and the buffers alive there."""
 
     size: int = 0
     position: int | None = None
@@ -119,16 +119,16 @@ class Peak:
 def peak_of(events: Sequence[CodeEvent], hints: Sizes) -> Peak:
     """Return the peak of the memory that the code itself allocates; inputs belong to the caller.
 
-    Of two branches the one that needs more counts. A loop is walked once.
+    For a branch, the arm that needs more counts. A loop is walked once.
 
     Raises:
-        UnknownSizeError: a buffer's size cannot be computed; the message says which and what to pass in ``hints``.
+        UnknownSizeError: a buffer's size cannot be computed; the message says which, and what to pass in ``hints``.
     """
     walk = _Walk(hints)
     peak, _ = walk.run(list(enumerate(events)), _State(), 0)
     if walk.unknown:
         raise UnknownSizeError(
-            "the size of these buffers is not known; pass hints={name: value} with bytes for a buffer, a value for a "
+            "the size of these buffers is unknown; pass hints={name: value} with bytes for a buffer, a value for a "
             "symbol: " + "; ".join(walk.unknown)
         )
     return peak
@@ -158,7 +158,7 @@ class _Walk:
         return peak, state
 
     def execute(self, event: CodeEvent, state: _State) -> None:
-        """Let ``event`` happen to ``state``."""
+        """Apply ``event`` to ``state``."""
         if isinstance(event, Allocate):
             for name in event.writes:
                 state.forget(name)
@@ -175,7 +175,7 @@ class _Walk:
             self._leave(event, state)
 
     def _result(self, event: ExternCall, name: str, state: _State) -> None:
-        """Account for memory that a call allocates by itself; ``out=`` and in-place results have some already."""
+        """Account for memory that a call allocates itself; ``out=`` and in-place results have some already."""
         if name not in state.held and event.text.startswith(f"{name} = "):
             state.held[name] = (self._storage(name, lambda: self.hints[name]),)
 
@@ -188,7 +188,7 @@ class _Walk:
             return Storage(next(self.numbers), name, 0)
 
     def _leave(self, event: Return, state: _State) -> None:
-        """Drop the other names of a function that returns; those of the caller do not begin with its name."""
+        """Drop the other names of a function that returns; the caller's have another prefix."""
         function = next((step.label for step in reversed(event.path) if step.kind == "call"), None)
         for name in list(state.held):
             mine = function is None or name.startswith(f"{function}_")
@@ -218,8 +218,8 @@ def _higher(*peaks: Peak) -> Peak:
 
 def _levels(
     events: list[tuple[int, CodeEvent]], depth: int
-) -> Iterator[tuple[Step | None, list[tuple[int, CodeEvent]]]]:
-    """Group neighbours by the level in which they stand at ``depth``; the arms of one ``if`` are one group."""
+) -> Iterator[tuple[NestingLevel | None, list[tuple[int, CodeEvent]]]]:
+    """Group adjacent events by their level at ``depth``; the arms of one ``if`` are one group."""
 
     def key(item: tuple[int, CodeEvent]) -> tuple[Any, ...] | None:
         path = item[1].path
@@ -237,7 +237,7 @@ def _arms(group: list[tuple[int, CodeEvent]], depth: int) -> list[tuple[int, lis
 
 
 def freed_at(events: Sequence[CodeEvent], made: int, buffer: str) -> int | None:
-    """Return the position after ``made`` where the memory of ``buffer`` is deleted or reused, None when nowhere."""
+    """Return the position after ``made`` where the memory of ``buffer`` is deleted or reused, or None."""
     walk, state, wanted = _Walk(_NoSizes()), _State(), set[Storage]()
     for position, event in enumerate(events):
         held = {storage for name in event.reads for storage in state.of(name)}
@@ -253,7 +253,7 @@ def freed_at(events: Sequence[CodeEvent], made: int, buffer: str) -> int | None:
 
 
 class _NoSizes(dict[str, int]):
-    """Hints for a walk that asks for lifetimes alone."""
+    """Hints for a walk that only needs lifetimes."""
 
     def __missing__(self, name: str) -> int:
         return 0

@@ -1,4 +1,4 @@
-"""Operators in generated code: the names that a wrapper uses, and the events that a pattern names."""
+"""Operators in generated code: the names in a wrapper, and the events that match a pattern."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_regional.harness.codegen.events import (
 )
 from pytest_regional.harness.ops import NoSuchOpError, OpPattern, operator_spellings
 
-# Names under which Inductor calls a library routine that is no operator of that name.
+# Inductor's names for library routines that are not operators of that name.
 EXTERN_KERNELS = {
     "bias_addmm": "aten.addmm.default",
     "mm_dtype": "aten.mm.dtype",
@@ -30,7 +30,7 @@ EXTERN_KERNELS = {
     "call_aten_dx": "aten.convolution_backward.default",
     "_mm_plus_mm": "inductor._mm_plus_mm.default",
 }
-# What stands before a dot in a wrapper and is no buffer.
+# Names before a dot in a wrapper that are not buffers.
 MODULES = frozenset(
     ["torch", "aten", "extern_kernels", "inductor_ops", "_quantized", "async_compile", "math", "self", "device", "inf"]
 )
@@ -48,7 +48,7 @@ def dotted(node: ast.expr) -> str | None:
 
 
 def module_aliases(module: ast.Module) -> dict[str, str]:
-    """Return what the module's short names stand for, such as ``aten`` for ``torch.ops.aten``."""
+    """Return the meaning of the module's short names, such as ``torch.ops.aten`` for ``aten``."""
     aliases: dict[str, str] = {}
     for statement in module.body:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
@@ -59,7 +59,7 @@ def module_aliases(module: ast.Module) -> dict[str, str]:
 
 
 def resolved(path: str, aliases: dict[str, str]) -> str:
-    """Return ``path`` with its first name replaced by what it stands for."""
+    """Return ``path`` with its first name expanded."""
     head, dot, rest = path.partition(".")
     return aliases.get(head, head) + dot + rest
 
@@ -77,7 +77,7 @@ def operator_called(path: str) -> str | None:
 def reduction_finished(call: ast.Call) -> str | None:
     """Return ``"sum"`` for ``workspace[0:64].view(8, 8).sum(dim=0)``, else None.
 
-    So Inductor adds up what the programs of a kernel with reductions along both dimensions left in its workspace.
+    This is how Inductor sums the partial results in the workspace of a kernel that reduces both dimensions.
     """
     node: ast.expr = call
     methods = []
@@ -111,7 +111,7 @@ def mentioned(*nodes: ast.AST) -> tuple[str, ...]:
 
 
 def _parts(node: ast.AST) -> list[ast.AST]:
-    """Return the children of ``node``, but not the name of a function that it calls; the frequent kinds go first."""
+    """Return the children of ``node`` without the name of a called function; the frequent kinds go first."""
     if isinstance(node, (ast.Constant, ast.Name)):
         return []
     if isinstance(node, (ast.Tuple, ast.List)):
@@ -131,7 +131,7 @@ def targets_of(node: ast.Assign) -> tuple[str, ...]:
 
 
 def spelled(node: ast.expr) -> str:
-    """Return ``buf0`` or ``buf0[1]`` for a variable or an element of one, else the variable it is about."""
+    """Return ``buf0`` or ``buf0[1]`` for a variable or an element of one, else the variable in it."""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         return f"{spelled(node.value)}[{node.slice.value!r}]"
     return node.id if isinstance(node, ast.Name) else next(iter(mentioned(node)), "")
@@ -154,7 +154,7 @@ def packet_name(name: str) -> str:
 
 @cache
 def overload_of(name: str) -> Any:
-    """Return the overload called ``name``, the first one of its packet where the name holds none, or None."""
+    """Return the overload called ``name``, or the first one of its packet if ``name`` is a packet, or None."""
     import torch
 
     namespace, _, rest = name.partition(".")
@@ -173,7 +173,7 @@ def mutated_positions(name: str) -> tuple[int, ...]:
 
 
 def only_moves(name: str) -> bool:
-    """Say whether the operator computes nothing: a copy, or a view."""
+    """Say whether the operator only copies or makes a view."""
     if packet_name(name) in COPIES:
         return True
     overload = overload_of(name)
@@ -181,7 +181,7 @@ def only_moves(name: str) -> bool:
 
 
 def matches(pattern: OpPattern, op: Op) -> bool:
-    """Say whether ``op`` is meant: what the program said, or with ``>`` what that was decomposed into."""
+    """Say whether ``pattern`` names ``op``: the program's operator, or with ``>`` a part of its decomposition."""
     if pattern.inside is None:
         return pattern.is_called(operator_spellings(op.inside or op.name))
     held = op.inside is not None and pattern.inside in operator_spellings(op.inside)
@@ -194,19 +194,19 @@ def launches_of(events: Iterable[CodeEvent]) -> list[CodeEvent]:
 
 
 def require_known(events: Sequence[CodeEvent]) -> None:
-    """Raise :class:`UnknownOriginError` when the operators of any launch are not known."""
+    """Raise :class:`UnknownOriginError` if the operators of a launch are unknown."""
     unknown = [n for n, event in enumerate(events) if event.ops is None]
     if unknown:
         raise UnknownOriginError(
-            "the operators of the marked launches are not known: Inductor writes no comment above C++ kernels, and "
+            "the operators of the marked launches are unknown: Inductor writes no comment above C++ kernels, and "
             "this code was loaded from a cache that another process filled, or generated while no harness was active. "
-            "Let the test generate it (fresh caches are the default). The names of kernels are hints at best.\n"
+            "Let the test generate it (fresh caches are the default). Kernel names are only hints.\n"
             + "\n".join(rows(events, unknown))
         )
 
 
 def no_such_op(pattern: OpPattern, events: Sequence[CodeEvent], where: str) -> NoSuchOpError:
-    """Return the error for a pattern that names none of ``events``: what is there, and what may have happened."""
+    """Return the error for a pattern that matches none of ``events``: the operators there, and likely reasons."""
     there = list(dict.fromkeys(op.inside or op.name for event in events for op in event.ops or ()))
     near = difflib.get_close_matches(pattern.name, [*there, *map(packet_name, there)], n=1, cutoff=0.7)
     explanations = (
@@ -227,7 +227,7 @@ def _as_part(pattern: OpPattern, events: Sequence[CodeEvent]) -> str:
         op for event in events for op in event.ops or () if op.inside and pattern.name in operator_spellings(op.name)
     ]
     return (
-        f"It is a part of {parts[0].inside} there: write '{parts[0].inside}>{packet_name(parts[0].name)}'."
+        f"It is part of {parts[0].inside} there: write '{parts[0].inside}>{packet_name(parts[0].name)}'."
         if parts
         else ""
     )
@@ -238,9 +238,7 @@ def _as_mention(pattern: OpPattern, events: Sequence[CodeEvent]) -> str:
         comment = event.comment if isinstance(event, (KernelLaunch, ExternCall)) else None
         named = comment.operators if comment and event.ops else ()
         if any(pattern.name in operator_spellings(name) for name in named if "." in name):
-            return (
-                f"The comment of {(event.ops or ())[0]} (line {event.line}) names it: an input's, or what it replaced."
-            )
+            return f"The comment of {(event.ops or ())[0]} (line {event.line}) names it as an input or a replaced one."
     return ""
 
 
@@ -258,4 +256,4 @@ def _as_overload(pattern: OpPattern, events: Sequence[CodeEvent]) -> str:
 
 def _as_call(pattern: OpPattern, events: Sequence[CodeEvent]) -> str:
     elsewhere = pattern.is_known and not pattern.is_operator
-    return f"Generated code calls operators of torch.ops, and {pattern} is none." if elsewhere else ""
+    return f"Generated code calls operators of torch.ops, and {pattern} is not one." if elsewhere else ""

@@ -1,4 +1,4 @@
-"""Which operators each launch computes: from what Inductor recorded while generating, else from its comments."""
+"""Which operators each launch computes: from Inductor's records while generating, else from its comments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _generated_here: dict[bytes, Origins] = {}
 
 
 def origins_of(launches: Sequence[RawLaunch], text: str) -> Origins:
-    """Return what ``launches`` say about the kernels of the wrapper ``text``, and keep it for when it is loaded."""
+    """Return the origins in ``launches`` for the kernels of wrapper ``text``, and keep them for when it is loaded."""
     owned = {node for launch in launches if launch.is_extern for node in _own(launch)}
     origins = tuple(_origin(launch, owned) for launch in launches if not launch.is_extern)
     _generated_here.pop(_digest(text), None)
@@ -37,15 +37,15 @@ def _digest(text: str) -> bytes:
 
 
 def origins_kept(text: str) -> Origins | None:
-    """Return what this process learnt when it generated ``text``, None when another process did."""
+    """Return the origins recorded when this process generated ``text``, or None."""
     return _generated_here.get(_digest(text))
 
 
 def _own(launch: RawLaunch) -> set[Any]:
-    """Return the nodes that an extern call stands for, without those that it mentions because its inputs are theirs."""
+    """Return the nodes of an extern call, without those that it only mentions because they make its inputs."""
     if launch.node is not None and is_op_overload(launch.node.target):
         return {launch.node}
-    # Unknown, or an operator around it such as control_deps: the operator called tells.
+    # Unknown, or an operator around it such as control_deps: use the called operator.
     called = operators.operator_called(launch.kernel)
     (_, mentioned), packet = launch.buffers[0], operators.packet_name(called) if called else None
     return {node for node in mentioned if operators.packet_name(str(node.target)) == packet}
@@ -81,17 +81,17 @@ def _op(node: Any) -> Op:
 
 @lru_cache(maxsize=256)
 def events_of(text: str, origins: Origins | None) -> Events:
-    """Return the events of wrapper ``text``, with the operators of each launch as far as known.
+    """Return the events of wrapper ``text``, with the operators of each launch if known.
 
     Raises:
         UnreadableCodeError: ``text`` is not a Python wrapper.
     """
     events = read_events(text)
-    return Events(_told(events, origins) if origins is not None else _guarded(events))
+    return Events(_with_origins(events, origins) if origins is not None else _guarded(events))
 
 
-def _told(events: list[CodeEvent], origins: Origins) -> list[CodeEvent]:
-    """Give each launch the operators of the origin that makes one of its buffers, or of the next one of its kernel."""
+def _with_origins(events: list[CodeEvent], origins: Origins) -> list[CodeEvent]:
+    """Give each launch the operators of the origin that makes one of its buffers, or of its kernel's next origin."""
     waiting: dict[str, deque[LaunchOrigin]] = {}
     shared = _shared_schedules(origins)
     for origin in origins:
@@ -110,7 +110,7 @@ def _told(events: list[CodeEvent], origins: Origins) -> list[CodeEvent]:
 
 
 def _shared_schedules(origins: Origins) -> frozenset[tuple[tuple[str, ...], ...]]:
-    """Return the parts that several kernels have: those of combined kernels, of which each computes some."""
+    """Return the parts shared by several kernels: combined kernels, each of which computes some of the parts."""
     kernels: dict[tuple[tuple[str, ...], ...], set[str]] = {}
     for origin in origins:
         kernels.setdefault(origin.parts, set()).add(origin.kernel)
@@ -131,7 +131,7 @@ def _own_parts(
 
 
 def _with_origin(event: KernelLaunch, origin: LaunchOrigin) -> list[CodeEvent]:
-    """Give ``event`` its operators, once for each loop of a C++ function: one after another, they are not fused."""
+    """Give ``event`` its operators, as one event per loop of a C++ function: separate loops are not fused."""
     loops = origin.loops if len(origin.loops) > 1 else (tuple(name for name, _ in origin.ops_of),)
     made = {name for names_ in loops for name in names_}
     events: list[CodeEvent] = []
@@ -152,9 +152,9 @@ def _take(event: KernelLaunch, waiting: deque[LaunchOrigin] | None) -> LaunchOri
 
 
 def _guarded(events: list[CodeEvent]) -> list[CodeEvent]:
-    """Take from launches the operators that extern calls compute.
+    """Remove from launches the operators that extern calls compute.
 
-    A kernel that copies the input of a matrix product is said to belong to the product, too.
+    Inductor also lists a matrix product as an origin of the kernel that copies its input.
     """
     called = {
         (event.comment.nodes[-1], operators.packet_name(op.name))

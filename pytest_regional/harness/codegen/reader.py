@@ -1,4 +1,4 @@
-"""From the text of a wrapper to its events, in the order in which ``call`` executes them."""
+"""From a wrapper's text to its events, in the order in which ``call`` executes them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from pytest_regional.harness.codegen.events import (
     ExternCall,
     Free,
     KernelLaunch,
+    NestingLevel,
     Op,
     Return,
     Reuse,
-    Step,
     StreamSync,
     UnreadableCodeError,
     Wait,
@@ -33,7 +33,7 @@ from pytest_regional.harness.codegen.events import (
 )
 from pytest_regional.harness.codegen.kernels import KernelDefinition, Wrapper
 
-# Calls that neither touch the contents of a buffer nor its lifetime.
+# Calls that affect neither the contents of a buffer nor its lifetime.
 BOOKKEEPING = frozenset(
     [
         "get_raw_stream",
@@ -52,7 +52,7 @@ BOOKKEEPING = frozenset(
 
 
 def read_events(text: str) -> list[CodeEvent]:
-    """Return the events of the wrapper ``text`` as its own words tell them.
+    """Return the events of the wrapper ``text``, from its text alone.
 
     Raises:
         UnreadableCodeError: ``text`` is not a Python wrapper.
@@ -61,10 +61,15 @@ def read_events(text: str) -> list[CodeEvent]:
 
 
 class _FunctionReader:
-    """Reads one function of a wrapper; calls of its other functions are read in place."""
+    """Reads one function of a wrapper, and its calls of other functions in place."""
 
     def __init__(
-        self, wrapper: Wrapper, name: str, path: tuple[Step, ...], argument: str | None = None, stream: str = DEFAULT
+        self,
+        wrapper: Wrapper,
+        name: str,
+        path: tuple[NestingLevel, ...],
+        argument: str | None = None,
+        stream: str = DEFAULT,
     ) -> None:
         if len(path) > 40:
             raise UnreadableCodeError(f"the function {name} of the generated code calls itself")
@@ -145,7 +150,7 @@ class _FunctionReader:
         self, kind: str, statement: ast.stmt, head: ast.expr, block: list[ast.stmt], arm: int
     ) -> Iterator[CodeEvent]:
         outer = self.path
-        self.path = (*outer, Step(kind, statement.lineno, ast.unparse(head), arm))
+        self.path = (*outer, NestingLevel(kind, statement.lineno, ast.unparse(head), arm))
         yield from self._block(block)
         self.path = outer
 
@@ -168,12 +173,12 @@ class _FunctionReader:
             yield self._event(Alias, statement, reads=(operators.spelled(value),), writes=(operators.spelled(target),))
 
     def _parameters(self, statement: ast.Assign) -> Iterator[CodeEvent]:
-        """Bind the parameters of a function that this reader was sent into."""
+        """Bind the parameters of a function whose call is being read."""
         bound = operators.elements_of(statement.targets[0])
         for number, name in enumerate(bound if self.argument else ()):
             yield self._event(Alias, statement, reads=(f"{self.argument}[{number}]",), writes=(name,))
         if self.argument:
-            # args.clear() follows: the list holds nothing any more.
+            # args.clear() follows: the list is empty from then on.
             yield self._event(Alias, statement, writes=(self.argument,))
 
     def _elements(self, statement: ast.Assign, value: ast.List | ast.Tuple) -> Iterator[CodeEvent]:
@@ -220,14 +225,14 @@ class _FunctionReader:
             yield self._event(CodeEvent, statement, reads=operators.mentioned(call), writes=targets)
 
     def _function_called(self, call: ast.Call) -> str | None:
-        """Return which of the wrapper's own functions is called: a subgraph, or ``self.partitions[0]``."""
+        """Return the called function of the wrapper: a subgraph, or ``self.partitions[0]``."""
         if isinstance(call.func, ast.Subscript) and operators.dotted(call.func.value) == "self.partitions":
             return f"partition_{ast.unparse(call.func.slice)}"
         name = operators.dotted(call.func)
         return name if name in self.wrapper.functions and name != "call" else None
 
     def _inline(self, statement: ast.stmt, call: ast.Call, name: str, targets: tuple[str, ...]) -> Iterator[CodeEvent]:
-        step = Step("call", statement.lineno, name)
+        step = NestingLevel("call", statement.lineno, name)
         argument = next(iter(operators.mentioned(*call.args)), None)
         if name not in self.wrapper.functions:
             raise UnreadableCodeError(f"line {statement.lineno} calls {name}, which the generated code does not define")
@@ -298,7 +303,7 @@ class _FunctionReader:
         )
 
     def _comment(self, statement: ast.stmt) -> Comment | None:
-        """Return the last comment on origins between the launch before and ``statement``."""
+        """Return the last comment on origins between the previous launch and ``statement``."""
         found = None
         while self.pending and self.pending[-1].line < statement.lineno:
             found = self.pending.pop()

@@ -1,4 +1,4 @@
-"""The code of one graph: its pieces in the order in which they were generated, and where operators stand in them."""
+"""The code of one graph: its pieces in order of generation, and the positions of operators in them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Position = tuple[int, int]
 
 
 class Source(Protocol):
-    """What a :class:`~pytest_regional.harness.record.GeneratedSource` offers here."""
+    """The part of :class:`~pytest_regional.harness.record.GeneratedSource` that is used here."""
 
     @property
     def graph(self) -> str:
-        """Which graph it belongs to."""
+        """Its graph."""
 
     @property
     def regions(self) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ class View:
     Attributes:
         graph: ``"forward"``, ``"backward"``, ``"inference"`` or ``"unknown"``.
         pieces: the events of each source.
-        titles: what to print above each of them.
+        titles: the heading of each source.
     """
 
     graph: str
@@ -57,7 +57,7 @@ class View:
         return self.pieces[place[0]][place[1]]
 
     def places(self, pattern: OpPattern) -> list[Position]:
-        """Return where the launches named by ``pattern`` stand, in order."""
+        """Return the positions of the launches that match ``pattern``, in order."""
         found = [
             (n, position)
             for n, events in enumerate(self.pieces)
@@ -67,11 +67,11 @@ class View:
         return pattern.chosen(found)
 
     def failure(self, message: str, marked: Collection[Position]) -> CodeAssertionError:
-        """Return the error that says ``message`` and lists the events, ``marked`` ones with a ``>``."""
+        """Return the error with ``message`` and a table of the events, ``marked`` ones with a ``>``."""
         return CodeAssertionError(f"{message}\n{self.table(marked)}")
 
     def table(self, marked: Collection[Position] = ()) -> str:
-        """Return the events as a table; pieces that hold no mark are left out when others do."""
+        """Return the events as a table, without pieces that have no mark if others do."""
         wanted = {piece for piece, _ in marked} or set(range(len(self.pieces)))
         lines = []
         for n in sorted(wanted):
@@ -85,16 +85,16 @@ class View:
 
 
 def views_of(sources: Sequence[Source], graph: str | None, region: str | None) -> list[View]:
-    """Return one view per graph that has code, of ``graph`` and ``region`` only where they are named.
+    """Return one view per graph with code, restricted to ``graph`` and ``region`` if given.
 
     Raises:
-        ValueError: ``graph`` is no kind of graph.
+        ValueError: unknown graph.
         NoGeneratedCodeError: nothing was generated, or nothing for that graph and region.
     """
     if graph is not None and graph not in GRAPHS:
         near = difflib.get_close_matches(graph, GRAPHS, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{graph!r} is no kind of graph.{hint} Known: {', '.join(GRAPHS)}.")
+        raise ValueError(f"{graph!r} is not a graph.{hint} Known: {', '.join(GRAPHS)}.")
     chosen = [s for s in sources if graph in (None, s.graph) and (region is None or region in s.regions)]
     if not any(launches_of(source.events) for source in chosen):
         raise NoGeneratedCodeError(_nothing(sources, graph, region))
@@ -119,12 +119,12 @@ def _nothing(sources: Sequence[Source], graph: str | None, region: str | None) -
 
 
 def views_holding(views: Sequence[View], patterns: Sequence[OpPattern]) -> list[View]:
-    """Return the views in which all ``patterns`` name something.
+    """Return the views in which all ``patterns`` have a match.
 
     Raises:
-        UnknownOriginError: a launch whose operators are not known.
-        NoSuchOpError: a pattern that names nothing.
-        AmbiguousCodeError: no one view has them all.
+        UnknownOriginError: the operators of a launch are unknown.
+        NoSuchOpError: a pattern matches nothing.
+        AmbiguousCodeError: no single view has them all.
     """
     for view in views:
         for events in view.pieces:
@@ -136,10 +136,10 @@ def views_holding(views: Sequence[View], patterns: Sequence[OpPattern]) -> list[
         if not any(view.places(pattern) for view in views):
             raise missing(views, pattern)
     where = "; ".join(f"{p} in {', '.join(v.graph for v in views if v.places(p))}" for p in patterns)
-    raise AmbiguousCodeError(f"no one graph has all of them: {where}. Name operators of one graph, or graph=.")
+    raise AmbiguousCodeError(f"no single graph has all of them: {where}. Name operators of one graph, or graph=.")
 
 
 def missing(views: Sequence[View], pattern: OpPattern) -> Exception:
-    """Return the error for a ``pattern`` that names nothing in ``views``."""
+    """Return the error for a ``pattern`` without a match in ``views``."""
     events = [event for view in views for piece in view.pieces for event in piece]
     return no_such_op(pattern, events, " and ".join(f"the {view.graph} code" for view in views))

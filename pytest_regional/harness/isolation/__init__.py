@@ -1,11 +1,11 @@
-"""Give one test PyTorch as if it were alone: fresh caches, cleared counters, a seed, and everything restored.
+"""Run one test with PyTorch in a fresh state: fresh caches, cleared counters, a seed, and everything restored.
 
-What a test leaves changed is restored and named. Nothing here deletes a directory; each belongs to its creator.
+Changes that a test leaves are restored and reported. Nothing here deletes a directory; each belongs to its creator.
 
-* ``interpreter``, ``pytorch``: what is watched, a row for each setting; a new one is a new row.
-* ``watched``: the forms that rows have.
-* ``snapshot``: all rows before a test and after it.
-* ``left_behind``: caches on disk and on servers, leaked threads and processes. ``messages``: warnings and logging.
+* ``interpreter``, ``pytorch``: the watched state, one row per setting.
+* ``watched``: the types of rows.
+* ``snapshot``: all rows, before and after a test.
+* ``leaks``: caches on disk and on servers, leaked threads and processes. ``messages``: warnings and logging.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_regional._torch import caches, dynamo
 from pytest_regional._torch.caches import clear_portable
 from pytest_regional.harness.devices.device import gpu_isolated
 from pytest_regional.harness.isolation.interpreter import CACHE_VARIABLES, random_state_kept, streams_kept_open
-from pytest_regional.harness.isolation.left_behind import (
+from pytest_regional.harness.isolation.leaks import (
     SHARED_CACHE_VARIABLES,
     cache_folder,
     clear_folder,
@@ -46,7 +46,7 @@ def seed_everything(seed: int) -> None:
 
 
 def clear_caches(*, counters: bool = True) -> None:
-    """Drop everything compiled in this process, as if it had just started; files on disk stay."""
+    """Clear everything compiled in this process; files on disk stay."""
     dynamo.reset_dynamo()
     caches.clear_inductor_caches()
     clear_portable()
@@ -65,12 +65,12 @@ class Isolation:
 
 @contextlib.contextmanager
 def isolated(folder: Path, seed: int, *, shared_cache: bool = False) -> Iterator[Isolation]:
-    """Isolate what runs inside: see the module's docstring.
+    """Isolate the body: see the module's docstring.
 
     Args:
-        folder: where this test's compiler caches go; created when missing, never deleted.
+        folder: the directory of this test's compiler caches; created if missing, never deleted.
         seed: for Python's, NumPy's and torch's generators.
-        shared_cache: whether a cache on a server that the environment names may be used.
+        shared_cache: whether cache servers named in the environment may be used.
     """
     isolation = Isolation(folder, seed)
     with gpu_isolated(), cache_folder(folder), contextlib.nullcontext() if shared_cache else no_shared_cache():

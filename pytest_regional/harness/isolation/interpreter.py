@@ -1,4 +1,4 @@
-"""The state of Python, numpy and the operating system's process: a row for each setting."""
+"""The state of Python, numpy and the process: one row per setting."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from pytest_regional.harness.isolation.watched import (
     set_entry,
 )
 
-#: Environment variables whose values are cache folders: ours to set, never a leak.
+#: Environment variables whose values are cache directories; changing them is never a leak.
 CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 _UNTRACKED_ENVIRONMENT = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION", *CACHE_VARIABLES})
@@ -63,21 +63,21 @@ def set_environment(name: str, value: Any) -> None:
 
 
 def _is_untracked(name: str) -> bool:
-    # Variables that start so are how PyTorch talks to its own child processes and generated code.
+    # PyTorch uses variables with this prefix for its own child processes and generated code.
     return name in _UNTRACKED_ENVIRONMENT or name.startswith("_TORCH")
 
 
-def _working_folder() -> str:
+def _working_directory() -> str:
     try:
         return os.getcwd()
-    except FileNotFoundError:  # deleted under our feet
+    except FileNotFoundError:  # deleted meanwhile
         return "(deleted)"
 
 
 ENVIRONMENT = Settings(VARIABLE, lambda: dict(os.environ), set_environment, _is_untracked)
-WORKING_DIRECTORY = State("working folder", _working_folder, os.chdir)
+WORKING_DIRECTORY = State("working directory", _working_directory, os.chdir)
 
-#: First of all: what they do to each call and each import would be done to what follows.
+#: Restored first, since they would affect each call and import that follows.
 FIRST: tuple[Watched, ...] = (
     State("trace function", sys.gettrace, sys.settrace, same_object),
     State("profile function", sys.getprofile, sys.setprofile, same_object),
@@ -85,7 +85,7 @@ FIRST: tuple[Watched, ...] = (
 
 
 def _umask() -> int:
-    mask = os.umask(0o077)  # there is no other way to read it; files made meanwhile are private
+    mask = os.umask(0o077)  # the only way to read it; files made meanwhile are private
     os.umask(mask)
     return mask
 
@@ -93,14 +93,14 @@ def _umask() -> int:
 _SIGNALS = tuple(signal.valid_signals())
 
 
-def _is_a_limit(handler: Any) -> bool:
-    """Say whether a handler of signals is the time limit of a phase of a test, which comes and goes with the phase."""
+def _is_time_limit(handler: Any) -> bool:
+    """Say whether a signal handler is the time limit of a test phase, which is set and removed with the phase."""
     return getattr(handler, "__module__", "") == "pytest_regional._limits"
 
 
 def _signal_handlers() -> dict[str, Any]:
     handlers = {str(number): signal.getsignal(number) for number in _SIGNALS}
-    return {number: handler for number, handler in handlers.items() if not _is_a_limit(handler)}
+    return {number: handler for number, handler in handlers.items() if not _is_time_limit(handler)}
 
 
 def _set_signal_handler(number: str, handler: Any) -> None:
@@ -110,14 +110,15 @@ def _set_signal_handler(number: str, handler: Any) -> None:
 
 
 def _same_handler(one: Any, other: Any) -> bool:
-    # One that is missing stands behind a time limit, which brings it back.
+    # A missing one is replaced by a time limit, which restores it.
     return one == other or same_object(one, other) or MISSING in (one, other)
 
 
 def _stream(name: str) -> State:
-    """Return the stream ``sys.name``, which is pytest's while it captures, and the interpreter's own while not.
+    """Return the stream ``sys.name``: pytest's while it captures, otherwise the interpreter's.
 
-    An interrupted run tears its fixtures down when capturing is over: pytest's would then be restored closed.
+    An interrupted run tears down its fixtures after capturing has ended: restoring pytest's stream would restore a
+    closed one.
     """
 
     def same(before: Any, now: Any) -> bool:
@@ -128,9 +129,9 @@ def _stream(name: str) -> State:
 
 @contextlib.contextmanager
 def streams_kept_open() -> Iterator[list[Leak]]:
-    """Keep standard output and error open whatever closes them; yield those that something tried to close.
+    """Keep standard output and error open; yield those that the body tried to close.
 
-    pytest captures with one file for the whole run, and could not begin another test once it is closed.
+    pytest captures with one file for the whole run, and could not start another test once it is closed.
     """
     closed: dict[str, Leak] = {}
 
@@ -146,7 +147,7 @@ def streams_kept_open() -> Iterator[list[Leak]]:
             stream = getattr(sys, name)
             buffer = getattr(stream, "buffer", None)
             if isinstance(stream, io.TextIOWrapper) and hasattr(buffer, "__dict__"):
-                # Closing the stream is closing its buffer.
+                # Closing the stream closes its buffer.
                 stack.enter_context(_instance_attribute(buffer, "close", functools.partial(close, f"sys.{name}")))
                 instead = functools.partial(detach, f"sys.{name}", buffer)
                 stack.enter_context(_instance_attribute(stream, "detach", instead))
@@ -159,7 +160,7 @@ def streams_kept_open() -> Iterator[list[Leak]]:
 
 @contextlib.contextmanager
 def _instance_attribute(thing: Any, name: str, value: Any) -> Iterator[None]:
-    """Give ``thing`` alone another method than its class has, where it has none yet."""
+    """Override a method of ``thing`` only, unless it is overridden already."""
     if name in vars(thing):
         yield
         return
@@ -175,15 +176,15 @@ def _is_pytests(value: object) -> bool:
 
 
 def _alarm_is_set() -> bool:
-    """Say whether an alarm goes off later that is not the limit of this test."""
+    """Say whether an alarm is set that is not the time limit of this test."""
     if not hasattr(signal, "setitimer"):  # Windows
         return False
-    return signal.getitimer(signal.ITIMER_REAL)[0] > 0 and not _is_a_limit(signal.getsignal(signal.SIGALRM))
+    return signal.getitimer(signal.ITIMER_REAL)[0] > 0 and not _is_time_limit(signal.getsignal(signal.SIGALRM))
 
 
 def _stop_alarm(wanted: bool) -> None:
     if wanted:
-        raise RuntimeError("an alarm that was set before the test was taken away")
+        raise RuntimeError("the test removed an alarm that was set before it")
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
@@ -204,13 +205,13 @@ def _same_collector(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 
 class _FaultHandler:
-    """The file that stacks of dying processes go to; the plugin says which, pytest captures standard error."""
+    """The file for stack traces of crashes; the plugin sets it, since pytest captures standard error."""
 
     file = 2
 
 
 def write_faults_to(descriptor: int) -> None:
-    """Name the file that Python's fault handler writes to, where a test had turned it off."""
+    """Set the file for Python's fault handler, if a test has disabled it."""
     _FaultHandler.file = descriptor
 
 
@@ -222,7 +223,7 @@ def _set_fault_handler(enabled: bool) -> None:
 
 
 def _list(name: str, same: Callable[[Any, Any], bool] = same_value) -> State:
-    """Return the list ``sys.name``; references to it see it restored."""
+    """Return the list ``sys.name``, restored in place."""
 
     def write(wanted: list[Any]) -> None:
         getattr(sys, name)[:] = wanted
@@ -235,12 +236,12 @@ def _set_path(wanted: list[str]) -> None:
 
 
 def _same_path(before: tuple[list[str], int], now: tuple[list[str], int]) -> bool:
-    """Say whether the search path is the same, except for what packages append when they are imported."""
+    """Say whether the search path is the same, except for entries appended by imported packages."""
     return before[0] == now[0] or (before[1] < now[1] and now[0][: len(before[0])] == before[0])
 
 
 def _same_importers(before: list[Any], now: list[Any]) -> bool:
-    """Say whether the importers that there were come first: packages append theirs when they are imported."""
+    """Say whether the earlier importers come first: packages append theirs when they are imported."""
     return now[: len(before)] == before
 
 
@@ -296,12 +297,12 @@ def _set_event_loop_policy(policy: Any) -> None:
     import asyncio
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the function goes with Python 3.16, policies with it
+        warnings.simplefilter("ignore", DeprecationWarning)  # removed in Python 3.16, with policies
         asyncio.set_event_loop_policy(policy)
 
 
 def _same_policy(before: Any, now: Any) -> bool:
-    """Python makes the default one when it is first asked."""
+    """Python creates the default policy at first use."""
     return before is now or (before is None and type(now).__name__.lstrip("_") in _DEFAULT_POLICIES)
 
 
@@ -349,7 +350,7 @@ def _torchs(imported: frozenset[str]) -> tuple[str, ...]:
 
 
 class _TorchModules:
-    """Modules of PyTorch, numpy and triton that were replaced or removed; what was not there is no leak."""
+    """Modules of PyTorch, numpy and triton that were replaced or removed; added ones are no leak."""
 
     def read(self) -> tuple[tuple[str, ...], list[Any]]:
         """Return names and modules."""
@@ -357,7 +358,7 @@ class _TorchModules:
         return names, list(map(sys.modules.get, names))
 
     def differences(self, before: tuple[tuple[str, ...], list[Any]]) -> Iterator[Leak]:
-        """Yield the modules that are not what they were."""
+        """Yield the modules that differ."""
         names, modules = before
         if all(map(is_, map(sys.modules.get, names), modules)):
             return
@@ -367,11 +368,11 @@ class _TorchModules:
                 yield Leak(f"sys.modules[{name}]", was, now)
 
     def restore(self, before: tuple[tuple[str, ...], list[Any]]) -> None:
-        """Put the modules back."""
+        """Restore the modules."""
         sys.modules.update((name, module) for name, module in zip(*before, strict=True) if module is not None)
 
 
-#: Python's random numbers are seeded for each test; see ``seed_everything``.
+#: Without Python's random numbers, which are seeded for each test; see ``seed_everything``.
 INTERPRETER: tuple[Watched, ...] = (
     _TorchModules(),
     Contents(_patched_modules, is_a_tests, set_attribute, is_patched),
@@ -402,7 +403,7 @@ INTERPRETER: tuple[Watched, ...] = (
     State("time zone", _time_zone, lambda value: getattr(time, "tzset", int)()),
     Settings("limit ", _limits, _set_limit),
     State("processor affinity", _affinity, lambda value: os.sched_setaffinity(0, value)),
-    State("temporary folder", tempfile.gettempdir, lambda value: setattr(tempfile, "tempdir", value)),
+    State("temporary directory", tempfile.gettempdir, lambda value: setattr(tempfile, "tempdir", value)),
     State("start method of processes", _start_method, _set_start_method, lambda a, b: a == b or a is None),
     State("event loop policy", _event_loop_policy, _set_event_loop_policy, _same_policy),
     State("socket timeout", _socket_timeout, _set_socket_timeout),
@@ -414,7 +415,7 @@ INTERPRETER: tuple[Watched, ...] = (
 
 @contextlib.contextmanager
 def random_state_kept() -> Iterator[None]:
-    """Leave the generators of Python, numpy and torch as they were found."""
+    """Restore the generators of Python, numpy and torch."""
     import torch
 
     saved = random.getstate(), numpy.random.get_state(), torch.get_rng_state()

@@ -1,4 +1,4 @@
-"""What becomes of warnings and log records: filters, hooks, loggers."""
+"""The state of warnings and logging: filters, hooks, loggers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pytest_regional.harness.isolation.watched import MISSING, Leak, Settings, S
 def _set_warning_filters(wanted: list[Any]) -> None:
     warnings.filters[:] = wanted  # type: ignore[index]
     with warnings.catch_warnings():
-        pass  # leaving it is the public way to have Python read the filters again
+        pass  # leaving it is the public way to make Python read the filters again
 
 
 def _loggers() -> dict[str, Any]:
-    """Return the loggers that are not as Python makes them: level, whether disabled, whether propagating, handlers."""
+    """Return the loggers that differ from new ones: level, whether disabled, whether propagating, handlers."""
     found = {}
     for name, logger in [("root", logging.root), *logging.root.manager.loggerDict.items()]:
         if isinstance(logger, logging.Logger) and (
@@ -29,13 +29,13 @@ def _loggers() -> dict[str, Any]:
     return found
 
 
-#: Under this name stands how many modules are imported: packages set levels and handlers then.
+#: The key of the number of imported modules: packages set levels and handlers when they are imported.
 _MODULES = "(modules)"
 _AS_MADE = (logging.NOTSET, False, True, ())
 
 
 class _Loggers(Settings):
-    """Loggers; what changed while a module was imported is that module's, unless a logger was as it is not made."""
+    """Loggers; a change during an import is the module's, unless the logger had been changed before."""
 
     def differences(self, before: Mapping[str, Any]) -> Iterator[Leak]:
         """Yield each logger that changed."""
@@ -55,7 +55,7 @@ def _same_logger(before: Any, now: Any) -> bool:
 
 
 def _own_handlers(handlers: tuple[Any, ...]) -> list[Any]:
-    """Return the handlers that are not pytest's, which come and go with each phase."""
+    """Return the handlers that are not pytest's, which are added and removed with each phase."""
     return [handler for handler in handlers if not type(handler).__module__.startswith("_pytest")]
 
 

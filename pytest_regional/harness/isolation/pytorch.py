@@ -1,4 +1,4 @@
-"""The state of PyTorch: a row for each setting, mode and registry. What must be restored first stands first."""
+"""The state of PyTorch: one row per setting, mode and registry, in the order of restoring."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_regional.harness.isolation.watched import (
     set_entry,
 )
 
-# Written by PyTorch itself while it compiles (2.11 to 2.15), not by tests.
+# PyTorch itself writes them while it compiles (2.11 to 2.15), not tests.
 _UNTRACKED_CONFIG = frozenset({f"{config.INDUCTOR}.aot_inductor.output_path"})
 
 
@@ -40,7 +40,7 @@ class _Configuration(Settings):
         )
 
     def differences(self, before: Mapping[str, Any]) -> Iterator[Leak]:
-        """Yield each setting that has another value: reading one may set it, to its default."""
+        """Yield each setting with another value; a read may set one to its default."""
         module = self.prefix[:-1]
         for leak in super().differences(before):
             default = config.config_default(module, leak.name.removeprefix(self.prefix))
@@ -137,17 +137,17 @@ def _set_deterministic(value: tuple[bool, bool, bool]) -> None:
 
 
 def flushes_subnormals() -> bool:
-    """Say whether this thread's floating point arithmetic takes numbers too small to be normal for zero.
+    """Say whether this thread's floating point arithmetic flushes subnormal numbers to zero.
 
-    A library that was linked with ``-funsafe-math-optimizations`` by a compiler older than GCC 13 begins so when it is
-    loaded (https://gcc.gnu.org/gcc-13/changes.html), as kernels of ``cpp.enable_unsafe_math_opt_flag`` are.
+    Loading a library linked with ``-funsafe-math-optimizations`` by a compiler older than GCC 13 turns this on
+    (https://gcc.gnu.org/gcc-13/changes.html), as for kernels with ``cpp.enable_unsafe_math_opt_flag``.
     """
     smallest = sys.float_info.min
     return smallest / 2 == 0
 
 
 class Precision(NamedTuple):
-    """The precision of float32 products: what ``torch.get_float32_matmul_precision`` says, and what backends have."""
+    """The precision of float32 products: ``torch.get_float32_matmul_precision``, and that of each backend."""
 
     everywhere: str
     cuda: str
@@ -160,7 +160,7 @@ def _precision() -> Precision:
     backends = torch.backends
     try:
         everywhere = torch.get_float32_matmul_precision()
-    except RuntimeError:  # backends were set apart, so that there is no one answer
+    except RuntimeError:  # the backends differ, so there is no single answer
         everywhere = "differs"
     return Precision(everywhere, backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision)
 
@@ -175,9 +175,9 @@ def _set_precision(value: Precision) -> None:
 
 
 def is_pytorchs_doing(leak: Leak) -> bool:
-    """Say whether PyTorch left this itself, while it did what it was asked.
+    """Say whether PyTorch itself left this change.
 
-    Of a precision that was restored it leaves "ieee" where "none" was, which enters cache keys; and Inductor raises the
+    After a precision is restored, it has "ieee" instead of "none", which enters cache keys. Inductor raises the
     recursion limit to 2,000 when it compiles, and ``torch.distributed`` sets ``sys.excepthook`` (2.13, 2.14).
     """
     if leak.name == "sys.excepthook":
@@ -197,7 +197,7 @@ def _is_a_backend_of_a_test(name: Any, backend: Any, imported: frozenset[str]) -
 def _set_backend(holder: dict[Any, Any], name: Any, backend: Any) -> None:
     set_entry(holder, name, backend)
     if backend is MISSING:
-        process_state.forget_backend(name)
+        process_state.unregister_backend(name)
 
 
 def _hooks() -> Mapping[str, Any]:
@@ -222,7 +222,7 @@ def _patched() -> Mapping[str, Any]:
 
 
 class _Kernels(State):
-    """Kernels of operators that were there before the test; those that come with an import stay."""
+    """Operator kernels that existed before the test; kernels added by an import stay."""
 
     def __init__(self) -> None:
         super().__init__("kernels of operators", self._read, self._remove, self._same)
@@ -245,14 +245,14 @@ class _Kernels(State):
         return frozenset(name for name in now[1] - before[1] if name.rpartition("/")[0] not in operators)
 
     def differences(self, before: Any) -> Any:
-        """Yield the kernels that were added."""
+        """Yield the added kernels."""
         now = self._read()
         if not self._same(before, now):
             for name in sorted(self._added(before, now)):
                 yield Leak(f"kernel of an operator {name}", "as found", "replaced")
 
 
-#: Of the thread that runs; before all others, since they change what each call of torch does.
+#: The current thread's state; restored first, since it affects each call of torch.
 MODES: tuple[Watched, ...] = (
     State(
         "Dynamo's frame evaluation",
@@ -313,7 +313,7 @@ OTHERS: tuple[Watched, ...] = (
     _Kernels(),
 )
 
-#: Last: what is left of the thread's dispatch keys when all modes are as they were.
+#: Restored last: the thread's dispatch keys that remain when all modes are restored.
 LAST: tuple[Watched, ...] = (State("dispatch keys", thread_state.dispatch_keys, thread_state.set_dispatch_keys),)
 
 __all__ = ["CONFIGURATION", "LAST", "MODES", "OTHERS", "SETTINGS", "is_pytorchs_doing"]

@@ -1,4 +1,4 @@
-"""The state of the process before a test, and what the test made of it."""
+"""The state of the process before a test, and how the test changed it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional.harness.isolation import interpreter, pytorch
 from pytest_regional.harness.isolation.watched import Leak, Watched
 
-#: All that is watched around a test, in the order in which it is restored.
+#: All watched state, in the order of restoring.
 WATCHED: tuple[Watched, ...] = (
     *interpreter.FIRST,
     *pytorch.MODES,
@@ -22,7 +22,7 @@ WATCHED: tuple[Watched, ...] = (
     *pytorch.LAST,
 )
 
-#: What a backend may not leave changed when it returns from a compile.
+#: State that a backend must restore before it returns from a compile.
 WATCHED_WHILE_COMPILING: tuple[Watched, ...] = (
     *pytorch.MODES,
     *pytorch.CONFIGURATION,
@@ -34,24 +34,24 @@ WATCHED_WHILE_COMPILING: tuple[Watched, ...] = (
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Some of the state of the process, as it was at one moment."""
+    """Some of the state of the process at one moment."""
 
     watched: Sequence[Watched]
     values: Sequence[Any] = field(repr=False)  # the environment is among them
 
     @staticmethod
     def take(*, while_compiling: bool = False) -> Snapshot:
-        """Read the state now; with ``while_compiling`` the part of it that is quick to read."""
+        """Read the current state; with ``while_compiling`` only the part that is quick to read."""
         watched, _ = readable(while_compiling=while_compiling)
         return Snapshot(watched, [each.read() for each in watched])
 
     def leaks(self) -> tuple[Leak, ...]:
-        """Return what differs now from this snapshot."""
+        """Return the differences between now and this snapshot."""
         pairs = zip(self.watched, self.values, strict=True)
         return tuple(leak for each, before in pairs for leak in each.differences(before))
 
     def restore(self) -> tuple[Leak, ...]:
-        """Restore this snapshot's state; return what had to be changed, and what could not be."""
+        """Restore this snapshot's state; return what was changed, restored or not."""
         pairs = zip(self.watched, self.values, strict=True)
         leaks = [leak for each, before in pairs for leak in _restore(each, before)]
         return tuple(leak for leak in leaks if leak.unrestorable or not pytorch.is_pytorchs_doing(leak))
@@ -59,9 +59,9 @@ class Snapshot:
 
 @functools.cache
 def readable(*, while_compiling: bool) -> tuple[Sequence[Watched], Sequence[Watched]]:
-    """Return the rows that this torch has, and those that it has not.
+    """Return the rows that this torch supports, and those that it does not.
 
-    A private name that moves takes a row away, and not every test; ``tests/attacks/test_leaks.py`` fails then.
+    If a private name moves, only its row is lost, and not every test; ``tests/attacks/test_leaks.py`` fails then.
     """
     rows = WATCHED_WHILE_COMPILING if while_compiling else WATCHED
     missing = [each for each in rows if _is_missing(each)]

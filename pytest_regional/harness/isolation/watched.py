@@ -1,7 +1,7 @@
-"""The forms that a process's state has: one value, entries of dictionaries, functions of modules.
+"""The types of watched state: one value, entries of dictionaries, functions of modules.
 
-Whatever is watched has two methods: ``read()`` returns what it is now, ``differences(before)`` yields a :class:`Leak`
-for each thing that is not as it was. ``restore(before)`` makes it so again.
+Each has three methods: ``read()`` returns the current state, ``differences(before)`` yields a :class:`Leak` for each
+difference, ``restore(before)`` restores it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from pytest_regional._secrets import masked_urls
 from pytest_regional._torch.process_state import DYNAMO_MODULES
 
-#: What stands before the name of an environment variable.
+#: Prefix of the names of environment variables.
 VARIABLE = "environment variable "
 
 
@@ -25,14 +25,14 @@ VARIABLE = "environment variable "
 class Leak:
     """One thing that a test left changed.
 
-    As text it says of an environment variable only what became of it: its value may be a secret.
+    Its text omits the values of environment variables, which may be secret.
 
     Attributes:
         name: the setting.
-        before: what it was.
-        after: what the test left.
-        restored: whether it is again what it was; ``False`` where only its name could be noted.
-        unrestorable: whether later results of this process cannot be trusted, since it is not what it was.
+        before: its value before the test.
+        after: its value after the test.
+        restored: whether it was restored; ``False`` if it could only be reported.
+        unrestorable: whether later results of this process cannot be trusted, since its state differs.
     """
 
     name: str
@@ -69,7 +69,7 @@ class _Imported:
 
 
 def imported_modules() -> frozenset[str]:
-    """Return the names of the modules that are imported: the same object as long as their number is the same."""
+    """Return the names of the imported modules: the same object while their number is the same."""
     if len(_Imported.names) != len(sys.modules):
         _Imported.names = frozenset(sys.modules)
     return _Imported.names
@@ -79,24 +79,24 @@ class Watched(Protocol):
     """Some of the state of this process."""
 
     def read(self) -> Any:
-        """Return what it is now."""
+        """Return the current state."""
 
     def differences(self, before: Any) -> Iterable[Leak]:
-        """Yield what is not as it was when :meth:`read` returned ``before``."""
+        """Yield the differences from ``before``, an earlier result of :meth:`read`."""
 
     def restore(self, before: Any) -> None:
-        """Make it what it was."""
+        """Restore ``before``."""
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Say whether two values of one setting are the same."""
+    """Say whether two values of one setting are equal."""
     if one is other:
         return True
     return type(one) is type(other) and bool(one == other)
 
 
 def same_object(one: Any, other: Any) -> bool:
-    """Say whether two functions are one; those of pytest and of this plugin may differ from phase to phase."""
+    """Say whether two functions are identical, or both pytest's or this plugin's, which differ between phases."""
     return one is other or (_is_the_runners(one) and _is_the_runners(other))
 
 
@@ -110,10 +110,10 @@ class State:
     """One setting.
 
     Attributes:
-        name: how a leak of it is called.
+        name: its name in reports.
         reader: returns its value.
-        writer: sets it; ``None`` where it cannot be set back.
-        same: says whether two values are the same.
+        writer: sets it; ``None`` if it cannot be set.
+        same: says whether two values are equal.
     """
 
     name: str
@@ -126,7 +126,7 @@ class State:
         return self.reader()
 
     def differences(self, before: Any) -> Iterator[Leak]:
-        """Yield the setting, when it has another value."""
+        """Yield the setting if its value differs."""
         now = self.reader()
         if not self.same(before, now):
             yield Leak(self.name, before, now)
@@ -138,7 +138,7 @@ class State:
 
 
 def attribute(module: ModuleType, name: str) -> State:
-    """Return a variable of a module that holds a function or an object."""
+    """Return a module variable that holds a function or an object."""
     return State(
         f"{module.__name__}.{name}",
         lambda: getattr(module, name),
@@ -162,11 +162,11 @@ class Settings:
     """Settings by name, such as those of a configuration module or the environment's variables.
 
     Attributes:
-        prefix: stands before the name of each.
-        reader: returns them all.
-        writer: sets one; gets :data:`MISSING` where there was none.
-        ignored: says which are no leak.
-        same: says whether two values are the same.
+        prefix: prefix of each name.
+        reader: returns all of them.
+        writer: sets one; gets :data:`MISSING` for one to be removed.
+        ignored: says which are never a leak.
+        same: says whether two values are equal.
     """
 
     prefix: str
@@ -180,7 +180,7 @@ class Settings:
         return self.reader()
 
     def differences(self, before: Mapping[str, Any]) -> Iterator[Leak]:
-        """Yield each setting that has another value, in the order of names."""
+        """Yield each setting whose value differs, in the order of names."""
         now = self.reader()
         changed = [key for key in {*before, *now} if not self.same(before.get(key, MISSING), now.get(key, MISSING))]
         changed.sort()
@@ -194,19 +194,19 @@ class Settings:
             self.writer(leak.name.removeprefix(self.prefix), leak.before)
 
 
-#: Of one dictionary or module, how many changes are named one by one.
+#: Number of changes of one dictionary or module that are reported one by one.
 _NAMED = 5
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What is in several dictionaries, compared by identity.
+    """The entries of several dictionaries, compared by identity.
 
     Attributes:
-        holders: returns the dictionaries, themselves, by name.
-        is_a_leak: says of what was added, given key and value, whether it is a test's: imports and lookups add as well.
+        holders: returns the dictionaries (not copies) by name.
+        is_a_leak: says whether an added key and value are a test's; imports and lookups add entries as well.
         write: sets or, for :data:`MISSING`, removes one entry.
-        counts: says of what was replaced or removed, given what was there and what is, whether it is a test's doing.
+        counts: says whether a replaced or removed entry is a test's change, given old and new value.
     """
 
     holders: Callable[[], Mapping[str, Any]]
@@ -215,7 +215,7 @@ class Contents:
     counts: Callable[[Any, Any, frozenset[str]], bool] = lambda was, now, imported: True
 
     def read(self) -> tuple[frozenset[str], dict[str, dict[Any, Any]]]:
-        """Return copies, and which modules are imported."""
+        """Return copies, and the imported modules."""
         return imported_modules(), {name: dict(entries(holder)) for name, holder in self.holders().items()}
 
     def _changed(self, before: Any) -> Iterator[tuple[str, Any, dict[Any, tuple[Any, Any]]]]:
@@ -244,7 +244,7 @@ class Contents:
                 yield Leak(f"{len(changed) - _NAMED} more of {name}", "as found", "changed")
 
     def restore(self, before: Any) -> None:
-        """Put back what was removed or replaced, and remove what was added."""
+        """Restore removed and replaced entries, and remove added ones."""
         for _, holder, changed in self._changed(before):
             for key, (was, _) in changed.items():
                 self.write(holder, key, was)
@@ -276,9 +276,9 @@ def set_attribute(holder: Any, name: str, value: Any) -> None:
 
 
 def is_patched(was: Any, now: Any, imported: frozenset[str]) -> bool:
-    """Say whether a variable that held a function, a class or an object was replaced by a test.
+    """Say whether a test replaced a variable that held a function, a class or an object.
 
-    Modules patch others when they are imported; and Dynamo patches ``torch.nn.Module`` when it first needs that.
+    Modules patch others when they are imported, and Dynamo patches ``torch.nn.Module`` at its first use.
     """
     if was is None or isinstance(was, (bool, int, float, str, bytes, list, tuple, dict, set)):
         return False
@@ -288,14 +288,14 @@ def is_patched(was: Any, now: Any, imported: frozenset[str]) -> bool:
 
 
 def anything(key: Any, value: Any, imported: frozenset[str]) -> bool:
-    """Say that whatever was added is a leak."""
+    """Say that every added entry is a leak."""
     return True
 
 
 def is_a_tests(key: Any, value: Any, imported: frozenset[str]) -> bool:
-    """Say whether what was added is the code of a test: not of an installed package, nor of a module just imported.
+    """Say whether an added entry is a test's code: not of an installed package, nor of a module just imported.
 
-    Packages register what they have when they are imported, and some when they are first used: that stays.
+    Packages register entries when they are imported, and some at first use: these stay.
     """
     return any(_is_code_of_a_test(each, imported) for each in (key, value))
 
@@ -323,12 +323,12 @@ _INSTALLED: tuple[str, ...] = tuple(
 
 @dataclass(frozen=True)
 class Sets:
-    """What is in several sets; additions while modules are imported are those modules'."""
+    """The entries of several sets; additions during an import are the module's."""
 
     holders: Callable[[], Mapping[str, set[Any]]]
 
     def read(self) -> tuple[int, dict[str, set[Any]]]:
-        """Return copies, and how many modules are imported."""
+        """Return copies, and the number of imported modules."""
         return len(sys.modules), {name: set(holder) for name, holder in self.holders().items()}
 
     def differences(self, before: Any) -> Iterator[Leak]:
@@ -340,7 +340,7 @@ class Sets:
                 yield Leak(name, f"{len(copy)} entries", f"{len(holder - copy)} more, {len(copy - holder)} less")
 
     def restore(self, before: Any) -> None:
-        """Make all sets what they were."""
+        """Restore all sets."""
         for name, holder in self.holders().items():
             copy = before[1].get(name)
             if copy is not None:
@@ -350,12 +350,12 @@ class Sets:
 
 @dataclass(frozen=True)
 class Patterns:
-    """Lists of Inductor's patterns; those that a test's own code handles are a test's."""
+    """Lists of Inductor's patterns; a pattern with a handler of the test's own code is the test's."""
 
     passes: Callable[[], Iterable[tuple[str, Mapping[Any, list[Any]]]]]
 
     def read(self) -> tuple[frozenset[str], dict[tuple[str, Any], Sequence[Any]]]:
-        """Return copies, and which modules are imported."""
+        """Return copies, and the imported modules."""
         return imported_modules(), {
             (name, key): tuple(entries) for name, each in self.passes() for key, entries in each.items()
         }
@@ -378,7 +378,7 @@ class Patterns:
             yield Leak(name, f"{len(copy)} patterns", f"{len(now)} patterns")
 
     def restore(self, before: Any) -> None:
-        """Remove the test's patterns, and restore what it removed."""
+        """Remove the test's patterns, and restore those it removed."""
         for _, _, now, kept in list(self._changed(before)):
             now[:] = kept
 

@@ -1,16 +1,16 @@
-"""Compiled kernels by what they are made from, shared by tests, workers and runs.
+"""A store of compiled kernels, shared by tests, workers and runs.
 
-Every test begins with empty graph caches, so that its counters say what its own program did. What takes most of its
-time is no graph but the C++ compiler, and what that makes of one source, with one command, on one machine, is always
-the same. It is kept here: a *kernel* is what one run of the compiler leaves. No counter of the harness looks at those.
+Every test starts with empty graph caches, so that its counters only count its own program. Most of its time goes to the
+C++ compiler, whose output for one source and command on one machine is always the same. It is kept here: a *kernel* is
+the output of one run of the compiler. No counter of the harness counts those.
 
-``commands`` says what a kernel depends on (``compilers``: of the compiler itself), ``files`` keeps them,
-``triton_binaries`` does the same for Triton's, and ``places`` where the store is. ``PYTEST_REGIONAL_KERNEL_STORE`` (a
-folder, or ``off``) says so to every process. Precompiled headers and checks of the processor, for which Inductor looks
-in its own directory, stay there if no other user can have written to it, and are in the store otherwise.
+``commands`` makes keys (``compilers``: for the compiler itself), ``files`` stores kernels and chooses the directory,
+and ``triton_binaries`` stores Triton's kernels. ``PYTEST_REGIONAL_KERNEL_STORE`` (a directory, or ``off``) configures
+every process. Precompiled headers and CPU checks, which Inductor looks up in its own directory, stay there if no other
+user can write to it, and otherwise go into the store.
 
-What is here is code: it is trusted as far as this user and root are, and what anybody else can have written is not
-used. ``pytest_regional._private_folders`` says how that is told.
+The store contains code: only files that this user or root wrote are used. ``pytest_regional._private_folders`` checks
+that.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _TRITON_VARIABLE, _TRITON_MANAGER = "TRITON_CACHE_MANAGER", f"{__name__}.triton_
 
 @contextlib.contextmanager
 def kernels_kept(folder: Path | None = None) -> Iterator[KernelFiles | None]:
-    """Have the C++ compiler asked only for what no process of this machine has asked it for before.
+    """Run the C++ compiler only on input that is not in the store of this machine.
 
     Args:
-        folder: the store; by default the one that the environment names.
+        folder: the store; by default the one named by the environment.
 
     Yields:
-        The files, or ``None`` where there is no store.
+        The store, or ``None`` without one.
     """
     place = folder or chosen_folder()
     with _shared_by_tests(place):
@@ -58,7 +58,7 @@ def kernels_kept(folder: Path | None = None) -> Iterator[KernelFiles | None]:
 
 @contextlib.contextmanager
 def _shared_by_tests(store: Path | None) -> Iterator[None]:
-    """Have all tests share what Inductor looks for in a folder: PyTorch's own, if it is private, else the store."""
+    """Share Inductor's directories between tests: PyTorch's own if it is private, else the store's."""
     bases = [cpp.default_headers_folder(), *([store] if store else [])]
     headers, processor = folder_for_compilers(HEADERS, *bases), folder_for_compilers(PROCESSOR, *bases)
     with contextlib.ExitStack() as stack:
@@ -69,7 +69,7 @@ def _shared_by_tests(store: Path | None) -> Iterator[None]:
 
 
 def environment_of_scripts() -> dict[str, str]:
-    """Return variables for a process without this harness, in which torch reads no header that others translated."""
+    """Return variables for a process without this harness that disable precompiled headers of other users."""
     folder = folder_for_compilers(HEADERS, cpp.default_headers_folder_of_others())
     return {} if folder else cpp.NO_HEADERS
 
@@ -93,7 +93,7 @@ def _kept_in(files: KernelFiles) -> Iterator[KernelFiles]:
 
 @contextlib.contextmanager
 def _triton_manager() -> Iterator[None]:
-    """Name ours to Triton, here and in processes that are started inside, unless the user named another."""
+    """Make our manager Triton's, here and in processes started inside, unless the user named another."""
     if _TRITON_VARIABLE in os.environ:
         yield
         return

@@ -1,8 +1,8 @@
-"""What a run of the compiler depends on, as a key.
+"""The key of a run of the compiler.
 
-As ccache does in its direct mode (https://ccache.dev/manual/latest.html#_how_ccache_works): sources by content, the
-compiler by path, size and time of change, and all else that can change what it makes. A command of which that cannot
-be told (``compilers``) is run each time.
+Like ccache's direct mode (https://ccache.dev/manual/latest.html#_how_ccache_works): sources by content, the compiler by
+path, size and modification time, and everything else that can change the output. A command for which this is unknown
+(``compilers``) always runs.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pathlib import Path
 
 from pytest_regional._torch import cpp
 
-#: Executables by path, size and time of change.
+#: Executables by path, size and modification time.
 Identity = tuple[tuple[str, int, int], ...]
 
-# What all of them read and act on, by value.
+# Variables that all of them read, by value.
 # https://gcc.gnu.org/onlinedocs/gcc/Environment-Variables.html, `man ld`, `man ld.so`
 _VARIABLES = (
     "CPATH",
@@ -42,39 +42,40 @@ _VARIABLES = (
     "MACOSX_DEPLOYMENT_TARGET",
     "SDKROOT",
 )
-# Which other programs the compiler runs, or what else its command line says: those are not looked at.
+# Variables and arguments that name other programs to run, or more arguments; those are not followed.
 # https://github.com/llvm/llvm-project/blob/main/clang/tools/driver/driver.cpp for Clang's.
 _STEERING_VARIABLES = ("COMPILER_PATH", "GCC_EXEC_PREFIX", "GCC_COMPARE_DEBUG", "CCC_OVERRIDE_OPTIONS")
 _STEERING_FLAGS = ("-B", "-specs", "--specs", "-wrapper", "--wrapper", "-fplugin", "--config", "-fuse-ld=/")
 
 _EXECUTABLE = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")  # Linux; macOS, for one processor and for several
-# Each is in the compiler's own program and in no wrapper: a name in GCC's built-in specs, a variable of Clang's driver.
+# Each string is in the compiler's own program and in no wrapper: a name in GCC's built-in specs, a variable of Clang's
+# driver.
 _DRIVERS = (b"%(cc1_options)", b"CC_PRINT_OPTIONS")
 # GCC looks for both along PATH, unless it was built with its own.
 _PROGRAMS_BELOW = ("as", "ld")
 
 
 def identity(executable: str) -> Identity | None:
-    """Return what tells the compiler ``executable``, and what it runs, from others.
+    """Return the identity of the compiler ``executable`` and of the programs that it runs.
 
-    ``None`` where something else may decide what it makes: a wrapper, or a variable that has it run other programs.
+    ``None`` if something else may affect the output: a wrapper, or a variable that makes it run other programs.
     """
     below = [found for found in map(_along_path, _PROGRAMS_BELOW) if found]
     try:
         files = tuple(_file(path) for path in (os.path.realpath(executable), *below))
         known = _is_compiler(files[0]) and all(_is_program(file) for file in files[1:])
-    except OSError:  # it may be run, but not read
+    except OSError:  # executable, but not readable
         return None
     return files if known and not any(os.environ.get(name) for name in _STEERING_VARIABLES) else None
 
 
 def environment() -> dict[str, str | None]:
-    """Return the variables that compilers, linkers and what loads them read."""
+    """Return the variables read by compilers, linkers and loaders."""
     return {name: os.environ.get(name) for name in _VARIABLES}
 
 
 def is_steering(word: str) -> bool:
-    """Say whether an argument has the compiler run programs, or read settings, that are not looked at."""
+    """Say whether an argument makes the compiler run programs or read settings that are not in the key."""
     return word.startswith(_STEERING_FLAGS)
 
 
@@ -103,15 +104,15 @@ def _is_compiler(file: tuple[str, int, int]) -> bool:
         return any(content.find(mark) >= 0 for mark in _DRIVERS)
 
 
-#: Counts what is in a key and how an entry is written.
+#: Version of the key and of an entry's format.
 FORMAT = 2
 
-# A source that includes a file by its place depends on what is there, which is not followed.
+# A source that includes a file by path depends on its content, which is not followed.
 _INCLUDES_BY_PLACE = re.compile(rb'^\s*#\s*include\s*["<]/', re.MULTILINE)
 
-# Precompiled headers, 100 MB each: Inductor itself keeps them outside of all cache folders.
+# Precompiled headers, 100 MB each: Inductor itself keeps them outside of all cache directories.
 _NOT_KEPT = (".gch", ".pch")
-# What a command may name that decides what is made; those that are named by their whole path count by content.
+# Arguments that name files and affect the output; files given by absolute path count by content.
 _FILES = (".a", ".c", ".cc", ".cpp", ".cu", ".cxx", ".h", ".hpp", ".ld", ".o", ".s", ".S", ".so")
 
 
@@ -120,10 +121,10 @@ class Command:
     """One run of the compiler.
 
     Attributes:
-        compiler: what is known of its executable, and of those that it runs.
-        words: the command line behind it, names of files that vary replaced.
-        sources: digests of the files that are compiled or linked, in order.
-        target: the file that it makes.
+        compiler: identity of its executable, and of the programs that it runs.
+        words: the rest of the command line, with varying file names replaced.
+        sources: digests of the compiled or linked files, in order.
+        target: the output file.
     """
 
     compiler: Identity
@@ -133,7 +134,7 @@ class Command:
 
     @classmethod
     def of(cls, line: str) -> Command | None:
-        """Read a command line; ``None`` for one that is not understood, which is run as it is."""
+        """Parse a command line; ``None`` if it is not understood, which runs it unchanged."""
         compiler, *words = shlex.split(line)
         found = shutil.which(compiler)
         if found is None or words.count("-o") != 1 or words[-1] == "-o" or any(word.startswith("@") for word in words):
@@ -142,7 +143,7 @@ class Command:
         target = Path(words[place])
         if not target.is_absolute() or target.suffix in _NOT_KEPT:
             return None
-        # A compiler behind another (`ccache g++`) would not be seen, nor would a file next to the directory.
+        # A compiler behind another (`ccache g++`) or a file next to the directory would be missed.
         if shutil.which(words[0]) or any(_is_relative_file(word) or is_steering(word) for word in words):
             return None
         found_identity = identity(found)
@@ -163,7 +164,7 @@ class Command:
         return cls(found_identity, tuple(words), tuple(digests), target) if digests else None
 
     def key(self) -> str:
-        """Return the digest of everything that decides what is made."""
+        """Return the digest of everything that affects the output."""
         parts = {
             "format": FORMAT,
             "compiler": self.compiler,
@@ -177,9 +178,9 @@ class Command:
 
 
 def run_whole(run: cpp.Run, line: str, folder: str) -> None:
-    """Run a command whose result is not kept here; a precompiled header has its name when it is whole.
+    """Run a command without storing the result; a precompiled header gets its name when it is complete.
 
-    A compiler that is killed leaves half of it otherwise, and every compile that reads it fails.
+    Otherwise a killed compiler leaves an incomplete one, and every compile that reads it fails.
     """
     words = shlex.split(line)
     place = words.index("-o") + 1 if words.count("-o") == 1 and words[-1] != "-o" else 0
@@ -202,11 +203,11 @@ def _is_relative_file(word: str) -> bool:
 
 @functools.cache
 def _headers() -> str:
-    """Return a digest of PyTorch's headers: 0.1 s for 9,000, once in a process.
+    """Return a digest of PyTorch's headers: 0.1 s for 9,000, once per process.
 
-    An installed wheel's RECORD holds digests of all its files
-    (https://packaging.python.org/en/latest/specifications/recording-installed-packages), so that of another environment
-    with the same wheel is the same. Headers changed later, and those of a source tree, count by size and time.
+    The RECORD of an installed wheel holds digests of all its files
+    (https://packaging.python.org/en/latest/specifications/recording-installed-packages), so another environment with
+    the same wheel has the same digest. Headers changed later, and those of a source tree, count by size and time.
     """
     record, installed = _record()
     digest = hashlib.sha256(record)
@@ -223,20 +224,20 @@ def _headers() -> str:
 
 
 def _record() -> tuple[bytes, float]:
-    """Return what RECORD says of PyTorch's headers and when it was written; nothing, long ago, without one."""
+    """Return RECORD's lines on PyTorch's headers and when it was written; empty and long ago without one."""
     root = cpp.torch_headers()
     for path in root.parent.parent.glob("torch-*.dist-info/RECORD"):
         place = os.path.relpath(root, path.parent.parent)
         lines = [line for line in path.read_bytes().splitlines() if line.startswith(f"{place}/".encode())]
         if lines:
-            # Whatever installs writes the record last, and file systems round.
+            # Installers write the record last, and file systems round times.
             return b"\n".join(sorted(lines)), path.stat().st_mtime + 2
     return b"", 0.0
 
 
 @functools.cache
 def processor() -> str:
-    """Return what ``-march=native`` looks at: the machine's kind, and its processor's model and instructions."""
+    """Return what ``-march=native`` depends on: the machine type, and the CPU's model and instructions."""
     wanted = re.compile(r"(vendor_id|cpu family|model|stepping|cache size|flags|features|cpu \w+)\s*:", re.IGNORECASE)
     named = [
         line

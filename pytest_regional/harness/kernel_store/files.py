@@ -1,6 +1,6 @@
-"""Kernels as files: written whole or not at all, checked when they are read, the longest unused given up first.
+"""Kernels as files: written atomically, checked when read, least recently used deleted first.
 
-Nothing is read that another user can have written: the folders are looked at for each file, and no link is followed.
+Files that another user can have written are not read: each access checks the directories and follows no link.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pathlib import Path
 from pytest_regional._errors import RegionalError, RegionalWarning
 from pytest_regional._private_folders import NotPrivateError, make_folder, open_private, private_folder, private_tree
 
-#: What names the store's folder to every process of a run: a path, or ``off``.
+#: Names the store's directory for every process of a run: a path, or ``off``.
 VARIABLE = "PYTEST_REGIONAL_KERNEL_STORE"
 OFF = "off"
 
-#: Folders in the store for what compilers and PyTorch themselves look for in a folder, named as Inductor names them.
+#: Directories in the store that compilers and PyTorch search themselves, with Inductor's names.
 HEADERS = "precompiled_headers"
 PROCESSOR = "processor"
 
 
 class StoreError(RegionalError, ValueError):
-    """A folder that cannot hold the store; the message says why, and what to do."""
+    """A directory cannot hold the store; the message says why, and what to do."""
 
 
 class KernelStoreWarning(RegionalWarning):
@@ -37,7 +37,7 @@ class KernelStoreWarning(RegionalWarning):
 
 
 def chosen_folder() -> Path | None:
-    """Return the folder of the store that the environment names, or the user's own; ``None`` for no store."""
+    """Return the store's directory from the environment, or the user's default; ``None`` for no store."""
     named = os.environ.get(VARIABLE, "")
     if named == OFF:
         return None
@@ -45,8 +45,8 @@ def chosen_folder() -> Path | None:
 
 
 def default_folder() -> Path:
-    """Return the user's own (``XDG_CACHE_HOME``, else ``~/.cache``)."""
-    # https://specifications.freedesktop.org/basedir-spec: a relative path is to be ignored.
+    """Return the user's default (``XDG_CACHE_HOME``, else ``~/.cache``)."""
+    # https://specifications.freedesktop.org/basedir-spec: ignore a relative path.
     base = os.environ.get("XDG_CACHE_HOME", "")
     return Path(base if os.path.isabs(base) else "~/.cache").expanduser() / "pytest-regional" / "kernels"
 
@@ -58,17 +58,17 @@ def _checked_place(folder: str, explicit: bool) -> Path | None:
     except StoreError:
         if explicit:
             raise
-        # The user's own folder does not do (a home that cannot be written, as in some containers): compile everything.
+        # The default directory is unusable (an unwritable home, as in some containers): compile everything.
         return None
 
 
 def prepared(folder: Path) -> Path:
-    """Make ``folder``, for its owner alone, and check that no other user can write to it: what is there gets executed.
+    """Make ``folder``, for its owner only, and check that no other user can write to it: its contents are executed.
 
-    That it is so now decides whether there is a store. Whoever reads or writes there looks again.
+    The check decides whether there is a store. Each read or write checks again.
 
     Raises:
-        StoreError: it cannot be made or written, or is not the user's alone.
+        StoreError: it cannot be made or written, or other users can write to it.
     """
     try:
         make_folder(folder)
@@ -76,60 +76,60 @@ def prepared(folder: Path) -> Path:
     except (OSError, RuntimeError) as error:
         raise StoreError(f"{folder} cannot be made: {error}") from error
     except NotPrivateError as error:
-        raise StoreError(f"{error.fault}, and what is in it gets executed. {error.remedy}") from None
+        raise StoreError(f"{error.fault}, and its contents are executed. {error.remedy}") from None
     if not os.access(folder, os.W_OK | os.X_OK):
         raise StoreError(f"{folder} cannot be written to")
     return folder
 
 
 def folder_for_compilers(name: str, *bases: Path) -> Path | None:
-    """Return the folder ``name`` for files that compilers look for by themselves: in the first of ``bases`` that does.
+    """Return the directory ``name`` for files that compilers search themselves: in the first usable one of ``bases``.
 
-    Nobody reads them through :class:`.files.KernelFiles`, so all that is there has to be this user's, and afterwards
-    no other user can reach it.
+    They are not read through :class:`.files.KernelFiles`, so all of them must be this user's, and the directory is made
+    inaccessible to others.
 
     Warns:
-        KernelStoreWarning: another user can have written to each of them, and there is no such folder (``None``).
+        KernelStoreWarning: another user can have written to each of them, so there is no such directory (``None``).
     """
     faults = []
     for base in bases:
         try:
             make_folder(base / name)
             folder = Path(private_tree(base / name))
-            folder.chmod(0o700)  # PyTorch makes files there as the umask says
+            folder.chmod(0o700)  # PyTorch makes files there with the umask
         except (NotPrivateError, OSError) as error:
             faults.append(str(error))
         else:
             return folder
-    warn_once(f"compiles take longer, as there is no folder for {name.replace('_', ' ')}: {'; '.join(faults)}")
+    warn_once(f"compiles take longer, as there is no directory for {name.replace('_', ' ')}: {'; '.join(faults)}")
     return None
 
 
 @functools.cache
 def warn_once(message: str) -> None:
-    """Say ``message`` once in this process."""
+    """Warn with ``message`` once in this process."""
     warnings.warn(message, KernelStoreWarning, stacklevel=3)
 
 
-#: How many bytes are kept between two runs.
+#: Bytes kept between two runs.
 LIMIT = 2 * 2**30
 _TEMPORARY = ".tmp-"
-#: Seconds after which a temporary file is that of a process which was killed.
+#: Seconds after which a temporary file is left over from a killed process.
 _ABANDONED = 3600.0
 _DIGEST = hashlib.sha256().digest_size
-# What is ours in the store, by the names of folders and of files in them: nothing else is deleted.
+# Our names of directories and files in the store: nothing else is deleted.
 _KERNELS = re.compile(r"[0-9a-f]{2}"), re.compile(rf"[0-9a-f]{{62}}|{re.escape(_TEMPORARY)}[0-9a-f]{{16}}")
-# Precompiled headers: what is made of them, not the file that names a header, which a compile under way includes.
+# Precompiled headers: the translations, not the header files themselves, which a running compile includes.
 _PRECOMPILED = re.compile(HEADERS), re.compile(r"[0-9a-z]+\.h(\.[0-9a-f]{16})?\.[gp]ch")
 
 
 class KernelFiles:
-    """The files of one store: below ``folder`` each has its key for a name, and begins with a digest of key and rest.
+    """The files of one store, in ``folder``: each is named after its key and starts with a digest of key and content.
 
     Attributes:
-        folder: the store's.
+        folder: the store's directory.
         taken: how many kernels this object found.
-        made: how many it kept.
+        made: how many kernels it stored.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -138,11 +138,11 @@ class KernelFiles:
         self.made = 0
 
     def take(self, key: str, target: Path) -> bool:
-        """Write the kernel to ``target``, if it is there and whole; a damaged one is deleted."""
+        """Write the kernel to ``target`` if it is stored and intact; a damaged one is deleted."""
         content = self.read(key)
         if content is None:
             return False
-        # A separate file, no link: a test may damage what is in its cache folder.
+        # A copy, not a link: a test may damage files in its cache directory.
         folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             _write(target.name, folder, content, mode=0o755)
@@ -152,12 +152,12 @@ class KernelFiles:
         return True
 
     def put(self, key: str, made: Path) -> None:
-        """Keep the file that a compiler made, if it made one."""
+        """Store the file that a compiler made, if it made one."""
         with contextlib.suppress(OSError):
             self.keep(key, made.read_bytes())
 
     def keep(self, key: str, content: bytes) -> None:
-        """Keep ``content``. Nothing is kept where that fails, and nothing lost: the disk may be full."""
+        """Store ``content``; a failure, such as a full disk, is only a warning."""
         try:
             self.write(key, content)
         except NotPrivateError as error:
@@ -168,10 +168,10 @@ class KernelFiles:
             self.made += 1
 
     def read(self, key: str) -> bytes | None:
-        """Return what is kept under ``key``, and note that it was used; ``None`` where there is nothing to rely on.
+        """Return what is stored under ``key``, and mark it as used; ``None`` if missing or damaged.
 
         Warns:
-            KernelStoreWarning: another user can have written it, once for each reason.
+            KernelStoreWarning: another user can have written it; once for each reason.
         """
         try:
             with self._folder_of(key) as (place, folder):
@@ -183,20 +183,20 @@ class KernelFiles:
         return None
 
     def write(self, key: str, content: bytes) -> None:
-        """Keep ``content`` under ``key``.
+        """Store ``content`` under ``key``.
 
         Raises:
             NotPrivateError: another user can write to the store.
-            OSError: no space, no permission; what was there is there still.
+            OSError: no space, no permission; an existing entry is unchanged.
         """
         with self._folder_of(key, make=True) as (_, folder):
             _write(key[2:], folder, _digest(key, content) + content, mode=0o600)
 
     def prune(self, limit: int = LIMIT) -> int:
-        """Delete the longest unused until ``limit`` bytes are left, and what killed processes left; return how many.
+        """Delete files of killed processes, and least recently used ones above ``limit`` bytes; return how many.
 
-        Only files whose names are those of kernels or of precompiled headers. Other processes may read and write
-        meanwhile: a file that is gone is a kernel that was not kept. A store that others can write to stays as it is.
+        Only files with names of kernels or of precompiled headers. Other processes may read and write meanwhile: a
+        deleted file is a kernel that is not stored. A store that others can write to is unchanged.
         """
         found, deleted = sorted(self._files(), reverse=True), 0
         total = 0
@@ -238,7 +238,7 @@ def _files_in(place: str, names: re.Pattern[str]) -> Iterator[tuple[float, int, 
 
 @contextlib.contextmanager
 def _opened(place: str) -> Iterator[int]:
-    """Open the private folder ``place``, which is no link."""
+    """Open the private directory ``place``, which is no link."""
     descriptor = open_private(place, folder=True)
     try:
         yield descriptor
@@ -247,7 +247,7 @@ def _opened(place: str) -> Iterator[int]:
 
 
 def _checked(key: str, place: str, folder: int) -> bytes | None:
-    """Return what the entry of ``key`` holds; one that cannot be used is deleted, so that another takes its place."""
+    """Return the content of the entry ``key``; an unusable one is deleted, so that it can be replaced."""
     name = key[2:]
     try:
         descriptor = open_private(os.path.join(place, name), folder)
@@ -268,7 +268,7 @@ def _checked(key: str, place: str, folder: int) -> bytes | None:
 
 
 def _digest(key: str, content: bytes) -> bytes:
-    """Return what an entry begins with: it says what is damaged and what is another user's, not which user's."""
+    """Return the first bytes of an entry; they reveal damage and other users' entries, but not whose."""
     digest = hashlib.sha256(key.encode() + b"\0")
     digest.update(content)
     return digest.digest()

@@ -1,9 +1,9 @@
-"""Triton's compiled kernels and launchers in the store: what ``TRITON_CACHE_MANAGER`` names while a test runs.
+"""Triton's compiled kernels and launchers in the store: the value of ``TRITON_CACHE_MANAGER`` while a test runs.
 
-Triton's own key of a kernel is a digest of its source, of what it calls, of options, target, compiler and environment
+Triton's own key of a kernel is a digest of its source, callees, options, target, compiler and environment
 (``triton.compiler.compile``, 3.6 to 3.9), so a name in the store is that key and the name of the file. Its key of a
-launcher says nothing of the C compiler that makes it, so that is added here. Each test still has its own
-``TRITON_CACHE_DIR``: what is taken from the store is written there first.
+launcher does not include the C compiler, which is added here. Each test still has its own ``TRITON_CACHE_DIR``: files
+from the store are written there first.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pytest_regional.harness.kernel_store import commands
 from pytest_regional.harness.kernel_store.commands import FORMAT, processor
 from pytest_regional.harness.kernel_store.files import KernelFiles, chosen_folder
 
-_GROUP = "__grp__"  # before the name of a file that lists others by their paths: another folder has other paths
+_GROUP = "__grp__"  # prefix of a file that lists others by path: another directory has other paths
 
 
 class StoredBinaries(FileCacheManager):  # type: ignore[misc]
-    """Triton's manager of the files of one key, with the store behind its folder."""
+    """Triton's manager of the files of one key, with the store as fallback for its directory."""
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
         super().__init__(key, override=override, dump=dump)
@@ -33,7 +33,7 @@ class StoredBinaries(FileCacheManager):  # type: ignore[misc]
         self._store = KernelFiles(folder) if folder else None
 
     def get_file(self, filename: str) -> str | None:
-        """Return the path of a file of this key, from the test's folder or from the store."""
+        """Return the path of a file of this key, from the test's directory or from the store."""
         path: str | None = super().get_file(filename)
         if path is None and self._store and not filename.startswith(_GROUP):
             name = self._name(filename)
@@ -70,7 +70,7 @@ class StoredBinaries(FileCacheManager):  # type: ignore[misc]
         return written
 
     def _name(self, filename: str) -> str | None:
-        """Return the name in the store; ``None`` for a launcher of which it cannot be told what makes it."""
+        """Return the name in the store; ``None`` for a launcher whose compiler is unknown."""
         parts = [FORMAT, processor(), self.key, filename]
         if filename.endswith(".so"):
             made_by = _c_compilers()
@@ -81,7 +81,7 @@ class StoredBinaries(FileCacheManager):  # type: ignore[misc]
 
 
 def _c_compilers() -> list[commands.Identity] | None:
-    """Return what is known of those that Triton chooses from (``triton.runtime.build``, 3.6 to 3.9)."""
+    """Return the identities of the compilers that Triton chooses from (``triton.runtime.build``, 3.6 to 3.9)."""
     named = [os.environ.get(variable) for variable in ("CC", "CXX")] + ["gcc", "clang", "g++", "clang++"]
     found = [path for path in (shutil.which(name) for name in named if name) if path]
     known = [one for one in map(commands.identity, found) if one]

@@ -1,4 +1,4 @@
-"""Payload bytes in a container that says what they are and proves that they are whole.
+"""Payload bytes in a container that identifies them and proves that they are intact.
 
 Layout, numbers big-endian::
 
@@ -7,9 +7,9 @@ Layout, numbers big-endian::
     header: JSON with kind, key, and the machine's fields
     payload
 
-The first 28 bytes keep their meaning in every format version. They have a checksum of their own, so that a flipped bit
-in a length is told from a file that ends too early. Nothing of the payload is used, and nothing is unpickled here,
-before the checksum over all of it has been compared.
+The first 28 bytes keep their meaning in every format version. They have their own checksum, which distinguishes a
+flipped bit in a length from a truncated file. The payload is only used, or unpickled, after the checksum over
+everything was compared.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from pytest_regional.reference.caching.target import TargetFingerprint, this_mac
 
 
 class ArtifactError(RegionalError, RuntimeError):
-    """An artifact cannot be used; the message says which, what is wrong with it, and what to do."""
+    """An artifact cannot be used; the message says which, why, and what to do."""
 
 
 class NotAnArtifactError(ArtifactError):
-    """The bytes are something else altogether: another program's file."""
+    """The bytes are another program's file."""
 
 
 class EmptyArtifactError(ArtifactError):
@@ -43,15 +43,15 @@ class EmptyArtifactError(ArtifactError):
 
 
 class TruncatedArtifactError(ArtifactError):
-    """The end is missing: a copy or a download that did not finish."""
+    """The end is missing, as after an incomplete copy or download."""
 
 
 class CorruptedArtifactError(ArtifactError):
-    """Bytes changed since they were written."""
+    """Bytes were changed after they were written."""
 
 
 class ArtifactFormatError(ArtifactError):
-    """Written in another version of the container's format."""
+    """The container has another format version."""
 
 
 class ForeignTorchError(ArtifactError):
@@ -63,31 +63,31 @@ class ForeignMachineError(ArtifactError):
 
 
 class WrongKindError(ArtifactError):
-    """A whole artifact, but not of what was asked for."""
+    """An intact artifact of another kind."""
 
 
 class WrongKeyError(ArtifactError):
-    """A whole artifact of the right kind that belongs to another cache key."""
+    """An intact artifact of the right kind with another cache key."""
 
 
 class ArtifactNotFoundError(ArtifactError):
-    """There is no such file."""
+    """The file does not exist."""
 
 
 class NotAFileError(ArtifactError):
-    """There is something of that name, but no regular file."""
+    """The path is not a regular file."""
 
 
 class UnsafeFolderError(ArtifactError):
-    """Somebody else could have put the artifact, or code in its stead, where it is."""
+    """Another user could have written or replaced the artifact."""
 
 
 class UnauthenticatedEntryError(ArtifactError):
-    """An entry from a network is not signed with the secret that this process has."""
+    """An entry from a network is not signed with the secret of this process."""
 
 
 class CacheWarning(RegionalWarning):
-    """The cache did less than it should have; the program is compiled and right all the same."""
+    """The cache could not be fully used; the program is still compiled correctly."""
 
 
 _said: set[str] = set()
@@ -95,12 +95,12 @@ _saying = threading.Lock()
 
 
 def warn(message: str) -> None:
-    """Say ``message`` as a ``CacheWarning``."""
+    """Warn with ``message`` as a ``CacheWarning``."""
     warnings.warn(message, CacheWarning, stacklevel=3)
 
 
 def warn_once(message: str, *, about: str = "") -> None:
-    """Say ``message`` once a process, or once for all messages ``about`` the same."""
+    """Warn with ``message`` once per process, or once for all messages with the same ``about``."""
     with _saying:
         if (about or message) in _said:
             return
@@ -109,15 +109,15 @@ def warn_once(message: str, *, about: str = "") -> None:
 
 
 def reset_warnings() -> None:
-    """Let ``warn_once`` say everything anew, as a new process would."""
+    """Let ``warn_once`` give every warning again, as in a new process."""
     with _saying:
         _said.clear()
 
 
 def warn_of_unusable_entry(error: Exception) -> None:
-    """Warn that a whole entry of the outer cache names something that this process has not."""
+    """Warn that an intact entry of the outer cache refers to something that this process lacks."""
     warnings.warn(
-        f"an entry of the outer cache cannot be used here and is compiled anew: {type(error).__name__}: {error}",
+        f"an entry of the outer cache cannot be used here and is compiled again: {type(error).__name__}: {error}",
         CacheWarning,
         stacklevel=3,
     )
@@ -142,7 +142,7 @@ __all__ = [
     "unseal",
 ]
 
-# Not text, and a line end that a transfer in text mode would change.
+# Not text, and with a line end that a transfer in text mode would change.
 MAGIC = b"\x89REGION\n"
 FORMAT_VERSION = 1
 _PREAMBLE = struct.Struct(">8sIIQ")
@@ -156,9 +156,9 @@ def seal(payload: bytes, *, kind: str, key: str = "", machine: TargetFingerprint
 
     Args:
         payload: any bytes.
-        kind: what they are, in words that stand in error messages.
-        key: the cache key they belong to, if any.
-        machine: where they were compiled; this one by default.
+        kind: what they are, as shown in error messages.
+        key: their cache key, if any.
+        machine: where they were compiled; by default this machine.
     """
     fields = {"kind": kind, "key": key, "machine": (machine or this_machine()).as_dict()}
     header = json.dumps(fields, sort_keys=True).encode()
@@ -173,14 +173,14 @@ def unseal(
     """Return the payload of a container after every check.
 
     Args:
-        data: what ``seal`` returned, perhaps long ago and elsewhere.
-        kind: what the payload must be.
-        key: the cache key it must belong to; ``None`` takes any.
+        data: the result of ``seal``, perhaps from another process or machine.
+        kind: required kind of the payload.
+        key: required cache key; ``None`` accepts any.
         where: the file or entry, for messages.
-        machine: where it must have been compiled; this one by default.
+        machine: required machine; by default this one.
 
     Raises:
-        ArtifactError: the subclass says what is wrong, the message also where and what to do.
+        ArtifactError: its subclass tells what is wrong, the message also where and what to do.
     """
     check = _Check(data, where or "these bytes")
     header = check.header()
@@ -191,33 +191,33 @@ def unseal(
 
 @dataclass
 class _Check:
-    """One container while it is checked."""
+    """The check of one container."""
 
     data: bytes
     where: str
     payload: bytes = b""
 
     def header(self) -> dict[str, Any]:
-        """Compare lengths and checksums; keep the payload and return the header."""
+        """Check lengths and checksums; keep the payload and return the header."""
         lengths = self._preamble()
         stop = _HEADER_AT + lengths[0]
         expected = stop + lengths[1]
         if len(self.data) < expected:
-            raise self._truncated(f"{len(self.data)} of {expected} bytes are there")
+            raise self._truncated(f"{len(self.data)} of {expected} bytes exist")
         if len(self.data) > expected:
             raise self._corrupted(f"{len(self.data) - expected} bytes follow its end")
         header, payload = self.data[_HEADER_AT:stop], self.data[stop:]
         if _checksum(self.data[:_START], header, payload) != self.data[_START:_HEADER_AT]:
-            raise self._corrupted("its checksum does not fit its contents")
+            raise self._corrupted("its checksum does not match its contents")
         self.payload = payload
         return self._fields(header)
 
     def _fields(self, header: bytes) -> dict[str, Any]:
-        # The checksum holds, so another program wrote this with ours as its model.
+        # The checksum holds, so another program wrote this in our format.
         try:
             fields = json.loads(header)
         except ValueError as error:
-            raise self._corrupted("its header is no JSON") from error
+            raise self._corrupted("its header is not JSON") from error
         if not isinstance(fields, dict) or not {"kind", "key", "machine"} <= fields.keys():
             raise self._corrupted("its header lacks kind, key or machine")
         return fields
@@ -228,12 +228,12 @@ class _Check:
             raise EmptyArtifactError(f"{self.where} is empty. Delete it and compile again.")
         if data[: len(MAGIC)] != MAGIC[: len(data)]:
             raise NotAnArtifactError(
-                f"{self.where} is no artifact of pytest-regional: it starts with {data[:8]!r}. Check the path."
+                f"{self.where} is not an artifact of pytest-regional: it starts with {data[:8]!r}. Check the path."
             )
         if len(data) < _HEADER_AT:
             raise self._truncated(f"{len(data)} bytes are fewer than any artifact has")
         if zlib.crc32(data[: _PREAMBLE.size]) != _CRC.unpack_from(data, _PREAMBLE.size)[0]:
-            raise self._corrupted("the checksum of its first bytes does not fit them")
+            raise self._corrupted("the checksum of its first bytes does not match")
         _, version, header_length, payload_length = _PREAMBLE.unpack_from(data)
         if version != FORMAT_VERSION:
             raise ArtifactFormatError(
@@ -243,7 +243,7 @@ class _Check:
         return header_length, payload_length
 
     def belongs(self, header: dict[str, Any], kind: str, key: str | None) -> None:
-        """Refuse another kind or key."""
+        """Raise for another kind or key."""
         if header["kind"] != kind:
             raise WrongKindError(f"{self.where} holds {header['kind']!r}, not {kind!r}. Check the path.")
         if key is not None and header["key"] != key:
@@ -253,7 +253,7 @@ class _Check:
             )
 
     def machine(self, header: dict[str, Any], here: TargetFingerprint) -> None:
-        """Refuse what was compiled elsewhere, naming the fields that differ."""
+        """Raise if it was compiled elsewhere, with the fields that differ."""
         there, mine = dict(header["machine"]), here.as_dict()
         if there == mine:
             return
@@ -286,25 +286,25 @@ def _checksum(start: bytes, header: bytes, payload: bytes) -> bytes:
     return checksum.digest()
 
 
-#: What ``pickle``, and reducers of torch and of users, raise for an object that has no bytes.
+#: Errors of ``pickle``, and of reducers of torch and users, for an object that cannot be pickled.
 PICKLING_ERRORS = (pickle.PicklingError, AttributeError, TypeError, ValueError, RuntimeError)
 
 
 class UnsavableGraphError(RegionalError):
-    """What a graph was compiled to holds something that cannot be stored; the message says what."""
+    """The result of a compile holds something that cannot be stored; the message says what."""
 
 
 def dumped(value: Any, parts: Iterable[tuple[str, Any]], dump: Callable[[Any], bytes] = pickle.dumps) -> bytes:
     """Return ``dump(value)``.
 
     Args:
-        value: what is to be bytes.
-        parts: what it consists of, each with a name for messages.
+        value: the object to be dumped.
+        parts: its parts, each with a name for messages.
         dump: returns the bytes of the whole or of a part.
 
     Raises:
-        UnsavableGraphError: a part has no bytes; the message names it.
-        Exception: what ``dump`` raised, where every part alone has bytes: then nobody's value is at fault.
+        UnsavableGraphError: a part cannot be dumped; the message names it.
+        Exception: the error of ``dump``, if every part alone can be dumped, so that no single value is at fault.
     """
     try:
         return dump(value)
@@ -325,23 +325,23 @@ KIND = "outer cache entry"
 
 
 class EntryStore(Protocol):
-    """What keeps entries: payloads by key.
+    """A store of entries: payloads by key.
 
-    A key can have several, one for each set of guards that dynamic shapes led to; who looks one up tries them in turn.
+    A key can have several payloads, one per set of guards from dynamic shapes; a lookup tries them in turn.
     """
 
     def candidates(self, key: str) -> Iterator[bytes]:
         """Yield the payloads saved under ``key``."""
 
     def save(self, key: str, payload: bytes) -> bool:
-        """Keep ``payload`` under ``key`` if that is possible, and say whether it was."""
+        """Save ``payload`` under ``key`` if possible, and return whether it was."""
 
 
 def require_key(key: str) -> None:
-    """Refuse a key that is no lower-case hexadecimal number: it becomes the name of a folder.
+    """Raise unless a key is a lower-case hexadecimal number: it becomes the name of a directory.
 
     Raises:
-        ValueError: with the key.
+        ValueError: invalid key.
     """
     if not re.fullmatch(r"[0-9a-f]{1,128}", key):
-        raise ValueError(f"{key!r} is no cache key: 1 to 128 digits from 0123456789abcdef, as a hash's hexdigest().")
+        raise ValueError(f"{key!r} is not a cache key: 1 to 128 digits from 0123456789abcdef, as a hash's hexdigest().")

@@ -1,4 +1,4 @@
-"""Artifacts as files: written whole or not at all, read only from private folders."""
+"""Artifacts as files: written atomically, read only from private directories."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ _WHY = "Artifacts are pickles: whoever can write one there can run code here."
 
 
 def require_private(folder: Path) -> None:
-    """Make ``folder`` if it is missing, for its owner alone, and refuse it if somebody else could write to it.
+    """Make ``folder`` if it is missing, for its owner only, and raise if another user could write to it.
 
-    Somebody else: everybody; a group, unless that is the user's own; an owner who is neither this user nor root. A
-    folder further up that somebody else owns or can write to is refused as well, because ``folder`` could be exchanged
-    there, unless it has the sticky bit (as the system's folder for temporary files has).
+    Another user is everybody; a group, except for the user's own; an owner who is neither this user nor root. A parent
+    directory that another user owns or can write to is refused as well, because ``folder`` could be replaced there,
+    unless it has the sticky bit (like the system's temporary directory).
 
     Raises:
-        UnsafeFolderError: with the command that mends it.
-        NotAFileError: something on the way to it is no folder.
+        UnsafeFolderError: with the command that fixes it.
+        NotAFileError: part of the path is not a directory.
         OSError: it cannot be made.
     """
     try:
         _private_folders.make_folder(folder)
     except NotADirectoryError as error:
         what = error.filename or folder
-        raise NotAFileError(f"{what} is in use, but is no folder. Delete it, or choose another folder.") from error
+        raise NotAFileError(f"{what} is not a directory. Delete it, or choose another directory.") from error
     with _unsafe():
         _private_folders.private_folder(folder)
 
 
 def require_own_file(path: Path, found: os.stat_result) -> None:
-    """Refuse a file that another user owns or can write to: it may be older than the folder's safety.
+    """Raise for a file that another user owns or can write to: it may be older than the directory's permissions.
 
     Raises:
         UnsafeFolderError: with what to do.
@@ -66,12 +66,12 @@ _TEMPORARY = ".regional-tmp"
 
 
 def write_artifact(path: Path, payload: bytes, kind: str) -> None:
-    """Seal ``payload`` and write it to ``path`` atomically; missing folders are made.
+    """Seal ``payload`` and write it to ``path`` atomically, with missing directories.
 
     Raises:
-        NotAFileError: ``path`` is a folder or a device.
-        UnsafeFolderError: others can write to the folder.
-        OSError: no space, no permission; the old file, if any, is still there.
+        NotAFileError: ``path`` is a directory or a device.
+        UnsafeFolderError: others can write to the directory.
+        OSError: no space, no permission; an existing file is unchanged.
     """
     if path.exists() and not path.is_file():
         raise NotAFileError(f"{path} is {_what(path.stat().st_mode)}. Name a file.")
@@ -83,19 +83,19 @@ def read_artifact(path: Path, kind: str) -> bytes:
     """Return the payload of the artifact at ``path``.
 
     Raises:
-        ArtifactError: the subclass says what is wrong, the message also which file and what to do.
+        ArtifactError: its subclass tells what is wrong, the message also which file and what to do.
         OSError: the file cannot be read.
     """
     return unseal(read_private(path), kind=kind, where=str(path))
 
 
 def read_private(path: Path) -> bytes:
-    """Return the bytes of a file that only this user, or root, can have written.
+    """Return the bytes of a file that only this user or root can have written.
 
     Raises:
-        ArtifactNotFoundError: there is none.
-        NotAFileError: a folder or a device.
-        UnsafeFolderError: others can write to the folder, or could when the file was written.
+        ArtifactNotFoundError: it does not exist.
+        NotAFileError: it is a directory or a device.
+        UnsafeFolderError: others can write to the directory, or could when the file was written.
         OSError: the file cannot be read.
     """
     path = Path(os.path.realpath(path))
@@ -103,7 +103,7 @@ def read_private(path: Path) -> bytes:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ArtifactNotFoundError(f"{path} does not exist. Save it first, or check the path.") from error
-    # Before it is opened: opening a pipe would wait for somebody to write to it.
+    # Before opening: opening a pipe would wait for a writer.
     if not stat.S_ISREG(mode):
         raise NotAFileError(f"{path} is {_what(mode)}, not the file of an artifact. Name the file.")
     require_private(path.parent)
@@ -113,20 +113,19 @@ def read_private(path: Path) -> bytes:
 
 
 def _what(mode: int) -> str:
-    return "a folder" if stat.S_ISDIR(mode) else "no regular file"
+    return "a directory" if stat.S_ISDIR(mode) else "not a regular file"
 
 
 def write_atomically(path: Path, data: bytes, *, scratch: Path | None = None) -> None:
-    """Write ``data`` to ``path`` so that whoever reads it, whenever, sees the old file or the whole new one.
+    """Write ``data`` to ``path`` atomically: a reader sees the old file or the complete new one.
 
-    The bytes go to a temporary file, to the disk, and then to their name in one step. A writer that dies leaves the
-    temporary file, which the next writer in the same folder removes. (A computer that dies may lose the step, and
-    leaves the old file.)
+    The bytes are written to a temporary file, flushed to disk, and renamed. A killed writer leaves the temporary file,
+    which the next writer in the same directory removes. (After a crash of the machine the old file may be back.)
 
     Args:
-        path: in an existing folder.
-        data: all of the file.
-        scratch: an existing folder of the same file system for the temporary file; that of ``path`` by default.
+        path: in an existing directory.
+        data: the complete content.
+        scratch: an existing directory on the same file system for the temporary file; by default that of ``path``.
 
     Raises:
         OSError: no space, no permission; nothing has changed.
@@ -143,7 +142,7 @@ def write_atomically(path: Path, data: bytes, *, scratch: Path | None = None) ->
 
 @contextlib.contextmanager
 def _temporary(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Yield a locked new file and its name; it is gone afterwards, unless it has got another name."""
+    """Yield a locked new file and its name; it is deleted afterwards unless it was renamed."""
     descriptor, temporary = _locked_file(folder)
     try:
         yield descriptor, temporary
@@ -160,24 +159,24 @@ def _locked_file(folder: Path) -> tuple[int, Path]:
         _lock(descriptor)
         if os.fstat(descriptor).st_nlink:
             return descriptor, temporary
-        # A writer that came between open and lock took the file for abandoned.
+        # A writer that came between open and lock considered the file abandoned.
         os.close(descriptor)
 
 
 def _lock(descriptor: int, *, wait: bool = True) -> bool:
-    """Take the file's lock, which its writer holds until it dies; say whether that worked."""
+    """Lock the file until the process ends; return whether that succeeded."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        # Held by a living writer, or a file system without locks: then nothing there is ever taken for abandoned.
+        # Held by a running writer, or a file system without locks: then no file there is considered abandoned.
         return False
     return True
 
 
 def remove_abandoned(folder: Path) -> int:
-    """Remove the temporary files of writers that died, and return how many.
+    """Remove the temporary files of killed writers, and return how many.
 
-    A lock tells the dead from the living, not a process number, which says nothing across containers or machines.
+    A lock, unlike a process id, also works across containers and machines.
     """
     return sum(_remove_if_abandoned(path) for path in folder.glob(f"*{_TEMPORARY}"))
 

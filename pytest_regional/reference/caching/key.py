@@ -1,4 +1,4 @@
-"""The key of the outer cache: everything that decides what a Dynamo graph is compiled to."""
+"""The key of the outer cache: everything that affects the result of compiling a Dynamo graph."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _TORCH_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 class UnstableValueError(RegionalError, ValueError):
-    """A value that enters a cache key has no text that another process would find the same."""
+    """A value in a cache key has no text that is the same in every process."""
 
 
 def stable_text(value: Any) -> str:
-    """Describe ``value`` by type and content.
+    """Describe ``value`` by type and content, the same in every process.
 
     Containers are described by their items, dataclasses by their fields, objects with a ``uuid()`` method (Inductor's
-    custom passes) by what that returns.
+    custom passes) by its result.
 
     Raises:
         UnstableValueError: for anything else.
@@ -56,7 +56,7 @@ def stable_text(value: Any) -> str:
 
 
 def fields_of(value: Any) -> dict[str, Any]:
-    """Return every field of a dataclass that is part of keys: all but those with metadata ``in_key=False``."""
+    """Return every field of a dataclass except for those with metadata ``in_key=False``."""
     return {
         field.name: getattr(value, field.name)
         for field in dataclasses.fields(value)
@@ -84,23 +84,23 @@ def _joined(brackets: str, parts: Any) -> str:
     return f"{brackets[0]}{','.join(parts)}{brackets[1]}"
 
 
-#: Raised whenever what is stored, or how it is found, changes its meaning.
+#: Increased whenever the format of entries or keys changes.
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class KeyDetails:
-    """What enters the key; every field does, by looping over them.
+    """The parts of the key; all fields are included.
 
     Attributes:
         format: of the entries.
         program: PyTorch's own key: ops and constants of the graph, metadata of inputs, settings of Inductor and
             AOTAutograd, versions, sources of user-defined kernels.
-        annotations: those of every node, configs of regions among them, which PyTorch's key leaves out.
+        annotations: those of every node, including configs of regions, which PyTorch's key omits.
         options: of the backend.
-        passes: uuids of the pre-grad passes that run after a miss; none when they ran before the lookup.
-        state: what Dynamo guards of the process: threads, precision, determinism, autocast.
-        machine: versions of what generates the code, and the processor that it is generated for.
+        passes: uuids of the pre-grad passes that run after a miss; none if they ran before the lookup.
+        state: the global state that Dynamo guards: threads, precision, determinism, autocast.
+        machine: versions of the code generators, and the target CPU or GPU.
     """
 
     format: int
@@ -117,11 +117,11 @@ class KeyDetails:
 
 
 def details_of(lookup: GraphLookup, options: BackendOptions, passes: tuple[Hashable, ...]) -> KeyDetails:
-    """Collect what decides the result of compiling the graph that is looked up.
+    """Collect everything that affects the result of compiling the looked-up graph.
 
     Raises:
         UncacheableGraphError: PyTorch does not cache such a graph.
-        UnstableValueError: an annotation holds a value that means nothing in another process.
+        UnstableValueError: an annotation holds a value without a meaning in another process.
     """
     return KeyDetails(
         FORMAT,

@@ -1,4 +1,4 @@
-"""The outer cache at work: one lookup for a Dynamo graph, and one save if nothing was found."""
+"""The outer cache: one lookup per Dynamo graph, and one save after a miss."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from pytest_regional.reference.caching.store import Store, record
 from pytest_regional.reference.options import BackendOptions
 from pytest_regional.reference.pre_grad import PreGradPlan
 
-# An entry's bytes are whole and of this torch when they get here, but what they name may be gone: a custom operator
-# that nobody registered in this process, a library that this system cannot load.
+# An entry's bytes are intact and of this torch here, but may refer to something missing: a custom operator that this
+# process did not register, a library that this system cannot load.
 UNUSABLE = (ImportError, AttributeError, LookupError, OSError, RuntimeError, TypeError, pickle.UnpicklingError)
 
-# Under it an entry is made that is not stored: whoever compiles ahead of time takes it from the compiled function.
+# The key of an entry that is made but not stored: a compile ahead of time takes it from the compiled function.
 _KEY_OF_NONE = "none"
 
 
 class KeyFound(RegionalError):
-    """The key of a graph, raised instead of compiling it; ``key`` is None where there is none, and ``reason`` why."""
+    """The key of a graph, raised instead of compiling it; ``key`` is None without one, and ``reason`` says why."""
 
     def __init__(self, key: str | None, reason: str) -> None:
         super().__init__(key)
@@ -52,15 +52,15 @@ class KeyFound(RegionalError):
 
 @dataclass
 class OuterCache:
-    """The cache as one compile sees it.
+    """The cache for one compile.
 
     Attributes:
-        store: where entries are.
-        options: of the backend; part of the key.
+        store: the store of entries.
+        options: the backend's options; part of the key.
         plan: the pre-grad passes; those that are not early run here, after a miss.
         key_only: raise :class:`KeyFound` instead of looking up.
-        key: the key that was used, or None before the lookup and where there is none.
-        unsavable: why the result may not be stored, when that is so.
+        key: the key that was used, or None before the lookup or without one.
+        unsavable: why the result may not be stored, if so.
     """
 
     store: Store
@@ -77,10 +77,10 @@ class OuterCache:
         inputs: Any,
         compiler: Callable[[torch.fx.GraphModule, Any], torch.fx.GraphModule],
     ) -> Callable[..., Any]:
-        """Compile ``gm``, or load what it was compiled to.
+        """Compile ``gm``, or load its cached result.
 
         Args:
-            backend: makes an AOTAutograd backend of its compilers, given by keyword.
+            backend: makes an AOTAutograd backend from compilers given by keyword.
             gm: Dynamo's graph.
             inputs: its (fake) inputs.
             compiler: compiles the regions of one ATen graph.
@@ -93,7 +93,7 @@ class OuterCache:
             return CompiledGraph(compiled)
 
         compilers = {
-            # AOTAutograd's front end writes into the backward compiler, so it gets an object of its own.
+            # AOTAutograd's front end writes into the backward compiler, so it gets its own object.
             "fw_compiler": serializable_compiler(CompiledGraph, compile_graph),
             "bw_compiler": serializable_compiler(CompiledGraph, compile_graph),
         }
@@ -158,10 +158,10 @@ class OuterCache:
             count_outcome("saved")
 
     def _as_bytes(self, entry: Any) -> bytes:
-        """Return an entry of AOTAutograd's as bytes.
+        """Serialize an entry of AOTAutograd's.
 
         Raises:
-            UnsavableGraphError: naming what in it cannot be stored.
+            UnsavableGraphError: naming the part that cannot be stored.
         """
         if self.unsavable:
             raise UnsavableGraphError(self.unsavable)
@@ -174,26 +174,26 @@ class OuterCache:
 
 
 def _bypass(reason: Exception) -> None:
-    """Count that something is not cached; in PyTorch's strict mode that is an error."""
+    """Count a bypass; in PyTorch's strict mode, raise."""
     count_outcome("bypass", str(reason))
     if bypasses_are_errors():
         raise reason
 
 
 def _runs_a_region_eager(gm: torch.fx.GraphModule) -> bool:
-    """Return whether a region, also in the body of an operator, stayed a module because it did not compile."""
+    """Return whether a region, even in the body of an operator, stayed a module because it did not compile."""
     graphs = (module.graph for module in gm.modules() if is_graph_module(module))
     return any(graph.find_nodes(op="call_module") for graph in graphs)
 
 
 @contextlib.contextmanager
 def annotations_in_pytorchs_key(gm: torch.fx.GraphModule) -> Iterator[None]:
-    """Let AOTAutograd's cache tell programs apart that differ in annotations alone, while the context lasts.
+    """Distinguish programs that differ only in annotations in AOTAutograd's cache, while the context lasts.
 
-    Its key leaves annotations out (2.11 to 2.15), and would answer with what was compiled for others. The uuids of
-    Inductor's custom passes are in it: a pass that does nothing carries a digest of the annotations there. One that
-    means nothing in another process gives no digest, and a pass without a uuid keeps the result out of the cache.
-    Remove when PyTorch's key holds ``node.meta["custom"]``.
+    Its key omits annotations (2.11 to 2.15), so a hit could be another program's result. Its key includes the uuids of
+    Inductor's custom passes, so a pass without effect carries a digest of the annotations. An annotation without a
+    meaning in another process has no digest; then the pass has no uuid, which keeps the result out of the cache. Remove
+    this when PyTorch's key includes ``node.meta["custom"]``.
     """
     with appended_passes(post_grad_custom_post_pass=_carrier(_identity(gm))):
         yield

@@ -1,8 +1,8 @@
-"""Graphs whose regions are compiled, as bytes and back.
+"""Serialization of graphs with compiled regions.
 
-Kept is what runs: ops, arguments, constants, bodies of higher-order ops, and the compiled regions, each once however
-often it is called. Metadata of nodes is not. PyTorch's ``GraphPickler`` keeps it, refuses operators that are not its
-own, and writes a shared region anew for every call.
+It keeps what runs: ops, arguments, constants, bodies of higher-order ops, and the compiled regions, each once even if
+called several times. It omits the metadata of nodes. PyTorch's ``GraphPickler`` keeps that, refuses operators that are
+not its own, and writes a shared region again for every call.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from pytest_regional.reference.compile_regions import Compiled, as_graph_target
 
 @contextlib.contextmanager
 def materialized(files: Iterable[CodeFile]) -> Iterator[None]:
-    """Have what is loaded inside find ``files``: sources as they were, libraries without the C++ compiler."""
+    """Provide ``files`` to code loaded inside: original sources, and libraries without the C++ compiler."""
     with libraries_at_hand({str(_in_place(file)): file for file in files}):
         yield
 
 
 def _in_place(file: CodeFile) -> Path:
-    """Write ``file`` below Inductor's cache folder, unless it is there with the same content."""
+    """Write ``file`` below Inductor's cache directory, unless it exists with the same content."""
     path = inductor_cache_dir() / file.path
     if not path.is_file() or _digest(path.read_bytes()) != _digest(file.content):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,13 +53,13 @@ def _digest(content: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class RegionCode:
-    """What Inductor made of a region.
+    """Inductor's result for a region.
 
     Attributes:
-        name: of the region in its graph.
+        name: its name in the graph.
         makes_plain_values: whether Inductor's code may be called without AOTAutograd's wrappers.
         artifact: PyTorch's own serialization.
-        files: of generated code; a compiled library among them spares the C++ compiler.
+        files: its generated code; a compiled library in it saves a run of the C++ compiler.
     """
 
     name: str
@@ -74,16 +74,16 @@ class RegionCode:
 
     @classmethod
     def of(cls, target: Any) -> RegionCode:
-        """Describe the region that ``target``, such a function, calls.
+        """Describe the region that ``target`` calls.
 
         Raises:
-            UnsavableGraphError: PyTorch has made nothing of it that could be stored.
+            UnsavableGraphError: PyTorch's result cannot be stored.
         """
         artifact = target.__wrapped__
         if not is_serializable(artifact):
             why = why_unserializable(artifact) or "PyTorch's caches were off while it was compiled"
-            raise UnsavableGraphError(f"region {target.__name__} was compiled to nothing that can be stored: {why}")
-        # PyTorch's own pass wraps what it compiled too, and says nothing of the kind.
+            raise UnsavableGraphError(f"region {target.__name__} has no result that can be stored: {why}")
+        # PyTorch's own pass wraps compiled regions too, but without this attribute.
         plain = getattr(target, "makes_plain_values", False)
         return cls(target.__name__, plain, artifact.serialize(), code_files(artifact))
 
@@ -94,15 +94,15 @@ class RegionCode:
         return as_graph_target(artifact, self.name, plain=self.makes_plain_values)
 
 
-# Their arguments are numbers in a table of this process.
+# Their arguments are indices into a table of this process.
 _KERNEL_TABLE_OPS = ("triton_kernel_wrapper_mutation", "triton_kernel_wrapper_functional")
 
 
 def dump_program(gm: torch.fx.GraphModule) -> bytes:
-    """Return ``gm``, with its compiled regions, as bytes.
+    """Serialize ``gm`` with its compiled regions.
 
     Raises:
-        UnsavableGraphError: naming what in it cannot be stored.
+        UnsavableGraphError: naming the part that cannot be stored.
     """
     regions: dict[int, Callable[..., Any]] = {}
 
@@ -119,7 +119,7 @@ def dump_program(gm: torch.fx.GraphModule) -> bytes:
 
 
 def load_program(data: bytes) -> torch.fx.GraphModule:
-    """Return the graph that ``data`` was made of, ready to be called with one list of inputs."""
+    """Load the graph in ``data``, ready to be called with one list of inputs."""
     program, regions = pickle.loads(data)
     gm = _rebuild(_Unpickler(io.BytesIO(program), [code.load() for code in regions]).load())
     use_boxed_codegen(gm)
@@ -127,7 +127,7 @@ def load_program(data: bytes) -> torch.fx.GraphModule:
 
 
 class _NodeName(str):
-    """Stands for a node among the arguments of others."""
+    """A node among the arguments of others."""
 
     __slots__ = ()
 
@@ -141,7 +141,7 @@ class _Nodes:
     attributes: dict[str, Any] = field(default_factory=dict)
 
     def parts(self) -> Iterator[tuple[str, Any]]:
-        """Yield what can be pickled or not, each with a name: constants and bodies, then nodes."""
+        """Yield all parts that may not be picklable, each with a name: constants and bodies, then nodes."""
         for path, value in self.attributes.items():
             if is_graph_module(value):
                 yield from ((f"{path}: {name}", part) for name, part in _describe(value).parts())
@@ -220,7 +220,7 @@ class _Pickler(pickle.Pickler):
 
     def _higher_order(self, op: Any) -> Any:
         if op.__name__ in _KERNEL_TABLE_OPS:
-            raise UnsavableGraphError(f"{op.__name__} outside a region calls a kernel of this process by number")
+            raise UnsavableGraphError(f"{op.__name__} outside a region calls a kernel by its index in this process")
         return _higher_order_operator, (type(op).__module__, op.__name__)
 
 
@@ -246,7 +246,7 @@ def _higher_order_operator(module: str, name: str) -> Any:
 
 
 class CompiledGraph(output_code()):  # type: ignore[misc]
-    """A graph that takes one list of inputs; as bytes between ``prepare_for_serialization`` and ``post_compile``."""
+    """A graph that takes one list of inputs; serialized between ``prepare_for_serialization`` and ``post_compile``."""
 
     def __init__(self, graph_module: torch.fx.GraphModule) -> None:
         super().__init__()
@@ -255,11 +255,11 @@ class CompiledGraph(output_code()):  # type: ignore[misc]
         self._boxed_call = True
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
-        """Run the graph, which empties ``inputs``."""
+        """Run the graph, which clears ``inputs``."""
         return self._graph_module(inputs)  # type: ignore[misc]
 
     def prepare_for_serialization(self) -> None:
-        """Turn the graph into bytes (on the copy of this object that is stored).
+        """Serialize the graph (on the copy of this object that is stored).
 
         Raises:
             UnsavableGraphError: it holds something that cannot be stored.
@@ -269,10 +269,10 @@ class CompiledGraph(output_code()):  # type: ignore[misc]
             self._graph_module = None
 
     def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
-        """Turn the bytes into a graph, if this object was stored."""
+        """Load the graph if this object was stored."""
         if self._graph_module is None:
             self._graph_module = load_program(self._program)
             self._program = b""
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
-        """Take no bundle: regions bring their own kernels."""
+        """Ignore the bundle: regions bring their own kernels."""

@@ -1,13 +1,13 @@
-"""Entries that machines share, in Redis, through Inductor's seam for remote caches.
+"""Entries shared between machines, in Redis, through Inductor's interface for remote caches.
 
-On when ``torch._functorch.config.enable_remote_autograd_cache`` says so (the setting for PyTorch's own cache of whole
-results; ``False`` is an answer, too). When that has no opinion: on with
-``torch._inductor.config.fx_graph_remote_cache``, or with ``TORCHINDUCTOR_REDIS_HOST`` or ``TORCHINDUCTOR_REDIS_URL``,
-which alone leave PyTorch's own remote caches off. Where the server is, PyTorch decides, by the same variables.
+Enabled by ``torch._functorch.config.enable_remote_autograd_cache`` (the setting for PyTorch's own cache of whole
+results; ``False`` disables it). If that is None: enabled by ``torch._inductor.config.fx_graph_remote_cache``, or by
+``TORCHINDUCTOR_REDIS_HOST`` or ``TORCHINDUCTOR_REDIS_URL``, which alone do not enable PyTorch's own remote caches. The
+server's address comes from PyTorch's variables.
 
-The seam knows names and bytes, no lists. So an entry has one of a few numbered places under its key: the first that is
-free, broken, or already its own. Two machines that save at the same moment may choose the same place; the entry that
-was lost is compiled, and saved, once more.
+The interface has names and bytes, but no lists. So an entry has one of a few numbered slots of its key: the first that
+is free, broken, or already its own. Two machines that save at the same moment may choose the same slot; the lost entry
+is compiled and saved again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def sign(sealed: bytes, *, key: str, secret: bytes) -> bytes:
 
 
 def verified(signed: bytes, *, key: str, secret: bytes, where: str) -> bytes:
-    """Return what was signed. An empty ``secret`` takes anything, signed or not.
+    """Return the signed content. An empty ``secret`` accepts anything, signed or not.
 
     Raises:
         UnauthenticatedEntryError: it is not signed with ``secret`` for ``key``.
@@ -61,17 +61,17 @@ def verified(signed: bytes, *, key: str, secret: bytes, where: str) -> bytes:
 
 
 def _signature(sealed: bytes, key: str, secret: bytes) -> bytes:
-    # Lengths first, so that no bytes can pass from the key to the contents.
+    # Lengths first, so that bytes cannot move between key and contents.
     start = b"%s %d %d " % (_PURPOSE, len(key), len(sealed))
     signature = hmac.new(secret, start + key.encode(), hashlib.sha256)
     signature.update(sealed)
     return signature.digest()
 
 
-#: What one lookup may wait for the server in all, and one save.
+#: Total time that one lookup or one save may wait for the server.
 TIMEOUT_SECONDS = 2.0
 PLACES = 8
-#: Characters of what a server, or an address, says that are shown.
+#: Number of characters of a server's or address's text in messages.
 _SHOWN = 400
 URL = "TORCHINDUCTOR_REDIS_URL"
 SECRET = "PYTEST_REGIONAL_CACHE_SECRET"
@@ -79,22 +79,22 @@ UNAUTHENTICATED = "PYTEST_REGIONAL_CACHE_UNAUTHENTICATED"
 
 
 class BytesByName(Server, Protocol):
-    """What a remote cache can do."""
+    """The operations of a remote cache."""
 
     def get(self, name: str) -> bytes | None:
-        """Return what is stored as ``name``."""
+        """Return the bytes stored as ``name``."""
 
     def put(self, name: str, data: bytes) -> None:
         """Store ``data`` as ``name``."""
 
 
 class Link(ServerLink[BytesByName]):
-    """The way to one server; one warning says when it is not used.
+    """The connection to one server; one warning says when it is not used.
 
     Args:
         address: for messages.
-        connect: makes a connection, when one is needed.
-        errors: what a failing connection raises.
+        connect: makes a connection when needed.
+        errors: exceptions of a failing connection.
     """
 
     def __init__(
@@ -107,17 +107,17 @@ class Link(ServerLink[BytesByName]):
         why = f"{type(error).__name__}: {shown(without_secrets_of(os.environ.get(URL, ''), str(error)), _SHOWN)}"
         warn_once(
             f"The shared cache at {self.address} is not used for {PAUSE_SECONDS:.0f} s; results are kept here only. "
-            f"{why}. Is a Redis server running there, and does it answer within {TIMEOUT_SECONDS:g} s? Where it is, "
-            f"TORCHINDUCTOR_REDIS_HOST and TORCHINDUCTOR_REDIS_PORT say, or TORCHINDUCTOR_REDIS_URL.",
+            f"{why}. Is a Redis server running there, and does it answer within {TIMEOUT_SECONDS:g} s? Its address "
+            f"is TORCHINDUCTOR_REDIS_HOST and TORCHINDUCTOR_REDIS_PORT, or TORCHINDUCTOR_REDIS_URL.",
             about=f"link {self.address}",
         )
 
 
 class RemoteStore:
-    """Entries on a server, each signed with ``secret`` (an empty one signs nothing and trusts everybody).
+    """Entries on a server, each signed with ``secret`` (if empty, unsigned and unchecked).
 
-    Nothing that happens here stops a compile: an entry that cannot be used is a miss with one warning. A lookup waits
-    for the server for :data:`TIMEOUT_SECONDS` in all, however often it asks, and so does a save.
+    Errors here never stop a compile: an unusable entry is a miss with one warning. A lookup waits for the server for
+    :data:`TIMEOUT_SECONDS` in total, and so does a save.
     """
 
     def __init__(self, link: Link, secret: bytes) -> None:
@@ -137,7 +137,7 @@ class RemoteStore:
                 yield payload
 
     def save(self, key: str, payload: bytes) -> bool:
-        """Keep ``payload`` under ``key`` and say whether that was possible."""
+        """Save ``payload`` under ``key`` and return whether that succeeded."""
         require_key(key)
         patience = Patience(TIMEOUT_SECONDS)
         place = self._place(key, payload, patience)
@@ -149,7 +149,7 @@ class RemoteStore:
             value = self._get(key, place, patience)
             if value is None or self._payload(key, place, value) in (None, payload):
                 return place
-        # All are taken: one has to go, and it is another one each time.
+        # All are used: replace one, a different one each time.
         return time.monotonic_ns() % PLACES
 
     def _get(self, key: str, place: int, patience: Patience) -> bytes | None:
@@ -161,13 +161,13 @@ class RemoteStore:
             sealed = verified(value, key=key, secret=self._secret, where=where)
             return unseal(sealed, kind=KIND, key=key, where=where)
         except ArtifactError as error:
-            # A server can hold any number of such entries: of each kind one is named.
+            # A server can hold any number of such entries: report one of each kind.
             warn_once(f"{error} It is not used.", about=f"{type(error).__name__} {self.link.address}")
             return None
 
 
 def open_remote_store(environment: Mapping[str, str] = os.environ) -> RemoteStore | None:
-    """Return the shared store that environment and configuration ask for, or ``None``; one warning if it cannot be."""
+    """Return the shared store of environment and configuration, or ``None``; one warning if it cannot be opened."""
     if not is_wanted(environment):
         return None
     secret, unauthenticated = environment.get(SECRET, ""), environment.get(UNAUTHENTICATED, "")
@@ -187,7 +187,7 @@ def open_remote_store(environment: Mapping[str, str] = os.environ) -> RemoteStor
 
 
 def is_wanted(environment: Mapping[str, str]) -> bool:
-    """Say whether configuration or environment ask for a shared cache."""
+    """Say whether configuration or environment enable a shared cache."""
     autograd, graphs = config.remote_cache_settings()
     if autograd is not None:
         return autograd
@@ -195,7 +195,7 @@ def is_wanted(environment: Mapping[str, str]) -> bool:
 
 
 def address(environment: Mapping[str, str]) -> str:
-    """Return host and port, without the password that a URL may hold."""
+    """Return host and port, without the password in a URL."""
     url = environment.get(URL, "")
     if unescaped_in(url):
         return f"the address in {URL}, of whose user or password some character has to be escaped (/ as %2F),"
@@ -218,7 +218,7 @@ def _link(address: str) -> Link:
 
 
 def reset_failures() -> None:
-    """Try every server again at the next question, as a new process would."""
+    """Try every server again at the next request, as in a new process."""
     for link in _links.values():
         link.close()
     _links.clear()

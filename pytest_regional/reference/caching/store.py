@@ -1,4 +1,4 @@
-"""Where whole results are looked for: on this machine first, then on what machines share."""
+"""Stores of whole results: on this machine first, then shared ones."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _SUFFIX = ".artifact"
 
 
 class EntryFiles:
-    """Entries as files in a folder for each key, to be read.
+    """Entries as files, in one directory per key; read only.
 
-    Processes and threads may read and save at the same time. Nothing that happens here stops a compile: an entry that
-    cannot be used is a miss with one warning.
+    Processes and threads may read and save concurrently. Errors here never stop a compile: an unusable entry is a miss
+    with one warning.
     """
 
     def candidates(self, key: str) -> Iterator[bytes]:
-        """Yield the payloads saved under ``key``, in the order of their files' names.
+        """Yield the payloads saved under ``key``, in the order of their file names.
 
-        An entry that is broken, or was made elsewhere, is removed with one warning, so that the next save replaces it.
-        A folder that cannot be read or is not private has no entries, and one warning.
+        An entry that is broken, or from another machine, is removed with one warning, so that the next save replaces
+        it. An unreadable or non-private directory has no entries, and one warning.
         """
         require_key(key)
         for path in self._paths(key):
@@ -77,12 +77,12 @@ class EntryFiles:
             return None
 
     def _remove(self, key: str, path: Path, why: ArtifactError) -> bytes | None:
-        """Remove the broken entry at ``path``; what a writer has put in its place meanwhile is kept, and returned."""
+        """Remove the broken entry at ``path``; if a writer has replaced it meanwhile, keep and return the new one."""
         aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.aside")
         try:
             os.rename(path, aside)
         except FileNotFoundError:
-            # Somebody else has removed it, and said so.
+            # Another process has removed it, and warned.
             return None
         except OSError as stuck:
             warn_once(f"A compiled result is not used, and cannot be removed ({stuck}): {why}", about=f"remove {path}")
@@ -100,16 +100,16 @@ class EntryFiles:
 
 
 class LocalStore(EntryFiles):
-    """Entries as files: ``folder/KEY/DIGEST.artifact``, named by what they hold, so that equal ones are one file.
+    """Entries as files: ``folder/KEY/DIGEST.artifact``, named after their contents, so that equal ones are one file.
 
-    As for reading, a save that fails is a ``CacheWarning`` and stops nothing.
+    A save that fails is a ``CacheWarning`` and no error, as with reads.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def save(self, key: str, payload: bytes) -> bool:
-        """Keep ``payload`` under ``key`` and say whether that was possible; one warning if not."""
+        """Save ``payload`` under ``key`` and return whether that succeeded; one warning if not."""
         require_key(key)
         folder, scratch = self.folder / key, self.folder / "tmp"
         try:
@@ -118,14 +118,14 @@ class LocalStore(EntryFiles):
             sealed = seal(payload, kind=KIND, key=key)
             write_atomically(folder / _file_name(payload), sealed, scratch=scratch)
         except (OSError, ArtifactError) as error:
-            # The message may name a temporary file, so it is not what makes two failures the same.
+            # The message may name a temporary file, so it does not identify the failure.
             same = f"save {self.folder} {type(error).__name__} {getattr(error, 'errno', '')}"
             warn_once(f"Compiled results are not saved in {self.folder}: {error}", about=same)
             return False
         return True
 
     def keys(self) -> tuple[str, ...]:
-        """Return the keys that have entries, sorted."""
+        """Return the keys with entries, sorted."""
         return tuple(sorted({path.parent.name for path in self.folder.glob(f"*/*{_SUFFIX}")}))
 
     def _folder_of(self, key: str) -> Path:
@@ -149,7 +149,7 @@ def _put_back(aside: Path, path: Path) -> None:
 
 def _discard(aside: Path) -> None:
     with contextlib.suppress(OSError):
-        # A folder in an entry's place is emptied by nobody but its owner.
+        # Only its owner empties a directory in an entry's place.
         aside.unlink() if aside.is_symlink() or not aside.is_dir() else aside.rmdir()
 
 
@@ -161,19 +161,19 @@ _PREFIX = "regional-"
 
 
 def record(key: str, payload: bytes) -> None:
-    """Have ``torch.compiler.save_cache_artifacts()`` return ``payload``, an entry that was saved or used, as well."""
+    """Add ``payload``, an entry that was saved or used, to ``torch.compiler.save_cache_artifacts()``."""
     require_key(key)
     private.record_portable(_PREFIX + key, seal(payload, kind=KIND, key=key))
 
 
 class LoadedEntries(EntryFiles):
-    """Entries that ``torch.compiler.load_cache_artifacts`` has put on disk; they are checked as any others are."""
+    """Entries that ``torch.compiler.load_cache_artifacts`` wrote to disk; they are checked like any others."""
 
     def _folder_of(self, key: str) -> Path:
         return private.portable_folder(_PREFIX + key)
 
     def _is_entry(self, path: Path) -> bool:
-        # Files that PyTorch is still writing start with a dot; those that are being removed end with a suffix.
+        # Files that PyTorch is still writing start with a dot; those being removed end with a suffix.
         return "." not in path.name
 
 
@@ -181,12 +181,12 @@ __all__ = ["CacheWarning", "EntryStore", "LocalStore", "Store", "default_folder"
 
 
 class Store:
-    """Local entries first, then those of portable artifacts, then remote ones, which are kept locally from then on.
+    """Local entries first, then those of portable artifacts, then remote ones, which are also saved locally.
 
     Args:
-        local: what is saved on this machine.
-        remote: what machines share, if anything.
-        loaded: what ``torch.compiler.load_cache_artifacts`` has brought, if that is looked at.
+        local: entries on this machine.
+        remote: shared entries, if any.
+        loaded: entries from ``torch.compiler.load_cache_artifacts``, if used.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class Store:
         self.loaded = loaded
 
     def candidates(self, key: str) -> Iterator[bytes]:
-        """Yield the payloads saved under ``key``; the remote store is asked only by who did not take a local one."""
+        """Yield the payloads saved under ``key``; the remote store is only read if no local one is accepted."""
         seen = set()
         for payload in self._on_this_machine(key):
             digest = _digest(payload)
@@ -215,18 +215,18 @@ class Store:
             yield from self.loaded.candidates(key)
 
     def save(self, key: str, payload: bytes) -> bool:
-        """Keep ``payload`` on this machine and in the remote store, and say whether one of them has it."""
+        """Save ``payload`` on this machine and in the remote store, and return whether one of them succeeded."""
         kept = self.local.save(key, payload)
         return (self.remote is not None and self.remote.save(key, payload)) or kept
 
 
 def default_folder() -> Path:
-    """Return ``regional`` below Inductor's cache folder, wherever that is now (``TORCHINDUCTOR_CACHE_DIR``)."""
+    """Return ``regional`` below Inductor's current cache directory (``TORCHINDUCTOR_CACHE_DIR``)."""
     return inductor_cache_dir() / "regional"
 
 
 def open_store() -> Store:
-    """Return the store that environment and configuration describe at this moment."""
+    """Return the store that the environment and configuration describe now."""
     return Store(LocalStore(default_folder()), open_remote_store(), LoadedEntries())
 
 

@@ -1,6 +1,6 @@
-"""What an artifact depends on besides its own key: the versions that generate code, and the processors it is for.
+"""The target of an artifact, apart from its key: versions of code generators, and the CPU and GPU.
 
-Importing it does not import torch: a process that only reads and writes artifacts starts quickly.
+It does not import torch at import: a process that only reads and writes artifacts starts quickly.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from pytest_regional._torch import cpp
 
 @dataclass(frozen=True)
 class TargetFingerprint:
-    """Where an artifact was compiled. Two machines that are equal can use each other's.
+    """The machine that compiled an artifact. Equal machines can use each other's artifacts.
 
     Attributes:
-        python: implementation and minor version, with ABI flags: what pickles and extension modules depend on.
+        python: implementation and minor version, with ABI flags, for pickles and extension modules.
         torch: full version and commit.
         triton: version, empty without.
         compiler: Inductor's C++ compiler and its version, empty without.
-        cpu: platform, architecture, vector instructions as Inductor sees them, and a digest of all instruction sets,
-            because Inductor compiles with ``-march=native``.
+        cpu: platform, architecture, Inductor's vector instructions, and a digest of all instruction sets, because
+            Inductor compiles with ``-march=native``.
         gpu: names, capabilities, runtime and driver, empty without.
     """
 
@@ -40,7 +40,7 @@ class TargetFingerprint:
     gpu: str
 
     def digest(self) -> str:
-        """Return a hash over every field, whatever fields there are."""
+        """Return a hash over all fields."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
@@ -50,7 +50,7 @@ class TargetFingerprint:
 
 
 def this_machine() -> TargetFingerprint:
-    """Describe where this process runs: about 0.1 s once, then free. A GPU is started only where there is one."""
+    """Describe this process's machine: about 0.1 s once, then cached. A GPU is only initialized if there is one."""
     return _machine(cpp.cpu_capability_override())
 
 
@@ -82,7 +82,7 @@ def _triton() -> str:
 
 
 def _compiler(path: str, version_text: str) -> str:
-    """Return a short name: the sentence with the version, else a digest of all that the compiler said of itself."""
+    """Return a short name: the sentence with the version, else a digest of all output of ``--version``."""
     if not path:
         return ""
     found = re.search(r"[A-Za-z ]*\bversion [^_\n]+", version_text)
@@ -119,7 +119,7 @@ def _gpu_runtime() -> str:
 
 
 def _gpu_driver() -> str:
-    """Return the driver's version; a file, so that asking starts nothing."""
+    """Return the driver's version, from a file, so that no driver is initialized."""
     for path in ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version"):
         try:
             lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()

@@ -1,9 +1,9 @@
 """``full_inductor``: whole forward, backward and inference graphs compiled by Inductor, as the last pass of a list.
 
-Read in this order: ``templates`` and ``decompose`` (Inductor's decompositions, which belong to it and not to capture),
-``functional`` and ``collectives`` (what Inductor expects of a graph), ``compiling`` (the pass), ``program`` (what
-forward and backward share), ``donating`` and ``outputs`` (memory of saved values), ``failure`` (the node it failed on),
-``rooflines`` (what it is worth, beside other pipelines).
+Read in this order: ``decompose`` (Inductor's decompositions, applied here and not at capture), ``collectives``
+(Inductor's form of collectives), ``compiling`` (the pass, state shared by forward and backward, errors with their
+node), ``outputs`` (functional form, aliasing of outputs, buffer donation), ``rooflines`` (benchmarks against other
+pipelines).
 """
 
 from pytest_regional.reference.full_inductor.collectives import use_functional_collectives

@@ -1,4 +1,4 @@
-"""Collectives that work in place, as ``torch.distributed.all_reduce`` in a ``make_fx`` trace, made functional."""
+"""In-place collectives, such as ``torch.distributed.all_reduce`` in a ``make_fx`` trace, made functional."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from pytest_regional.reference.full_inductor.errors import CollectiveFormError
 
 
 def use_functional_collectives(gm: torch.fx.GraphModule) -> None:
-    """Rewrite collectives of ``gm`` that work in place to functional ones, whose groups are known by name.
+    """Rewrite in-place collectives of ``gm`` to functional ones, whose groups are given by name.
 
     Raises:
-        CollectiveFormError: for those that PyTorch cannot rewrite, or whose result is also read through a view.
+        CollectiveFormError: PyTorch cannot rewrite one, or its result is also read through a view.
     """
     if not any(map(_is_in_place, gm.graph.nodes)):
         return
     try:
         can_rewrite = functionalize_collectives(gm)
     except (AssertionError, NotImplementedError) as error:
-        raise CollectiveFormError(f"a collective that works in place cannot be rewritten: {error}") from error
+        raise CollectiveFormError(f"an in-place collective cannot be rewritten: {error}") from error
     if can_rewrite:
         for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
             _use_received_value(node)
@@ -34,7 +34,7 @@ def use_functional_collectives(gm: torch.fx.GraphModule) -> None:
     left = next(filter(_is_in_place, gm.graph.nodes), None)
     if left is not None:
         raise CollectiveFormError(
-            f"node {left.name!r} ({left.target}) is a collective that works in place, which Inductor does not know and "
+            f"node {left.name!r} ({left.target}) is an in-place collective, which Inductor does not support and "
             f"this torch ({torch.__version__}) does not rewrite: use torch.distributed._functional_collectives.",
             node=left.name,
         )
@@ -48,7 +48,7 @@ def _is_in_place(node: torch.fx.Node) -> bool:
 
 
 def _use_received_value(copy: torch.fx.Node) -> None:
-    """Let what comes later use what a collective received instead of the tensor that it was written to."""
+    """Make later nodes use the collective's result instead of the tensor it was written to."""
     target, received = copy.args
     if not isinstance(target, torch.fx.Node) or not isinstance(received, torch.fx.Node):
         return
@@ -86,7 +86,7 @@ def _refuse_views(target: torch.fx.Node, later: set[torch.fx.Node]) -> None:
 
 
 def _describe(received: torch.fx.Node) -> None:
-    """Give the collective and its wait a value of their own: PyTorch's rewriting lends them that of the input."""
+    """Give the collective and its wait their own values: PyTorch's rewriting copies those of the input."""
     (collective,) = received.args
     value = received.meta.get("val")
     if isinstance(value, torch.Tensor) and isinstance(collective, torch.fx.Node):

@@ -50,7 +50,7 @@ from pytest_regional.reference.full_inductor.outputs import (
     OnlyOutput,
     able_to_run_again,
     check_functional,
-    donating_what_nobody_shares,
+    donate_unshared_inputs,
     return_tuple,
     with_outputs_apart,
 )
@@ -60,18 +60,18 @@ from pytest_regional.reference.regions import RegionConfigError, checked_setting
 
 _MESSAGE = (
     "full_inductor compiles whole graphs: fused kernels and Inductor's decompositions (and its random numbers, unless "
-    "fallback_random is set) differ from eager in the last bits. Judge how much with assert_parity, before results "
-    "of the two are compared."
+    "fallback_random is set) differ from eager in the last bits. Measure the difference with assert_parity "
+    "before you compare results."
 )
 _LIBRARIES = tuple(str(Path(file).parent) for file in (torch.__file__, sys.modules["pytest_regional"].__file__ or ""))
 
 
 @dataclass
 class SharedState:
-    """The memory of one program.
+    """The state shared by the graphs of one program.
 
     Attributes:
-        state: What Inductor's compilers of forward and backward tell each other about CUDA graphs.
+        state: State of CUDA graphs that Inductor's compilers of forward and backward share.
     """
 
     state: Any
@@ -88,7 +88,7 @@ _programs: weakref.WeakKeyDictionary[Any, SharedState] = weakref.WeakKeyDictiona
 
 
 def current_program(gm: torch.fx.GraphModule) -> SharedState:
-    """Return the program that the ambient tracing context belongs to; AOTAutograd keeps one for both graphs."""
+    """Return the program of the ambient tracing context, which AOTAutograd shares between both graphs."""
     context = ambient_context()
     if context is None:
         return SharedState(new_shared_state(gm))
@@ -99,7 +99,7 @@ def current_program(gm: torch.fx.GraphModule) -> SharedState:
 
 
 def _level_of_user() -> int:
-    """Count the frames from ``warn_of_numerics`` to the first that is the user's."""
+    """Count the frames from ``warn_of_numerics`` to the user's first one."""
     frame: FrameType | None = sys._getframe(1)
     level = 0
     while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
@@ -108,7 +108,7 @@ def _level_of_user() -> int:
 
 
 def failure(error: Exception, graph: str) -> FullInductorError:
-    """Return the error that says which graph, and which node of it, Inductor did not compile, and why."""
+    """Return an error with the graph and node that Inductor failed on, and why."""
     if isinstance(error, FullInductorError):
         return type(error)(f"the {graph} graph cannot be compiled: {error}", graph, error.node)
     node = _last_lowered(error)
@@ -125,7 +125,7 @@ def _where(node: torch.fx.Node | None) -> str:
 
 
 def _last_lowered(error: BaseException) -> torch.fx.Node | None:
-    """Return the node whose lowering raised: the innermost frame that lowers one knows it as ``n``."""
+    """Return the node whose lowering raised: the local ``n`` of the innermost frame that lowers one."""
     found = None
     for cause in _causes(error):
         for traceback in _frames(cause.__traceback__):
@@ -153,17 +153,17 @@ KINDS = ("forward", "backward", "inference")
 
 
 class FullInductorConfigError(RegionalError, ValueError):
-    """A setting that Inductor does not have, or a value that it does not take."""
+    """A setting that Inductor does not have, or an invalid value."""
 
 
 @dataclass(frozen=True, eq=False)
 class FullInductor:
-    """The pass ``full_inductor`` with settings of its own: nothing of it is a knob of the pipeline.
+    """The pass ``full_inductor`` with its own settings.
 
     Attributes:
         configs: Settings of ``torch._inductor.config``, for these graphs only.
-        decompositions: What to decompose otherwise than Inductor does: an op to its decomposition, or to None where it
-            shall stay. A pass that has any has no uuid.
+        decompositions: Changes to Inductor's decompositions: an op's decomposition, or None to keep the op. With any,
+            the pass has no uuid.
     """
 
     configs: Mapping[str, Any] = field(default_factory=dict)
@@ -179,8 +179,8 @@ class FullInductor:
             raise FullInductorConfigError(f"FullInductor(configs=...): {error}") from None
 
     def uuid(self) -> Hashable | None:
-        """Return name, settings, and versions of our code and of torch, which the decompositions come with."""
-        from pytest_regional.reference.pass_uuids import OWN_CODE  # that package knows this one
+        """Return name, settings, and versions of our code and of torch, which provides the decompositions."""
+        from pytest_regional.reference.pass_uuids import OWN_CODE  # that module imports this one
 
         if self.decompositions:
             return None
@@ -190,18 +190,18 @@ class FullInductor:
     def __call__(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = (), *, graph: str | None = None
     ) -> Callable[..., Any]:
-        """Compile ``gm``, which stays as it is.
+        """Compile ``gm``, which is not changed.
 
         Args:
-            gm: An ATen graph in functional form, as AOTAutograd makes it.
-            example_inputs: Its inputs, real or fake; not needed where the graph holds fake values.
-            graph: ``forward``, ``backward`` or ``inference``; found out where it is left out.
+            gm: An ATen graph in functional form, as from AOTAutograd.
+            example_inputs: Its inputs, real or fake; not needed if the graph has fake values.
+            graph: ``forward``, ``backward`` or ``inference``; detected if omitted.
 
         Returns:
-            What takes one list of inputs and empties it: Inductor's ``CompiledFxGraph``, which caches can save.
+            A function of one list of inputs, which it clears: Inductor's ``CompiledFxGraph``, which caches can save.
 
         Raises:
-            FullInductorError: Inductor failed, and where; the cause is chained.
+            FullInductorError: Inductor failed; the message says where, the cause is chained.
         """
         with compile_lock(), preserve_node_meta(enable=False), inductor_config().patch(dict(self.configs)):
             kind = graph or kind_of(gm)
@@ -229,7 +229,7 @@ class FullInductor:
             is_single = return_tuple(gm)
             compiled = compile_in_order(lambda: _without_order(gm), compile_module)
             program.warn_of_numerics()
-        if not isinstance(compiled, output_code()):  # Inductor has nothing to do for a graph without ops
+        if not isinstance(compiled, output_code()):  # Inductor compiles nothing for a graph without ops
             use_boxed_codegen(gm)
             compiled = gm
         return OnlyOutput(compiled) if is_single else compiled
@@ -241,12 +241,12 @@ class FullInductor:
         decompose(gm, {op: function for op, function in chosen.items() if function is not None})
 
 
-#: The pass without settings: ``passes=[..., full_inductor]``, or called by itself with a graph.
+#: The pass without settings: ``passes=[..., full_inductor]``, or called directly with a graph.
 full_inductor = FullInductor()
 
 
 def kind_of(gm: torch.fx.GraphModule) -> str:
-    """Return which kind of graph AOTAutograd made: a backward has tangents, a forward outputs that nobody asked for."""
+    """Return AOTAutograd's kind of a graph: a backward has tangents, a forward more outputs than the user's."""
     if any("tangents" in node.name for node in gm.graph.find_nodes(op="placeholder")):
         return "backward"
     outputs = len(_outputs(gm))
@@ -254,7 +254,7 @@ def kind_of(gm: torch.fx.GraphModule) -> str:
 
 
 def user_outputs(outputs: int) -> int:
-    """Return how many of a forward graph's ``outputs`` the user sees, behind the inputs that were written to."""
+    """Return how many of a forward graph's ``outputs`` are the user's, after the mutated inputs."""
     behind = outputs - outputs_before_the_users()
     users = user_output_count()
     return behind if users is None else min(behind, users)
@@ -266,7 +266,7 @@ def _outputs(gm: torch.fx.GraphModule) -> Sequence[Any]:
 
 
 def _without_order(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, tuple[Edge, ...]]:
-    """Return a copy without order edges, and the edges; Inductor is told of them when its own passes are through."""
+    """Return a copy without order edges, and the edges; Inductor gets them after its own passes."""
     module = clone_graph(gm)
     edges = remove_control_deps(module.graph, bodies=False)
     module.recompile()
@@ -278,7 +278,7 @@ def _compile_prepared(
 ) -> Callable[..., Any]:
     compiled: Callable[..., Any]
     if kind == "backward":
-        with donating_what_nobody_shares(gm) as donated:
+        with donate_unshared_inputs(gm) as donated:
             compiled = compile_backward(_after_joint_passes(gm, inputs), inputs, program.state)
         return able_to_run_again(compiled, donated)
     outputs = len(_outputs(gm))
@@ -294,7 +294,7 @@ def _after_joint_passes(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> torc
 
 
 def _fake_mode(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-    """Return the mode of the graph's values, which are made from the inputs where there are none."""
+    """Return the fake mode of the graph's values; if there are none, they are made from the inputs."""
     try:
         return fake_mode_of(gm)
     except MissingValueError:
@@ -313,7 +313,7 @@ def _fake_mode(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
 
 
 def _fake_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> list[Any]:
-    """Return the inputs as AOTAutograd gives them, with the strides of what was saved; else the graph's own values."""
+    """Return the inputs from AOTAutograd, with the strides of saved values; else the graph's own values."""
     placeholders = gm.graph.find_nodes(op="placeholder")
     if len(example_inputs) == len(placeholders) and not any(map(_is_real_tensor, example_inputs)):
         return list(example_inputs)
@@ -326,7 +326,7 @@ def _is_real_tensor(value: Any) -> bool:
 
 @contextlib.contextmanager
 def _tracing_context(fake_mode: Any) -> Iterator[None]:
-    """Use the ambient tracing context where it is that of the graph."""
+    """Use the ambient tracing context if it is the graph's."""
     if current_fake_mode() is fake_mode:
         yield
         return

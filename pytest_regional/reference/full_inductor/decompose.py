@@ -1,8 +1,8 @@
-"""``decompose``: ops that a table knows are replaced by what they are made of, in place and one by one.
+"""``decompose``: replaces ops with their decompositions from a table, in place and one by one.
 
-The graph is not traced again, so whatever a trace cannot run (``graphsafe_run_with_rng_state``, order edges, compiled
-regions) stays as it is. Bodies of higher-order ops are decomposed too; an op that is an *argument* of one (of
-``run_and_save_rng_state``, of ``with_effects``) is not, for it is that op that has to be run again.
+The graph is not traced again, so ops that a trace cannot run (``graphsafe_run_with_rng_state``, order edges, compiled
+regions) stay. Bodies of higher-order ops are decomposed too. An op that is an *argument* of one (of
+``run_and_save_rng_state``, of ``with_effects``) is not, since exactly that op must run again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Template: TypeAlias = torch.fx.GraphModule
 
 @dataclass
 class Templates:
-    """The graphs that ops of a table are decomposed into, by op, constants and fake values.
+    """The decomposed graphs of ops in a table, by op, constants and fake values.
 
     Attributes:
         table: op to its decomposition.
-        traced: how many traces there were.
+        traced: number of traces.
     """
 
     table: Mapping[Any, Callable[..., Any]]
@@ -39,7 +39,7 @@ class Templates:
     _known: dict[Any, Template | None] = field(default_factory=dict)
 
     def of(self, node: torch.fx.Node) -> Template | None:
-        """Return the graph for ``node``, whose placeholders are its inputs; None where the op stays as it is."""
+        """Return the graph for ``node``, whose placeholders are its inputs; None if the op is kept."""
         values = [source.meta.get("val") for source in node.all_input_nodes]
         if node.target not in self.table or not all(map(_is_plain, values)) or _makes_new_symbols(node):
             return None
@@ -76,12 +76,12 @@ def _is_plain(value: Any) -> bool:
 
 
 def _makes_new_symbols(node: torch.fx.Node) -> bool:
-    """Return whether sizes of the result depend on data: a second trace would give them other symbols."""
+    """Return whether sizes of the result depend on data: a second trace would create other symbols."""
     return bool(node.meta.get("unbacked_bindings"))
 
 
 def _constants(node: torch.fx.Node) -> str:
-    """Return the arguments as text, inputs by their number."""
+    """Return the arguments as text, with numbers for inputs."""
     numbers = {source: _Input(number) for number, source in enumerate(node.all_input_nodes)}
     return repr(map_arg((node.args, node.kwargs), numbers.__getitem__))
 
@@ -103,14 +103,14 @@ _OF_THE_RESULT = ("val", "tensor_meta", "eager_input_vals", "unbacked_bindings")
 
 
 def decompose(gm: torch.fx.GraphModule, table: Mapping[Any, Callable[..., Any]] | None = None) -> torch.fx.GraphModule:
-    """Decompose the ops of ``gm`` that ``table`` knows, and those of the bodies it calls; return ``gm``.
+    """Decompose the ops of ``gm`` that are in ``table``, and those of the bodies it calls; return ``gm``.
 
-    New nodes have the metadata of the op that they come from (annotations, stack trace, ``seq_nr``, tags of
-    checkpointing and of the partitioner, with the op itself as ``original_aten``) and fake values of their own.
+    New nodes have the original op's metadata (annotations, stack trace, ``seq_nr``, tags of checkpointing and of the
+    partitioner, with the op itself as ``original_aten``) and their own fake values.
 
     Args:
         gm: An ATen graph with fake values.
-        table: What to decompose and how; Inductor's own table where it is left out.
+        table: Decompositions by op; by default Inductor's own table.
 
     Raises:
         MissingValueError: the graph has no fake values.
@@ -151,7 +151,7 @@ def _decompose(gm: torch.fx.GraphModule, templates: Templates, done: set[int]) -
 
 
 class _Inlining:
-    """One node, about to be replaced by the nodes of a template."""
+    """One node to be replaced by the nodes of a template."""
 
     def __init__(self, gm: torch.fx.GraphModule, node: torch.fx.Node, template: Template, fake_mode: Any) -> None:
         self._gm = gm
@@ -161,7 +161,7 @@ class _Inlining:
         self._new: dict[torch.fx.Node, torch.fx.Node] = {}
 
     def run(self) -> None:
-        """Insert the template's nodes, hand their results to the users, and drop what nobody uses."""
+        """Insert the template's nodes, pass their results to the users, and remove unused ones."""
         *ops, output = self._template.graph.nodes
         inputs = iter(self._node.all_input_nodes)
         with self._gm.graph.inserting_before(self._node):

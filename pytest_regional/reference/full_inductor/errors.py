@@ -1,4 +1,4 @@
-"""What can go wrong when a whole graph is compiled by Inductor, and what is worth a warning when nothing does."""
+"""Errors and warnings of compiling a whole graph with Inductor."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pytest_regional._errors import RegionalError, RegionalWarning
 
 
 class FullInductorError(RegionalError, RuntimeError):
-    """Inductor did not compile a graph; what it said is chained.
+    """Inductor did not compile a graph; its error is chained.
 
     Attributes:
         graph: the kind of graph.
-        node: the name of the node it failed on, where that is known.
+        node: the name of the node it failed on, if known.
     """
 
     def __init__(self, message: str, graph: str | None = None, node: str | None = None) -> None:
@@ -24,7 +24,7 @@ class NotFunctionalError(FullInductorError):
 
 
 class CollectiveFormError(FullInductorError):
-    """A collective stands in a form that Inductor knows nothing of and that cannot be rewritten."""
+    """Inductor does not support the form of a collective, and it cannot be rewritten."""
 
 
 class MissingValueError(FullInductorError):

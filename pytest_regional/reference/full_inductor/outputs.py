@@ -1,4 +1,4 @@
-"""Outputs of a graph that are different tensors stay different tensors, as AOTAutograd was told when it traced them."""
+"""Outputs of a graph: distinct tensors stay distinct, functional form, buffer donation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 import torch.fx
 
-from pytest_regional._torch.aot_autograd import backward_keeps_graph, donate_nothing, donating
+from pytest_regional._torch.aot_autograd import backward_keeps_graph, buffer_donation, donate_nothing
 from pytest_regional._torch.fx_graphs import called_attributes, snapshot
 from pytest_regional._torch.inductor import compiled_fx_graph
 from pytest_regional._torch.operators import is_op_overload, schema_of
@@ -23,12 +23,12 @@ from pytest_regional.reference.full_inductor.errors import FullInductorError, No
 def with_outputs_apart(
     gm: torch.fx.GraphModule, change: Callable[[torch.fx.GraphModule], torch.fx.GraphModule]
 ) -> torch.fx.GraphModule:
-    """Return ``change(gm)``, where outputs share memory with each other, or with inputs, only if they did before.
+    """Return ``change(gm)``, whose outputs share memory with each other or with inputs only if they did before.
 
-    Inductor's passes make one of ``y`` and ``y * 1``. Where both are saved for a backward that may overwrite what it
-    is given, that would spoil the other, or an input of the user's.
+    Inductor's passes merge ``y`` and ``y * 1``. If both are saved for a backward that may overwrite its inputs, that
+    would corrupt the other, or an input of the user's.
     """
-    # A node's own value is no witness afterwards: Inductor gives a node the metadata of what it replaces.
+    # A node's own value is not reliable afterwards: Inductor gives a node the metadata of the node it replaces.
     storages = {node: _storage(node) for node in gm.graph.nodes}
     before = [_storage(output) for output in _outputs(gm)]
     gm = change(gm)
@@ -63,12 +63,12 @@ def _clone(graph: torch.fx.Graph, value: torch.fx.node.Argument) -> torch.fx.Nod
 
 
 _EPILOGUE = ("aten::copy_", "aten::set_", "inductor::resize_storage_bytes_")
-# These write to buffers that they are given for it, and Inductor lowers them as such.
+# These write to buffers passed for that purpose, and Inductor lowers them as such.
 _LOWERED_AS_WRITES = ("_c10d_functional", "symm_mem")
 
 
 def check_functional(gm: torch.fx.GraphModule) -> None:
-    """Check that ``gm`` and the bodies it calls write to nothing but inputs of ``gm``, after the last read.
+    """Check that ``gm`` and the bodies it calls write only to inputs of ``gm``, after the last read.
 
     Raises:
         NotFunctionalError: naming the first node that does.
@@ -100,7 +100,7 @@ def _written(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 
 def _last_reads(graph: torch.fx.Graph) -> dict[int | None, int]:
-    """Return where each storage is last read, other than by what ends a graph; unknown storages are never."""
+    """Return the last read of each storage, except by the graph's end; unknown storages have none."""
     last: dict[int | None, int] = {}
     for position, node in enumerate(graph.nodes):
         if node.op != "output" and _schema_name(node) not in _EPILOGUE:
@@ -115,39 +115,39 @@ def _schema_name(node: torch.fx.Node) -> str:
 
 
 def _complaint(node: torch.fx.Node, target: torch.fx.Node, is_too_early: bool) -> str:
-    where = "and it is read again later" if is_too_early else "which is no input that is written at the end"
+    where = "and it is read again later" if is_too_early else "which is not an input written at the end"
     return (
         f"node {node.name!r} ({node.target}) writes to {target.name!r}, {where}: Inductor takes whole graphs in "
         f"functional form. Capture the graph with AOTAutograd, or functionalize it (torch.func.functionalize)."
     )
 
 
-def donating_what_nobody_shares(gm: torch.fx.GraphModule) -> contextlib.AbstractContextManager[Sequence[int]]:
-    """Donate no input that another one is a view of; the context is the indices of what is donated.
+def donate_unshared_inputs(gm: torch.fx.GraphModule) -> contextlib.AbstractContextManager[Sequence[int]]:
+    """Donate only inputs that no other input is a view of; the context yields the donated indices.
 
-    AOTAutograd looks for views among the forward's inputs and outputs, and not among saved values. Without Inductor's
+    AOTAutograd checks for views among the forward's inputs and outputs, but not among saved values. Without Inductor's
     passes on the joint graph, a value and its ``detach`` are both saved: overwriting one of them overwrites both.
     """
     keys = [storage_key(node.meta.get("val")) for node in gm.graph.find_nodes(op="placeholder")]
     counts = Counter(keys)
-    return donating(lambda index: counts[keys[index]] == 1)
+    return buffer_donation(lambda index: counts[keys[index]] == 1)
 
 
 def able_to_run_again(compiled: Callable[..., Any], donated: Sequence[int]) -> Callable[..., Any]:
-    """Make a compiled backward leave what it was donated alone where its graph is kept.
+    """Make a compiled backward keep its donated inputs if its graph is kept.
 
-    AOTAutograd decides when a backward first runs, and refuses to keep the graph later. A backward that is compiled
-    ahead has to be right for both.
+    AOTAutograd decides when a backward first runs, and refuses to keep the graph later. A backward compiled ahead must
+    be correct for both.
     """
     if isinstance(compiled, compiled_fx_graph()):
         compiled.__class__ = RunsAgain
         compiled.donated = tuple(donated)
-        donate_nothing()  # AOTAutograd need not guard it
+        donate_nothing()  # AOTAutograd need not check it
     return compiled
 
 
 class RunsAgain(compiled_fx_graph()):  # type: ignore[misc]
-    """Inductor's backward, which overwrites copies where the graph is kept. In every other way it is what it was.
+    """Inductor's backward, which overwrites copies if the graph is kept; otherwise unchanged.
 
     Attributes:
         donated: the indices of the inputs that the generated code may write into.
@@ -156,7 +156,7 @@ class RunsAgain(compiled_fx_graph()):  # type: ignore[misc]
     donated: tuple[int, ...]
 
     def __call__(self, inputs: list[Any]) -> Any:
-        """Run the backward, which empties ``inputs``."""
+        """Run the backward, which clears ``inputs``."""
         if self.donated and backward_keeps_graph():
             for index in self.donated:
                 inputs[index] = _copy(inputs[index])
@@ -164,7 +164,7 @@ class RunsAgain(compiled_fx_graph()):  # type: ignore[misc]
 
 
 def _copy(value: Any) -> Any:
-    """Copy a tensor with its memory, so that gaps and overlaps stay."""
+    """Copy a tensor with its memory layout, including gaps and overlaps."""
     if not isinstance(value, torch.Tensor):
         return value
     memory = value.untyped_storage().clone()
@@ -174,7 +174,7 @@ def _copy(value: Any) -> Any:
 def return_tuple(gm: torch.fx.GraphModule) -> bool:
     """Make ``gm`` return a tuple; return whether it did not.
 
-    Raises:
+    FullInductorError: it returns something other than a value, a tuple or a list.
         FullInductorError: it returns something else than a value, a tuple or a list.
     """
     output = gm.graph.output_node()
@@ -192,7 +192,7 @@ def return_tuple(gm: torch.fx.GraphModule) -> bool:
 
 @dataclass(frozen=True)
 class OnlyOutput:
-    """Calls what returns one value in a tuple and returns the value; takes one list of inputs and empties it."""
+    """Returns the single value of a compiled function's tuple; takes and clears one list of inputs."""
 
     compiled: Callable[..., Any]
     _boxed_call: ClassVar[bool] = True

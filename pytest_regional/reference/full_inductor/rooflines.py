@@ -1,7 +1,7 @@
-"""``compare_rooflines``: what a model costs eager, as a graph, with compiled regions, and compiled as a whole.
+"""``compare_rooflines``: a model's cost eager, as a graph, with compiled regions, and compiled as a whole.
 
-Whole-graph Inductor is what the other pipelines can hope to reach. All of them are measured in one process, step by
-step in turn, so that what slows the machine down slows all of them down.
+Whole-graph Inductor is the target for the other pipelines. All are measured in one process, alternating by step, so
+that disturbances affect all of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EAGER = "eager"
 _COLUMNS = ("", "median ms", "spread", "of eager", "compile s", "compiles", "launches", "peak MiB", "worst error")
 
 _DRAWS = (
-    "draws: random numbers of Inductor's own, so results are not eager's; under "
+    "draws: Inductor uses its own random numbers, so results differ from eager's; with "
     "torch._inductor.config.patch(fallback_random=True) they can be compared"
 )
 
@@ -41,16 +41,16 @@ class Roofline:
     """One way to run the model.
 
     Attributes:
-        name: of the pipeline; ``eager`` is the model itself.
+        name: the pipeline; ``eager`` is the model itself.
         seconds: of each measured step, forward and backward.
         compile_seconds: passes and code generation, without capture, which all share.
         compiles: how many graphs Inductor generated code for.
-        launches: how many kernels and library calls are written in that code.
-        peak_bytes: the most memory in use during a step, above what was there before; None without a GPU.
-        worst_error: the largest difference from eager, relative to the largest element of all that is of its kind
-            (outputs, gradients, buffers). NaN where draws are not eager's.
+        launches: how many kernels and library calls that code contains.
+        peak_bytes: the peak memory of a step, above the memory in use before; None without a GPU.
+        worst_error: the largest difference from eager, relative to the largest element of all values of its kind
+            (outputs, gradients, buffers). NaN if its random numbers differ from eager's.
         worst_result: the name of that result or gradient.
-        has_own_draws: whether Inductor draws random numbers of its own, so that no result can be compared.
+        has_own_draws: whether Inductor uses its own random numbers, so that results cannot be compared.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Roofline:
 
     @property
     def spread(self) -> float:
-        """Half the distance between the quartiles, relative to the median."""
+        """Half the interquartile range, relative to the median."""
         if len(self.seconds) < 2:
             return 0.0
         low, _, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
@@ -97,7 +97,7 @@ class Rooflines(Mapping[str, Roofline]):
         return len(self.rows)
 
     def speed(self, name: str) -> float:
-        """Return how many steps a pipeline does while eager does one."""
+        """Return how many steps a pipeline runs in the time of one eager step."""
         return self[EAGER].median / self[name].median
 
     def __str__(self) -> str:
@@ -132,24 +132,24 @@ def compare_rooflines(
     warmup: int = 3,
     seed: int = 0,
 ) -> Rooflines:
-    """Measure ``model`` eager and through pipelines side by side: forward, and backward where it has one.
+    """Measure ``model`` eagerly and with pipelines: forward, and backward if it has one.
 
-    Parameters, buffers, gradients and random state are afterwards as they were. Where Inductor draws random numbers,
-    they are its own, and there is no error to tell, unless ``fallback_random`` is set around the call.
+    Parameters, buffers, gradients and random state are restored afterwards. If Inductor draws random numbers, they are
+    its own and no error is reported, unless ``fallback_random`` is set around the call.
 
     Args:
         model: A module or function of tensors.
         args: Its arguments.
         kwargs: Its keyword arguments.
-        pipelines: Names to lists of passes, measured beside (or, by name, instead of) ``graph``, which has no passes,
-            ``regional_inductor`` and ``full_inductor``.
-        repeats: How many steps of each are measured.
-        warmup: How many steps of each run before.
-        seed: Of the random numbers in each step.
+        pipelines: Names to lists of passes, measured in addition to (or, by name, instead of) ``graph``, which has no
+            passes, ``regional_inductor`` and ``full_inductor``.
+        repeats: Number of measured steps for each.
+        warmup: Number of steps for each before that.
+        seed: For the random numbers in each step.
 
     Raises:
         ValueError: nothing to measure.
-        CaptureError: the model is no single graph.
+        CaptureError: the model cannot be captured as one graph.
         PipelineError: a pipeline cannot compile it.
     """
     from pytest_regional.reference.pipeline import capture
@@ -209,7 +209,7 @@ class _Contender:
 
 
 def _compiled(name: str, joint: JointGraph, passes: Sequence[Any]) -> _Contender:
-    """Compile without PyTorch's caches of generated code, or there would be nothing to time and to count."""
+    """Compile without PyTorch's caches of generated code, so that there is something to time and count."""
     from pytest_regional.reference.pipeline import compile
 
     generated: list[str] = []
@@ -301,12 +301,12 @@ def _tensors(tree: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _tangent(output: torch.Tensor) -> torch.Tensor:
-    """Return numbers of all sizes: sums of equal ones would cancel behind a normalisation."""
+    """Return numbers of different sizes: sums of equal ones would cancel after a normalisation."""
     return torch.arange(1, output.numel() + 1).cos().view(output.shape).to(output.device, output.dtype)
 
 
 def _errors(found: Results, expected: Results) -> Iterator[tuple[float, str]]:
-    """Yield how far each result is off: infinitely where it is missing, or its NaNs are elsewhere."""
+    """Yield the error of each result: infinite if it is missing, or has NaNs elsewhere."""
     scales: dict[str, float] = {}
     for name, value in expected.items():
         kind = name.split()[0]
@@ -341,7 +341,7 @@ def _device_of(model: torch.nn.Module, args: Sequence[Any]) -> str:
 
 @contextlib.contextmanager
 def _as_before(model: torch.nn.Module) -> Iterator[None]:
-    """Give gradients and buffers back as they were."""
+    """Restore gradients and buffers."""
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:

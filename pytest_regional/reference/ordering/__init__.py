@@ -1,8 +1,8 @@
-"""Order that no value asks for: ``control_deps`` edges in a graph, through regions, and of whole regions.
+"""Order edges besides data flow: ``control_deps`` in a graph, through regions, and of whole regions.
 
-Read in this order: ``operator`` (one node in and out of PyTorch's operator), ``sorting`` (the graph in a legal order),
-``edges`` (the two functions for users, dependency targets, edges that hold anyway), ``whole_regions`` (what annotations
-ask for, and a plan that keeps order), ``carry_over`` (order past Inductor's own trace and passes).
+Read in this order: ``operator`` (wrapping one node in PyTorch's operator, and back), ``sorting`` (a legal order of the
+graph), ``edges`` (the two public functions, dependency targets, implied edges), ``whole_regions`` (order in
+annotations, and a plan that keeps order), ``carry_over`` (order through Inductor's own trace and passes).
 """
 
 from pytest_regional.reference.ordering.edges import AddedOrder, add_control_deps, remove_control_deps

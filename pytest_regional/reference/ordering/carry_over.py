@@ -1,8 +1,8 @@
-"""Order inside a region, carried past the second trace to where Inductor schedules.
+"""Order inside a region, carried over Inductor's second trace to its scheduler.
 
-Inductor traces a region once more, which runs through ``control_deps`` and loses it (torch 2.11 to 2.15). So a region
-is handed over without the operator, with marks on its ops instead. Marks are annotations, which a trace copies to all
-ops that an op is decomposed into. Behind Inductor's own graph passes they are read, and the operator is put in.
+Inductor traces a region again, which runs through ``control_deps`` and loses it (torch 2.11 to 2.15). So a region is
+passed without the operator, with marks on its ops instead. Marks are annotations, which a trace copies to all ops of a
+decomposition. After Inductor's own graph passes the marks are read and the operator is inserted.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MARK = "pytest_regional_order"
 
 @dataclass(frozen=True)
 class MarkedOrder:
-    """Which mark comes before which; ``identity`` tells two orders, and two graphs, apart in caches."""
+    """Which mark comes before which; ``identity`` distinguishes orders and graphs in caches."""
 
     edges: tuple[tuple[int, int], ...] = ()
     identity: str = ""
 
     @classmethod
     def of(cls, module: torch.fx.GraphModule, edges: tuple[Edge, ...]) -> MarkedOrder:
-        """Mark the ops on ``edges``, and those ordered in bodies, of which ``module`` gets plain copies."""
+        """Mark the ops on ``edges``, and ordered ops in bodies, for which ``module`` gets plain copies."""
         found = (*edges, *_order_of_bodies(module))
         if not found:
             return cls()
@@ -48,7 +48,7 @@ class MarkedOrder:
 
 
 def mark_of(node: torch.fx.Node) -> int | None:
-    """Return the mark that ``node`` bears or inherited."""
+    """Return the mark that ``node`` has or inherited."""
     custom = node.meta.get("custom")
     return custom.get(MARK) if isinstance(custom, dict) else None
 
@@ -71,7 +71,7 @@ def _holds_order(body: torch.fx.GraphModule) -> bool:
 
 
 def _digest(module: torch.fx.GraphModule, marks: dict[torch.fx.Node, int], edges: tuple[Edge, ...]) -> str:
-    """Name graph and order: alike in two processes, whatever the nodes are called."""
+    """Hash graph and order: the same in every process, whatever the nodes' names."""
     numbered = [(marks[a], marks[b]) for a, b in edges]
     return hashlib.sha256("\n".join((*_lines(module, marks), repr(numbered))).encode()).hexdigest()
 
@@ -92,7 +92,7 @@ Dependencies = dict[torch.fx.Node, list[torch.fx.Node]]
 
 @dataclass
 class _Snapshot:
-    """A graph as it was: which numbers bear a mark, what each number was, and which numbers used it."""
+    """A graph before the passes: the marked numbers, and the op and users of each number."""
 
     by_mark: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     targets: dict[int, Any] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class _Snapshot:
 
 
 class Snapshots:
-    """The graphs of one region: its own, and those of bodies; ``edges`` are the order between marks."""
+    """The graphs of one region: its own, and those of bodies; ``edges`` order the marks."""
 
     def __init__(self, edges: Iterable[tuple[int, int]]) -> None:
         self._after: dict[int, list[int]] = defaultdict(list)
@@ -111,7 +111,7 @@ class Snapshots:
         self._of_number: dict[int, _Snapshot] = {}
 
     def note(self, graph: torch.fx.Graph) -> None:
-        """Give the nodes of ``graph`` their numbers."""
+        """Assign numbers to the nodes of ``graph``."""
         snapshot = _Snapshot()
         for node in graph.nodes:
             number = node.meta[_NUMBER] = next(self._numbers)
@@ -124,10 +124,10 @@ class Snapshots:
             snapshot.users[node.meta[_NUMBER]] = [user.meta[_NUMBER] for user in node.users]
 
     def dependencies(self, graph: torch.fx.Graph) -> Dependencies:
-        """Return which nodes of ``graph`` have to wait for which.
+        """Return which nodes of ``graph`` must wait for which.
 
         Raises:
-            MergedOpsError: where one op replaced several that another one has to run between.
+            MergedOpsError: one op replaced several that another op must run between.
         """
         numbers = (node.meta[_NUMBER] for node in graph.nodes if _NUMBER in node.meta)
         snapshot = self._of_number.get(next(numbers, -1))
@@ -137,7 +137,7 @@ class Snapshots:
 
 
 class _Standing:
-    """A graph behind the passes, seen with what it was before them."""
+    """A graph after the passes, compared with its snapshot from before."""
 
     def __init__(self, graph: torch.fx.Graph, snapshot: _Snapshot) -> None:
         self._snapshot = snapshot
@@ -159,7 +159,7 @@ class _Standing:
         return dict(found)
 
     def _followers(self, mark: int, after: dict[int, list[int]]) -> Iterator[int]:
-        """Yield the marks that come next; where nothing runs for one, those behind it."""
+        """Yield the following marks; if nothing runs for one, those after it."""
         seen, stack = {mark}, list(after.get(mark, ()))
         while stack:
             following = stack.pop()
@@ -174,14 +174,14 @@ class _Standing:
     def _edge(
         self, mark: int, follower: int, dependencies: Sequence[torch.fx.Node]
     ) -> Iterator[tuple[torch.fx.Node, list[torch.fx.Node]]]:
-        """Pair what runs for two marks, but for pairs that data flow turns round."""
+        """Pair the nodes that run for two marks, except for pairs that data flow reverses."""
         possible = {
             node: [other for other in dependencies if other is not node and not self._flows(node, other)]
             for node in _first(self._nodes[follower])
         }
         if dependencies and not any(possible.values()):
             raise MergedOpsError(
-                f"{self._name(follower)} has to run after {self._name(mark)}, but Inductor's graph passes made "
+                f"{self._name(follower)} must run after {self._name(mark)}, but Inductor's graph passes made "
                 f"{', '.join(node.name for node in possible)} of it, which {dependencies[0].name} needs. "
                 f"Order other ops, or keep Inductor from fusing these in the graph."
             )
@@ -198,12 +198,12 @@ class _Standing:
         return [other for other in node.all_input_nodes if self._position[other] >= floor]
 
     def _nodes_of(self, numbers: Iterable[int]) -> list[torch.fx.Node]:
-        """Return what runs now for ops that had ``numbers``, in program order."""
+        """Return the current nodes for ops that had ``numbers``, in program order."""
         found = {node for number in numbers for node in self._same.get(number) or self._replacing(number)}
         return sorted((node for node in found if node.op == "call_function"), key=self._position.__getitem__)
 
     def _replacing(self, number: int) -> set[torch.fx.Node]:
-        """Return the new nodes before the nearest users of ``number`` that are still there."""
+        """Return the new nodes before the nearest remaining users of ``number``."""
         users = _reached([number], lambda one: [] if one in self._same else self._snapshot.users[one])
         there = [node for user in users if user != number for node in self._same.get(user, ())]
         inputs = [source for node in there for source in node.all_input_nodes if source not in self._old]
@@ -220,7 +220,7 @@ def _reached(start: Iterable[Any], neighbours: Callable[[Any], Iterable[Any]]) -
 
 
 def _first(nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
-    """Return those of ``nodes`` that start its work: none behind another one, and no views, which run nothing."""
+    """Return the first of ``nodes``: none after another one, and no views, which run nothing."""
     covered: set[torch.fx.Node] = set()
     first = []
     for node in nodes:
@@ -233,7 +233,7 @@ def _first(nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
 
 
 def _last(nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
-    """Return those of ``nodes`` that end its work; where it is all views, the last of these."""
+    """Return the last of ``nodes``; if all are views, the last of these."""
     covered: set[torch.fx.Node] = set()
     last = []
     for node in reversed(nodes):
@@ -252,12 +252,11 @@ WriteModule = Callable[[], tuple[torch.fx.GraphModule, tuple[Edge, ...]]]
 def compile_in_order(write: WriteModule, compile_module: Callable[[torch.fx.GraphModule], Result]) -> Result:
     """Return ``compile_module(module)``, where Inductor keeps the edges that ``write`` returns with the module.
 
-    The order inside bodies that the module refers to is kept too. Where Inductor's patterns for the graph merge ops
-    that another has to run between, ``write`` and ``compile_module`` are called once more, and the operator is put in
-    ahead of those patterns.
+    The order inside bodies of the module is kept too. If Inductor's graph patterns merge ops that another op must run
+    between, ``write`` and ``compile_module`` are called again, and the operator is inserted before those patterns.
 
     Raises:
-        OrderingError: in whatever Inductor wraps it, when ops were merged even before that.
+        OrderingError: wrapped by Inductor, if ops were merged even before that.
     """
     module, edges = write()
     carrier = _Carrier(MarkedOrder.of(module, edges))
@@ -273,7 +272,7 @@ def compile_in_order(write: WriteModule, compile_module: Callable[[torch.fx.Grap
 
 
 class _Carrier:
-    """The passes of one compile: one looks at a graph before Inductor changes it, the other puts the operator in."""
+    """The passes of one compile: one records a graph before Inductor changes it, the other inserts the operator."""
 
     def __init__(self, order: MarkedOrder) -> None:
         self._order = order
@@ -282,7 +281,7 @@ class _Carrier:
 
     @contextlib.contextmanager
     def passes(self, stage: str) -> Iterator[None]:
-        """Run the passes for a while, the second one at ``stage``; none where there is nothing to order."""
+        """Run the passes meanwhile, the second one at ``stage``; none if there is nothing to order."""
         if not self._order.edges:
             yield
             return

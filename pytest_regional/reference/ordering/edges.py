@@ -1,4 +1,4 @@
-"""``add_control_deps``: say which nodes of a graph have to wait for which others."""
+"""``add_control_deps``: make nodes of a graph wait for others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_regional.reference.ordering.operator import (
 from pytest_regional.reference.ordering.sorting import sort_by
 
 _ADDED_FOR_ORDER = "element_for_order"
-# Inductor's lowering computes a node that bears it into a buffer at once (2.11 to 2.15). Any true value will do.
+# Inductor's lowering computes a node with this into a buffer at once (2.11 to 2.15). Any true value is enough.
 _REALIZED = "inductor_realize_to_strides"
 _FOR_ORDER = "for order"
 # They always have a buffer, whose strides Inductor may choose.
@@ -32,7 +32,7 @@ _NEVER_INLINED = ("convolution",)
 
 
 def as_dependency_target(node: torch.fx.Node) -> torch.fx.Node:
-    """Return a node to wait for in place of ``node``, which is prepared for it."""
+    """Return a node to wait for instead of ``node``, prepared as a dependency."""
     value = node.meta.get("val")
     if isinstance(value, (tuple, list)):
         return _element(node, value)
@@ -44,7 +44,7 @@ def as_dependency_target(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def undo_dependency_targets(graph: torch.fx.Graph) -> None:
-    """Take from ``graph`` what ``as_dependency_target`` added to it."""
+    """Undo ``as_dependency_target`` in ``graph``."""
     for node in reversed(graph.nodes):
         if node.meta.get(_REALIZED) == _FOR_ORDER:
             del node.meta[_REALIZED]
@@ -81,7 +81,7 @@ def _earlier_value(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 class Ancestors:
-    """What runs before each node of ``graph``, restricted to the nodes in ``waited_for``."""
+    """The nodes that run before each node of ``graph``, restricted to ``waited_for``."""
 
     def __init__(self, graph: torch.fx.Graph, waited_for: Iterable[torch.fx.Node]) -> None:
         self._bits = {node: 1 << i for i, node in enumerate(dict.fromkeys(waited_for))}
@@ -91,7 +91,7 @@ class Ancestors:
     def needed(
         self, node: torch.fx.Node, requested: Sequence[torch.fx.Node], position: Mapping[torch.fx.Node, int]
     ) -> list[torch.fx.Node]:
-        """Note that ``node`` comes next, and return those of ``requested`` that nothing else puts before it."""
+        """Record ``node`` as the next one, and return those of ``requested`` that nothing else puts before it."""
         known = 0
         for source in operands_of(node):
             known |= self._through(source)
@@ -109,12 +109,12 @@ class Ancestors:
         return self._known.get(node, 0) | self._bits.get(node, 0)
 
     def _by_order(self, node: torch.fx.Node) -> int:
-        """Return what waiting for ``node`` gives: one that nobody needs may vanish, and what it waited for with it."""
+        """Return the order gained by waiting for ``node``: an unused node may be removed, with its own dependencies."""
         return self._through(node) if node in self._alive else self._bits.get(node, 0)
 
 
 def _computed(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """Return the nodes that an output or an effect needs by value."""
+    """Return the nodes whose value an output or an effect needs."""
     alive: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):
         if node.op == "output" or node in alive or written_arguments(node) or effect_classes(node) - {RANDOM}:
@@ -125,12 +125,12 @@ def _computed(graph: torch.fx.Graph) -> set[torch.fx.Node]:
 
 @dataclass(frozen=True)
 class AddedOrder:
-    """What became of requested edges, each a pair ``(before, after)``.
+    """The result of requested edges, each a pair ``(before, after)``.
 
     Attributes:
         added: those that the operator enforces now.
-        implied: those that hold anyway, through the flow of values or through other edges.
-        moved: nodes that stand elsewhere in the program now.
+        implied: those that hold anyway, through data flow or other edges.
+        moved: nodes whose position in the program changed.
     """
 
     added: tuple[Edge, ...] = ()
@@ -141,16 +141,16 @@ class AddedOrder:
 def add_control_deps(
     graph: torch.fx.Graph, dependencies: Mapping[torch.fx.Node, Iterable[torch.fx.Node]]
 ) -> AddedOrder:
-    """Let each key of ``dependencies`` run after all nodes of its value, by PyTorch's ``control_deps`` operator.
+    """Make each key of ``dependencies`` run after all nodes of its value, with PyTorch's ``control_deps`` operator.
 
-    A node that waits becomes a call of the operator and keeps name, users, position where it may, and metadata;
+    A waiting node becomes a call of the operator and keeps its name, users, metadata and, if possible, position;
     ``remove_control_deps`` undoes it. Edges that hold anyway cost nothing. A later dependency moves nodes. An element
     of a tuple stands for the op that makes the tuple. Nothing is changed when an error is raised. As after any change
     of a graph, its module needs ``recompile()`` before it is called.
 
     Raises:
-        OrderingError: a node that is not in ``graph`` or cannot wait, no dependency, or one twice.
-        OrderingCycleError: an order that cannot be kept, with the nodes of one cycle.
+        OrderingError: a node that is not in ``graph`` or cannot wait, no dependency, or a duplicate one.
+        OrderingCycleError: an impossible order, with the nodes of one cycle.
     """
     requested = list(_checked(graph, dependencies))
     moved = sort_by(graph, requested)
@@ -158,7 +158,7 @@ def add_control_deps(
     wanted: dict[torch.fx.Node, list[torch.fx.Node]] = {}
     for before, after in requested:
         wanted.setdefault(after, []).append(before)
-    # Edges are added in program order, so that an edge is judged with all earlier ones in place.
+    # Edges are added in program order, so that an edge is checked with all earlier ones in place.
     ancestors = Ancestors(graph, (before for before, _ in requested))
     added: list[Edge] = []
     for node in list(graph.nodes):
@@ -171,7 +171,7 @@ def add_control_deps(
 
 
 def as_dependencies(edges: Iterable[Edge]) -> dict[torch.fx.Node, list[torch.fx.Node]]:
-    """Return ``(before, after)`` pairs as what ``add_control_deps`` takes."""
+    """Convert ``(before, after)`` pairs to the format of ``add_control_deps``."""
     dependencies: dict[torch.fx.Node, list[torch.fx.Node]] = {}
     for before, after in edges:
         dependencies.setdefault(after, []).append(before)
@@ -179,14 +179,14 @@ def as_dependencies(edges: Iterable[Edge]) -> dict[torch.fx.Node, list[torch.fx.
 
 
 def _checked(graph: torch.fx.Graph, dependencies: Mapping[torch.fx.Node, Iterable[torch.fx.Node]]) -> Iterator[Edge]:
-    """Yield the edges that are not void: a placeholder or an attribute is there before anything runs."""
+    """Yield the edges that have an effect: placeholders and attributes exist before anything runs."""
     if graph.owning_module is None:
-        raise OrderingError("the graph belongs to no GraphModule, which has to hold the bodies of control_deps")
+        raise OrderingError("the graph has no GraphModule to hold the bodies of control_deps")
     known = set(graph.nodes)
     edges: dict[Edge, None] = {}
-    for node, asked in dependencies.items():
+    for node, given in dependencies.items():
         _check_dependent(node, known)
-        for dependency in _check_dependencies(node, asked, known):
+        for dependency in _check_dependencies(node, given, known):
             before, after = _producer(dependency), _producer(node)
             if before is after:
                 raise OrderingCycleError(
@@ -198,33 +198,33 @@ def _checked(graph: torch.fx.Graph, dependencies: Mapping[torch.fx.Node, Iterabl
 
 
 def _check_dependent(node: torch.fx.Node, known: set[torch.fx.Node]) -> None:
-    _check_known(node, known, "asked to wait")
+    _check_known(node, known, "the waiting node")
     if node.op != "call_function":
         raise OrderingError(
-            f"{node.name!r} ({node.op}) cannot wait for anything: only calls of functions run at a time of their own"
+            f"{node.name!r} ({node.op}) cannot wait for anything: only function calls have an execution time"
         )
 
 
 def _check_dependencies(
-    node: torch.fx.Node, asked: Iterable[torch.fx.Node], known: set[torch.fx.Node]
+    node: torch.fx.Node, given: Iterable[torch.fx.Node], known: set[torch.fx.Node]
 ) -> list[torch.fx.Node]:
-    if isinstance(asked, torch.fx.Node) or not isinstance(asked, Iterable):
-        raise OrderingError(f"dependencies of {node.name!r} must be a list of nodes, not {asked!r}")
-    listed = list(asked)
+    if isinstance(given, torch.fx.Node) or not isinstance(given, Iterable):
+        raise OrderingError(f"dependencies of {node.name!r} must be a list of nodes, not {given!r}")
+    listed = list(given)
     if not listed:
-        raise OrderingError(f"{node.name!r} is given no dependency: leave it out, an empty wait does not lower")
+        raise OrderingError(f"{node.name!r} has no dependencies: leave it out, Inductor cannot lower an empty wait")
     for number, dependency in enumerate(listed):
         _check_known(dependency, known, f"a dependency of {node.name!r}")
         if dependency.op == "output":
             raise OrderingError(f"{node.name!r} cannot run after the output of its graph")
         if dependency in listed[:number]:
-            raise OrderingError(f"{node.name!r} is given the dependency {dependency.name!r} twice")
+            raise OrderingError(f"{node.name!r} has the dependency {dependency.name!r} twice")
     return listed
 
 
 def _check_known(node: object, known: set[torch.fx.Node], role: str) -> None:
     if not isinstance(node, torch.fx.Node):
-        raise OrderingError(f"{node!r}, {role}, is no node of an FX graph")
+        raise OrderingError(f"{node!r}, {role}, is not a node of an FX graph")
     if node not in known:
         raise OrderingError(f"{node.name!r}, {role}, is not in this graph: it was erased, or belongs to another one")
 
@@ -235,9 +235,9 @@ def _producer(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def remove_control_deps(graph: torch.fx.Graph, *, bodies: bool = True) -> tuple[Edge, ...]:
-    """Make every ordered op of ``graph`` a bare op again; return the edges as ``(before, after)``, in program order.
+    """Unwrap every ordered op of ``graph``; return the edges as ``(before, after)``, in program order.
 
-    Names, metadata and positions stay. Bodies of higher-order ops (branches, loops) are made plain too, unless
+    Names, metadata and positions stay. Bodies of higher-order ops (branches, loops) are unwrapped too, unless
     ``bodies`` is false; their edges are not returned. Call ``recompile()`` on the module afterwards.
     """
     edges = [edge for node in list(graph.nodes) for edge in _made_plain(node)]
@@ -248,7 +248,7 @@ def remove_control_deps(graph: torch.fx.Graph, *, bodies: bool = True) -> tuple[
 
 
 def _made_plain(node: torch.fx.Node) -> Iterator[Edge]:
-    """Unwrap ``node``, and what its body wraps in turn (PyTorch nests where order is asked for twice)."""
+    """Unwrap ``node`` and the nodes in its body (PyTorch nests bodies for repeated ordering)."""
     if not is_control_deps(node):
         return
     dependencies = [element_of(dependency) or dependency for dependency in dependencies_of(node)]

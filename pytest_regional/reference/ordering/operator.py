@@ -1,8 +1,8 @@
-"""One node in and out of the ``control_deps`` operator, which runs a body once its dependencies have run.
+"""Wrapping a node in the ``control_deps`` operator, which runs a body after its dependencies, and back.
 
-The node itself becomes the call of the operator, and becomes the bare op again: its name, its users, and whatever
-refers to it stay valid through any number of changes. Where PyTorch makes another node, a second order edge has to
-look for what replaced the first.
+The node itself becomes the call of the operator, and later the bare op again: its name, users and references stay valid
+through any number of changes. PyTorch creates a new node instead, so that a second order edge must look for the first
+one's replacement.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pytest_regional._torch.operators import control_deps
 
 
 class OrderingError(RegionalError, ValueError):
-    """An order was asked for that means nothing in this graph; the message says which nodes and why."""
+    """A requested order has no meaning in this graph; the message says which nodes and why."""
 
 
 class OrderingCycleError(OrderingError):
-    """The requested order contradicts itself, the flow of values, or effects that keep their order.
+    """The requested order contradicts itself, data flow, or the order of effects.
 
     Attributes:
-        cycle: names of the nodes (or regions) on one cycle, each before the next, the first again at the end.
+        cycle: names of the nodes (or regions) of one cycle, each before the next, with the first again at the end.
     """
 
     def __init__(self, message: str, cycle: Sequence[str]) -> None:
@@ -36,10 +36,10 @@ class OrderingCycleError(OrderingError):
 
 
 class MergedOpsError(OrderingError):
-    """Inductor made one op of several that another one has to run between."""
+    """Inductor merged ops that another op must run between."""
 
 
-# Inductor obeys these on the wrapped op; on the operator they would replace its own lowering (2.13 and 2.15).
+# Inductor reads these on the wrapped op; on the operator they would replace its own lowering (2.13 and 2.15).
 _META_OF_THE_OP = ("eager_input_vals", "should_fallback")
 _FALLBACK_ANNOTATION = "fallback_to_eager"
 
@@ -50,7 +50,7 @@ def is_control_deps(node: torch.fx.Node) -> bool:
 
 
 def dependencies_of(node: torch.fx.Node) -> tuple[torch.fx.Node, ...]:
-    """Return the nodes that ``node`` waits for by order alone; none where it is a bare op."""
+    """Return the nodes that ``node`` waits for by order only; none for a bare op."""
     if not is_control_deps(node):
         return ()
     found: Any = node.args[0]
@@ -68,19 +68,19 @@ def body_of(node: torch.fx.Node) -> torch.fx.GraphModule:
     """Return the graph that a call of the operator runs.
 
     Raises:
-        OrderingError: when the owner of the graph holds no such body.
+        OrderingError: the owner of the graph has no such body.
     """
     reference: Any = node.args[1]
     owner = node.graph.owning_module
     body = getattr(owner, str(reference.target), None) if owner is not None and reference.op == "get_attr" else None
     if not is_graph_module(body):
-        raise OrderingError(f"control_deps node {node.name!r} refers to {reference!r}, which is no graph module here")
+        raise OrderingError(f"control_deps node {node.name!r} refers to {reference!r}, which is not a graph module")
     found: torch.fx.GraphModule = body
     return found
 
 
 def wait_for(node: torch.fx.Node, dependencies: Iterable[torch.fx.Node]) -> None:
-    """Let ``node`` wait for ``dependencies`` besides those it waits for already."""
+    """Make ``node`` wait for ``dependencies`` in addition to earlier ones."""
     if not is_control_deps(node):
         _wrap(node)
     together = dict.fromkeys((*dependencies_of(node), *dependencies))
@@ -90,7 +90,7 @@ def wait_for(node: torch.fx.Node, dependencies: Iterable[torch.fx.Node]) -> None
 def _wrap(node: torch.fx.Node) -> None:
     graph, owner = node.graph, node.graph.owning_module
     if owner is None:
-        raise OrderingError("the graph belongs to no GraphModule, which has to hold the bodies of control_deps")
+        raise OrderingError("the graph has no GraphModule to hold the bodies of control_deps")
     arguments = tuple(node.all_input_nodes)
     name = _fresh_name(owner, f"subgraph_{node.name}")
     setattr(owner, name, _body(node, arguments))
@@ -108,7 +108,7 @@ def _fresh_name(owner: torch.nn.Module, stem: str) -> str:
 
 
 def _body(node: torch.fx.Node, arguments: Sequence[torch.fx.Node]) -> torch.fx.GraphModule:
-    """Return a graph of ``node`` alone, with one placeholder for each node among its arguments."""
+    """Return a graph of ``node`` only, with one placeholder for each node among its arguments."""
     graph = torch.fx.Graph()
     placeholders = {argument: _placeholder(graph, argument, i) for i, argument in enumerate(arguments)}
     inner = graph.node_copy(node, placeholders.__getitem__)
@@ -137,7 +137,7 @@ def _meta_of_the_operator(node: torch.fx.Node) -> dict[str, Any]:
 
 
 def unwrap(node: torch.fx.Node) -> tuple[torch.fx.Node, ...]:
-    """Put the body of a call of the operator in the place of the call; return the nodes that do its work now."""
+    """Replace a call of the operator with its body; return the nodes that now do its work."""
     body, reference = body_of(node), node.args[1]
     arguments: dict[torch.fx.Node, Any] = dict(zip(body.graph.find_nodes(op="placeholder"), node.args[2:], strict=True))
     inner = [other for other in body.graph.nodes if other.op not in ("placeholder", "output")]
@@ -147,12 +147,12 @@ def unwrap(node: torch.fx.Node) -> tuple[torch.fx.Node, ...]:
     else:
         stands_for_it = _inline(node, body, arguments)
     if isinstance(reference, torch.fx.Node) and not reference.users:
-        _forget_body(reference)
+        _remove_body(reference)
     return stands_for_it
 
 
 def _restore(node: torch.fx.Node, inner: torch.fx.Node, arguments: dict[torch.fx.Node, Any]) -> None:
-    """Make ``node`` the bare op again; what passes have noted on the call since stays noted."""
+    """Make ``node`` the bare op again; metadata that passes have added to the call is kept."""
     args: Any = torch.fx.node.map_arg(inner.args, arguments.__getitem__)
     kwargs: Any = torch.fx.node.map_arg(inner.kwargs, arguments.__getitem__)
     node.meta = {**inner.meta, **node.meta, **_fallback_annotation(inner, node)}
@@ -169,7 +169,7 @@ def _fallback_annotation(inner: torch.fx.Node, node: torch.fx.Node) -> dict[str,
 def _inline(
     node: torch.fx.Node, body: torch.fx.GraphModule, copies: dict[torch.fx.Node, Any]
 ) -> tuple[torch.fx.Node, ...]:
-    """Copy a body that somebody else made: of several ops, or passing values through."""
+    """Copy a body from elsewhere: of several ops, or passing values through."""
     graph, owner = node.graph, node.graph.owning_module
     with graph.inserting_before(node):
         for inner in body.graph.nodes:
@@ -197,7 +197,7 @@ def _replace_results(node: torch.fx.Node, result: Any) -> None:
         node.graph.erase_node(user)
 
 
-def _forget_body(reference: torch.fx.Node) -> None:
+def _remove_body(reference: torch.fx.Node) -> None:
     graph, name = reference.graph, str(reference.target)
     graph.erase_node(reference)
     if not any(str(other.target) == name for other in graph.find_nodes(op="get_attr")):

@@ -1,7 +1,7 @@
-"""Bring a graph into an order that keeps values, effects and requested edges, or name the cycle.
+"""Sort a graph so that it keeps values, effects and requested edges, or report the cycle.
 
-Kahn's algorithm (A. B. Kahn, "Topological sorting of large networks", 1962) with a heap over program positions: a
-graph that satisfies all edges already stays as it is, and what must move moves no further than it must.
+Kahn's algorithm (A. B. Kahn, "Topological sorting of large networks", 1962) with a heap over program positions: a graph
+that satisfies all edges stays unchanged, and nodes move no further than needed.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _Reasons: TypeAlias = "Mapping[_Unit, Mapping[_Unit, str]]"
 def sort_by(
     graph: torch.fx.Graph, requested: Sequence[Edge], barriers: Sequence[Barrier] = ()
 ) -> tuple[torch.fx.Node, ...]:
-    """Move nodes so that every ``(before, after)`` pair holds; return those that follow others than they did.
+    """Move nodes so that every ``(before, after)`` pair holds; return those whose predecessors changed.
 
     Raises:
-        OrderingCycleError: when the pairs contradict each other, data flow or effects; ``graph`` is unchanged then.
+        OrderingCycleError: the pairs contradict each other, data flow or effects; ``graph`` is unchanged then.
     """
     position: dict[_Unit, float] = {node: i for i, node in enumerate(graph.nodes)}
     if _holds(position, requested, barriers):
@@ -56,7 +56,7 @@ def _holds(position: Mapping[_Unit, float], requested: Iterable[Edge], barriers:
 
 
 def _reasons(graph: torch.fx.Graph, requested: Iterable[Edge], barriers: Iterable[Barrier]) -> _Reasons:
-    """Return, for each node, what it must follow and why."""
+    """Return, for each node, its required predecessors and why."""
     before: dict[_Unit, dict[_Unit, str]] = defaultdict(dict)
     for node in graph.nodes:
         for source in node.all_input_nodes:
@@ -102,7 +102,7 @@ def _rearrange(order: Sequence[torch.fx.Node]) -> tuple[torch.fx.Node, ...]:
 
 
 def _cycle_error(before: _Reasons, stuck: set[_Unit], position: Mapping[_Unit, float]) -> OrderingCycleError:
-    """Walk backwards among what could not be placed until something comes again."""
+    """Walk backwards among the remaining nodes until one repeats."""
     unit = min(stuck, key=position.__getitem__)
     path: dict[_Unit, int] = {}
     trail: list[_Unit] = []

@@ -1,8 +1,8 @@
-"""Order of whole regions, which their annotations ask for: ``region("comm", after=["mlp"])``.
+"""Order of whole regions, given in annotations: ``region("comm", after=["mlp"])``.
 
-In a forward graph everything of ``comm`` runs after everything of ``mlp``. Among gradients it is the other way round,
-as automatic differentiation turns everything round: so the order agrees with the flow of values in the backward
-wherever it does in the forward. What a checkpoint computes again keeps the order of the forward.
+In a forward graph all of ``comm`` runs after all of ``mlp``. For gradients it is reversed, like all of automatic
+differentiation, so the order agrees with data flow in the backward wherever it does in the forward. Ops that a
+checkpoint recomputes keep the order of the forward.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from pytest_regional.reference.regions import RegionKey, freeze, read_region_key
 
 
 class RegionOrderWarning(RegionalWarning):
-    """A region asks to run after one that its graph does not have."""
+    """A region is annotated to run after one that its graph does not have."""
 
 
 def order_of_regions(graph: torch.fx.Graph) -> list[Barrier]:
-    """Return the barriers that annotations of ``graph``, and of bodies that its nodes run, ask for."""
-    if not _asks(graph):
+    """Return the barriers from annotations of ``graph``, and of bodies that its nodes run."""
+    if not _requests_order(graph):
         return []
     seen = _Seen.in_graph(graph)
-    return [barrier for later, earlier in seen.asked for barrier in seen.barriers(later, earlier)]
+    return [barrier for later, earlier in seen.requested for barrier in seen.barriers(later, earlier)]
 
 
 def warn_of_unknown_regions(graph: torch.fx.Graph) -> None:
-    """Warn where a region asks to run after one that is not there: in a graph before, perhaps, or misspelt."""
-    seen = _Seen.in_graph(graph) if _asks(graph) else _Seen()
-    for later, earlier in seen.asked:
+    """Warn if a region should run after a missing one: in an earlier graph, perhaps, or misspelt."""
+    seen = _Seen.in_graph(graph) if _requests_order(graph) else _Seen()
+    for later, earlier in seen.requested:
         if earlier not in seen.labels and any(not _is_gradient(node) for node in seen.members[later]):
-            label, missing = seen.labels[later], seen.asked[later, earlier]
+            label, missing = seen.labels[later], seen.requested[later, earlier]
             others = [name for name in seen.labels.values() if name != label]
             near = difflib.get_close_matches(str(missing), others, n=1)
             warnings.warn(
-                f"region {label!r} asks to run after {missing!r}, which has no op in this graph; it has "
+                f"region {label!r} is to run after {missing!r}, which has no op in this graph; it has "
                 f"{', '.join(map(repr, others)) or 'no other region'}"
                 + (f" (did you mean {near[0]!r}?)" if near else "")
                 + ". Regions of graphs before a graph break run first anyway.",
@@ -55,23 +55,23 @@ def warn_of_unknown_regions(graph: torch.fx.Graph) -> None:
             )
 
 
-def _asks(graph: torch.fx.Graph) -> bool:
-    """Say whether any annotation asks for order: most graphs have none, and planning them should cost nothing more."""
+def _requests_order(graph: torch.fx.Graph) -> bool:
+    """Say whether any annotation requests order: most graphs have none and need no planning for it."""
     if any(map(regions_before, graph.nodes)):
         return True
     owner = graph.owning_module
     paths = {str(node.target) for node in graph.find_nodes(op="get_attr")} if owner is not None else set()
     bodies = (getattr(owner, path, None) for path in paths)
-    return any(_asks(body.graph) for body in bodies if isinstance(body, torch.fx.GraphModule))
+    return any(_requests_order(body.graph) for body in bodies if isinstance(body, torch.fx.GraphModule))
 
 
 @dataclass
 class _Seen:
-    """What the annotations of a graph say: who asks for what, and which nodes run which region."""
+    """The order in a graph's annotations, and the nodes of each region."""
 
     labels: dict[Hashable, str] = field(default_factory=dict)
     members: dict[Hashable, list[torch.fx.Node]] = field(default_factory=lambda: defaultdict(list))
-    asked: dict[tuple[Hashable, Hashable], object] = field(default_factory=dict)
+    requested: dict[tuple[Hashable, Hashable], object] = field(default_factory=dict)
 
     @classmethod
     def in_graph(cls, graph: torch.fx.Graph) -> _Seen:
@@ -86,18 +86,18 @@ class _Seen:
         return seen
 
     def _note(self, node: torch.fx.Node, key: RegionKey, annotations: dict[int, object]) -> None:
-        """Take ``node`` into its region; an annotation that several nodes share is looked at once."""
+        """Add ``node`` to its region; an annotation shared by several nodes is read once."""
         self.labels[key.region] = key.label
         if launches(node):
             self.members[key.region].append(node)
         annotation = node.meta.get("custom")  # a sum of gradients has none
         if id(annotation) not in annotations:
             annotations[id(annotation)] = annotation
-            self.asked.update({(key.region, freeze(earlier)): earlier for earlier in regions_before(node)})
+            self.requested.update({(key.region, freeze(earlier)): earlier for earlier in regions_before(node)})
 
     def _note_body(self, node: torch.fx.Node, inner: _Seen) -> None:
         self.labels.update(inner.labels)
-        self.asked.update(inner.asked)
+        self.requested.update(inner.requested)
         for region in inner.members:
             if node not in self.members[region]:
                 self.members[region].append(node)
@@ -118,13 +118,13 @@ class _Seen:
 
 
 def _is_gradient(node: torch.fx.Node) -> bool:
-    """Return what AOTAutograd's partitioner was told of ``node`` (``meta["partitioner_tag"]``, torch 2.11 to 2.15)."""
+    """Return what AOTAutograd's partitioner reads of ``node`` (``meta["partitioner_tag"]``, torch 2.11 to 2.15)."""
     return bool(node.meta.get("partitioner_tag") == "is_backward")
 
 
 @dataclass(frozen=True)
 class OrderedPlan:
-    """A plan, and the order beyond values and effects that it keeps."""
+    """A plan, and the order that it keeps besides values and effects."""
 
     partitions: PartitionPlan
     edges: tuple[Edge, ...]
@@ -132,10 +132,10 @@ class OrderedPlan:
 
 
 def plan_in_order(graph: torch.fx.Graph) -> OrderedPlan:
-    """Plan ``graph``, which holds no order edges afterwards and may have nodes moved.
+    """Plan ``graph``; this removes its order edges and may move nodes.
 
     Raises:
-        OrderingCycleError: when regions ask for an order that values, effects or edges forbid.
+        OrderingCycleError: values, effects or edges forbid the order of regions.
     """
     edges = remove_control_deps(graph, bodies=False)
     barriers = order_of_regions(graph)

@@ -1,7 +1,7 @@
-"""Collectives overlapped with compute: started early, waited for late, within a bound on memory.
+"""Collectives overlapped with compute: started early, waited for late, within a memory bound.
 
-The pass itself is here. ``collectives`` finds collectives, their waits and what compute costs; ``program`` holds all
-that the pass knows of a graph; ``reservations`` keeps the bound on memory; ``motion`` moves nodes.
+The pass itself is here. ``collectives`` finds collectives, their waits and the cost of compute; ``program`` holds the
+pass's view of a graph; ``reservations`` enforces the memory bound; ``motion`` moves nodes.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ BY_INPUTS = "inputs"
 
 @dataclass(frozen=True)
 class PlannedCollective:
-    """One collective as it stands now.
+    """One collective after the pass.
 
     Attributes:
         start: the node that issues it.
         waits: the nodes that wait for it, in program order.
-        op: what it does, such as ``all_reduce``.
+        op: its operator, such as ``all_reduce``.
         group: name of its process group.
-        hidden_by: what runs between the start and the first wait and takes time.
+        hidden_by: the nodes between the start and the first wait that take time.
         hidden_cost: the sum of the costs of ``hidden_by``.
-        bytes_in_flight: its result, and the inputs that the graph computed for it.
-        start_moved: how many nodes that stayed the start has passed on its way up.
-        wait_moved: how many nodes that stayed the last wait has passed on its way down.
-        stopped_by: what kept start and wait from moving further: ``inputs``, ``memory`` or ``in_flight``.
+        bytes_in_flight: its result, and its inputs that the graph computed.
+        start_moved: how many unmoved nodes the start has passed upwards.
+        wait_moved: how many unmoved nodes the last wait has passed downwards.
+        stopped_by: why start and wait did not move further: ``inputs``, ``memory`` or ``in_flight``.
     """
 
     start: torch.fx.Node
@@ -54,7 +54,7 @@ class PlannedCollective:
 
     @property
     def wait(self) -> torch.fx.Node:
-        """The first wait: the one that ends the overlap."""
+        """The first wait, which ends the overlap."""
         return self.waits[0]
 
     @property
@@ -73,18 +73,18 @@ class PlannedCollective:
 
 @dataclass(frozen=True)
 class OverlapPlan:
-    """What ``overlap_collectives`` did to a graph.
+    """The result of ``overlap_collectives`` for a graph.
 
     Attributes:
-        collectives: in the order in which they are issued now.
-        peak_bytes_before: the most communication memory alive at once, before.
-        peak_bytes_after: the same now; no more than the bound or ``peak_bytes_before``, whichever is more.
-        peak_in_flight_before: the most collectives in flight at once, before.
-        peak_in_flight_after: the same now; bounded in the same way.
+        collectives: in their new order of issue.
+        peak_bytes_before: peak communication memory before.
+        peak_bytes_after: the same after; at most the bound or ``peak_bytes_before``, whichever is more.
+        peak_in_flight_before: peak number of collectives in flight before.
+        peak_in_flight_after: the same after; bounded in the same way.
         memory_bound: the bound in bytes, or None.
         in_flight: the bound on collectives in flight, or None.
-        edges: the ``control_deps`` edges that were added, as ``(before, after)``.
-        changed: whether the graph is another one than before.
+        edges: the added ``control_deps`` edges, as ``(before, after)``.
+        changed: whether the graph was changed.
     """
 
     collectives: tuple[PlannedCollective, ...] = ()
@@ -134,19 +134,19 @@ def overlap_collectives(
 ) -> OverlapPlan:
     """Start each functional collective as early, and wait for it as late, as data flow and bounds allow.
 
-    Collectives of one process group keep their order, so that all ranks go on issuing them alike. The plan is pinned by
+    Collectives of one process group keep their order, so that all ranks issue them alike. The plan is pinned by
     ``control_deps`` edges. A second application changes nothing.
 
     Args:
         graph: a forward or backward ATen graph; changed in place. Its module needs ``recompile()`` before it is called.
         memory_bound: how much communication memory (results from start to last use, and values computed for a
-            collective from start to last wait) may be alive at once: bytes, or, as a float, a factor of what the graph
-            needs as it is. No move goes past it; what the graph needs as it is, it needs. None: no bound.
+            collective from start to last wait) may be alive at once: bytes, or, as a float, a factor of the unchanged
+            graph's peak. No move exceeds it, but the unchanged graph's own peak is always allowed. None: no bound.
         in_flight: how many collectives may be in flight at once, bounded in the same way. None: no bound.
         cost: how much communication a node can hide, 0 for none; the same on all ranks.
 
     Raises:
-        OverlapError: a bound that means nothing, or a collective without ``meta["val"]``.
+        OverlapError: an invalid bound, or a collective without ``meta["val"]``.
     """
     _check(memory_bound, in_flight)
     program = OverlapProgram(graph, cost)
@@ -186,7 +186,7 @@ def _check(memory_bound: int | float | None, in_flight: int | None) -> None:
 
 
 def _limit(program: OverlapProgram, memory_bound: int | float | None, peak: int) -> int | None:
-    """Return the bound in bytes; a factor is one of what the graph needed before this pass first changed it."""
+    """Return the bound in bytes; a factor refers to the peak before this pass first changed the graph."""
     for collective in program.collectives:
         peak = min(peak, collective.start.meta.setdefault(_ORIGINAL_PEAK, peak))
     return int(memory_bound * peak) if isinstance(memory_bound, float) else memory_bound
@@ -197,7 +197,7 @@ def _schedule(program: OverlapProgram, memory: int | None, in_flight: int | None
     for wait, (_, other) in sunk.stops.items():
         if other in program.starts:
             program.require(wait, other)
-    # Where a start may stand under a bound in bytes depends on sizes, which may differ between ranks.
+    # Positions of starts under a bound in bytes depend on sizes, which may differ between ranks.
     hoisted = hoist_starts(
         program, sunk.order, Reservations(program, sunk.order, memory, in_flight), groups_apart=memory is None
     )
@@ -217,9 +217,9 @@ def _apply(graph: torch.fx.Graph, program: OverlapProgram, schedule: Moves) -> t
 
 
 def _bounds(program: OverlapProgram, schedule: Moves, hiding: Hiding) -> Iterator[Edge]:
-    """Yield the edges that keep a start after what frees its memory, and a start that needs it after a wait.
+    """Yield the edges that keep a start after the last use that frees its memory, or after a wait.
 
-    Only where one of the two collectives is hidden: where nothing is gained, nothing is pinned.
+    Only if one of the two collectives is hidden: otherwise nothing is pinned.
     """
     for node, (_, other) in schedule.stops.items():
         before, after = (other, node) if node in program.starts else (node, other)
@@ -229,7 +229,7 @@ def _bounds(program: OverlapProgram, schedule: Moves, hiding: Hiding) -> Iterato
 
 
 class _Planning:
-    """Tells what a schedule does, before it is applied."""
+    """Computes the effect of a schedule before it is applied."""
 
     def __init__(self, program: OverlapProgram, schedule: Moves) -> None:
         self._program, self._stops = program, schedule.stops
@@ -263,7 +263,7 @@ class _Planning:
 
 
 def _stayed_before(order: Sequence[torch.fx.Node], moved: set[torch.fx.Node]) -> dict[torch.fx.Node, int]:
-    """Return, for each node, how many nodes before it are none of ``moved``."""
+    """Return, for each node, how many nodes before it are not in ``moved``."""
     stayed = itertools.accumulate((int(node not in moved) for node in order), initial=0)
     return dict(zip(order, stayed, strict=False))
 

@@ -1,4 +1,4 @@
-"""Functional collectives of a graph: which node starts one, and which nodes wait for it."""
+"""Functional collectives of a graph: their start nodes and wait nodes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pytest_regional.reference.ordering.operator import body_of, is_control_deps
 
 
 @dataclass(frozen=True)
-class Op:
-    """What a node calls, with arguments of the graph that the node stands in.
+class OpCall:
+    """A node's call, with arguments from the node's graph.
 
     Attributes:
-        inner: the node that names ``target``: the node itself, or the one in the body of ``control_deps``.
+        inner: the node with ``target``: the node itself, or the one in the body of ``control_deps``.
     """
 
     target: Any
@@ -31,29 +31,29 @@ class Op:
 
     @property
     def name(self) -> str:
-        """Name without overload, such as ``mm``; for higher-order ops and functions their own."""
+        """Name without overload, such as ``mm``; for higher-order ops and functions, their name."""
         if is_op_overload(self.target):
             return op_name(self.target)
         return str(getattr(self.target, "__name__", self.target))
 
     @property
     def namespace(self) -> str:
-        """Namespace such as ``aten``; empty where the target is no op."""
+        """Namespace such as ``aten``; empty if the target is not an op."""
         return str(self.target.namespace) if is_op_overload(self.target) else ""
 
     def argument(self, name: str) -> Any:
-        """Return the argument that the schema calls ``name``, or None."""
+        """Return the argument with ``name`` in the schema, or None."""
         names = [argument.name for argument in schema_of(self.target).arguments]
         index = names.index(name) if name in names else len(self.args)
         return self.args[index] if index < len(self.args) else self.kwargs.get(name)
 
 
-def op_of(node: torch.fx.Node) -> Op | None:
-    """Return what ``node`` runs; None for inputs, attributes, the output, and bodies of several ops."""
+def op_of(node: torch.fx.Node) -> OpCall | None:
+    """Return the call of ``node``; None for inputs, attributes, the output, and bodies of several ops."""
     if node.op != "call_function":
         return None
     if not is_control_deps(node):
-        return Op(node.target, node.args, node.kwargs, node)
+        return OpCall(node.target, node.args, node.kwargs, node)
     body = body_of(node).graph
     inner = [other for other in body.nodes if other.op not in ("placeholder", "output")]
     if len(inner) != 1 or inner[0].op != "call_function":
@@ -61,11 +61,11 @@ def op_of(node: torch.fx.Node) -> Op | None:
     values: dict[torch.fx.Node, Any] = dict(zip(body.find_nodes(op="placeholder"), node.args[2:], strict=True))
     args: Any = torch.fx.node.map_arg(inner[0].args, values.__getitem__)
     kwargs: Any = torch.fx.node.map_arg(inner[0].kwargs, values.__getitem__)
-    return Op(inner[0].target, args, kwargs, inner[0])
+    return OpCall(inner[0].target, args, kwargs, inner[0])
 
 
-def aliased_argument(op: Op | None) -> torch.fx.Node | None:
-    """Return the argument whose memory the result of ``op`` is, or None where the result is new."""
+def aliased_argument(op: OpCall | None) -> torch.fx.Node | None:
+    """Return the argument that the result of ``op`` aliases, or None if the result is new."""
     if op is None or not is_op_overload(op.target):
         return None
     schema = schema_of(op.target)
@@ -78,13 +78,13 @@ def aliased_argument(op: Op | None) -> torch.fx.Node | None:
     return None
 
 
-def is_element(op: Op | None) -> bool:
+def is_element(op: OpCall | None) -> bool:
     """Return whether ``op`` picks an element of a tuple or list."""
     return op is not None and op.target is operator.getitem
 
 
 def reads(user: torch.fx.Node, node: torch.fx.Node) -> bool:
-    """Return whether ``user`` needs the value of ``node``, not its order alone."""
+    """Return whether ``user`` needs the value of ``node``, not only its order."""
     return node in operands_of(user)
 
 
@@ -101,7 +101,7 @@ class Collective:
         start: the node that issues it, bare or in ``control_deps``.
         waits: the nodes that wait for its results, in program order; at least one.
         elements: the nodes that pick results of a coalesced collective.
-        op: what it does, such as ``all_reduce``.
+        op: its operator, such as ``all_reduce``.
         group: name of its process group.
     """
 
@@ -112,10 +112,10 @@ class Collective:
     group: str
 
 
-def find_collectives(order: Sequence[torch.fx.Node], ops: Mapping[torch.fx.Node, Op]) -> list[Collective]:
+def find_collectives(order: Sequence[torch.fx.Node], ops: Mapping[torch.fx.Node, OpCall]) -> list[Collective]:
     """Return the collectives whose start and waits can be moved, in program order.
 
-    A start without a wait, or whose result somebody reads without waiting, is none of them.
+    Excludes a start without a wait, or whose result is read without waiting.
     """
     position = {node: i for i, node in enumerate(order)}
     found = [_collective(node, ops, position) for node in order if _is_start(ops.get(node))]
@@ -123,24 +123,24 @@ def find_collectives(order: Sequence[torch.fx.Node], ops: Mapping[torch.fx.Node,
 
 
 def other_collectives(
-    order: Sequence[torch.fx.Node], ops: Mapping[torch.fx.Node, Op], known: set[torch.fx.Node]
+    order: Sequence[torch.fx.Node], ops: Mapping[torch.fx.Node, OpCall], known: set[torch.fx.Node]
 ) -> set[torch.fx.Node]:
-    """Return what issues collectives besides those in ``known``: nothing is issued earlier than they are."""
+    """Return other nodes that issue collectives; nothing is issued earlier than they are."""
     candidates = (node for node in order if node not in known and not is_wait(ops.get(node)))
     return {node for node in candidates if COLLECTIVE in effect_classes(node)}
 
 
-def is_wait(op: Op | None) -> bool:
+def is_wait(op: OpCall | None) -> bool:
     """Return whether ``op`` waits for a collective."""
     return op is not None and op.namespace == NAMESPACE and op.name == _WAIT
 
 
-def _is_start(op: Op | None) -> bool:
+def _is_start(op: OpCall | None) -> bool:
     return op is not None and op.namespace == NAMESPACE and op.name in (*_SINGLE, *_COALESCED)
 
 
 def _collective(
-    start: torch.fx.Node, ops: Mapping[torch.fx.Node, Op], position: Mapping[torch.fx.Node, int]
+    start: torch.fx.Node, ops: Mapping[torch.fx.Node, OpCall], position: Mapping[torch.fx.Node, int]
 ) -> Collective | None:
     op = ops[start]
     elements = [user for user in start.users if is_element(ops.get(user))]
@@ -164,7 +164,7 @@ _COMPUTE = frozenset((*_PRODUCTS, *_CONVOLUTIONS, *_ATTENTION))
 
 
 def compute_cost(node: torch.fx.Node) -> float:
-    """Return 1.0 for a matrix product, convolution or attention, 0.0 for other ops, the sum for what calls a graph.
+    """Return 1.0 for a matrix product, convolution or attention, 0.0 for other ops, the sum for calls of a graph.
 
     The default of ``overlap_collectives(cost=...)``: how much communication ``node`` can hide, 0 for none.
     """

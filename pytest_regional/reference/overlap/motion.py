@@ -1,4 +1,4 @@
-"""Waits as late as their first use allows, and views of what they give along with them."""
+"""Moves waits down to their first use, with the views of their results, and starts up to their inputs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Key = tuple[int, bool, int]
 
 @dataclass
 class Moves:
-    """A new order of a program, and what kept nodes from moving further.
+    """A new order of a program, and what stopped nodes from moving further.
 
     Attributes:
         order: the nodes in their new order.
-        moved: those that stand elsewhere than before.
-        stops: for each wait or start that a bound held back, the bound and the node that must stay on its other side.
+        moved: nodes with a new position.
+        stops: for each wait or start stopped by a bound, the bound and the node that it may not pass.
     """
 
     order: list[torch.fx.Node]
@@ -33,10 +33,10 @@ class Moves:
 
 
 def sink_waits(program: OverlapProgram, claims: Reservations) -> Moves:
-    """Move each wait to right before its first use, or as far as the bounds allow; one without any use stays.
+    """Move each wait right before its first use, or as far as the bounds allow; unused ones stay.
 
-    The last wait moves first: where room is for some collectives only, each then gets some overlap, instead of the
-    first one all of it.
+    The last wait moves first: if there is room for only some collectives, each gets some overlap, instead of the first
+    one all of it.
     """
     order = program.order
     uses = _uses(program)
@@ -60,7 +60,7 @@ def sink_waits(program: OverlapProgram, claims: Reservations) -> Moves:
 
 
 def _uses(program: OverlapProgram) -> dict[torch.fx.Node, int]:
-    """Return where each node stands, with the attributes right before it, and a start with what prepares its inputs."""
+    """Return each node's slot, with attributes right before it, and a start with the nodes that prepare its inputs."""
     slots = {}
     attributes = preparations = 0
     for place, node in enumerate(program.order):
@@ -86,7 +86,7 @@ def _rearranged(program: OverlapProgram, slots: dict[torch.fx.Node, int]) -> dic
 
 
 class _Place(NamedTuple):
-    """Where a node stands: before what stood at ``slot`` if it has moved there, at ``slot`` otherwise."""
+    """A node's position: before the original node at ``slot`` if it was moved there, at ``slot`` otherwise."""
 
     slot: int
     stays: bool
@@ -100,9 +100,9 @@ def hoist_starts(
     """Move each start to right after its inputs, or as far as the bounds allow, the first start first.
 
     Args:
-        program: what must precede what.
-        order: the program order to begin from.
-        claims: the bounds, of ``order``.
+        program: required precedence.
+        order: the initial program order.
+        claims: the bounds for ``order``.
         groups_apart: let collectives pass those of other process groups.
     """
     return _Hoisting(program, order, claims, groups_apart).run()
@@ -134,12 +134,12 @@ class _Hoisting:
         return Moves(sorted(self._order, key=self._places.__getitem__), moved, stops)
 
     def _stayed_before(self, slot: int) -> torch.fx.Node:
-        """Return the node that the start at ``slot`` is held back by: the last one before that has not moved itself."""
+        """Return the node that stops the start at ``slot``: the last unmoved one before it."""
         before = (self._order[i] for i in range(slot - 1, -1, -1))
         return next((node for node in before if self._places[node].stays), self._order[0])
 
     def _after_inputs(self, node: torch.fx.Node) -> int:
-        """Return the first slot at which all that ``node`` must follow has run, or can have run."""
+        """Return the first slot after everything that ``node`` must follow."""
         return max([self._floor, *map(self._after, self._program.before[node])])
 
     def _after(self, node: torch.fx.Node) -> int:
@@ -162,7 +162,7 @@ class _Hoisting:
         self._last_start[queue] = self._after(start)
 
     def _move(self, start: torch.fx.Node, slot: int) -> None:
-        """Place ``start`` before what stands at ``slot``, and what prepares its inputs before it."""
+        """Place ``start`` before the node at ``slot``, and the nodes that prepare its inputs before it."""
         waiting = [start]
         while waiting:
             node = waiting.pop()
@@ -183,7 +183,7 @@ class _Span:
 
 
 class Hiding:
-    """What hides which collective in a given order."""
+    """The nodes that hide each collective in a given order."""
 
     def __init__(self, program: OverlapProgram, order: Sequence[torch.fx.Node]) -> None:
         self._position = {node: i for i, node in enumerate(order)}
@@ -193,7 +193,7 @@ class Hiding:
         self._collectives = sorted(program.collectives, key=lambda c: self._position[c.start])
 
     def of(self, collective: Collective) -> tuple[torch.fx.Node, ...]:
-        """Return what runs between the start of ``collective`` and its first wait."""
+        """Return the nodes between the start of ``collective`` and its first wait."""
         begin, end = self._range(collective.start, collective.waits[0])
         return tuple(self._nodes[begin:end])
 
@@ -219,7 +219,7 @@ class Hiding:
             yield from ((span.start, node) for node in self._nodes[span.begin : until])
 
     def _waits(self, spans: Sequence[_Span]) -> Iterator[Edge]:
-        """Put each wait after what hides its collective, through earlier waits where they reach."""
+        """Put each wait after the nodes that hide its collective, through earlier waits if possible."""
         reached: list[tuple[int, int, torch.fx.Node]] = []
         for span in spans:
             begin, missing = span.begin, span.end

@@ -1,4 +1,4 @@
-"""All that the pass knows of a graph, apart from the order that it changes."""
+"""The pass's view of a graph, apart from the order that it changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_regional.reference.ordering.operator import is_control_deps, operand
 from pytest_regional.reference.overlap.collectives import (
     Collective,
     Cost,
-    Op,
+    OpCall,
     aliased_argument,
     find_collectives,
     op_of,
@@ -26,25 +26,25 @@ from pytest_regional.reference.overlap.collectives import (
 
 
 class OverlapError(RegionalError, ValueError):
-    """A bound that means nothing, or a collective whose size is not known; the message says which and what to do."""
+    """An invalid bound, or a collective of unknown size; the message says which and what to do."""
 
 
 class OverlapProgram:
-    """A graph, its collectives, what must precede what, and whose memory a value is.
+    """A graph, its collectives, required precedence, and the memory of each value.
 
     Attributes:
         order: the nodes in program order.
         collectives: those that can be moved, in program order.
         barriers: other nodes that issue collectives; no start passes them.
-        before: what each node must follow: values, order edges, effects, writes.
-        after: the same the other way round.
-        readers: for each start, the nodes that read its result, waits and views excepted.
-        inputs: for each start, the values it reads that the graph computes, views followed to what they view.
+        before: each node's required predecessors: values, order edges, effects, writes.
+        after: each node's required successors.
+        readers: for each start, the nodes that read its result, except for waits and views.
+        inputs: for each start, the computed values it reads, with views replaced by their base.
     """
 
     def __init__(self, graph: torch.fx.Graph, cost: Cost) -> None:
         self.order: list[torch.fx.Node] = list(graph.nodes)
-        self._ops: dict[torch.fx.Node, Op] = {node: op for node in self.order if (op := op_of(node)) is not None}
+        self._ops: dict[torch.fx.Node, OpCall] = {node: op for node in self.order if (op := op_of(node)) is not None}
         self._cost = cost
         self._costs: dict[torch.fx.Node, float] = {}
         self.collectives = find_collectives(self.order, self._ops)
@@ -71,7 +71,7 @@ class OverlapProgram:
             for source in node.all_input_nodes:
                 self.require(source, node)
         for before, after in order_edges(graph):
-            # Collectives among themselves are ordered by their groups, while they are moved.
+            # Order between collectives follows their groups, while they are moved.
             if not (self._communicates(before) and self._communicates(after)):
                 self.require(before, after)
             if before in self.starts and written_arguments(after):
@@ -80,7 +80,7 @@ class OverlapProgram:
     def _finish_reading(
         self, collective: Collective, writer: torch.fx.Node, position: dict[torch.fx.Node, int]
     ) -> None:
-        """Keep waits before a later write of an input: a collective reads its inputs until it is waited for."""
+        """Keep waits before a later write of an input: a collective reads its inputs until its wait."""
         for wait in collective.waits:
             if position[wait] < position[writer]:
                 self.require(wait, writer)
@@ -89,7 +89,7 @@ class OverlapProgram:
         return node in self.starts or node in self.waits
 
     def _memory(self) -> dict[torch.fx.Node, torch.fx.Node]:
-        """Follow views, waits and elements of coalesced results to the node that made the memory."""
+        """Follow views, waits and elements of coalesced results to the node that allocates the memory."""
         roots: dict[torch.fx.Node, torch.fx.Node] = {}
         for node in self.order:
             source = None if node in self.starts else self._view_of(node)
@@ -126,12 +126,12 @@ class OverlapProgram:
         return root if (root := self._roots[node]) in self.starts else None
 
     def is_view_of_result(self, node: torch.fx.Node) -> bool:
-        """Return whether ``node`` is a view of what a collective made: it costs nothing and moves with the wait."""
+        """Return whether ``node`` is a view of a collective's result: it costs nothing and moves with the wait."""
         moves = node not in self.starts and node not in self.waits and node not in self.owner
         return moves and self.result_of(node) is not None and not written_arguments(node) and self._is_pure(node)
 
     def is_preparation(self, node: torch.fx.Node) -> bool:
-        """Return whether ``node`` may move with a start that needs it: pure, no compute, and free of other results."""
+        """Return whether ``node`` may move with a start: pure, no compute, no use of other results."""
         if node.op == "get_attr":
             return True
         if node.op != "call_function" or node in self.waits or node in self.starts or is_control_deps(node):
@@ -155,7 +155,7 @@ class OverlapProgram:
         return self._costs[node]
 
     def size_of(self, node: torch.fx.Node) -> int:
-        """Return the bytes of all tensors that ``node`` makes, symbolic sizes by their hints.
+        """Return the bytes of all tensors that ``node`` makes, with hints for symbolic sizes.
 
         Raises:
             OverlapError: the trace kept no value of ``node``.
@@ -163,14 +163,14 @@ class OverlapProgram:
         if "val" not in node.meta:
             raise OverlapError(
                 f"node {node.name!r} ({node.target}) has no meta['val'], so that the memory of the collectives around "
-                f"it is not known: trace with fake tensors, or run FakeTensorProp over the graph first"
+                f"it is unknown: trace with fake tensors, or run FakeTensorProp over the graph first"
             )
         value = node.meta["val"]
         tensors = value if isinstance(value, (list, tuple)) else (value,)
         return sum(_bytes(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor))
 
     def hiding(self, order: Sequence[torch.fx.Node]) -> list[int]:
-        """Return the positions in ``order`` of what hides communication."""
+        """Return the positions in ``order`` of nodes that hide communication."""
         return [i for i, node in enumerate(order) if self.hides(node) > 0]
 
 

@@ -1,8 +1,8 @@
-"""Who needs how much memory from where to where, and how far that may grow within the bounds.
+"""Communication memory along a program, and how far it may grow within the bounds.
 
-Communication memory at a position is the sum over the collectives' results, each from its start to its last reader,
-and over values that the graph computed for a collective, each from the first start to the last wait that needs it.
-In flight at a position are the collectives that have started and whose last wait has not run.
+Communication memory at a position is the sum over the collectives' results, each from its start to its last reader, and
+over values computed for a collective, each from the first start to the last wait that needs it. In flight at a position
+are the collectives that have started and whose last wait has not run.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class SegmentTree:
         self._highest[node] = max(self._highest[2 * node], self._highest[2 * node + 1]) + self._added[node]
 
     def first_above(self, begin: int, end: int, threshold: int) -> int | None:
-        """Return the first position in ``[begin, end)`` whose amount is more than ``threshold``."""
+        """Return the first position in ``[begin, end)`` with an amount above ``threshold``."""
         return self._find(begin, end, threshold, False, 1, 0, self._size)
 
     def last_above(self, begin: int, end: int, threshold: int) -> int | None:
-        """Return the last position in ``[begin, end)`` whose amount is more than ``threshold``."""
+        """Return the last position in ``[begin, end)`` with an amount above ``threshold``."""
         return self._find(begin, end, threshold, True, 1, 0, self._size)
 
     def _find(self, begin: int, end: int, threshold: int, last: bool, node: int, left: int, right: int) -> int | None:
@@ -97,7 +97,7 @@ class _Resource:
 
 
 class Reservations:
-    """The claims of a program's collectives while it runs in the given order."""
+    """The reservations of a program's collectives for the given order."""
 
     def __init__(
         self, program: OverlapProgram, order: Sequence[torch.fx.Node], memory: int | None, in_flight: int | None
@@ -133,7 +133,7 @@ class Reservations:
         return Reservation(program.size_of(collective.start), self._begin(collective), max(ends))
 
     def _hold(self, root: torch.fx.Node, program: OverlapProgram, collective: Collective) -> None:
-        if root in self._results:  # the result of another collective: its claim reaches as far as this wait
+        if root in self._results:  # the result of another collective: its reservation reaches this wait
             return
         begin, end = self._begin(collective), self._end(collective)
         claim = self._inputs.setdefault(root, Reservation(program.size_of(root), begin, end))
@@ -144,12 +144,12 @@ class Reservations:
         return max(self._memory.amounts(self._length)), max(self._in_flight.amounts(self._length))
 
     def size_of(self, collective: Collective) -> int:
-        """Return the bytes that ``collective`` holds while it is in flight, results of other collectives excepted."""
+        """Return the bytes that ``collective`` holds while in flight, without results of other collectives."""
         held = (self._inputs[root].amount for root in self._read[collective.start] if root in self._inputs)
         return self._results[collective.start].amount + sum(held)
 
     def earliest(self, collective: Collective, lowest: int) -> tuple[int, str | None]:
-        """Return the first position in ``[lowest, start]`` from which on all bounds hold, and the one that stops it."""
+        """Return the first position in ``[lowest, start]`` from which all bounds hold, and the bound that stops it."""
         stops = [
             (self._room_before(resource, claims, lowest, self._begin(collective)), resource.name)
             for resource, claims in self._held(collective)
@@ -158,7 +158,7 @@ class Reservations:
         return (stop, name) if stop > lowest else (lowest, None)
 
     def latest(self, collective: Collective, wait: torch.fx.Node, highest: int) -> tuple[int, str | None]:
-        """Return the last position in ``(wait, highest]`` up to which all bounds hold, and the one that stops it."""
+        """Return the last position in ``(wait, highest]`` up to which all bounds hold, and the bound that stops it."""
         stops = [
             (self._room_after(resource, claims, self._position[wait] + 1, highest), resource.name)
             for resource, claims in self._held(collective)
@@ -167,7 +167,7 @@ class Reservations:
         return (stop, name) if stop < highest else (highest, None)
 
     def start_at(self, collective: Collective, begin: int) -> None:
-        """Note that ``collective`` starts before position ``begin``."""
+        """Move the start of ``collective`` before position ``begin``."""
         for resource, claims in self._held(collective):
             for claim in claims:
                 if begin < claim.begin:
@@ -175,7 +175,7 @@ class Reservations:
                     claim.begin = begin
 
     def wait_at(self, collective: Collective, end: int) -> None:
-        """Note that a wait for ``collective`` stands before position ``end``."""
+        """Move a wait for ``collective`` before position ``end``."""
         for resource, claims in self._held(collective):
             for claim in claims:
                 if end > claim.end:
@@ -183,7 +183,7 @@ class Reservations:
                     claim.end = end
 
     def _held(self, collective: Collective) -> Iterator[tuple[_Resource, list[Reservation]]]:
-        """Yield what grows with ``collective``: its inputs, its result, and its flight."""
+        """Yield the reservations that grow with ``collective``: its inputs, its result, and its flight."""
         inputs = [self._inputs.get(root) or self._results[root] for root in self._read[collective.start]]
         yield self._memory, [*inputs, self._results[collective.start]]
         yield self._in_flight, [self._flights[collective.start]]

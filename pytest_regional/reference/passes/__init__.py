@@ -1,8 +1,8 @@
 """Graph passes for a pipeline: each a small frozen dataclass with a name, a uuid and its declarations.
 
-``dead_code`` and ``canonicalization`` (with ``views``) clean up, ``annotate`` marks ops for compilation, ``order`` adds
-order edges and overlaps collectives; ``RegionalInductor``, next to its function, compiles regions. ``version`` enters
-all their uuids.
+``dead_code`` and ``canonicalization`` clean up, ``annotate`` marks ops for compilation, ``order`` adds order edges and
+overlaps collectives; ``RegionalInductor``, next to its function, compiles regions. ``version`` is part of all their
+uuids.
 """
 
 from pytest_regional.reference.passes.annotate import (

@@ -1,7 +1,6 @@
-"""``annotate_ops``: mark ops for compilation by what they are, where the program itself is not to be touched.
+"""``annotate_ops``: mark ops for compilation by operator, without changing the program.
 
-What is written is what ``torch.fx.traceback.annotate`` and ``pytest_regional.region`` write, so that whoever reads
-those reads this.
+It writes the annotations of ``torch.fx.traceback.annotate`` and ``pytest_regional.region``.
 """
 
 from __future__ import annotations
@@ -31,28 +30,28 @@ from pytest_regional.reference.pass_uuids import OWN_CODE
 from pytest_regional.reference.pipeline.report import op_name
 from pytest_regional.reference.regions import checked_settings, freeze
 
-# Their bodies are graphs like any other; others' are functions of single elements.
+# Their bodies are ordinary graphs; those of others are functions of single elements.
 _RUN_GRAPHS = ("cond", "while_loop", "invoke_subgraph", "tag_activation_checkpoint", "autograd_function_apply", "wrap")
 
 Predicate = Callable[[torch.fx.Node], bool]
 
 
 class PassMatchError(PipelineError, LookupError):
-    """A pass was to match at least one op, and matched none."""
+    """A pass requires at least one match, and matched no op."""
 
 
 class PassMatchWarning(RegionalWarning):
-    """A pass matched no op, and so did nothing."""
+    """A pass matched no op, so it had no effect."""
 
 
 @dataclass(frozen=True)
 class Annotated:
-    """What :func:`annotate_matching` did.
+    """The result of :func:`annotate_matching`.
 
     Attributes:
-        matched: the ops that were asked for, backward counterparts by name included.
-        gradients: the backward nodes that belong to matched forward ops.
-        kept: those of either that keep the annotation they had.
+        matched: the matching ops, including backward ops by name.
+        gradients: the backward nodes of matched forward ops.
+        kept: those of either that keep an earlier annotation.
     """
 
     matched: tuple[torch.fx.Node, ...] = ()
@@ -68,17 +67,17 @@ def annotate_matching(
     configs: Mapping[str, Any] | None = None,
     override: bool = False,
 ) -> Annotated:
-    """Mark the ops of ``graph`` that ``target`` means, and on a joint graph the backward nodes that belong to them.
+    """Mark the ops of ``graph`` that match ``target``, and on a joint graph their backward nodes.
 
     Args:
         graph: an ATen graph; changed in place, bodies of higher-order operators included.
         target: an op overload or packet, a higher-order operator, a name of one (``"aten.mm"``,
             ``"flex_attention"``), a predicate on nodes, or a list of these.
-        region: id of the region, the default region when left out.
+        region: id of the region; by default the default region.
         configs: Inductor configuration of the region.
-        override: whether ops that are marked already get this mark; else theirs, which stands closer, stays.
+        override: whether to replace earlier marks of ops; otherwise they keep them.
 
-    Raises:
+    TypeError: an invalid target.
         TypeError: a target that is none of these.
         RegionConfigError: a configuration that Inductor does not have.
     """
@@ -92,7 +91,7 @@ def annotate_matching(
 
 
 def mark_for(region: str | int | None, configs: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the annotation that asks for ``region``.
+    """Return the annotation for ``region``.
 
     Raises:
         RegionConfigError: a configuration that Inductor does not have.
@@ -104,7 +103,7 @@ def mark_for(region: str | int | None, configs: Mapping[str, Any] | None) -> dic
 
 
 def _nodes(graph: torch.fx.Graph, seen: set[int]) -> Iterator[torch.fx.Node]:
-    """Yield the ops of ``graph``, and of the bodies in it that are graphs of ops that could be marked."""
+    """Yield the ops of ``graph``, and of the bodies in it whose ops can be marked."""
     for node in graph.nodes:
         if node.op in ("call_function", "call_method", "call_module"):
             yield node
@@ -115,9 +114,9 @@ def _nodes(graph: torch.fx.Graph, seen: set[int]) -> Iterator[torch.fx.Node]:
 
 
 def _gradients_of(matched: Iterable[torch.fx.Node], nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
-    """Return the backward nodes of the matched ops: AOTAutograd numbers both alike.
+    """Return the backward nodes of the matched ops, which have the same autograd numbers.
 
-    A number is that of the forward op that autograd recorded first with it, as where PyTorch copies annotations.
+    A number belongs to the first forward op with it, as where PyTorch copies annotations.
     """
     forward: dict[Any, torch.fx.Node] = {}
     for node in nodes:
@@ -141,10 +140,10 @@ def _is_ours(node: torch.fx.Node, mark: Mapping[str, Any]) -> bool:
 
 
 def matcher(target: Any) -> Predicate:
-    """Return a predicate on nodes for what ``annotate_ops`` takes as a target.
+    """Return a predicate on nodes for a target of ``annotate_ops``.
 
     Raises:
-        TypeError: something else.
+        TypeError: an invalid target.
     """
     if isinstance(target, (list, tuple, set, frozenset)):
         each = [matcher(one) for one in target]
@@ -169,18 +168,18 @@ def matcher(target: Any) -> Predicate:
 
 
 def _higher_order_op_behind(function: Any) -> str | None:
-    """Return the operator that ``flex_attention``, as users call it, stands for in graphs."""
+    """Return the operator in graphs for the user's function ``flex_attention``."""
     module = getattr(function, "__module__", None)
     return "flex_attention" if module == "torch.nn.attention.flex_attention" else None
 
 
 def _is_of_torch(function: Any) -> bool:
-    """``torch.mm`` and its kind compute, and say nothing of a node; in ATen graphs they stand under other names."""
+    """Return whether this is a function like ``torch.mm``, no predicate; ATen graphs have other names for those."""
     return str(getattr(function, "__module__", None) or "torch").split(".")[0] == "torch"
 
 
 def _called(node: torch.fx.Node) -> Any:
-    """Return what ``node`` runs; an order edge runs the one op in its body."""
+    """Return the call of ``node``; for an order edge, the op in its body."""
     if not is_control_deps(node):
         return node.target
     inner = (one.target for body in bodies_of(node)[:1] for one in body.graph.nodes if one.op == "call_function")
@@ -199,10 +198,10 @@ def _names(node: torch.fx.Node) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class AnnotateOps(Pass):
-    """Marks ops by what they are: what :func:`annotate_ops` makes.
+    """Marks ops by operator, made by :func:`annotate_ops`.
 
     Attributes:
-        done: what the latest run on each kind of graph did.
+        done: the result of the latest run on each kind of graph.
     """
 
     target: Any
@@ -217,7 +216,7 @@ class AnnotateOps(Pass):
     _joint: list[str] = field(default_factory=list, init=False, repr=False)
 
     def uuid(self) -> Hashable | None:
-        """Return the settings; None for a predicate whose ``identity`` nobody gave."""
+        """Return the settings; None for a predicate without ``identity``."""
         what = identity_of(self.target) if self.identity is None else ("identity", self.identity)
         return None if what is None else (self.name, OWN_CODE, what, freeze(self._mark()), self.override)
 
@@ -225,10 +224,10 @@ class AnnotateOps(Pass):
         return mark_for(self.region, self.configs)
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = (), *, graph: str = "forward") -> None:
-        """Mark the ops of ``gm``; ``done[graph]`` says which.
+        """Mark the ops of ``gm``; the result is ``done[graph]``.
 
         Raises:
-            PassMatchError: no op matches, on a graph where one is ``required``.
+            PassMatchError: no op matches, on a graph where a match is ``required``.
         """
         done = annotate_matching(
             gm.graph, self.target, region=self.region, configs=self.configs, override=self.override
@@ -238,10 +237,10 @@ class AnnotateOps(Pass):
             self._complain(gm.graph, graph)
 
     def _speaks_of(self, graph: str) -> bool:
-        """Return whether to match nothing is worth telling.
+        """Return whether no match is worth a warning.
 
-        A forward made of a joint graph was spoken of there; a backward may well hold none of the forward's ops, and
-        what belongs to them was marked before.
+        A forward of a joint graph was warned about there. A backward may contain none of the forward's ops, and their
+        gradients were marked before.
         """
         if graph == "joint":
             self._joint.append(graph)
@@ -251,7 +250,7 @@ class AnnotateOps(Pass):
         return graph != "backward" or self.graphs == ("backward",)
 
     def summary(self, graph: str) -> str:
-        """Return what stands in the report: how many ops were marked, and how many were to be left as they are."""
+        """Return the report's text: how many ops were marked, and how many kept their mark."""
         done = self.done.get(graph, Annotated())
         parts = [f"{plural(len(done.matched), 'op')} matched"]
         parts += [f"{plural(len(done.gradients), 'gradient op')}"] if done.gradients else []
@@ -279,21 +278,21 @@ def annotate_ops(
     name: str | None = None,
     graphs: tuple[str, ...] = GRAPH_KINDS,
 ) -> AnnotateOps:
-    """Return a pass that marks the ops that ``target`` means for compilation, with their backward ops.
+    """Return a pass that marks the ops that match ``target`` for compilation, with their backward ops.
 
     Args:
         target: an op overload or packet, a higher-order operator, a name of one (``"aten.mm"``, ``"flex_attention"``),
             ``torch.nn.attention.flex_attention.flex_attention``, a predicate on nodes, or a list of these.
-        region: id of the region, the default region when left out.
+        region: id of the region; by default the default region.
         configs: Inductor configuration of the region.
-        override: whether ops that the program marks already get this mark; else theirs, which stands closer, stays.
-        required: whether to match no op is an error, not a warning.
-        identity: what identifies a predicate to a cache; without it a pass with one has no uuid.
+        override: whether to replace marks from the program; otherwise ops keep them.
+        required: whether no match is an error, not a warning.
+        identity: identifies a predicate to a cache; without it a pass with a predicate has no uuid.
         name: name of the pass; ``annotate_ops``, or with a region ``annotate_ops(region)``.
         graphs: the graphs to run on.
 
     Raises:
-        TypeError: a target that is none of these.
+        TypeError: an invalid target.
         RegionConfigError: a configuration that Inductor does not have.
     """
     matcher(target)
@@ -304,7 +303,7 @@ def annotate_ops(
 
 
 def identity_of(target: Any) -> Hashable | None:
-    """Return what another process calls ``target``, or None for a predicate."""
+    """Return the identity of ``target`` in every process, or None for a predicate."""
     if isinstance(target, (list, tuple, set, frozenset)):
         parts = [identity_of(one) for one in target]
         return None if None in parts else ("any of", *sorted(map(repr, parts)))

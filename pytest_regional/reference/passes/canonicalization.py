@@ -1,7 +1,7 @@
-"""Canonicalization: views that change nothing are gone, and views of views are one view.
+"""Canonicalization: removes views without effect, and merges views of views.
 
-What a program can see stays: values bit for bit, strides, which results share memory with what, results by their
-names, order edges, and the region of every op. Nothing is judged that tracing left no value of.
+Visible behaviour stays: values bit for bit, strides, shared memory of results, names of results, order edges, and the
+region of every op. Nodes without a traced value are not changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, Pass
 from pytest_regional.reference.pass_uuids import OWN_CODE
 from pytest_regional.reference.regions import read_region_keys
 
-# A chain of views longer than this is looked at piece by piece.
+# A chain of views longer than this is processed in pieces.
 _REACH = 32
 _aten_op = torch.ops.aten
 # Its schema says that the result is new; it never is.
@@ -33,7 +33,7 @@ _VIEWS_BY_NATURE = (_aten_op._unsafe_view.default,)
 
 
 def viewed(node: torch.fx.Node) -> torch.fx.Node | None:
-    """Return the node whose memory ``node`` only looks at in another way, or None if it is no view."""
+    """Return the node that ``node`` is a view of, or None if it is no view."""
     if node.op != "call_function" or not is_op_overload(node.target) or not node.args:
         return None
     source = node.args[0]
@@ -45,7 +45,7 @@ def viewed(node: torch.fx.Node) -> torch.fx.Node | None:
 
 @cache
 def _is_view_op(target: Any) -> bool:
-    """Return whether ``target`` has one result, which the schema says may share memory with its first argument."""
+    """Return whether ``target`` has one result, which by its schema may alias its first argument."""
     schema = schema_of(target)
     if len(schema.returns) != 1 or not schema.arguments or schema.is_mutable:
         return False
@@ -54,7 +54,7 @@ def _is_view_op(target: Any) -> bool:
 
 
 def views_up_from(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    """Yield what ``node`` views, what that views, and so on, as far as their metadata is theirs still."""
+    """Yield the base of ``node``, the base of that, and so on, while their metadata is valid."""
     current: torch.fx.Node | None = node
     for _ in range(_REACH):
         assert current is not None
@@ -65,7 +65,7 @@ def views_up_from(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 
 def _changes_shape_in_place(node: torch.fx.Node) -> bool:
-    """``t_``, ``resize_``, ``set_`` and their kind: what was traced of ``node`` does not hold for its later users."""
+    """``t_``, ``resize_``, ``set_`` and similar: the traced value of ``node`` is wrong for its later users."""
     return any(_changes_metadata(user) for user in node.users)
 
 
@@ -77,7 +77,7 @@ def _changes_metadata(user: torch.fx.Node) -> bool:
 
 
 def same_tensor(first: Any, second: Any) -> bool:
-    """Return whether two (fake) tensors of one storage are the same elements in the same places."""
+    """Return whether two (fake) tensors of one storage have the same elements in the same places."""
     if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
         return False
     if storage_key(first) != storage_key(second) or not same_layout(first, second):
@@ -86,7 +86,7 @@ def same_tensor(first: Any, second: Any) -> bool:
 
 
 def same_layout(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Return whether two tensors differ in nothing but their memory."""
+    """Return whether two tensors differ only in their memory."""
     if first.layout is not torch.strided or second.layout is not torch.strided:
         return False
     kinds = ((one.dtype, one.device, one.is_conj(), one.is_neg(), type(one)) for one in (first, second))
@@ -98,7 +98,7 @@ def _equal(first: Sequence[Any], second: Sequence[Any]) -> bool:
 
 
 def is_plainly_contiguous(value: Any) -> bool:
-    """Return whether strides are the products of the sizes behind them, those of single elements, too."""
+    """Return whether strides are the products of the following sizes, even those of single elements."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
     expected: Any = 1
@@ -110,7 +110,7 @@ def is_plainly_contiguous(value: Any) -> bool:
 
 
 def permutation(node: torch.fx.Node) -> tuple[int, ...] | None:
-    """Return which dimension of its argument each dimension of ``node`` is, or None if it does not permute."""
+    """Return the argument's dimension for each dimension of ``node``, or None if it does not permute."""
     value, target = node.meta.get("val"), node.target
     if not isinstance(value, torch.Tensor) or node.kwargs:
         return None
@@ -135,13 +135,13 @@ _DETACH = (_aten.detach.default, _aten.alias.default)
 
 
 def canonicalize(graph: torch.fx.Graph, *, detach: bool = True) -> int:
-    """Remove from ``graph`` views and conversions that change nothing; return how many ops are gone.
+    """Remove views and conversions without effect from ``graph``; return how many ops were removed.
 
-    Gone are ``view``, ``expand``, ``slice``, ``alias`` and every other view that reads the same elements in the same
-    places as what it views, directly or through other views (two transpositions); a ``_to_copy`` that converts nothing
-    and whose memory nobody could tell apart; ``detach`` if asked. A reshape of a reshape and a permutation of a
-    permutation, within one region, become one. ``clone`` stays, and so does a result of the graph: where it is the
-    same as something farther up it becomes an ``alias`` of that. Bodies of higher-order operators are done, too.
+    Removes ``view``, ``expand``, ``slice``, ``alias`` and every other view that reads the same elements in the same
+    places as its base, directly or through other views (two transpositions); a ``_to_copy`` that converts nothing and
+    whose memory cannot be distinguished; ``detach`` if requested. A reshape of a reshape and a permutation of a
+    permutation, within one region, become one. ``clone`` stays, and so does a result of the graph: if it equals an
+    earlier node it becomes an ``alias`` of that. Bodies of higher-order operators are included.
     """
     return _Canonicalization(detach).run(graph)
 
@@ -164,12 +164,12 @@ class _Canonicalization:
             return 0
         self.done.add(id(body))
         removed = self.run(body.graph)
-        body.recompile()  # An op that reads elsewhere is a change, too.
+        body.recompile()  # a changed argument of an op is a change, too
         return removed
 
 
 class _OneGraph:
-    """One graph, without the bodies in it."""
+    """One graph, without its bodies."""
 
     def __init__(self, graph: torch.fx.Graph, detach: bool) -> None:
         self.graph = graph
@@ -205,7 +205,7 @@ class _OneGraph:
             _read(node, _aten.alias.default, (same,))
 
     def _simplify_copy(self, node: torch.fx.Node) -> None:
-        """Remove a conversion to what its argument is already, where nobody could tell two memories from one."""
+        """Remove a conversion without effect, if the two memories cannot be distinguished."""
         source, value = node.args[0], node.meta.get("val")
         assert isinstance(source, torch.fx.Node)
         other = source.meta.get("val")
@@ -216,7 +216,7 @@ class _OneGraph:
             node.replace_all_uses_with(source)
 
     def _same_as(self, node: torch.fx.Node) -> torch.fx.Node | None:
-        """Return the node farthest up that ``node`` is the same as, through no ``detach`` that has to stay."""
+        """Return the earliest node that ``node`` equals, through no ``detach`` that must stay."""
         found, value = None, node.meta.get("val")
         for above in views_up_from(node):
             if same_tensor(value, above.meta.get("val")):
@@ -226,7 +226,7 @@ class _OneGraph:
         return found
 
     def _merge(self, node: torch.fx.Node, source: torch.fx.Node) -> None:
-        """Let ``node``, a view of the view ``source``, look at what that looks at, where both are of one region."""
+        """Make ``node``, a view of the view ``source``, a view of that one's base, if both are in one region."""
         above = [*itertools.islice(views_up_from(node), 2)]
         if len(above) < 2 or self.regions.get(node) != self.regions.get(source):
             return
@@ -238,16 +238,16 @@ class _OneGraph:
 
 
 def _fixed(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """Return the nodes that stand for more than a value: results, and what order edges wait for."""
+    """Return the nodes that are more than a value: results, and dependencies of order edges."""
     fixed = {*graph.output_node().all_input_nodes, *(other for node in graph.nodes for other in dependencies_of(node))}
     for node in reversed(graph.nodes):
-        if node in fixed:  # An op that writes returns the very tensor that it wrote to.
+        if node in fixed:  # an op that writes returns the tensor that it wrote to
             fixed.update(written_arguments(node))
     return fixed
 
 
 def _reshapes(node: torch.fx.Node) -> bool:
-    """Return whether ``node`` could have been made of whatever is contiguous and holds as many elements."""
+    """Return whether ``node`` could be made from any contiguous tensor with as many elements."""
     return node.target in _RESHAPES and is_plainly_contiguous(node.meta.get("val"))
 
 
@@ -257,10 +257,10 @@ def _read(node: torch.fx.Node, target: Any, args: tuple[Any, ...]) -> None:
 
 @dataclass(frozen=True)
 class Canonicalization(Pass):
-    """Views that change nothing are gone, and views of views are one view: see :func:`canonicalize`.
+    """Removes views without effect, and merges views of views: see :func:`canonicalize`.
 
-    A joint graph keeps its ``detach``: there it says where the program, or PyTorch, cut the gradient, and passes that
-    match forward and backward may look for it. Everywhere else autograd is over.
+    A joint graph keeps its ``detach``, which shows where the program or PyTorch cut the gradient; passes that match
+    forward and backward may search for it. Other graphs are not differentiated any more.
     """
 
     name = "canonicalization"
@@ -268,5 +268,5 @@ class Canonicalization(Pass):
     graphs: tuple[str, ...] = DEFAULT_GRAPHS
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = (), *, graph: str = "forward") -> None:
-        """Simplify the graph of ``gm``; whoever runs a pass compiles the module anew."""
+        """Simplify the graph of ``gm``; the caller recompiles the module."""
         canonicalize(gm.graph, detach=graph != "joint")

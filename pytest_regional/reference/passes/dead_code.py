@@ -1,7 +1,7 @@
-"""Dead-code elimination that keeps what an op does besides its result.
+"""Dead-code elimination that keeps ops with effects.
 
-PyTorch's ``Graph.eliminate_dead_code`` drops random draws while anything is compiled (eager draws them, and what is
-drawn later would change), and calls of higher-order operators and of functions whatever they do inside.
+PyTorch's ``Graph.eliminate_dead_code`` drops RNG ops during compilation (eager runs them, and later random numbers
+would change), and calls of higher-order operators and functions regardless of their effects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_regional.reference.effects import effect_classes, written_arguments
 from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, Pass
 from pytest_regional.reference.pass_uuids import OWN_CODE
 
-# They run their bodies and do nothing else; whatever is not named here may do anything.
+# They only run their bodies; operators that are not listed may have any effect.
 _AS_PURE_AS_THEIR_BODIES = frozenset(
     (
         "associative_scan", "auto_functionalized", "auto_functionalized_v2", "autograd_function_apply", "cond",
@@ -36,17 +36,17 @@ _CHECKS = ("assert", "sym_constrain_range", "_check")
 
 
 def eliminate_dead_code(graph: torch.fx.Graph) -> int:
-    """Remove the ops of ``graph`` whose results nobody uses, unless they do something else; return how many.
+    """Remove the ops of ``graph`` with unused results and no effect; return how many.
 
-    Kept are random draws, writes, collectives and their waits, order edges, operators without a result, those with a
-    registered effect, assertions, and calls of what nobody knows. Inputs stay. Bodies of higher-order operators are
-    cleared, too. The work is linear in nodes plus edges, and a second application removes nothing.
+    Kept are RNG ops, writes, collectives and their waits, order edges, operators without a result, those with a
+    registered effect, assertions, and calls of unknown functions. Inputs stay. Bodies of higher-order operators are
+    cleared, too. Linear in nodes plus edges; a second application removes nothing.
     """
     return _Elimination().run(graph)
 
 
 class _Elimination:
-    """One application: each body is judged once and cleared once."""
+    """One application: each body is analysed once and cleared once."""
 
     def __init__(self) -> None:
         self._impure: dict[int, bool] = {}
@@ -62,7 +62,7 @@ class _Elimination:
             graph.erase_node(node)
             removed += node.op != "get_attr"
             unread += [str(node.target)] if node.op == "get_attr" else []
-        _forget_bodies(graph, unread)
+        _remove_bodies(graph, unread)
         return removed
 
     def _clear(self, body: torch.fx.GraphModule) -> int:
@@ -75,7 +75,7 @@ class _Elimination:
         return removed
 
     def has_effect(self, node: torch.fx.Node) -> bool:
-        """Return whether ``node`` has to stay though nobody uses its result."""
+        """Return whether ``node`` must stay even if its result is unused."""
         if node.op != "call_function":
             return node.op != "get_attr" and not (node.op == "call_module" and self._runs_pure_graph(node))
         if effect_classes(node) or written_arguments(node) or _checks_something(node):
@@ -110,7 +110,7 @@ def _is_void(target: Any) -> bool:
 
 
 def _wraps_effect(node: torch.fx.Node) -> bool:
-    """Judge the operator that ``auto_functionalized`` and its kind are given, by what its schema and tags say."""
+    """Check schema and tags of the operator wrapped by ``auto_functionalized`` and similar operators."""
     wrapped: Any = node.args[0] if node.args else node.kwargs.get("op")
     if not is_op_overload(wrapped):
         return False
@@ -119,7 +119,7 @@ def _wraps_effect(node: torch.fx.Node) -> bool:
 
 
 def _is_pure_function(target: Any) -> bool:
-    """Return whether ``target`` computes with numbers or picks an element, and no more."""
+    """Return whether ``target`` only computes with numbers or picks an element."""
     module = getattr(target, "__module__", None)
     if target is print or target is operator.setitem:
         return False
@@ -135,8 +135,8 @@ def _name(node: torch.fx.Node) -> str:
     return str(target.name() if is_higher_order_op(target) else getattr(target, "__name__", target))
 
 
-def _forget_bodies(graph: torch.fx.Graph, unread: Sequence[str]) -> None:
-    """Remove from the owner the bodies that stood at these names, unless something else in the graph means them."""
+def _remove_bodies(graph: torch.fx.Graph, unread: Sequence[str]) -> None:
+    """Remove the bodies with these names from the owner, unless the graph still uses them."""
     owner = graph.owning_module
     if owner is None or not unread:
         return
@@ -148,12 +148,12 @@ def _forget_bodies(graph: torch.fx.Graph, unread: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class DeadCodeElimination(Pass):
-    """Ops whose results nobody uses are gone, unless they do something else: see :func:`eliminate_dead_code`."""
+    """Removes ops with unused results and no effect: see :func:`eliminate_dead_code`."""
 
     name = "dead_code_elimination"
     version = OWN_CODE
     graphs: tuple[str, ...] = DEFAULT_GRAPHS
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) -> None:
-        """Clear the graph of ``gm``; whoever runs a pass compiles the module anew."""
+        """Clear the graph of ``gm``; the caller recompiles the module."""
         eliminate_dead_code(gm.graph)

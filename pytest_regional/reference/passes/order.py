@@ -19,12 +19,12 @@ Edges = Callable[[torch.fx.Graph], Mapping[torch.fx.Node, Iterable[torch.fx.Node
 
 @dataclass(frozen=True, eq=False)
 class AddControlDeps(Pass):
-    """Lets nodes wait for others: :func:`~pytest_regional.reference.ordering.add_control_deps` as a pass.
+    """Adds order edges: :func:`~pytest_regional.reference.ordering.add_control_deps` as a pass.
 
     Attributes:
         edges: called with the graph; returns which nodes wait for which, ``{node: [nodes]}``, or nothing to add.
-        identity: what identifies ``edges`` to a cache; without it the pass has no uuid.
-        done: what the latest run on each kind of graph did.
+        identity: identifies ``edges`` to a cache; without it the pass has no uuid.
+        done: the result of the latest run on each kind of graph.
     """
 
     edges: Edges
@@ -43,7 +43,7 @@ class AddControlDeps(Pass):
         self.done[graph] = add_control_deps(gm.graph, wanted) if wanted else AddedOrder()
 
     def summary(self, graph: str) -> str:
-        """Return what stands in the report."""
+        """Return the report's text."""
         done = self.done.get(graph, AddedOrder())
         return f"{plural(len(done.added), 'edge')} added, {len(done.implied)} held already"
 
@@ -56,7 +56,7 @@ class OverlapCollectives(Pass):
         memory_bound: as there, like the next two.
         in_flight: as there.
         cost: as there.
-        identity: what identifies ``cost`` to a cache, where it is not the usual one; without it there is no uuid then.
+        identity: identifies a custom ``cost`` to a cache; without it there is no uuid then.
         plans: the plan of the latest run on each kind of graph.
     """
 
@@ -75,12 +75,12 @@ class OverlapCollectives(Pass):
         return self.name, OWN_CODE, self.memory_bound, self.in_flight, self.identity
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = (), *, graph: str = "forward") -> None:
-        """Move and pin the collectives of the graph of ``gm``; ``plans[graph]`` says what became of each."""
+        """Move and pin the collectives of the graph of ``gm``; the plan is ``plans[graph]``."""
         self.plans[graph] = overlap_collectives(
             gm.graph, memory_bound=self.memory_bound, in_flight=self.in_flight, cost=self.cost
         )
 
     def summary(self, graph: str) -> str:
-        """Return what stands in the report."""
+        """Return the report's text."""
         plan = self.plans.get(graph, OverlapPlan())
         return f"{plural(len(plan.collectives), 'collective')}, {plural(len(plan.edges), 'edge')} added"

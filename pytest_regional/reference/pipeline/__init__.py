@@ -1,9 +1,9 @@
 """The full-graph pipeline: a model, its joint graph, forward and backward in plain ATen, a list of passes, code.
 
 Read in this order: ``capture`` (a model as one joint graph), ``partition`` (forward and backward),
-``reference.pass_protocol`` (what a pass is), ``pass_order`` and ``pass_pipeline`` (a list of them), ``compile`` (all of
-it), ``module`` (the result, with the model's parameters), ``call`` (what its calls must be like), ``artifacts`` (as a
-file), ``cache`` (found again), ``report`` and ``explanation`` (for people).
+``reference.pass_protocol`` (the protocol of passes), ``pass_order`` and ``pass_pipeline`` (a list of them), ``compile``
+(all of it, and its cache), ``module`` (the result, with the model's parameters, and as a file), ``call`` (checks of its
+calls), ``report`` and ``explanation`` (as text).
 """
 
 from pytest_regional.reference.pass_protocol import (
@@ -22,7 +22,7 @@ from pytest_regional.reference.pass_protocol import (
     UnknownPassError,
     graph_pass,
 )
-from pytest_regional.reference.pipeline.capture import JointGraph, Value, capture
+from pytest_regional.reference.pipeline.capture import GraphValue, JointGraph, capture
 from pytest_regional.reference.pipeline.compile import compile
 from pytest_regional.reference.pipeline.explanation import PipelineExplanation, explain_pipeline
 from pytest_regional.reference.pipeline.inductor_pass import as_inductor_pass
@@ -36,6 +36,7 @@ __all__ = [
     "CaptureWarning",
     "CompiledModule",
     "GraphPass",
+    "GraphValue",
     "InvalidPassError",
     "JointGraph",
     "OtherModelError",
@@ -53,7 +54,6 @@ __all__ = [
     "PipelineReport",
     "UnknownGraphError",
     "UnknownPassError",
-    "Value",
     "as_inductor_pass",
     "capture",
     "compile",

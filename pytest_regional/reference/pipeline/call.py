@@ -1,4 +1,4 @@
-"""What a call of a captured model must be like: what tracing took for granted, checked instead of silently wrong."""
+"""Checks of calls of a captured model: the assumptions of tracing."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class InputCheck:
     """One leaf of the arguments.
 
     Attributes:
-        shape: Sizes: a number, the name of a symbol, or None for what follows from others. Empty for no tensor.
-        dtype: None for what is no tensor.
+        shape: Sizes: a number, the name of a symbol, or None if computed from others. Empty if not a tensor.
+        dtype: None if not a tensor.
         device: As text.
-        strides: As ``shape``, but None for what is no number; empty for no tensor.
-        requires_grad: Whether gradients may reach it in what was captured.
-        value: What is no tensor is a constant of the graph.
+        strides: Like ``shape``, but None if not a number; empty if not a tensor.
+        requires_grad: Whether it may receive gradients in the captured graph.
+        value: A leaf that is not a tensor is a constant of the graph.
     """
 
     shape: tuple[int | str | None, ...]
@@ -38,7 +38,7 @@ class InputCheck:
 
     @classmethod
     def of(cls, leaf: Any, fake: Any) -> InputCheck:
-        """Look at an example input and the value that stood for it in the trace."""
+        """Describe an example input and its value in the trace."""
         if not isinstance(leaf, torch.Tensor):
             return cls((), None, "", requires_grad=False, value=leaf)
         seen = fake if isinstance(fake, torch.Tensor) else leaf
@@ -48,7 +48,7 @@ class InputCheck:
         return cls(shape, leaf.dtype, str(leaf.device), leaf.requires_grad and torch.is_grad_enabled(), strides)
 
     def complaint(self, leaf: Any) -> str | None:
-        """Say what is wrong with ``leaf``, or return None."""
+        """Describe what is wrong with ``leaf``, or return None."""
         if self.dtype is None:
             return None if _same(leaf, self.value) else f"is {leaf!r}, and was captured as the constant {self.value!r}"
         if not isinstance(leaf, torch.Tensor):
@@ -66,7 +66,7 @@ class InputCheck:
         return None
 
     def _lies_alike(self, leaf: torch.Tensor) -> bool:
-        """Compare strides of the dimensions that have more than one element."""
+        """Compare strides of the dimensions with more than one element."""
         return all(
             size < 2 or expected is None or step == expected
             for size, step, expected in zip(leaf.shape, leaf.stride(), self.strides, strict=False)
@@ -87,17 +87,17 @@ class InputCheck:
 
 
 def _same(leaf: Any, value: Any) -> bool:
-    """Compare constants; one that is not a number is the same as another."""
+    """Compare constants; a NaN equals another NaN."""
     return type(leaf) is type(value) and bool(leaf == value or (leaf != leaf and value != value))
 
 
 @dataclass(frozen=True)
 class Aliases:
-    """Which of parameters, buffers and inputs are the same, by position.
+    """Which parameters, buffers and inputs are identical, by position.
 
     Attributes:
-        same: pairs that were one tensor: tracing made one input of them.
-        storages: for each tensor the first one that it shares memory with; None where the model writes to none.
+        same: pairs that were one tensor, and one input of the trace.
+        storages: for each tensor the first one that it shares memory with; None if the model writes to none.
     """
 
     same: tuple[tuple[int, int], ...]
@@ -105,7 +105,7 @@ class Aliases:
 
     @classmethod
     def of(cls, values: Sequence[Any], *, writes: bool) -> Aliases:
-        """Look at the values of a capture."""
+        """Describe the values of a capture."""
         first: dict[int, int] = {}
         same = []
         for index, value in enumerate(values):
@@ -123,7 +123,7 @@ class Aliases:
             return None
         for index, (was, now) in enumerate(zip(self.storages, _storages(values), strict=True)):
             if was != now:
-                return min(was, now), index, "share memory otherwise than when the model, which writes, was captured"
+                return min(was, now), index, "share memory differently than when the model, which writes, was captured"
         return None
 
 
@@ -135,20 +135,20 @@ def _storages(values: Sequence[Any]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class CallChecks:
-    """All that a call must be like.
+    """All requirements of a call.
 
     Attributes:
         state: Parameters and buffers, by name, in the order of the graph.
         inputs: The leaves of the arguments.
-        structure: How they are nested.
+        structure: Their nesting.
         keywords: Names of keyword arguments, in the order of the trace.
-        symbols: Names of symbolic sizes, with the leaf and dimension that tells each.
-        guards: What the trace assumed of them, as an expression.
+        symbols: Names of symbolic sizes, each with the leaf and dimension that determine it.
+        guards: The trace's assumptions about them, as an expression.
         training: Which modules were in training mode.
-        modes: Global modes that decide what a model computes.
-        aliases: Which of all that goes in is the same.
+        modes: Global modes that affect the model's ops.
+        aliases: Which inputs are identical.
         gradients: Whether there is a backward.
-        returns: How the results are nested.
+        returns: The nesting of the results.
     """
 
     state: tuple[tuple[str, InputCheck], ...]
@@ -167,7 +167,7 @@ class CallChecks:
         """Return the leaves of a call's arguments.
 
         Raises:
-            InputMismatchError: saying which argument does not fit, and how.
+            InputMismatchError: naming the invalid argument, and why.
         """
         if set(kwargs) != set(self.keywords):
             raise InputMismatchError(
@@ -205,7 +205,7 @@ class CallChecks:
             )
 
     def check_module(self, module: torch.nn.Module) -> None:
-        """Raise unless ``module`` is in the mode that it was captured in.
+        """Raise unless ``module`` is in the mode of its capture.
 
         Raises:
             InputMismatchError: naming the first module in another mode, or a parameter that would get no gradient.
@@ -213,17 +213,17 @@ class CallChecks:
         for name, mode in self.training:
             child = module.get_submodule(name)
             if child.training != mode:
-                asked, was = ("training", "evaluation") if child.training else ("evaluation", "training")
+                now, was = ("training", "evaluation") if child.training else ("evaluation", "training")
                 raise InputMismatchError(
-                    f"module {name or 'the model'!r} is in {asked} mode, and was captured in {was} mode. {_REMEDY}, "
+                    f"module {name or 'the model'!r} is in {now} mode, and was captured in {was} mode. {_REMEDY}, "
                     f"one for each mode."
                 )
 
     def check_aliases(self, state: Sequence[Any], leaves: Sequence[Any]) -> None:
-        """Raise unless what goes in is the same, and shares memory, as it did.
+        """Raise unless the same inputs are identical, or share memory, as at capture.
 
         Raises:
-            InputMismatchError: naming two that do not.
+            InputMismatchError: naming two that differ.
         """
         found = self.aliases.complaint([*state, *leaves])
         if found:
@@ -235,10 +235,10 @@ class CallChecks:
         return repr(names[position]) if position < len(names) else f"input {position - len(names)}"
 
     def check_state(self, values: Sequence[Any]) -> None:
-        """Raise unless parameters and buffers are as they were, up to their values.
+        """Raise unless parameters and buffers are unchanged, except for their values.
 
         Raises:
-            InputMismatchError: naming the first that is not.
+            InputMismatchError: naming the first that differs.
         """
         for (name, check), value in zip(self.state, values, strict=True):
             complaint = check.complaint(value)
@@ -246,10 +246,10 @@ class CallChecks:
                 raise InputMismatchError(f"{name!r} of the model {complaint}. Capture and compile the model as it is.")
 
     def check_modes(self) -> None:
-        """Raise unless autocast and determinism are as they were.
+        """Raise unless autocast and determinism are unchanged.
 
         Raises:
-            InputMismatchError: naming what is different.
+            InputMismatchError: naming the mode that differs.
         """
         for (name, was), (_, now) in zip(self.modes, ambient_modes(), strict=True):
             if was != now:
@@ -261,7 +261,7 @@ def _shown(structure: Any) -> str:
 
 
 def ambient_modes() -> tuple[tuple[str, Any], ...]:
-    """Return the global modes that decide which ops a model consists of."""
+    """Return the global modes that affect a model's ops."""
     devices = ("cpu", "cuda")
     autocast = [
         (f"autocast on {device}", torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None)

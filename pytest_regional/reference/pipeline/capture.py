@@ -1,4 +1,4 @@
-"""``capture``: a model as one joint graph of forward and backward, in plain ATen, whose inputs say what they are."""
+"""``capture``: a model as one joint graph of forward and backward, in plain ATen, with described inputs."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ Decompositions = Mapping[Any, Callable[..., Any]]
 
 
 @dataclass(frozen=True)
-class Value:
+class GraphValue:
     """An input or output of a joint graph.
 
     Attributes:
         node: its node, or None for an output that is a constant.
-        kind: ``parameter``, ``buffer``, ``input``, ``tangent`` of what comes in; ``output``, ``gradient``, ``mutated``
-            (an input's new value) of what comes out.
-        label: the parameter's or buffer's qualified name, or the number of an input or output among its like.
+        kind: ``parameter``, ``buffer``, ``input``, ``tangent`` for an input; ``output``, ``gradient``, ``mutated`` (an
+            input's new value) for an output.
+        label: the parameter's or buffer's qualified name, or the index of an input or output of its kind.
     """
 
     node: torch.fx.Node | None
@@ -52,12 +52,12 @@ class Value:
 
 
 class JointGraph:
-    """Forward and backward of a model in one ATen graph; of one without gradients, the forward alone.
+    """Forward and backward of a model in one ATen graph; without gradients, only the forward.
 
     Attributes:
-        graph_module: the graph. It may be changed, or another put in its place, before it is compiled.
-        model: what was captured.
-        checks: what a call of the compiled model must be like.
+        graph_module: the graph. It may be changed or replaced before it is compiled.
+        model: the captured model.
+        checks: the requirements of calls of the compiled model.
     """
 
     def __init__(self, model: torch.nn.Module, exported: Any, context: Any, checks: CallChecks) -> None:
@@ -91,18 +91,18 @@ class JointGraph:
         return tuple(self._exported.buffers_spec)
 
     @property
-    def inputs(self) -> tuple[Value, ...]:
-        """What the placeholders of the graph are."""
+    def inputs(self) -> tuple[GraphValue, ...]:
+        """Descriptions of the placeholders."""
         nodes = self.graph_module.graph.find_nodes(op="placeholder")
-        return tuple(Value(node, *described_input(node.meta["desc"])) for node in nodes)
+        return tuple(GraphValue(node, *described_input(node.meta["desc"])) for node in nodes)
 
     @property
-    def outputs(self) -> tuple[Value, ...]:
-        """What the graph returns: mutated inputs, outputs, then gradients."""
+    def outputs(self) -> tuple[GraphValue, ...]:
+        """Descriptions of the results: mutated inputs, outputs, then gradients."""
         output = self.graph_module.graph.output_node()
         found = zip(output.args[0], output.meta["desc"], strict=True)
         return tuple(
-            Value(node if isinstance(node, torch.fx.Node) else None, *described_input(descriptor))
+            GraphValue(node if isinstance(node, torch.fx.Node) else None, *described_input(descriptor))
             for node, descriptor in found
             if descriptor is not None
         )
@@ -118,7 +118,7 @@ class JointGraph:
         return self._exported
 
     def copy(self) -> JointGraph:
-        """Return the same with a graph of its own, so that one can be compiled or changed and the other stays."""
+        """Return a copy with its own graph, so that one can be compiled or changed."""
         gm = clone_graph(self.graph_module)
         return JointGraph(self.model, copy_of_joint(self._exported, gm), self.context, self.checks)
 
@@ -137,22 +137,22 @@ def capture(
     dynamic: bool = False,
     strict: bool = True,
 ) -> JointGraph:
-    """Capture ``model`` on example inputs: forward, and backward where something requires gradients. Nothing runs.
+    """Capture ``model`` on example inputs: forward, and backward if something requires gradients. Nothing runs.
 
     Args:
-        model: A module, one of its methods, or a function of tensors; of what ``torch.compile`` made, the one inside.
+        model: A module, one of its methods, or a function of tensors; a compiled model is unwrapped.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
-        decompositions: Operators to take apart while tracing. None is what you want: which ops are taken apart is the
-            affair of the pass that compiles, and changes numerics.
-        dynamic: Whether sizes of the inputs become symbols; dimensions that ``torch._dynamo.mark_dynamic`` names do in
-            any case.
-        strict: Whether Dynamo reads the model's code. Without, the model runs on fake tensors, which knows no
-            ``flex_attention`` and lets Python's side effects happen.
+        decompositions: Operators to decompose while tracing. Normally None: the pass that compiles chooses
+            decompositions, which change numerics.
+        dynamic: Whether sizes of the inputs become symbols; dimensions marked by ``torch._dynamo.mark_dynamic`` always
+            do.
+        strict: Whether Dynamo reads the model's code. Otherwise the model runs on fake tensors, which does not support
+            ``flex_attention`` and runs Python's side effects.
 
     Raises:
-        CaptureError: what the model does cannot be captured as one graph, the cause is chained; or it uses parameters
-            that are not its own.
+        CaptureError: the model cannot be captured as one graph, with the cause chained; or it uses parameters that are
+            not its own.
     """
     model = original_of(model)
     args, kwargs = _checked(model, args, kwargs)
@@ -163,7 +163,7 @@ def capture(
         context = tracing_context_of(source if strict else None)
         exported = export_joint(source, args, kwargs, decompositions, context)
     _refuse_foreign_parameters(exported.graph_module, model)
-    _tell_side_effects(effects, model)
+    _check_side_effects(effects, model)
     owner = module if owner is None else owner
     return JointGraph(owner, exported, context, _checks_of(owner, exported, args, kwargs))
 
@@ -181,13 +181,13 @@ class FunctionModule(torch.nn.Module):  # type: ignore[misc]
 
 
 def _owner(model: Callable[..., Any]) -> torch.nn.Module | None:
-    """Return the module that ``model`` is, or is a method of."""
+    """Return ``model`` if it is a module, or its module if it is a method."""
     found = model if isinstance(model, torch.nn.Module) else getattr(model, "__self__", None)
     return found if isinstance(found, torch.nn.Module) else None
 
 
 def _as_module(model: Callable[..., Any], owner: torch.nn.Module | None) -> torch.nn.Module:
-    """Return a module that calls ``model`` when it is called, with the parameters of its owner."""
+    """Return a module that calls ``model``, with the parameters of its owner."""
     if owner is None:
         return FunctionModule(model)
     if model is owner:
@@ -199,7 +199,7 @@ def _as_module(model: Callable[..., Any], owner: torch.nn.Module | None) -> torc
 
 
 def _refuse_foreign_parameters(gm: torch.fx.GraphModule, model: Callable[..., Any]) -> None:
-    """Raise where a tensor that requires gradients became a constant, which gets none."""
+    """Raise if a tensor that requires gradients became a constant, which gets none."""
     graphs = [module for module in gm.modules() if is_graph_module(module)]
     constants = [attribute(body, str(node.target)) for body in graphs for node in body.graph.find_nodes(op="get_attr")]
     foreign = [value for value in constants if isinstance(value, torch.Tensor) and value.requires_grad]
@@ -212,18 +212,18 @@ def _refuse_foreign_parameters(gm: torch.fx.GraphModule, model: Callable[..., An
         )
 
 
-def _tell_side_effects(effects: Sequence[str], model: Callable[..., Any]) -> None:
-    """Refuse buffers that are assigned anew, whose values would be lost, and warn of other changes."""
+def _check_side_effects(effects: Sequence[str], model: Callable[..., Any]) -> None:
+    """Raise if buffers are assigned, whose values would be lost, and warn about other changes."""
     lost = [source for source in effects if source.endswith(("._buffers", "._parameters"))]
     if lost:
         raise CaptureError(
-            f"{_name(model)} assigns a buffer or parameter anew ({', '.join(lost)}), and the graph cannot: the value "
+            f"{_name(model)} assigns a buffer or parameter ({', '.join(lost)}), which the graph cannot: the value "
             f"would be lost. Write into it in place instead: self.buffer.copy_(value)."
         )
     if effects:
         warnings.warn(
-            f"{_name(model)} changes what is no tensor ({', '.join(effects)}: attributes that it sets, lists that it "
-            f"appends to): the compiled model does not, and takes their values at capture for constants.",
+            f"{_name(model)} changes non-tensors ({', '.join(effects)}: attributes that it sets, lists that it "
+            f"appends to): the compiled model does not, and uses their values at capture as constants.",
             CaptureWarning,
             stacklevel=3,
         )
@@ -248,7 +248,7 @@ def _checked(
 
 @contextlib.contextmanager
 def _explained(model: Callable[..., Any]) -> Iterator[None]:
-    """Turn whatever tracing raises into one error: it is the user's model that runs there."""
+    """Turn any error of tracing, which runs the user's model, into one error."""
     try:
         yield
     except MissingTorchSymbolError:
@@ -289,9 +289,9 @@ def _checks_of(module: torch.nn.Module, exported: Any, args: tuple[Any, ...], kw
 
 
 def _fakes(exported: Any, kinds: Sequence[tuple[str, str]], aliases: Aliases) -> list[Any]:
-    """Return what stood for parameters, buffers and inputs in the trace, by what the placeholders say they are.
+    """Return the values of parameters, buffers and inputs in the trace, by the placeholders' descriptions.
 
-    Of two that are the same tensor the trace may have kept one.
+    The trace may have kept one of two identical tensors.
     """
     placeholders = exported.graph_module.graph.find_nodes(op="placeholder")
     seen = {described_input(node.meta["desc"]): node.meta.get("val") for node in placeholders}

@@ -1,4 +1,4 @@
-"""``compile``: capture, partition, passes; what comes out trains as the model does."""
+"""``compile``: capture, partition and passes; the result trains like the model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from pytest_regional.reference.pipeline.partition import (
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
 from pytest_regional.reference.pipeline.report import PipelineReport
 
-#: Raised whenever what is stored, or how it is found, changes its meaning.
+#: Increased whenever the format of entries or keys changes.
 FORMAT = 2
 
 Compiled = tuple[CompiledJoint, PipelineReport]
@@ -48,19 +48,19 @@ Compiled = tuple[CompiledJoint, PipelineReport]
 
 @dataclass(frozen=True)
 class ModuleKey:
-    """What enters the key; every field does.
+    """The parts of the key; all fields are included.
 
     Attributes:
         format: of the entries.
         graphs: texts of the graphs before any pass, with shapes, dtypes, strides and devices.
         constants: digests of the tensors in them.
-        annotations: of every node, which the texts leave out.
-        guards: what the trace assumed of symbolic sizes.
+        annotations: of every node, which the texts omit.
+        guards: the trace's assumptions about symbolic sizes.
         passes: the uuid of the pipeline.
         partitioner: its name, or its uuid.
         settings: of Inductor and AOTAutograd.
-        state: what Dynamo guards of the process: threads, precision, determinism, autocast.
-        machine: versions of what generates the code, and the processor that it is generated for.
+        state: the global state that Dynamo guards: threads, precision, determinism, autocast.
+        machine: versions of the code generators, and the target CPU or GPU.
     """
 
     format: int
@@ -106,10 +106,10 @@ def key_of(
 
 
 def load_or_compile(make_key: Callable[[], ModuleKey], compile_now: Callable[[], Compiled]) -> Compiled:
-    """Return what the outer cache holds, or compile and store it.
+    """Return the entry of the outer cache, or compile and store it.
 
-    Lookups are counted where the backend's are. What cannot be looked up or stored is compiled all the same, and
-    counted as a bypass with the reason.
+    Lookups use the same counters as the backend. Models that cannot be looked up or stored are compiled and counted as
+    a bypass with the reason.
     """
     if not caches_are_on():
         return compile_now()
@@ -157,7 +157,7 @@ def _save(key: str, compiled: Compiled) -> None:
 
 
 def _text(gm: torch.fx.GraphModule) -> str:
-    """Return the code of ``gm`` and its bodies; comments, which name the user's files, are left out."""
+    """Return the code of ``gm`` and its bodies, without comments, which name the user's files."""
     text = gm.print_readable(print_output=False, include_stride=True, include_device=True, expanded_def=True)
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
@@ -197,25 +197,25 @@ def compile(
 ) -> CompiledModule:
     """Compile ``model``: capture, joint passes, partition, passes on forward and backward.
 
-    Without a terminal pass the graphs run as they are, op by op. All is compiled at once, the backward too; nothing
-    runs, and the model keeps its parameters, which the result shares.
+    Without a terminal pass the graphs run op by op. Everything is compiled at once, the backward too. Nothing runs, and
+    the result shares the model's parameters.
 
     Args:
-        model: A module or function; or what ``capture`` or ``partition`` returned, which stays as it is.
-        args: Example inputs, as ``capture`` takes them; like the next, not given for what is captured already.
+        model: A module or function; or the result of ``capture`` or ``partition``, which is not changed.
+        args: Example inputs, as for ``capture``; like the next, omitted for a captured model.
         kwargs: Example keyword arguments.
-        passes: What runs on the graphs, a list or a ``PassPipeline``: compilers, too, are passes.
+        passes: Passes for the graphs, a list or a ``PassPipeline``; compilers are passes, too.
         disable: Names of passes to leave out.
-        partitioner: As ``partition`` takes it; not given for what is partitioned already.
-        decompositions: As ``capture`` takes them, as for the next two.
+        partitioner: As for ``partition``; omitted for a partitioned model.
+        decompositions: As for ``capture``, like the next two.
         dynamic: As above.
         strict: As above.
-        cache: Whether to load what an earlier compile of equal graphs with equal passes left in the outer cache, and
-            to leave it there. Every pass needs a ``uuid()``, and a partitioner that is a function, too.
+        cache: Whether to use the outer cache for compiles of equal graphs with equal passes. Every pass needs a
+            ``uuid()``, and so does a partitioner that is a function.
 
     Raises:
-        CaptureError: the model is no single graph.
-        PipelineError: the passes cannot be run, or one of them failed.
+        CaptureError: the model cannot be captured as one graph.
+        PipelineError: the passes cannot run, or one of them failed.
     """
     disable = tuple(disable)
     pipeline = passes if isinstance(passes, PassPipeline) else PassPipeline(passes)
@@ -266,7 +266,7 @@ def _refuse_joint_passes(pipeline: PassPipeline) -> None:
 
 
 def _checked(split: PartitionFunction) -> PartitionFunction:
-    """Have what a user's partitioner returns checked."""
+    """Check the result of a user's partitioner."""
 
     def checked(gm: torch.fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
         graphs = split(gm, inputs, **keywords)
@@ -276,7 +276,7 @@ def _checked(split: PartitionFunction) -> PartitionFunction:
 
 
 def _run_passes(pipeline: PassPipeline, kind: str, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-    """Run the passes on a graph of AOTAutograd's, and return what it can call and store."""
+    """Run the passes on AOTAutograd's graph, and return a result that it can call and store."""
     result = pipeline.run(gm, inputs, kind)
     if isinstance(result, output_code()):
         return result
@@ -289,7 +289,7 @@ def _run_passes(pipeline: PassPipeline, kind: str, gm: torch.fx.GraphModule, inp
 
 
 class CompiledCallable(output_code()):  # type: ignore[misc]
-    """What a terminal pass of the user's returned: it runs, and cannot be stored."""
+    """The result of a user's terminal pass: it runs, but cannot be stored."""
 
     def __init__(self, function: Callable[[Sequence[Any]], Any], pass_name: str) -> None:
         super().__init__()
@@ -299,7 +299,7 @@ class CompiledCallable(output_code()):  # type: ignore[misc]
         self._boxed_call = True
 
     def __call__(self, inputs: list[Any]) -> Any:
-        """Run it; a callable that is not boxed gets its inputs one by one."""
+        """Run it; a callable that is not boxed gets separate inputs."""
         if self._boxed:
             return self._function(inputs)
         values = tuple(inputs)
@@ -307,18 +307,18 @@ class CompiledCallable(output_code()):  # type: ignore[misc]
         return self._function(*values)
 
     def prepare_for_serialization(self) -> None:
-        """Refuse.
+        """Raise.
 
         Raises:
             UnsavableArtifactError: always, naming the pass.
         """
         raise UnsavableArtifactError(
-            f"what pass {self._pass_name!r} returned cannot be saved: a terminal pass has to return a graph module, or "
+            f"the result of pass {self._pass_name!r} cannot be saved: a terminal pass has to return a graph module, or "
             f"an OutputCode of Inductor's."
         )
 
     def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         """Take no bundle."""

@@ -1,4 +1,4 @@
-"""``explain_pipeline``: what a pipeline does with a model, for people: regions, partitions, passes, times."""
+"""``explain_pipeline``: a pipeline's effect on a model as text: regions, partitions, passes, times."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from pytest_regional.reference.pipeline.report import PipelineReport, count_ops
 
 @dataclass(frozen=True)
 class PipelineExplanation:
-    """What a pipeline did with a model; ``str()`` is for people.
+    """A pipeline's effect on a model; ``str()`` formats it.
 
     Attributes:
         model: its class, or the function's name.
-        parameters: how many there are.
-        buffers: how many there are.
+        parameters: number of parameters.
+        buffers: number of buffers.
         names: the passes in the order in which they ran.
-        disabled: the passes that were left out.
-        seconds: what capture and compile took.
-        graphs: the region plan of each graph as the last pass saw it, and how many ops it had.
-        report: what each pass did.
+        disabled: the disabled passes.
+        seconds: times of capture and compile.
+        graphs: the region plan and number of ops of each graph before the last pass.
+        report: each pass's effect.
     """
 
     model: str
@@ -85,11 +85,11 @@ def explain_pipeline(
     dynamic: bool = False,
     strict: bool = True,
 ) -> PipelineExplanation:
-    """Capture and compile ``model``, and tell what happened; arguments and errors are those of ``pipeline.compile``."""
-    look = _Look()
-    # As asked for first: what is wrong with that is said without our own pass.
-    asked = PassPipeline(passes, disable)
-    pipeline = PassPipeline([*asked, look])
+    """Capture and compile ``model``, and describe it; arguments and errors are those of ``pipeline.compile``."""
+    look = _InspectRegions()
+    # First with the given passes: errors in them do not mention our own pass.
+    given = PassPipeline(passes, disable)
+    pipeline = PassPipeline([*given, look])
     began = time.perf_counter()
     joint = capture(model, args, kwargs, dynamic=dynamic, strict=strict)
     captured = time.perf_counter()
@@ -100,8 +100,8 @@ def explain_pipeline(
         getattr(model, "__name__", type(model).__name__),
         len(joint.parameters),
         len(joint.buffers),
-        asked.names,
-        asked.disabled,
+        given.names,
+        given.disabled,
         {"capture": captured - began, "passes and compile": compiled - captured},
         tuple(look.plans),
         PipelineReport(tuple(rows)),
@@ -109,10 +109,10 @@ def explain_pipeline(
 
 
 @dataclass(frozen=True, eq=False)
-class _Look(Pass):
-    """Stands before the terminal pass and explains what that is given."""
+class _InspectRegions(Pass):
+    """Runs before the terminal pass and explains its input."""
 
-    name = "look at regions"
+    name = "inspect regions"
     plans: list[tuple[Explanation, int]] = field(default_factory=list)
     explainer: Explainer = field(default_factory=Explainer)
 

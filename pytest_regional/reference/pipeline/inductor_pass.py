@@ -14,28 +14,28 @@ from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
 
 
 def as_inductor_pass(pipeline: PassPipeline, graph: str | None = None) -> Any:
-    """Return a ``CustomGraphPass`` that runs ``pipeline`` and whose uuid, that of the pipeline, enters Inductor's keys.
+    """Return a ``CustomGraphPass`` that runs ``pipeline`` and has its uuid, which is part of Inductor's keys.
 
-    A pipeline without a uuid makes a pass without one, and Inductor caches no graph that such a pass ran on.
+    Without the pipeline's uuid the pass has none, and Inductor caches no graph that it ran on.
 
     Args:
         pipeline: passes that change their graph in place; none of them terminal.
-        graph: the kind of graph to run as; left out, ``backward`` where the graph takes tangents, ``forward`` where it
-            takes AOTAutograd's primals, else ``inference``. In a setting of the joint graph, say ``joint``.
+        graph: the kind of graph to run as; by default ``backward`` if the graph takes tangents, ``forward`` if it takes
+            AOTAutograd's primals, else ``inference``. In a setting for the joint graph, pass ``joint``.
 
     Raises:
         InvalidPassError: a pipeline with a terminal pass.
-        UnknownGraphError: a kind of graph that there is not.
+        UnknownGraphError: an unknown kind of graph.
     """
     if graph is not None:
         checked_kind(graph)
     if pipeline.terminal:
         raise InvalidPassError(
-            f"{pipeline!r} ends with a terminal pass, and Inductor goes on with the graph: disable that pass."
+            f"{pipeline!r} ends with a terminal pass, and Inductor continues with the graph: disable that pass."
         )
 
     class InductorPass(custom_graph_pass_base()):  # type: ignore[misc]
-        """Runs a pipeline on the graph that Inductor hands over."""
+        """Runs a pipeline on Inductor's graph."""
 
         name = pipeline.name
 
@@ -53,7 +53,7 @@ def as_inductor_pass(pipeline: PassPipeline, graph: str | None = None) -> Any:
 
 
 def kind_of(graph: torch.fx.Graph) -> str:
-    """Return which kind of graph AOTAutograd's names of inputs tell; a joint graph looks like a backward one."""
+    """Return the kind of graph from AOTAutograd's input names; a joint graph looks like a backward one."""
     names = [str(node.target) for node in graph.find_nodes(op="placeholder")]
     if any(name.startswith("tangents_") for name in names):
         return "backward"
@@ -63,7 +63,7 @@ def kind_of(graph: torch.fx.Graph) -> str:
 def _run(pipeline: PassPipeline, graph: torch.fx.Graph, kind: str) -> None:
     gm = graph.owning_module
     if gm is None:
-        raise InvalidPassError(f"{pipeline!r} was given a graph that no GraphModule owns, and its passes need one.")
+        raise InvalidPassError(f"{pipeline!r} was given a graph without a GraphModule, which its passes need.")
     example_inputs = [node.meta.get("val") for node in graph.find_nodes(op="placeholder")]
     if pipeline.run(gm, example_inputs, kind) is not gm or gm.graph is not graph:
         raise PassFailedError(

@@ -1,4 +1,4 @@
-"""``CompiledModule``: what the pipeline makes of a model, with the model's own parameters."""
+"""``CompiledModule``: a model compiled by a pipeline, with the model's own parameters."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _REGISTRIES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_s
 class CompiledModule(torch.nn.Module):  # type: ignore[misc]
     """A model whose forward and backward are compiled.
 
-    It shares parameters, buffers and submodules with the model that it was made of: names, ``state_dict``, optimizers
-    and ``.grad`` are the model's. A call that does not fit what was captured is an error, never a wrong result.
+    It shares parameters, buffers and submodules with the original model: names, ``state_dict``, optimizers and
+    ``.grad`` are the model's. A call that does not match the capture is an error, never a wrong result.
 
     Attributes:
-        report: What each pass did when this was compiled, and how long it took.
+        report: Effect and time of each pass.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class CompiledModule(torch.nn.Module):  # type: ignore[misc]
         """Run the compiled forward; autograd runs the compiled backward.
 
         Raises:
-            InputMismatchError: shapes, constants, modes or other properties that were captured do not hold.
+            InputMismatchError: shapes, constants, modes or other properties differ from the capture.
         """
         checks = self._checks
         checks.check_modes()
@@ -64,13 +64,13 @@ class CompiledModule(torch.nn.Module):  # type: ignore[misc]
         checks.check_aliases(state, inputs)
         values = [*state, *inputs]
         if checks.gradients and not torch.is_grad_enabled():
-            # AOTAutograd's wrapper switches gradients on: it counts on guards that do not let such calls through.
+            # AOTAutograd's wrapper enables gradients: it relies on guards that reject such calls.
             values = [value.detach() if isinstance(value, torch.Tensor) else value for value in values]
         return unflatten(self._compiled(values), checks.returns)
 
     @property
     def training(self) -> bool:
-        """The mode of the model; the compiled code holds for the one that it was captured in."""
+        """The mode of the model; the compiled code is valid for the mode of its capture."""
         return bool(self._original[0].training)
 
     @training.setter
@@ -79,17 +79,17 @@ class CompiledModule(torch.nn.Module):  # type: ignore[misc]
             self._original[0].training = mode
 
     def save(self, path: PathLike) -> None:
-        """Write forward, backward and all that a call needs, but no parameters, to ``path``, whole or not at all.
+        """Write forward, backward and all that a call needs, without parameters, to ``path``, atomically.
 
         Raises:
-            UnsavableArtifactError: it refers to something that has no place in a file.
-            ArtifactError: ``path`` is a folder, or others can write to its folder.
+            UnsavableArtifactError: it refers to something that cannot be stored in a file.
+            ArtifactError: ``path`` is a directory, or others can write to its directory.
         """
         save(path, self._compiled, self._checks, self.report)
 
 
 def _slots(model: torch.nn.Module, names: Iterable[str]) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yield where each parameter and buffer lives, so that one that is replaced is seen."""
+    """Yield where each parameter and buffer is stored, to detect replaced ones."""
     for path in names:
         owner, _, name = path.rpartition(".")
         module = model.get_submodule(owner)
@@ -97,7 +97,7 @@ def _slots(model: torch.nn.Module, names: Iterable[str]) -> Iterator[tuple[Mappi
 
 
 def _parts(model: torch.nn.Module) -> Iterator[tuple[str, Mapping[str, Any], tuple[Any, ...]]]:
-    """Yield the children of every module, which are part of what was captured."""
+    """Yield the children of every module, which are part of the capture."""
     for path, module in model.named_modules():
         children = children_of_module(module)
         yield path, children, tuple(children.values())
@@ -114,12 +114,12 @@ def _check_parts(parts: Iterable[tuple[str, Mapping[str, Any], tuple[Any, ...]]]
 
 
 def dump_joint(compiled: CompiledJoint) -> bytes:
-    """Return ``compiled`` as bytes, with the files of generated code that it is loaded from."""
+    """Serialize ``compiled`` with its files of generated code."""
     return pickle.dumps((compiled.dump(), compiled.code_files()))
 
 
 def load_joint(data: bytes) -> CompiledJoint:
-    """Return what ``dump_joint`` made bytes of; neither Inductor nor the C++ compiler runs."""
+    """Load the bytes of ``dump_joint``; neither Inductor nor the C++ compiler runs."""
     function, files = pickle.loads(data)
     with materialized(files):
         return load_compiled(function, files)
@@ -129,7 +129,7 @@ KIND = "compiled module"
 
 
 class OtherModelError(ArtifactError):
-    """The model that an artifact was loaded for is not the one that it was compiled from."""
+    """An artifact was loaded for another model than the one it was compiled from."""
 
 
 def save(path: PathLike, compiled: CompiledJoint, checks: CallChecks, report: PipelineReport | None) -> None:
@@ -140,12 +140,12 @@ def save(path: PathLike, compiled: CompiledJoint, checks: CallChecks, report: Pi
 
 
 def load(path: PathLike, model: torch.nn.Module) -> CompiledModule:
-    """Return the compiled module that ``path`` holds, with ``model``'s parameters; nothing is compiled.
+    """Return the compiled module in ``path``, with ``model``'s parameters; nothing is compiled.
 
     Raises:
-        ArtifactError: no such artifact, or one that is damaged, of another kind, torch or machine, or names something
-            that this process has not.
-        OtherModelError: ``model`` has no parameter or buffer of a name that the compiled code takes.
+        ArtifactError: no such artifact, or it is damaged, of another kind, torch or machine, or refers to something
+            that this process lacks.
+        OtherModelError: ``model`` lacks a parameter or buffer of the compiled code.
     """
     payload = read_artifact(Path(path), KIND)
     with loadable(Path(path)), quietly():

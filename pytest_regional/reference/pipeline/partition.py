@@ -1,4 +1,4 @@
-"""``partition``: a joint graph as forward and backward, without compiling them."""
+"""``partition``: a joint graph split into forward and backward, without compiling them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_regional.reference.partitioners import partitioner_for
 from pytest_regional.reference.pass_protocol import PartitionError
 from pytest_regional.reference.pipeline.capture import JointGraph
 
-#: Takes a joint graph and its inputs, with keywords of AOTAutograd's, and returns forward and backward.
+#: Takes a joint graph and its inputs, with AOTAutograd's keywords, and returns forward and backward.
 PartitionFunction = Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]]
 
 _NAMES = ("default", "min_cut")
@@ -25,9 +25,9 @@ class PartitionedGraphs:
     """Forward and backward of a joint graph. Both may be changed before they are compiled.
 
     Attributes:
-        joint: What they were made of.
-        forward: Takes what the joint graph takes but tangents; returns its outputs, then what the backward needs.
-        backward: Takes that, and tangents; returns gradients.
+        joint: The original joint graph.
+        forward: Takes the joint graph's inputs without tangents; returns its outputs, then saved values.
+        backward: Takes saved values and tangents; returns gradients.
         partitioner: How they were split.
     """
 
@@ -53,15 +53,15 @@ class PartitionedGraphs:
 
 
 def partition(joint: JointGraph, partitioner: str | PartitionFunction = "default") -> PartitionedGraphs:
-    """Split ``joint``, which stays as it is, into forward and backward.
+    """Split ``joint``, which is not changed, into forward and backward.
 
     Args:
-        joint: What ``capture`` returned.
-        partitioner: ``default`` keeps what the forward computed; ``min_cut`` computes again what is cheap; or a
-            function of the joint graph and its inputs, as ``torch._functorch.partitioners`` has them.
+        joint: The result of ``capture``.
+        partitioner: ``default`` saves the forward's values; ``min_cut`` recomputes cheap ones; or a function of the
+            joint graph and its inputs, as in ``torch._functorch.partitioners``.
 
     Raises:
-        PartitionError: there is no backward, or the partitioner returned something else than two graphs.
+        PartitionError: there is no backward, or the partitioner did not return two graphs.
     """
     if joint.kind != "joint":
         raise PartitionError(
@@ -82,14 +82,14 @@ def partition(joint: JointGraph, partitioner: str | PartitionFunction = "default
         )
     except _Partitioned as found:
         return PartitionedGraphs(joint, found.forward, found.backward, partitioner)
-    raise PartitionError(f"{joint} was not partitioned: AOTAutograd asked no partitioner.")
+    raise PartitionError(f"{joint} was not partitioned: AOTAutograd called no partitioner.")
 
 
 def partition_function(partitioner: str | PartitionFunction) -> PartitionFunction:
-    """Return the function that ``partitioner`` names or is.
+    """Return the function that ``partitioner`` is or names.
 
     Raises:
-        PartitionError: a name that there is not.
+        PartitionError: an unknown name.
     """
     if callable(partitioner):
         return partitioner
@@ -111,7 +111,7 @@ def checked_graphs(result: Any, partitioner: str | PartitionFunction) -> Any:
 
 
 def is_outermost(gm: torch.fx.GraphModule) -> bool:
-    """Return whether ``gm`` is a whole joint graph: AOTAutograd has bodies of higher-order ops split the same way."""
+    """Return whether ``gm`` is a whole joint graph: AOTAutograd splits bodies of higher-order ops in the same way."""
     placeholders = gm.graph.find_nodes(op="placeholder")
     return any("desc" in node.meta for node in placeholders)
 
@@ -123,4 +123,4 @@ class _Partitioned(Exception):
 
 
 def _not_reached(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> NoReturn:
-    raise PartitionError("a graph was about to be compiled where only partitioning was asked for")
+    raise PartitionError("a graph was about to be compiled during a partition-only run")

@@ -1,4 +1,4 @@
-"""The forms that passes come in, read once: what each declares, and how it is called."""
+"""The forms of passes: their declarations, and how they are called."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _WHAT_IS_ONE = (
 
 @dataclass(frozen=True, eq=False)
 class DeclaredPass:
-    """One pass of a pipeline: its declarations, with defaults filled in, and a single way to call it.
+    """One pass of a pipeline: its declarations with defaults, and a single way to call it.
 
     Attributes:
-        given: the object that the user gave.
-        changes_interface: whether it may change what the graph takes and returns.
+        given: the user's object.
+        changes_interface: whether it may change a graph's inputs and outputs.
     """
 
     given: Any
@@ -47,18 +47,18 @@ class DeclaredPass:
 
     @property
     def keeps_graph(self) -> bool:
-        """Whether what it returns, if anything, says nothing: it changes a ``torch.fx.Graph`` in place."""
+        """Whether its return value is ignored: it changes a ``torch.fx.Graph`` in place."""
         return self.form.takes == _pass_forms.GRAPH
 
     def call(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], graph: str) -> Any:
-        """Call the pass on the module of a ``graph`` of that kind."""
+        """Call the pass on the module of a graph of kind ``graph``."""
         return self.form.call(gm, lambda: example_inputs, graph=graph, is_inference=graph == "inference")
 
     def uuid(self) -> Hashable | None:
-        """Return the pass's uuid in the form in which it enters a key, or None where it has none.
+        """Return the pass's uuid in its form for keys, or None without one.
 
         Raises:
-            PassUuidError: a uuid that says nothing, changes from call to call, or means nothing to another process.
+            PassUuidError: a uuid that is empty, changes between calls, or means nothing in another process.
         """
         method = getattr(self.given, "uuid", None)
         if method is None:
@@ -70,17 +70,17 @@ class DeclaredPass:
         return checked_uuid(method, f"the pass {self.name!r}", PassUuidError)
 
     def summary(self, graph: str) -> str:
-        """Return what the pass says of its latest run on ``graph``; nothing where it has no method ``summary``."""
+        """Return the pass's text on its latest run on ``graph``; empty without a method ``summary``."""
         method = getattr(self.given, "summary", None)
         return str(method(graph)) if callable(method) else ""
 
 
 def declared_pass(given: Any) -> DeclaredPass:
-    """Read what ``given`` declares.
+    """Read the declarations of ``given``.
 
     Raises:
-        InvalidPassError: no pass, or a declaration that is not understood.
-        UnknownGraphError: a kind of graph that there is not.
+        InvalidPassError: not a pass, or an invalid declaration.
+        UnknownGraphError: an unknown kind of graph.
     """
     if isinstance(given, type):
         raise InvalidPassError(f"{given.__name__} is a class: a pipeline needs an instance, {given.__name__}(...).")
@@ -112,7 +112,7 @@ def name_of(given: Any) -> str:
 
 def _names(given: Any, declaration: str, name: str) -> tuple[str, ...]:
     value = getattr(given, declaration, ())
-    if callable(value):  # PassBase of torch.fx has a method ``requires``, a check of its own
+    if callable(value):  # PassBase of torch.fx has a method ``requires``, a check
         return ()
     names = (value,) if isinstance(value, str) else value
     if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(one, str) for one in names):

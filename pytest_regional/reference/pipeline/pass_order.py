@@ -1,6 +1,6 @@
-"""The order in which passes run: what they declare decides, the order in which they were given breaks ties.
+"""The order of passes: declarations decide, the given order breaks ties.
 
-What cannot be is refused with the names of the passes and the declarations that contradict each other.
+An impossible order is an error with the passes and their contradictory declarations.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _Edges = dict[str, dict[str, str]]
 
 
 def in_order(passes: Sequence[DeclaredPass], disabled: Collection[str] = ()) -> tuple[DeclaredPass, ...]:
-    """Return the passes of ``passes`` that are not ``disabled``, in the order in which they run.
+    """Return the passes that are not ``disabled``, in the order in which they run.
 
-    Passes for the joint graph alone come first and terminal ones last, since nothing else can be.
+    Passes for the joint graph only come first, and terminal ones last.
 
     Raises:
         PassOrderError: names given twice, a required pass that is absent or disabled, two terminal passes for one
@@ -42,7 +42,7 @@ def in_order(passes: Sequence[DeclaredPass], disabled: Collection[str] = ()) -> 
 
 
 def near_misses(passes: Sequence[DeclaredPass]) -> Iterator[str]:
-    """Yield what to tell of names in ``after`` and ``before`` that no pass has, though one nearly has them."""
+    """Yield warnings for names in ``after`` and ``before`` that no pass has, but that resemble one."""
     names = [one.name for one in passes]
     for one in passes:
         for word, others in (("after", one.after), ("before", one.before)):
@@ -50,13 +50,13 @@ def near_misses(passes: Sequence[DeclaredPass]) -> Iterator[str]:
                 close = difflib.get_close_matches(name, _mistakable(name, one.name, names), n=1, cutoff=0.8)
                 if close:
                     yield (
-                        f"pass {one.name!r} has {word}={name!r}, and no pass is called so: it says nothing. Is "
+                        f"pass {one.name!r} has {word}={name!r}, but no pass has that name, so it has no effect. Is "
                         f"{close[0]!r} meant?"
                     )
 
 
 def _mistakable(name: str, own: str, names: Sequence[str]) -> list[str]:
-    """Leave out names that differ on purpose: in a number, or in what stands in parentheses."""
+    """Exclude names that differ on purpose: in a number, or in parentheses."""
     return [other for other in names if other != own and _stem(other) != _stem(name)]
 
 
@@ -65,10 +65,10 @@ def _stem(name: str) -> str:
 
 
 def refuse_unmet(passes: Iterable[DeclaredPass], graph: str) -> None:
-    """Refuse to run on ``graph`` what requires a pass that does not run on it, nor on the joint graph before it.
+    """Raise if a pass on ``graph`` requires one that runs neither on it nor on the joint graph before it.
 
     Raises:
-        PassOrderError: naming both passes and the graphs that they are for.
+        PassOrderError: naming both passes and their kinds of graphs.
     """
     by_name = {one.name: one for one in passes}
     for one in by_name.values():
@@ -89,8 +89,8 @@ def _refuse_same_names(passes: Sequence[DeclaredPass]) -> None:
     twice = tuple(name for name, count in Counter(one.name for one in passes).items() if count > 1)
     if twice:
         raise PassOrderError(
-            f"more than one pass is called {_listed(twice)}: give each a name of its own, since declarations and "
-            f"disable= mean passes by name.",
+            f"more than one pass is called {_listed(twice)}: give each its own name, since declarations and "
+            f"disable= refer to passes by name.",
             twice,
         )
 
@@ -151,9 +151,9 @@ def _declared(enabled: dict[str, DeclaredPass]) -> Iterator[tuple[str, str, str]
     for name, one in enabled.items():
         for word, others in (("requires", one.requires), ("after", one.after)):
             for other in (other for other in others if other in enabled):
-                yield other, name, f"{name!r} asks to run after {other!r} ({word}={others!r})"
+                yield other, name, f"{name!r} must run after {other!r} ({word}={others!r})"
         for other in (other for other in one.before if other in enabled):
-            yield name, other, f"{name!r} asks to run before {other!r} (before={one.before!r})"
+            yield name, other, f"{name!r} must run before {other!r} (before={one.before!r})"
 
 
 def _refuse_impossible(earlier: DeclaredPass, later: DeclaredPass, reason: str) -> None:
@@ -162,8 +162,8 @@ def _refuse_impossible(earlier: DeclaredPass, later: DeclaredPass, reason: str) 
         raise PassOrderError(f"{reason}, which is itself: take it from the declaration.", names[:1])
     if earlier.terminal and set(earlier.graphs) & set(later.graphs):
         raise PassOrderError(
-            f"{reason}, but {earlier.name!r} is terminal: what it returns is no graph that another pass could run on. "
-            f"Take the declaration away, or let {later.name!r} run before it.",
+            f"{reason}, but {earlier.name!r} is terminal: its result is not a graph, so no other pass can run on it.  "
+            f"Remove the declaration, or let {later.name!r} run before it.",
             names,
         )
     if later.graphs == ("joint",) and set(earlier.graphs) & {"forward", "backward"} and "joint" not in earlier.graphs:
@@ -194,7 +194,7 @@ def _sorted(enabled: dict[str, DeclaredPass], edges: _Edges) -> list[str]:
 
 
 def _cycle(stuck: list[str], edges: _Edges) -> PassOrderError:
-    """Walk from pass to pass that it has to follow; the first one met again closes the cycle."""
+    """Walk from a pass to its predecessor; the first repeated one closes the cycle."""
     previous = {later: earlier for earlier in reversed(stuck) for later in edges[earlier]}
     path = [stuck[0]]
     while previous[path[-1]] not in path:
@@ -202,7 +202,7 @@ def _cycle(stuck: list[str], edges: _Edges) -> PassOrderError:
     cycle = path[path.index(previous[path[-1]]) :][::-1]
     steps = [edges[earlier][later] for earlier, later in zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
     return PassOrderError(
-        f"these passes wait for each other: {'; '.join(steps)}. Take one of these declarations away.", tuple(cycle)
+        f"these passes wait for each other: {'; '.join(steps)}. Remove one of these declarations.", tuple(cycle)
     )
 
 
@@ -220,8 +220,8 @@ class Interface:
 
     Attributes:
         inputs: names of the placeholders.
-        paths: where each value that is returned stands; the empty string for one that stands alone.
-        outputs: the (fake) values of these; what tracing left no value of is not compared.
+        paths: path of each returned value; the empty string for a single value.
+        outputs: the (fake) values; those without a traced value are not compared.
     """
 
     inputs: tuple[str, ...]
@@ -236,12 +236,12 @@ class Interface:
         return cls(inputs, tuple(path for path, _ in returned), tuple(map(_value, (one for _, one in returned))))
 
     def changes_to(self, after: Interface) -> list[str]:
-        """Return what is different in ``after``, in words: what it is, and what it was."""
+        """Return the differences in ``after``, as text."""
         return [*_of_inputs(self.inputs, after.inputs), *_of_outputs(self, after)]
 
 
 def _leaves(returned: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield each value and where it stands; lists and tuples mean the same to whoever calls a graph."""
+    """Yield each value and its path; lists and tuples are equivalent for callers of a graph."""
     if isinstance(returned, (list, tuple)):
         for index, one in enumerate(returned):
             yield from _leaves(one, f"{path}[{index}]")
@@ -257,7 +257,7 @@ def _value(returned: Any) -> Any:
 
 
 def _of_inputs(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
-    """Names may change, as where a pass traces anew; those that stay keep their order."""
+    """Names may change when a pass traces again; remaining ones keep their order."""
     if len(before) != len(after):
         yield f"takes {len(after)} inputs and took {len(before)}"
     else:
@@ -300,7 +300,7 @@ def _shape(value: torch.Tensor) -> str:
 
 
 def _comparable(text: str) -> str:
-    """Sizes that only data tell are symbols anew each time an op is run."""
+    """Replace data-dependent sizes, which get new symbols each time an op runs."""
     return re.sub(r"\bu\d+\b", "u", text)
 
 

@@ -35,7 +35,7 @@ from pytest_regional.reference.pipeline.report import PassReport, PipelineReport
 
 
 class NodeWithoutValueError(RegionalError, RuntimeError):
-    """An op that fails on the values of its arguments; the cause is chained.
+    """An op fails on the values of its arguments; the cause is chained.
 
     Attributes:
         node: the node that calls it.
@@ -50,15 +50,15 @@ class NodeWithoutValueError(RegionalError, RuntimeError):
 
 
 def names_without_value(gm: torch.fx.GraphModule) -> frozenset[str]:
-    """Return the names of the nodes of ``gm`` that tracing left no value of."""
+    """Return the names of the nodes of ``gm`` without a traced value."""
     return frozenset(node.name for node in gm.graph.nodes if "val" not in node.meta)
 
 
 def fill_values(gm: torch.fx.GraphModule, left_out: Collection[str] = ()) -> None:
-    """Give nodes that call a function, and have no value, what it returns for the values of their arguments.
+    """Give function calls without a value the result of the op on the values of their arguments.
 
-    The ops run in the fake mode of the graph's values. Left alone are nodes whose names are ``left_out``, those with
-    an argument that has no value, graphs that no fake mode belongs to, and bodies of higher-order ops.
+    The ops run in the fake mode of the graph's values. Skipped are nodes in ``left_out``, those with an argument
+    without a value, graphs without a fake mode, and bodies of higher-order ops.
 
     Raises:
         NodeWithoutValueError: an op fails.
@@ -96,7 +96,7 @@ def _fill(node: torch.fx.Node, fake_mode: Any) -> None:
 
 
 def _value(node: torch.fx.Node, fake_mode: Any) -> Any:
-    """Return what stands for ``node`` in a call; a tensor on its own, so that ``t_`` and its kind change no other."""
+    """Return the value of ``node`` for a call; tensors are copied, so that ``t_`` and similar ops change no other."""
     value = node.meta.get("val")
     if value is None and node.op == "get_attr":
         value = operator.attrgetter(str(node.target))(_owner(node))
@@ -111,18 +111,18 @@ def _owner(node: torch.fx.Node) -> torch.nn.Module:
 
 
 class PassPipeline:
-    """Passes in the order that they declare, checked when the pipeline is made.
+    """Passes in their declared order, checked when the pipeline is made.
 
     Args:
-        passes: passes in any of their forms; the order given breaks ties.
+        passes: passes in any form; the given order breaks ties.
         disable: exact names of passes to leave out.
-        name: what the pipeline is called where it is a pass of another one.
+        name: the pipeline's name as a pass of another one.
 
     Attributes:
         names: the enabled passes in the order in which they run.
         disabled: the names of the others, in the order given.
-        graphs: the kinds of graphs that some enabled pass is for.
-        terminal: whether some enabled pass is terminal.
+        graphs: the kinds of graphs of the enabled passes.
+        terminal: whether an enabled pass is terminal.
     """
 
     requires: tuple[str, ...] = ()
@@ -150,27 +150,27 @@ class PassPipeline:
 
     @property
     def graphs(self) -> tuple[str, ...]:
-        """The kinds of graphs that some enabled pass is for; all of them where there is no pass."""
+        """The kinds of graphs of the enabled passes; all kinds without passes."""
         return tuple(graph for graph in GRAPH_KINDS if self.names_on(graph)) or GRAPH_KINDS
 
     @property
     def terminal(self) -> bool:
-        """Whether some enabled pass is terminal."""
+        """Whether an enabled pass is terminal."""
         return any(one.terminal for one in self._passes)
 
     @property
     def changes_interface(self) -> bool:
-        """Whether some enabled pass may change what a graph takes and returns."""
+        """Whether an enabled pass may change a graph's inputs and outputs."""
         return any(one.changes_interface for one in self._passes)
 
     @property
     def report(self) -> PipelineReport:
-        """What the latest run on each kind of graph did."""
+        """Effects of the latest run on each kind of graph."""
         return PipelineReport(tuple(row for graph in GRAPH_KINDS for row in self._rows.get(graph, ())))
 
     @property
     def passes_without_uuid(self) -> tuple[str, ...]:
-        """The enabled passes because of which the pipeline has no uuid."""
+        """The enabled passes that have no uuid, so that the pipeline has none."""
         return tuple(one.name for one in self._passes if one.uuid() is None)
 
     def names_on(self, graph: str) -> tuple[str, ...]:
@@ -180,14 +180,14 @@ class PassPipeline:
     def without(self, *names: str) -> PassPipeline:
         """Return this pipeline with these passes disabled, too, and an empty report; without names, a copy."""
         less = PassPipeline(name=self.name)
-        less._arrange(self._given, (*self.disabled, *names))  # What is to be said of the passes was said once.
+        less._arrange(self._given, (*self.disabled, *names))  # warnings about the passes were given once
         return less
 
     def uuid(self) -> Hashable | None:
         """Return a digest of the enabled passes in order, the same in every process, or None if one has no uuid.
 
         Raises:
-            PassUuidError: a pass whose uuid says nothing, changes, or means nothing to another process.
+            PassUuidError: a pass whose uuid is empty, changes, or means nothing in another process.
         """
         parts = [(one.name, one.graphs, one.uuid()) for one in self._passes]
         if any(uuid is None for *_, uuid in parts):
@@ -195,13 +195,12 @@ class PassPipeline:
         return hashlib.sha256(repr(stable_form(("pipeline", *parts))).encode()).hexdigest()
 
     def run(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], graph: str = "forward") -> Any:
-        """Run the passes that are for ``graph``, and return the resulting module, or what the terminal pass returned.
+        """Run the passes for ``graph``, and return the resulting module, or the terminal pass's result.
 
         Raises:
-            UnknownGraphError: a kind of graph that there is not.
-            PassOrderError: a pass that requires one that does not run on this graph.
-            PassFailedError: a pass that raised, left an invalid graph or another interface, or returned what nobody
-                can use.
+            UnknownGraphError: an unknown kind of graph.
+            PassOrderError: a pass requires one that does not run on this graph.
+            PassFailedError: a pass raised, left an invalid graph or another interface, or returned an unusable result.
         """
         refuse_unmet(self._passes, checked_kind(graph))
         run = _Run(graph, example_inputs, gm)
@@ -214,21 +213,21 @@ class PassPipeline:
         return run.result
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = (), *, graph: str = "forward") -> Any:
-        """As :meth:`run`: a pipeline is a pass."""
+        """Run like :meth:`run`: a pipeline is a pass."""
         return self.run(gm, example_inputs, graph)
 
     def _on(self, graph: str) -> list[DeclaredPass]:
         return [one for one in self._passes if graph in one.graphs]
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over the enabled passes, as they were given, in the order in which they run."""
+        """Iterate over the enabled passes, as given, in the order in which they run."""
         return (one.given for one in self._passes)
 
     def __len__(self) -> int:
         return len(self._passes)
 
     def __reduce__(self) -> Any:
-        """Pickle and copy the passes as they were given; a copy has an empty report."""
+        """Pickle and copy the passes as given; a copy has an empty report."""
         return functools.partial(PassPipeline, name=self.name), ([one.given for one in self._given], self.disabled)
 
     def __repr__(self) -> str:
@@ -253,7 +252,7 @@ def _checked_names(passes: Sequence[DeclaredPass], disable: Iterable[str]) -> tu
 
 @dataclass
 class _Run:
-    """One run on one graph: the module as it is now, and what was told of the passes so far."""
+    """One run on one graph: the current module, and the report so far."""
 
     graph: str
     example_inputs: Sequence[Any]
@@ -264,7 +263,7 @@ class _Run:
         self._ops: Counter[str] = count_ops(self.result)
 
     def take(self, one: DeclaredPass) -> None:
-        """Run one pass, check what it leaves, and note it."""
+        """Run one pass, check its result, and report it."""
         before, without = Interface.of(self.result), names_without_value(self.result)
         began = time.perf_counter()
         try:
@@ -301,7 +300,7 @@ class _Run:
             gm.graph.lint()
             gm.recompile()
         except Exception as error:
-            reason = str(error).strip() or f"{type(error).__name__}, which says no more"
+            reason = str(error).strip() or f"{type(error).__name__}, without a message"
             raise self._failed(one, f"left an invalid graph: {reason}") from error
 
     def _fill(self, one: DeclaredPass, left_out: frozenset[str]) -> None:
@@ -316,7 +315,7 @@ class _Run:
         changes = [] if one.changes_interface else before.changes_to(Interface.of(self.result))
         if changes:
             what = f"changed what the graph takes or returns: {'; '.join(changes)}"
-            raise self._failed(one, f"{what}. A pass that means to do so says changes_interface = True")
+            raise self._failed(one, f"{what}. If that is intended, declare changes_interface = True")
 
     def _failed(self, one: DeclaredPass, what: str) -> PassFailedError:
         return PassFailedError(f"pass {one.name!r}, on the {self.graph} graph, {what}", one.name, self.graph)

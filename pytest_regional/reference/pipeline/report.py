@@ -1,4 +1,4 @@
-"""What a pipeline did: for each pass and graph how long it took, and which operators came and went."""
+"""A pipeline's report: for each pass and graph its time, and the added and removed operators."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class PassReport:
     Attributes:
         name: the pass.
         graph: the kind of graph.
-        seconds: how long the pass itself took; checks of the graph and the report are not in it.
-        ops_before: how many operators the graph had, those in bodies of higher-order operators included.
-        ops_after: as many as it has now; None where no graph is left (``compiled``), or none that counts.
-        added: operators of which there are more than before, and how many more.
-        removed: operators of which there are fewer than before, and how many fewer.
+        seconds: time of the pass itself, without checks of the graph and the report.
+        ops_before: number of operators before, including those in bodies of higher-order operators.
+        ops_after: the number after; None if no graph is left (``compiled``), or an unknown one.
+        added: operators with more occurrences than before, and how many more.
+        removed: operators with fewer occurrences than before, and how many fewer.
         status: ``ran``, ``compiled`` (a terminal pass), ``disabled`` or ``failed``.
-        summary: what the pass itself says of its run, by a method ``summary(graph)`` that it may have.
+        summary: the pass's own text on its run, from its optional method ``summary(graph)``.
     """
 
     name: str
@@ -49,7 +49,7 @@ class PassReport:
         return bool(self.added or self.removed)
 
     def cells(self) -> tuple[str, ...]:
-        """Return the row that stands for this in a table."""
+        """Return the table row."""
         ran = self.status != "disabled"
         ops = f"{_shown(self.ops_before)} -> {_shown(self.ops_after)}" if ran else ""
         what = "; ".join(filter(None, (_changes(self) if self.status == "ran" else self.status, self.summary)))
@@ -81,7 +81,7 @@ class PipelineReport(Sequence[PassReport]):
 
     @property
     def seconds(self) -> float:
-        """How long all passes took."""
+        """Time of all passes."""
         return sum(one.seconds for one in self.passes)
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class PipelineReport(Sequence[PassReport]):
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
-    """Return ``rows`` in columns, the first row underlined; columns ``right`` stand on the right."""
+    """Return ``rows`` in columns, the first row underlined; columns ``right`` are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     cells = [[(text.rjust if i in right else text.ljust)(widths[i]) for i, text in enumerate(row)] for row in rows]
     lines = ["  ".join(row).rstrip() for row in cells]
@@ -110,7 +110,7 @@ def _changes(one: PassReport) -> str:
 
 
 def differences(before: Counter[str], after: Counter[str]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return what is more of ``after`` and what is less, as multisets."""
+    """Return the increases and decreases from ``before`` to ``after``, as multisets."""
     return dict(after - before), dict(before - after)
 
 
@@ -132,7 +132,7 @@ def _count(gm: torch.fx.GraphModule, known: dict[int, Counter[str]]) -> Counter[
 
 
 def op_name(node: torch.fx.Node) -> str:
-    """Return what the operator that ``node`` calls is called in reports."""
+    """Return the operator's name in reports."""
     target: Any = node.target
     if node.op == "call_method":
         return f".{target}"

@@ -41,7 +41,7 @@ def leave_umask():
     os.umask(0o777)
 
 
-@kind("working folder", look=os.getcwd)
+@kind("working directory", look=os.getcwd)
 def leave_folder():
     os.chdir("/")
 
@@ -217,7 +217,7 @@ def leave_affinity():
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
-@kind("temporary folder", look=lambda: tempfile.gettempdir())
+@kind("temporary directory", look=lambda: tempfile.gettempdir())
 def leave_temporary_folder():
     tempfile.tempdir = "/left"
 

@@ -155,7 +155,7 @@ def test_a_view_may_reach_its_whole_storage():
     assert torch.equal(target, storage[:50])
 
 
-def test_memory_that_nobody_wrote():
+def test_unwritten_memory():
     memory = Memory()
     source, target = memory.allocate((8,), (1,), torch.float32), torch.zeros(8)
     arguments = {"source": source, "target": target, "n": 8, "shift": 0, "BLOCK": 8}
@@ -168,7 +168,7 @@ def test_memory_that_nobody_wrote():
     assert target.tolist() == [3.0] * 8
 
 
-def test_what_one_kernel_wrote_the_next_may_read():
+def test_a_kernel_may_read_the_results_of_the_previous_one():
     memory = Memory()
     middle, target = memory.allocate((8,), (1,), torch.float32), torch.zeros(8)
     source = torch.arange(8.0)
@@ -212,7 +212,7 @@ def test_a_branch_on_a_block_is_refused():
         run(branching_on_a_block, data=torch.zeros(4))
 
 
-def test_what_triton_refuses_is_named_with_the_kernel():
+def test_errors_of_triton_name_the_kernel():
     with pytest.raises(EmulationError, match=r"adding_a_float_to_a_pointer, program \(0, 0, 0\), failed with .*Error"):
         run(adding_a_float_to_a_pointer, data=torch.zeros(4))
 

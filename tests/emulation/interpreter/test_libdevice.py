@@ -158,7 +158,7 @@ def test_names_with_speed_and_rounding(name):
 
 
 @pytest.mark.parametrize("name", ["__nv_fadd_rz", "__nv_float2int_ru", "__nv_byte_perm", "__nv_jnf"])
-def test_what_the_table_does_not_have_is_named(name):
+def test_unsupported_libdevice_functions_are_named(name):
     with pytest.raises(UnsupportedByEmulationError, match=f"libdevice function {name}"):
         elementwise(name)
 

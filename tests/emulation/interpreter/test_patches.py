@@ -102,7 +102,7 @@ def test_a_missing_symbol_is_named(monkeypatch):
         ("triton.runtime.jit.JITFunction.__call__", "triton.runtime.jit.JITFunction.__call__"),
     ],
 )
-def test_what_is_to_be_replaced_must_be_there(monkeypatch, place, named):
+def test_the_replaced_attribute_must_exist(monkeypatch, place, named):
     monkeypatch.delattr(place)
     with pytest.raises(MissingTorchSymbolError, match=named.replace(".", r"\.")):
         patches._triton_patches.__wrapped__()

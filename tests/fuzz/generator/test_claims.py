@@ -17,7 +17,7 @@ def drawn(count, without=frozenset(), seed=5):
     return [random_program(source, options=Options(without=frozenset(without))) for _ in range(count)]
 
 
-def test_what_programs_need_is_said_by_capabilities():
+def test_requirements_of_programs_are_capabilities():
     assert set(DRAWN) <= set(Capabilities.names())
 
 

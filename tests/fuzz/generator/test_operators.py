@@ -195,7 +195,7 @@ def test_what_is_written_to_is_not_read_through_another_view(name):
 
 @pytest.mark.parametrize("name", COMPILING)
 @pytest.mark.parametrize("trained", [True, False])
-def test_what_eager_allows_no_writes_to_is_not_written_to(name, trained):
+def test_values_that_eager_must_not_write_to_are_not_written_to(name, trained):
     """What a loop returns are views out of a custom autograd function, which building does not show."""
     arguments = (TensorInput((4,), "float64", requires_grad=trained), TensorInput((4,), content="distinct"))
     operands, parameters, blocks = {

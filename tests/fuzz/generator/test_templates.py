@@ -42,7 +42,7 @@ def test_it_is_left_out_where_nothing_has_its_rank():
     assert builder.steps == []
 
 
-def test_it_keeps_to_the_families_that_are_asked_for():
+def test_it_keeps_to_the_requested_families():
     builder = Builder((TensorInput((4,)),))
     for choice in range(len(TEMPLATES)):
         add_template(builder, choice, {"pointwise"})

@@ -21,7 +21,7 @@ def test_the_structure_mode_generates_no_code():
         assert (len(record.code), record.counters.region_compiles, record.counters.cache_saves) == (0, 0, 1)
 
 
-def test_what_the_structure_mode_stored_is_loaded():
+def test_entries_of_the_interpret_mode_are_loaded():
     with regional("reference", "cpu") as harness:
         assert "warm" in check(harness, PROGRAM, mode="interpret", oracles=["warm"]).oracles
 

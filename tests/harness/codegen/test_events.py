@@ -131,7 +131,7 @@ def test_a_cpp_wrapper_is_refused_by_name():
         ("def call(args):\n    buf0 = f(args)\ndef f(args):\n    x = f(args)\n", "calls itself"),
     ],
 )
-def test_what_is_no_wrapper_is_refused(text, said):
+def test_code_that_is_no_wrapper_is_refused(text, said):
     if said is None:
         assert [event.kind for event in events_of(text, None)] == ["return"]
         return
@@ -188,7 +188,7 @@ def call(args):
 
 
 @pytest.mark.parametrize("string", ["", "    x = '''\n  # no comment\n'''\n"])
-def test_comments_are_told_from_strings(string):
+def test_comments_are_distinguished_from_strings(string):
     lines = COMMENTED.replace("    buf0", string + "    buf0").split("\n")
     comments = comments_between(lines, 2, len(lines))
     assert list(comments.values())[:2] == ["alias", "within"]

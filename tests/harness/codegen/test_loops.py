@@ -27,7 +27,7 @@ def code_of(**configs):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="about C++ functions")
-def test_loops_of_one_function_are_told_apart():
+def test_loops_of_one_function_are_distinguished():
     code = code_of(post_grad_custom_post_pass=sin_after_cos)
     launches = code.events.of_kind("kernel")
     assert len({event.line for event in launches}) == 1

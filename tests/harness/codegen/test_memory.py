@@ -44,7 +44,9 @@ def test_of_a_fused_kernel_the_operator_s_own_buffer_counts(code):
 
 
 def test_freeing_needs_both_in_one_source(code):
-    with pytest.raises(AmbiguousCodeError, match=r"no source of the inference graph holds both aten.mm and aten.addmm"):
+    with pytest.raises(
+        AmbiguousCodeError, match=r"no source of the inference graph contains both aten.mm and aten.addmm"
+    ):
         code("two_regions").assert_freed_before("aten.mm", "aten.addmm")
     with pytest.raises(NoSuchOpError, match=r"no launch of buf99"):
         code("chain").assert_freed_before("buf99", "aten.mm")
@@ -78,7 +80,7 @@ def test_symbols_need_hints(code):
         code("dynamic").assert_peak_live_bytes(at_most=1, hints={columns: 8})
 
 
-def test_what_a_call_allocates_needs_a_hint(code):
+def test_memory_that_a_call_allocates_needs_a_hint(code):
     with pytest.raises(UnknownSizeError, match=r"hints=.*buf0 \(made by a call\)"):
         code("collectives").assert_peak_live_bytes(at_most=10**6)
     gathered = 8 * SQUARE

@@ -54,7 +54,7 @@ def test_all_launches_count_unless_one_is_named(code):
         code("train").assert_order("aten.mm", "aten.silu_backward", "aten.addmm#1", "aten.sum", graph="backward")
 
 
-def test_graphs_are_told_apart(code):
+def test_graphs_are_distinguished(code):
     code("train").assert_order("aten.mm", "aten.silu", graph="forward")
     code("train").assert_order("aten.sum", "aten.mm", graph="backward")
     with pytest.raises(AmbiguousCodeError, match=r"aten.mm#2 in forward; aten.addmm#1 in backward"):

@@ -34,7 +34,7 @@ def ops_of(*nodes, externs=(), text="none"):
     return origins_of([launch, *externs], text)[0].ops
 
 
-def test_the_target_is_named_and_what_it_was_decomposed_from(graph):
+def test_the_target_and_its_original_op_are_named(graph):
     plain, part = node(graph, aten.add.Tensor, aten.add.Tensor), node(graph, aten.exp.default, aten.silu.default)
     assert ops_of(plain, part) == (Op("aten.add.Tensor"), Op("aten.exp.default", inside="aten.silu"))
     # A pass that makes new nodes need not say where they come from.
@@ -46,7 +46,7 @@ def test_elements_of_results_and_callers_of_subgraphs_compute_nothing(graph):
     assert ops_of(element, node(graph, torch.ops.higher_order.cond)) == ()
 
 
-def test_what_an_extern_call_stands_for_is_not_a_kernel_s(graph):
+def test_operators_of_an_extern_call_are_not_a_kernels(graph):
     product, sine = node(graph, aten.mm.default), node(graph, aten.sin.default)
     known = RawLaunch("extern_kernels.mm", True, (("", (sine, product)),), product)
     assert ops_of(sine, product, externs=[known]) == (Op("aten.sin.default"),)
@@ -75,7 +75,7 @@ def call(args):
 """
 
 
-def test_two_launches_of_one_kernel_are_told_apart_by_their_buffers(graph):
+def test_two_launches_of_one_kernel_are_distinguished_by_their_buffers(graph):
     sine, cosine = node(graph, aten.sin.default), node(graph, aten.cos.default)
     second = RawLaunch("cpp_fused_0", False, (("buf1", (cosine,)),))
     first = RawLaunch("cpp_fused_0", False, (("buf0", (sine,)),))
@@ -85,7 +85,7 @@ def test_two_launches_of_one_kernel_are_told_apart_by_their_buffers(graph):
     assert kernels[0].ops_of == (("buf0", (Op("aten.sin.default"),)),)
 
 
-def test_what_nobody_told_stays_unknown():
+def test_unreported_operators_stay_unknown():
     assert origins_kept("a text that this process never generated") is None
     assert [event.ops for event in events_of(TWO_LAUNCHES, None).of_kind("kernel")] == [None, None]
     assert [event.ops for event in events_of(TWO_LAUNCHES, ()).of_kind("kernel")] == [None, None]

@@ -24,7 +24,7 @@ def test_spellings_of_one_operator(pattern):
     assert not matches(OpPattern.of(pattern), Op("aten.add.Tensor", inside="aten.silu"))
 
 
-def test_overloads_are_told_apart():
+def test_overloads_are_distinguished():
     assert matches(OpPattern.of(torch.ops.aten.add.Tensor), Op("aten.add.Tensor"))
     assert not matches(OpPattern.of(torch.ops.aten.add.Scalar), Op("aten.add.Tensor"))
     # Comments name no overloads: a pattern with one is not answered by guessing.
@@ -61,7 +61,7 @@ def test_an_operator_that_is_not_there_lists_those_that_are(code):
 
 
 @pytest.mark.parametrize("op", [".view", "torch.nn.functional.silu", torch.nn.functional.silu, torch.nn.Linear])
-def test_what_generated_code_never_calls(code, op):
+def test_functions_that_generated_code_never_calls(code, op):
     for check in (lambda: code("chain").assert_order(op, "aten.mm"), lambda: code("chain").assert_count(op, 0)):
         with pytest.raises(NoSuchOpError, match=r"Generated code calls operators of torch\.ops"):
             check()
@@ -87,7 +87,7 @@ def test_an_ordinal_beyond_the_last(code):
 
 
 def test_graphs_and_regions_that_are_not_there(code):
-    with pytest.raises(ValueError, match=r"'forwards' is no kind of graph. Did you mean 'forward'"):
+    with pytest.raises(ValueError, match=r"'forwards' is not a graph. Did you mean 'forward'"):
         code("chain").assert_no_copy(graph="forwards")
     with pytest.raises(NoGeneratedCodeError, match=r"of the backward graph .*there are: inference \(no region\)"):
         code("chain").assert_no_copy(graph="backward")
@@ -132,7 +132,7 @@ def test_launches_of_unknown_origin_are_never_a_pass(code, check):
     """As after a load in another process: a C++ wrapper has no comments on its kernels."""
     text = code("chain").sources[0].text + "\n# Another text, of which this process knows nothing.\n"
     foreign = GeneratedCode((GeneratedSource("inference", (), text, True),))
-    with pytest.raises(UnknownOriginError, match=r"not known") as failure:
+    with pytest.raises(UnknownOriginError, match=r"are unknown") as failure:
         check(foreign)
     assert "ops unknown" in str(failure.value)
     assert str(failure.value).count("\n> ") == 2

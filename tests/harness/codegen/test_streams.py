@@ -21,9 +21,7 @@ def test_launches_on_two_streams_have_no_order_by_their_place(version):
         ("aten.sin", ""),
     ]
     code.assert_order("aten.mm", "aten.relu#1")
-    with pytest.raises(
-        CodeAssertionError, match=r"run on different streams, and nothing makes the later wait"
-    ) as failure:
+    with pytest.raises(CodeAssertionError, match=r"run on different streams, and the later does not wait") as failure:
         code.assert_order("aten.mm", "aten.cos")
     assert "(stream 1)  [aten.mm.default]" in str(failure.value)
 
@@ -84,7 +82,7 @@ WAIT, WAIT_HERE = "torch.ops.streams.wait_event.default(9, 6)", "torch.ops.strea
         (("torch.ops.streams.synchronize_device.default('cuda', 0)",), True, True),
     ],
 )
-def test_what_makes_a_stream_wait(syncs, second_waits, default_waits):
+def test_operations_that_make_a_stream_wait(syncs, second_waits, default_waits):
     filled = dict(zip(("first", "second", "third", "fourth"), (*syncs, *(NOTHING,) * 4), strict=False))
     events = events_of(WRAPPER.format(**filled), None)
     sin, cos, exp = (

@@ -20,7 +20,7 @@ def failing(graph):
 
 
 @pytest.mark.parametrize("backend", ["inductor", "reference", "torch"])
-def test_what_a_pass_raises_comes_out_as_it_is(backend):
+def test_exceptions_of_a_pass_propagate_unchanged(backend):
     with regional(backend, expects_regions=False) as r:
         x, w = r.randn(4, 8), r.randn(8, 8)
         with pytest.raises(

@@ -140,7 +140,7 @@ def test_a_pattern_matcher_pass(inductor, stage):
 
 
 @has_inference_aware
-def test_a_pass_that_is_told_of_inference(inductor, bare):
+def test_a_pass_that_takes_is_inference(inductor, bare):
     told = []
 
     class Aware(private.inference_aware_pass_base()):
@@ -159,7 +159,7 @@ def test_a_pass_that_is_told_of_inference(inductor, bare):
         inductor.run_pass(Aware(), torch.sin, x, stage="joint")
 
 
-def test_another_graph_counts_where_nobody_would_drop_it(bare, inductor):
+def test_another_graph_counts_where_it_is_not_dropped(bare, inductor):
     def copying(graph: Graph) -> Graph:
         copied = Graph()
         copied.output(copied.graph_copy(graph, {}))
@@ -187,7 +187,7 @@ def test_another_graph_counts_where_nobody_would_drop_it(bare, inductor):
         (lambda: None, r"<lambda> takes no graph module and no graph"),
     ],
 )
-def test_what_is_no_pass(bare, given, message):
+def test_invalid_passes(bare, given, message):
     with pytest.raises(PassFormError, match=message):
         bare.run_pass(given, torch.sin, bare.randn(3), stage="graph")
 
@@ -197,14 +197,14 @@ def test_what_returns_something_else(bare):
         bare.run_pass(lambda graph: [], torch.sin, bare.randn(3), stage="graph")
 
 
-def test_what_is_no_program(bare):
+def test_invalid_programs(bare):
     with pytest.raises(TypeError, match="a GraphModule, a function or a module, not 3"):
         bare.run_pass(nothing, 3, stage="graph")
     with pytest.raises(TypeError, match="a graph itself is for stage 'graph'"):
         bare.run_pass(nothing, Graph(), stage="joint")
 
 
-def test_a_pass_that_knows_nodes_of_the_graph_given(bare):
+def test_a_pass_that_holds_nodes_of_the_given_graph(bare):
     """A graph is changed itself, so that what a pass remembers of it is still true."""
     module = torch.fx.symbolic_trace(lambda x: x.sin() + x)
     first = next(iter(module.graph.find_nodes(op="call_method", target="sin")))

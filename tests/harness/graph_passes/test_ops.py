@@ -62,7 +62,7 @@ def test_names_in_a_graph_before_autograd(bare, op):
 
 
 @pytest.mark.parametrize("op", ["torch.nn.functional.gelu", torch.cos, ".reshape", "Conv2d", "aten.mm", operator.mul])
-def test_what_torch_knows_may_be_counted_as_absent(bare, op):
+def test_operators_of_torch_may_be_asserted_as_absent(bare, op):
     result = bare.run_pass(nothing, torch.fx.symbolic_trace(Written()))
     result.assert_count(op, 0)
     with pytest.raises(GraphAssertionError, match=r"occurs 0 times, not once"):
@@ -89,7 +89,7 @@ def test_a_misspelt_operator_is_an_error_that_lists_what_is_there(summed, op):
         summed.assert_count(op, 0)
 
 
-def test_what_names_no_operator(summed):
+def test_patterns_without_an_operator(summed):
     with pytest.raises(UnknownOpError, match="names no operator"):
         summed.assert_count(3, 0)
     with pytest.raises(UnknownOpError, match="from 1, such as"):
@@ -100,7 +100,7 @@ def test_what_names_no_operator(summed):
         summed.assert_count(">aten.add", 0)
 
 
-def test_a_name_that_only_the_graph_knows(bare):
+def test_a_name_that_only_the_graph_has(bare):
     """A local function is unknown to torch; that it was there before makes its absence a fact."""
 
     def mine(x):

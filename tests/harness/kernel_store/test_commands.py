@@ -49,7 +49,7 @@ def test_what_is_compiled_and_how_counts(line, change):
 
 
 @pytest.mark.parametrize("name", ["CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "SOURCE_DATE_EPOCH"])
-def test_what_the_compiler_reads_of_the_environment_counts(line, monkeypatch, name):
+def test_variables_read_by_the_compiler_are_in_the_key(line, monkeypatch, name):
     before = key(line())
     monkeypatch.setenv(name, "1")
     assert key(line()) != before

@@ -88,7 +88,7 @@ def test_a_damaged_kernel_is_compiled_again(store, compiles):
     assert len(kernels(compiles)) == 2
 
 
-def test_what_does_not_compile_is_not_kept(tmp_path):
+def test_failed_compiles_are_not_stored(tmp_path):
     source = tmp_path / "wrong.cpp"
     source.write_text("this is not C++\n")
     from torch._inductor.cpp_builder import run_compile_cmd

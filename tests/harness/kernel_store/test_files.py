@@ -27,7 +27,7 @@ def only_file(files):
     return path
 
 
-def test_what_was_kept_is_written_where_it_is_wanted(files, tmp_path):
+def test_stored_kernels_are_written_to_the_target(files, tmp_path):
     made, wanted = tmp_path / "made.so", tmp_path / "wanted.so"
     made.write_bytes(b"library")
     assert not files.take(key_of(1), wanted)
@@ -70,7 +70,7 @@ def test_the_longest_unused_go_first(files):
     assert files.prune(limit=2200) == 0
 
 
-def test_what_a_killed_process_left_goes_after_an_hour(files):
+def test_files_of_a_killed_process_are_deleted_after_an_hour(files):
     files.write(key_of(1), b"library")
     folder = only_file(files).parent
     old, new = folder / f".tmp-{1:016x}", folder / f".tmp-{2:016x}"
@@ -136,7 +136,7 @@ def test_the_folder_is_the_users_alone(tmp_path):
     folder = prepared(tmp_path / "new" / "store")
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o772)
-    with pytest.raises(StoreError, match=r"written to by everybody, and what is in it gets executed\. Run: chmod go-w"):
+    with pytest.raises(StoreError, match=r"written to by everybody, and its contents are executed\. Run: chmod go-w"):
         prepared(folder)
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be made"):

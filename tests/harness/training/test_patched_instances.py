@@ -158,7 +158,7 @@ def test_a_hook_over_a_module_is_bound_to_the_copy():
     assert report.anchored
 
 
-def test_what_closures_share_stays_shared():
+def test_objects_shared_by_closures_stay_shared():
     model, calls = Block(), []
     original = model.mlp.forward
 
@@ -207,7 +207,7 @@ class Opaque:
         return self
 
 
-def test_what_nobody_can_look_into_is_noticed_by_the_gradients_of_the_original():
+def test_opaque_objects_are_noticed_by_the_gradients_of_the_original():
     model = Block()
     layer = model.mlp
     model.mlp.forward = Opaque(lambda x: nn.functional.linear(x, layer.weight, layer.bias))
@@ -244,7 +244,7 @@ def test_unless_they_are_allowed(allowed):
     assert "no gradient in eager, nothing compared: spare.weight, spare.bias, other.weight" in report.describe()
 
 
-def test_what_is_not_allowed_still_fails():
+def test_unused_parameters_that_are_not_allowed_still_fail():
     with pytest.raises(BadTrainingError, match=r"1 trainable parameter .*: other\.weight;"):
         judged(lambda copied: copied, model=Unused(), allow_unused=("spare.*",))
 
@@ -292,7 +292,7 @@ def test_a_missing_float64_reference_is_a_warning_and_stands_in_the_summary():
 
 
 @pytest.mark.parametrize("options", [{"level": "bitwise"}, {"level": "dtype"}, {"rtol": 1e-4}])
-def test_who_asks_for_no_float64_reference_loses_none(options):
+def test_without_a_float64_reference_none_is_lost(options):
     with warnings.catch_warnings():
         warnings.simplefilter("error", NoFp64ReferenceWarning)
         judged(lambda copied: copied, model=NoFloat64(), **options)

@@ -59,14 +59,14 @@ def everything_wrong():
     return TrainingReport(tuple(steps), rule="a rule")
 
 
-def test_the_worst_of_the_first_bad_step_are_told_and_the_others_counted():
+def test_the_worst_of_the_first_bad_step_are_reported_and_the_others_counted():
     told = everything_wrong().describe().splitlines()
     assert told[1] == "  first at step 2"
     assert told[2:7] == [f"  - step 2: gradient of p{i}: value: off" for i in (7, 6, 5, 4, 3)]
     assert told[7] == "  and 11 more differences, in this step and later ones"
 
 
-def test_a_missing_gradient_is_told_before_large_errors():
+def test_a_missing_gradient_is_reported_before_large_errors():
     step = everything_wrong().steps[1]
     missing = TrainingMismatch("gradient of p8", "missing", "no gradient", step=2)
     assert replace(step, mismatches=(*step.mismatches, missing)).worst_mismatches()[0] is missing

@@ -140,7 +140,7 @@ def test_symbolic_sizes_stay_symbolic():
         torch.testing.assert_close(gm(x), functional.layer_norm(x, (8,)) * rows)
 
 
-def test_results_that_nobody_uses_are_not_there():
+def test_unused_results_do_not_exist():
     gm = decompose(traced(lambda x: ATEN.native_layer_norm(x, [8], None, None, 1e-5)[2], torch.randn(4, 8)))
     unused = [n for n in gm.graph.nodes if not n.users and n.op == "call_function"]
     assert unused == []

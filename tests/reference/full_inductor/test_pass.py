@@ -146,7 +146,7 @@ class Layers(torch.nn.Module):
         return self.second(functional.relu(self.first(x)))
 
 
-def test_saved_values_may_have_any_layout_and_the_backward_is_told():
+def test_saved_values_may_have_any_layout_and_the_backward_gets_it():
     """Inductor chooses channels-last inside; the user's output keeps its strides."""
     backend = Backend(FullInductor(configs={"force_layout_optimization": True}))
     told = []
@@ -240,7 +240,7 @@ def test_a_bare_call_warns_too():
         full_inductor(traced(torch.sin, torch.randn(4)))
 
 
-def test_what_nobody_can_take_apart_is_called_as_it_is():
+def test_opaque_callables_are_called_unchanged():
     op = custom_op("opaque")
     code = code_of(lambda: full_inductor(traced(lambda x: op(functional.gelu(x)), torch.randn(4))))
     assert "full_inductor_tests.opaque" in code

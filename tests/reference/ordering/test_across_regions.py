@@ -102,7 +102,7 @@ def test_an_edge_inside_a_region_goes_with_it():
     torch.testing.assert_close(gm(x), (x.sin(), x.sin()))
 
 
-def test_a_compiler_is_told_the_edges_of_its_region_alone():
+def test_a_compiler_gets_only_the_edges_of_its_region():
     compiler = InterpretedCompiler()
     gm = ordered(["p a x", "q a x", "r b x"], {"q": ["p"], "r": ["q"]})
     regional_inductor(gm, torch.randn(3), compiler=compiler)

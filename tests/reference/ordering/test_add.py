@@ -70,7 +70,7 @@ def test_a_chain_waits_link_by_link_and_is_not_nested():
     assert_same_values(gm, independent, X)
 
 
-def test_what_the_chain_implies_adds_nothing():
+def test_edges_implied_by_the_chain_add_nothing():
     gm = traced(independent, X)
     add, mm, mul = (node(gm, name) for name in ("add", "mm", "mul"))
     report = add_control_deps(gm.graph, {mm: [add], mul: [add, mm]})
@@ -78,7 +78,7 @@ def test_what_the_chain_implies_adds_nothing():
     assert report.implied == ((add, mul),)
 
 
-def test_what_data_flow_implies_adds_no_operator():
+def test_edges_implied_by_data_flow_add_no_operator():
     def flow(x):
         a = x + 1
         return (a * 2).sin(), a
@@ -103,7 +103,7 @@ def test_an_edge_through_a_dead_node_implies_nothing():
 
 
 @pytest.mark.parametrize("kind", ["placeholder", "get_attr"])
-def test_what_is_there_from_the_start_needs_no_waiting(kind):
+def test_inputs_and_attributes_need_no_waiting(kind):
     gm = traced(independent, X)
     gm.register_buffer("constant", X)
     with gm.graph.inserting_before(node(gm, "add")):
@@ -180,14 +180,14 @@ def refused(asked):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (lambda gm: {node(gm, "mul"): []}, "'mul' is given no dependency"),
-        (lambda gm: {node(gm, "mul"): [node(gm, "mm"), node(gm, "mm")]}, "'mul' is given the dependency 'mm' twice"),
+        (lambda gm: {node(gm, "mul"): []}, "'mul' has no dependencies"),
+        (lambda gm: {node(gm, "mul"): [node(gm, "mm"), node(gm, "mm")]}, "'mul' has the dependency 'mm' twice"),
         (lambda gm: {gm.graph.find_nodes(op="placeholder")[0]: [node(gm, "mm")]}, r"\(placeholder\) cannot wait"),
         (lambda gm: {gm.graph.output_node(): [node(gm, "mm")]}, r"\(output\) cannot wait"),
         (lambda gm: {node(gm, "mul"): [gm.graph.output_node()]}, "cannot run after the output"),
         (lambda gm: {node(gm, "mul"): node(gm, "mm")}, "must be a list of nodes"),
-        (lambda gm: {node(gm, "mul"): ["mm"]}, "'mm', a dependency of 'mul', is no node"),
-        (lambda gm: {"mul": [node(gm, "mm")]}, "'mul', asked to wait, is no node"),
+        (lambda gm: {node(gm, "mul"): ["mm"]}, "'mm', a dependency of 'mul', is not a node"),
+        (lambda gm: {"mul": [node(gm, "mm")]}, "'mul', the waiting node, is not a node"),
         (lambda gm: {node(traced(independent, X), "mul"): [node(gm, "mm")]}, "is not in this graph"),
         (lambda gm: {node(gm, "mul"): [node(traced(independent, X), "mm")]}, "is not in this graph"),
     ],
@@ -324,7 +324,7 @@ def test_metadata_stays_and_what_inductor_reads_of_the_op_goes_inside():
     assert (described(gm), mul.meta) == before
 
 
-def test_what_a_pass_notes_on_the_call_outlives_it():
+def test_metadata_of_a_call_from_a_pass_outlives_it():
     gm = traced(independent, X)
     mul = node(gm, "mul")
     add_control_deps(gm.graph, {mul: [node(gm, "mm")]})

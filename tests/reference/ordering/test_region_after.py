@@ -80,7 +80,7 @@ def test_the_number_of_edges_grows_with_nodes_not_pairs():
 
 @pytest.mark.parametrize(
     ("after", "message"),
-    [("mlp", "no list of region ids"), ([1.5], "no list of region ids"), (["comm"], "asked to run after itself")],
+    [("mlp", "not a list of region ids"), ([1.5], "not a list of region ids"), (["comm"], "is to run after itself")],
 )
 def test_what_is_refused(after, message):
     with pytest.raises(RegionAnnotationError, match=message):
@@ -92,7 +92,7 @@ def compiled(gm):
 
 
 def test_a_region_that_is_not_there_is_warned_of_with_the_nearest():
-    with pytest.warns(RegionOrderWarning, match=r"'comm' asks to run after 'mpl'.*did you mean 'mlp'"):
+    with pytest.warns(RegionOrderWarning, match=r"'comm' is to run after 'mpl'.*did you mean 'mlp'"):
         compiled(asking(["p comm x", "q mlp x"], comm=["mpl"]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -133,7 +133,7 @@ def test_without_asking_the_program_decides():
     assert structure.labels == ["comm", "mlp"]
 
 
-def test_what_a_checkpoint_computes_again_keeps_the_order_of_the_forward():
+def test_recomputed_ops_keep_the_order_of_the_forward():
     structure = Structure("min_cut")
     x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
     program = Overlapping()

@@ -50,7 +50,7 @@ def test_a_node_that_is_still_there_stands_for_itself():
 
 
 @pytest.mark.parametrize("name", ["p", "s"])
-def test_what_replaced_an_op_stands_for_it(name):
+def test_the_replacement_of_an_op_takes_over_its_order(name):
     graph, made, snapshots = noted({name: 0, "c": 1}, ((0, 1),))
     addmm = merge(graph, made)
     assert snapshots.dependencies(graph) == {made["c"]: [addmm]}
@@ -73,7 +73,7 @@ def test_ops_merged_around_another_are_an_error_that_names_them():
     addmm = merge(graph, made)
     made["c"].append(addmm)
     addmm.replace_input_with(b, made["c"])
-    with pytest.raises(MergedOpsError, match=r"'c' has to run after 'p', .* made c of it, which addmm needs"):
+    with pytest.raises(MergedOpsError, match=r"'c' must run after 'p', .* made c of it, which addmm needs"):
         snapshots.dependencies(graph)
 
 

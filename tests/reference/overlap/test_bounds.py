@@ -41,7 +41,7 @@ def test_memory_for_two_buffers_gathers_one_layer_ahead(memory_bound):
     assert (plan.peak_bytes_before, plan.peak_bytes_after) == (WHOLE + WHOLE // 8, 2 * WHOLE)
 
 
-def test_what_the_graph_needs_as_it_is_it_may_have():
+def test_the_unchanged_graphs_own_peak_is_allowed():
     _, gm = fsdp_chain()
     before = names(gm)
     plan = overlap_collectives(gm.graph, memory_bound=0)

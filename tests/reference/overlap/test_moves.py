@@ -47,7 +47,7 @@ def test_a_chain_of_layers_gathers_ahead_and_scatters_behind():
     assert (plan.peak_in_flight_before, plan.peak_in_flight_after) == (1, 3)
 
 
-def test_what_prepares_an_input_moves_with_the_start():
+def test_nodes_that_prepare_an_input_move_with_the_start():
     b = Builder()
     x, shard = b.input(BIG), b.input(SMALL)
     first = b.mm(x, x, name="first")

@@ -61,14 +61,14 @@ def has_higher_order(node):
         ((), []),
     ],
 )
-def test_what_a_target_means(target, names):
+def test_meaning_of_targets(target, names):
     gm = trace(program)
     done = annotate_matching(gm.graph, target, region="r")
     assert marked(gm) == names == [node.name for node in done.matched]
 
 
 @pytest.mark.parametrize("target", [3, None, int, torch.mm, torch.nn.functional.silu, [aten.mm, 3]])
-def test_what_is_no_target(target):
+def test_invalid_targets(target):
     with pytest.raises(TypeError, match=r"annotate_ops cannot match by .*: give an op such as torch.ops"):
         annotate_ops(target, "r")
 
@@ -103,7 +103,7 @@ def test_a_config_that_inductor_does_not_have():
         annotate_ops("aten.mm", "r", {"max_autotun": True})
 
 
-def test_what_the_program_marks_stays():
+def test_marks_of_the_program_stay():
     def marks_itself(x):
         with region("inner"):
             y = x @ x
@@ -250,7 +250,7 @@ def test_a_backward_graph_may_hold_none():
         annotate_ops("aten.mul", "r", graphs=("backward",))(trace(program), graph="backward")
 
 
-def test_what_the_joint_graph_was_told_of_is_not_told_again_of_the_forward():
+def test_warnings_about_the_joint_graph_are_not_repeated_for_the_forward():
     model, inputs = torch.nn.Linear(4, 4), (torch.randn(2, 4),)
     mark = annotate_ops("aten.nothing", "r")
     for _ in range(2):

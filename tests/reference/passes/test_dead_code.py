@@ -28,7 +28,7 @@ def ops(gm):
     return sorted(count_ops(gm).elements())
 
 
-def test_a_chain_that_nobody_uses():
+def test_an_unused_chain():
     gm = trace(lambda x: (x.sin().cos().tan(), x + 1)[1])
     assert eliminate_dead_code(gm.graph) == 3
     assert ops(gm) == ["aten.add.Tensor"]
@@ -148,7 +148,7 @@ def user_function(x):
 
 
 @pytest.mark.parametrize("target", [print, user_function, torch._check, torch._assert, aten._assert_scalar.default])
-def test_calls_of_what_nobody_knows_stay(target):
+def test_calls_of_unknown_functions_stay(target):
     gm = call(target)
     assert eliminate_dead_code(gm.graph) == 0
     assert len(ops(gm)) == 1

@@ -33,7 +33,7 @@ def product_after_sine(graph):
     return {found[0]: [sin]} if found else {}
 
 
-def test_edges_are_added_and_told():
+def test_edges_are_added_and_reported():
     gm = trace(sums)
     passes = PassPipeline([AddControlDeps(product_after_sine)])
     passes.run(gm, [])
@@ -87,7 +87,7 @@ def test_overlap():
         assert not passes.report[0].changed
 
 
-def test_a_bound_that_means_nothing_is_told_under_the_name_of_the_pass():
+def test_an_invalid_bound_is_reported_with_the_name_of_the_pass():
     with pytest.raises(PassFailedError, match="'overlap_collectives', on the forward graph, raised OverlapError: in"):
         PassPipeline([OverlapCollectives(in_flight=0)]).run(trace(sums), [])
 

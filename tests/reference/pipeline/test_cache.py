@@ -133,7 +133,7 @@ def test_a_function_as_partitioner_keeps_all_out(harness):
         compiled("Tied", partitioner=lambda *args, **kw: torch._functorch.partitioners.default_partition(*args, **kw))
 
 
-def test_what_cannot_be_stored_is_compiled_every_time(harness):
+def test_unsavable_programs_are_compiled_every_time(harness):
     @pipeline.graph_pass(name="mine", terminal=True, uuid="v1")
     def mine(gm, example_inputs):
         return lambda *values: gm(*values)
@@ -144,7 +144,7 @@ def test_what_cannot_be_stored_is_compiled_every_time(harness):
         compiled("Tied", passes=[mine])
 
 
-def test_a_damaged_entry_is_compiled_anew(harness):
+def test_a_damaged_entry_is_compiled_again(harness):
     compiled("Tied")
     entries = [path for path in default_folder().rglob("*") if path.is_file()]
     assert entries

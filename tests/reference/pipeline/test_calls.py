@@ -153,12 +153,12 @@ def writes(x, y):
     return x * y
 
 
-def test_a_program_that_writes_is_told_what_shares_memory():
+def test_a_program_that_writes_gets_what_shares_memory():
     compiled = pipeline.compile(writes, (torch.ones(3), torch.ones(3)))
     assert torch.equal(compiled(torch.ones(3), torch.ones(3)), torch.full((3,), 2.0))
     one, many = torch.ones(3), torch.ones(4)
     for arguments in ((one, one), (many[:3], many[1:])):
-        with pytest.raises(InputMismatchError, match="input 0 and input 1 share memory otherwise"):
+        with pytest.raises(InputMismatchError, match="input 0 and input 1 share memory differently"):
             compiled(*arguments)
     # Who only reads does not mind.
     assert pipeline.compile(lambda x, y: x * y, (torch.ones(3), torch.ones(3)))(one, one).sum() == 3

@@ -45,7 +45,7 @@ def test_inputs_and_outputs_are_named(joint):
     assert all(value.node.op == "placeholder" for value in joint.inputs)
 
 
-def test_nothing_is_decomposed_unless_it_is_asked_for(joint):
+def test_nothing_is_decomposed_unless_requested(joint):
     gelu = torch.ops.aten.gelu.default
     table = torch._decomp.get_decompositions([gelu])
     plain = pipeline.capture(torch.nn.functional.gelu, (torch.randn(3),))
@@ -107,7 +107,7 @@ def test_a_copy_has_a_graph_of_its_own(joint):
         ((Block(), (torch.randn(2, 5),)), "Block cannot be captured as one graph"),
     ],
 )
-def test_what_cannot_be_captured_is_said(arguments, message):
+def test_a_model_that_cannot_be_captured_is_an_error(arguments, message):
     with pytest.raises(pipeline.CaptureError, match=re.escape(message)):
         pipeline.capture(*arguments)
 
@@ -190,8 +190,8 @@ class Changing(torch.nn.Module):
         return x + self.average
 
 
-def test_a_buffer_that_is_assigned_anew_is_refused():
-    with pytest.raises(pipeline.CaptureError, match=r"assigns a buffer or parameter anew .*_buffers.*in place"):
+def test_assigning_a_buffer_is_refused():
+    with pytest.raises(pipeline.CaptureError, match=r"assigns a buffer or parameter .*_buffers.*in place"):
         pipeline.capture(Changing("assigns"), (torch.ones(3),))
     model = Changing("writes")
     compiled = pipeline.compile(model, (torch.ones(3),))
@@ -200,6 +200,6 @@ def test_a_buffer_that_is_assigned_anew_is_refused():
 
 
 @pytest.mark.parametrize("what", ["counts", "appends"])
-def test_what_python_does_besides_is_warned_of(what):
-    with pytest.warns(pipeline.CaptureWarning, match="changes what is no tensor"):
+def test_pythons_side_effects_are_a_warning(what):
+    with pytest.warns(pipeline.CaptureWarning, match="changes non-tensors"):
         pipeline.capture(Changing(what), (torch.ones(3),))

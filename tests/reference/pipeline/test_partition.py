@@ -69,7 +69,7 @@ def test_bodies_are_partitioned_too(name):
         (lambda gm, inputs, **keywords: gm, r"returned inner_f, not \(forward, backward\) graph modules"),
     ],
 )
-def test_what_does_not_partition_is_said(joint, partitioner, message):
+def test_graphs_that_cannot_be_partitioned_are_an_error(joint, partitioner, message):
     with pytest.raises(pipeline.PartitionError, match=message):
         pipeline.partition(joint, partitioner)
     with pytest.raises(pipeline.PartitionError, match=message):

@@ -108,7 +108,7 @@ def test_inductors_own_passes():
 
 @pytest.mark.skipif(inference_aware_pass_base() is None, reason="torch 2.11 has no CustomInferenceAwareGraphPass")
 @pytest.mark.parametrize(("graph", "told"), [("inference", True), ("forward", False)])
-def test_a_pass_that_is_told_of_inference(graph, told):
+def test_a_pass_that_takes_is_inference(graph, told):
     seen = []
 
     class Aware(inference_aware_pass_base()):
@@ -150,7 +150,7 @@ def test_names():
 
 
 @pytest.mark.parametrize("given", [3, "cse", None, ["cse"]])
-def test_what_cannot_be_called_is_no_pass(given):
+def test_an_object_that_is_not_callable_is_no_pass(given):
     with pytest.raises(InvalidPassError, match="cannot be called: a pass is a callable"):
         PassPipeline([given])
 

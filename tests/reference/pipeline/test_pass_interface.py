@@ -119,7 +119,7 @@ def test_the_next_pass_is_compared_with_what_the_last_one_left():
     PassPipeline([allowed, declared("late")]).run(traced(two), [])
 
 
-def test_what_changes_no_interface():
+def test_passes_that_keep_the_interface():
     def strides(gm):
         transposed = new_node(gm, aten.clone.default, outputs(gm)[0])
         transposed.meta["val"] = outputs(gm)[0].meta["val"].t().contiguous().t()

@@ -67,7 +67,7 @@ def refusal(*passes, disable=()):
     return caught.value
 
 
-def test_a_cycle_is_told_in_words():
+def test_a_cycle_is_described():
     error = refusal(
         note("bystander"),
         declared("a", after=("b",)),
@@ -78,10 +78,10 @@ def test_a_cycle_is_told_in_words():
     )
     assert set(error.passes) == {"a", "b", "c", "d"}
     for said in (
-        "'a' asks to run after 'b' (after=('b',))",
-        "'b' asks to run after 'c' (requires=('c',))",
-        "'d' asks to run before 'c' (before=('c',))",
-        "'d' asks to run after 'a' (after=('a',))",
+        "'a' must run after 'b' (after=('b',))",
+        "'b' must run after 'c' (requires=('c',))",
+        "'d' must run before 'c' (before=('c',))",
+        "'d' must run after 'a' (after=('a',))",
     ):
         assert said in str(error)
     assert "bystander" not in str(error)
@@ -91,7 +91,7 @@ def test_a_cycle_is_told_in_words():
 def test_a_cycle_that_leads_over_a_terminal_pass_says_so():
     one_order = (declared("b", graphs="backward", after="t"), declared("f", graphs="forward", after="b"))
     error = refusal(declared("t", graphs="forward", terminal=True), *one_order)
-    assert "'t' is terminal, so that 'f' runs before it; 'b' asks to run after 't'" in str(error)
+    assert "'t' is terminal, so that 'f' runs before it; 'b' must run after 't'" in str(error)
 
 
 def test_a_pass_after_itself():
@@ -148,7 +148,7 @@ def test_a_terminal_pass_on_the_joint_graph():
 
 def test_one_name_for_two_passes_even_if_it_is_disabled():
     assert refusal(note("a"), note("b"), note("a")).passes == ("a",)
-    assert "disable= mean passes by name" in str(refusal(note("a"), note("a"), disable=("a",)))
+    assert "disable= refer to passes by name" in str(refusal(note("a"), note("a"), disable=("a",)))
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_a_returned_module_takes_the_place_of_the_graph():
     assert seen == [other]
 
 
-def test_the_graph_is_compiled_anew_after_each_pass():
+def test_the_graph_is_recompiled_after_each_pass():
     x, w, seen = torch.randn(4, 8), torch.randn(8, 8), []
 
     def negative_for_clamp(gm, example_inputs):
@@ -71,7 +71,7 @@ class MineError(Exception):
     """An error of the user's."""
 
 
-def test_what_a_pass_raises_is_chained_under_its_name():
+def test_exceptions_of_a_pass_are_chained_with_its_name():
     @graph_pass(name="mine")
     def failing(gm):
         raise MineError("my own words")
@@ -97,7 +97,7 @@ def test_an_error_of_a_nested_pipeline_names_the_pass_inside():
 
 
 @pytest.mark.parametrize("kind", restart_exceptions())
-def test_what_dynamo_raises_to_start_again_passes_through(kind):
+def test_dynamos_restart_exceptions_propagate(kind):
     def failing(gm):
         raise kind
 
@@ -152,7 +152,7 @@ def test_a_terminal_result_is_returned_as_it_is():
 # Disabling.
 
 
-def test_disabled_passes_do_not_run_and_are_told():
+def test_disabled_passes_do_not_run_and_are_reported():
     seen = []
     pipeline = PassPipeline([note("cse", seen), note("cse_late", seen), note("dce", seen)], disable=("cse",))
     pipeline.run(traced(), [])

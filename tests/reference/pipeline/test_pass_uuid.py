@@ -123,7 +123,7 @@ def test_a_uuid_that_is_no_method():
         PassPipeline([custom]).uuid()
 
 
-def test_settings_that_another_process_does_not_know():
+def test_settings_that_another_process_lacks():
     with pytest.raises(
         PassUuidError, match=r"uuid\(\) of the pass 'scale' returned .*means nothing in another process"
     ):
@@ -191,7 +191,7 @@ def test_kinds_by_the_names_of_inputs():
     assert kind_of(graph("arg0_1")) == "inference"
 
 
-def test_what_inductor_cannot_use():
+def test_pipelines_that_inductor_cannot_use():
     with pytest.raises(InvalidPassError, match="ends with a terminal pass"):
         as_inductor_pass(PassPipeline([named("t", terminal=True)]))
     with pytest.raises(UnknownGraphError):
@@ -200,7 +200,7 @@ def test_what_inductor_cannot_use():
         as_inductor_pass(PassPipeline([lambda gm: traced()]))(traced().graph)
     loose = torch.fx.Graph()
     loose.output(())
-    with pytest.raises(InvalidPassError, match="no GraphModule owns"):
+    with pytest.raises(InvalidPassError, match="without a GraphModule"):
         as_inductor_pass(PassPipeline([]))(loose)
 
 

@@ -148,7 +148,7 @@ def test_an_op_that_writes_changes_no_other_value():
     assert (values["sin"].shape, values["t__default"].shape) == ((4, 8), (8, 4))
 
 
-def test_an_op_that_fails_is_told_with_pass_and_node():
+def test_an_op_that_fails_is_reported_with_pass_and_node():
     @graph_pass(name="mine")
     def failing(gm):
         add(gm, aten.mm.default, node_called(gm, "sin"), node_called(gm, "sin"))
@@ -163,7 +163,7 @@ def test_an_op_that_fails_is_told_with_pass_and_node():
 
 
 @pytest.mark.parametrize("kind", restart_exceptions())
-def test_what_dynamo_raises_to_start_again_passes_through(kind):
+def test_dynamos_restart_exceptions_propagate(kind):
     def op(value):
         raise kind
 
@@ -171,7 +171,7 @@ def test_what_dynamo_raises_to_start_again_passes_through(kind):
         run(sine, lambda gm: add(gm, op, node_called(gm, "sin")) and None)
 
 
-def test_what_has_no_value_is_left_alone():
+def test_nodes_without_a_value_are_unchanged():
     ran = []
 
     def op(value):

@@ -54,7 +54,7 @@ def test_a_new_process_trains_with_compiled_regions(terminal, folder):
 
 
 @pytest.mark.parametrize("name", ["Block", "Tied", "Dropping", "Branching", "Repeating", "Writing"])
-def test_what_is_loaded_gives_the_same_bits(name, folder):
+def test_loaded_programs_give_the_same_bits(name, folder):
     model, inputs = model_and_inputs(name)
     twin, _ = model_and_inputs(name)
     pipeline.compile(model, inputs).save(folder / "model")
@@ -117,14 +117,14 @@ def test_damaged_missing_and_foreign_files(folder):
         pipeline.load(folder / "program", model)
 
 
-def test_what_a_pass_returned_may_be_unsavable(folder):
+def test_the_result_of_a_pass_may_be_unsavable(folder):
     @pipeline.graph_pass(name="mine", terminal=True)
     def mine(gm, example_inputs):
         return lambda *values: gm(*values)
 
     model, inputs = model_and_inputs("Tied")
     compiled = pipeline.compile(model, inputs, passes=[mine])
-    with pytest.raises(UnsavableArtifactError, match="what pass 'mine' returned cannot be saved"):
+    with pytest.raises(UnsavableArtifactError, match="the result of pass 'mine' cannot be saved"):
         compiled.save(folder / "model")
     assert not (folder / "model").exists()
 

@@ -1,4 +1,4 @@
-"""Around a test: directories of compiler caches, no cache servers, and the threads and processes it leaks."""
+"""Around a test: directories of compiler caches, no cache servers, leaked threads and processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHARED_CACHE_SETTINGS = {
 
 @contextlib.contextmanager
 def cache_folder(folder: Path) -> Iterator[Path]:
-    """Point every compiler cache into ``folder`` while the context lasts."""
+    """Set every compiler cache to ``folder`` while the context lasts."""
     folder.mkdir(parents=True, exist_ok=True)
     values = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
     saved = {name: os.environ.get(name, MISSING) for name in values}
@@ -41,12 +41,12 @@ def cache_folder(folder: Path) -> Iterator[Path]:
 
 
 def clear_folder(folder: Path, *, keep_code: bool = False) -> None:
-    """Empty a folder that this harness owns (the folder itself stays).
+    """Empty a directory that this harness owns (the directory itself stays).
 
     Args:
-        folder: the folder.
-        keep_code: leave files of generated code and compiled kernels, whose names are hashes of their contents: no
-            lookup finds them, but what generates the same code again need not build it.
+        folder: the directory.
+        keep_code: keep files of generated code and compiled kernels. Their names are hashes of their contents: no
+            lookup finds them, but the same code need not be built again.
     """
     folder.mkdir(parents=True, exist_ok=True)  # the test may have removed it
     for entry in folder.iterdir():
@@ -58,13 +58,13 @@ def clear_folder(folder: Path, *, keep_code: bool = False) -> None:
             entry.unlink()
 
 
-#: Beside folders of two letters, which are the beginning of a hash, as Inductor calls them (2.11 to 2.15).
+#: Next to directories of two letters, the prefix of a hash; Inductor's names (2.11 to 2.15).
 _CODE_FOLDERS = ("precompiled_headers", "triton", "locks")
 
 
 @contextlib.contextmanager
 def no_shared_cache() -> Iterator[None]:
-    """Leave caches on servers alone while the context lasts; what is set inside counts."""
+    """Disable cache servers while the context lasts; settings made inside take effect."""
     saved = {name: os.environ.pop(name, MISSING) for name in SHARED_CACHE_VARIABLES}
     try:
         with contextlib.ExitStack() as stack:
@@ -80,51 +80,51 @@ def no_shared_cache() -> Iterator[None]:
 __all__ = ["SHARED_CACHE_VARIABLES", "cache_folder", "clear_folder", "no_shared_cache"]
 
 
-#: Seconds in which a thread that is about to end may do so.
-_PATIENCE = 0.2
+#: Seconds that new threads and processes get to end.
+_GRACE_SECONDS = 0.2
 
-#: Packages whose threads serve the whole process once anything needed them: pools of workers, queues to children.
-_SERVANTS = ("torch", "concurrent", "multiprocessing", "tqdm", "execnet", "xdist")
+#: Packages whose threads serve the whole process once they are needed: worker pools, queues to children.
+_SERVICE_PACKAGES = ("torch", "concurrent", "multiprocessing", "tqdm", "execnet", "xdist")
 
 
 def threads() -> frozenset[int]:
-    """Return the threads that run now."""
+    """Return the running threads."""
     return frozenset(thread.ident for thread in threading.enumerate() if thread.ident is not None)
 
 
 def leaked_threads(before: frozenset[int]) -> tuple[str, ...]:
-    """Return the names of threads that run now and did not ``before``, except for those of torch and of pools."""
+    """Return the names of running threads that are not in ``before``, except for those of torch and of pools."""
     new = [thread for thread in threading.enumerate() if thread.ident not in before]
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _GRACE_SECONDS
     for thread in new:
         thread.join(max(0.0, deadline - time.monotonic()))
     frames = sys._current_frames()
     return tuple(
         thread.name
         for thread in new
-        if thread.is_alive() and thread.ident in frames and not _serves(frames[thread.ident])
+        if thread.is_alive() and thread.ident in frames and not _is_service(frames[thread.ident])
     )
 
 
-def _serves(frame: FrameType | None) -> bool:
-    """Say whether the thread was begun by one of :data:`_SERVANTS`: whose its first frame above ``threading`` is."""
+def _is_service(frame: FrameType | None) -> bool:
+    """Say whether the first frame above ``threading`` is in one of :data:`_SERVICE_PACKAGES`."""
     modules = []
     while frame is not None:
         modules.append(str(frame.f_globals.get("__name__", "")).partition(".")[0])
         frame = frame.f_back
     beginning = next((module for module in reversed(modules) if module != "threading"), "")
-    return beginning in _SERVANTS
+    return beginning in _SERVICE_PACKAGES
 
 
 def processes() -> frozenset[int]:
-    """Return the processes that this one has started and that run now. Linux; elsewhere there are none to see."""
+    """Return the running child processes. Linux only; empty elsewhere."""
     return frozenset(children(os.getpid()))
 
 
 def leaked_processes(before: frozenset[int]) -> tuple[str, ...]:
-    """Return the names of processes that run now and did not ``before``, except for those of Inductor and of pools."""
+    """Return the names of running processes that are not in ``before``, except for those of Inductor and of pools."""
     new = processes() - before
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _GRACE_SECONDS
     while any(map(runs, new)) and time.monotonic() < deadline:
         time.sleep(0.01)
     return tuple(_name(number) for number in sorted(new) if runs(number) and not _is_of_a_pool(number))
@@ -137,7 +137,7 @@ def _name(number: int) -> str:
 
 
 def _is_of_a_pool(number: int) -> bool:
-    """Say whether a process serves this one once anything needed it, or was forked from it as workers are."""
+    """Say whether a process is a worker of a pool, or was forked from this one as such workers are."""
     try:
         command = Path(f"/proc/{number}/cmdline").read_bytes()
         forked = command == Path("/proc/self/cmdline").read_bytes()
