@@ -377,6 +377,11 @@ def _is_view_of_leaf(tensor: torch.Tensor) -> bool:
     return base is not None and base.requires_grad and base.is_leaf
 
 
+def each_in_its_place(value: ProgramValue, *before: ProgramValue) -> bool:
+    """Want elements that share no place in memory."""
+    return not _overlaps(value.tensor)
+
+
 def dense(value: ProgramValue, *before: ProgramValue) -> bool:
     """Want a tensor whose rows lie one behind the other in memory."""
     return bool(value.tensor.is_contiguous())

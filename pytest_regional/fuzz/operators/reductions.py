@@ -18,6 +18,7 @@ from pytest_regional.fuzz.operators.operator import (
     anything,
     at_least,
     distinct,
+    each_in_its_place,
     exact,
     floating,
     nonempty,
@@ -313,7 +314,7 @@ _SORTS = (
     _sorting("argmax", "torch.argmax({a}, {dim})", _one_place),
     _sorting("argmin", "torch.argmin({a}, {dim}, keepdim=True)", _one_place),
     _sorting("max_dim", "torch.max({a}, {dim})", _both, 2),
-    _sorting("median", "torch.median({a}, {dim})", _both, 2, wanted=also(_ORDERED, numeric)),
+    _sorting("median", "torch.median({a}, {dim})", _both, 2, wanted=also(_ORDERED, numeric, each_in_its_place)),
     _sorting("kthvalue", "torch.kthvalue({a}, {k}, {dim})", _both, 2, wanted=also(_ORDERED, numeric), choose=_some),
     _sorting(
         "bucketize",

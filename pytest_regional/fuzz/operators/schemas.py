@@ -243,21 +243,28 @@ def derived(
     if in_place:
         packet, _, rest = overload.partition(".")
         writing = f"{packet}_.{rest}" if rest else f"{packet}_"
-        made.append(_operator(writing, family, _writing(operands), value_range, given or {}, written=True, **fields))
+        changed = _writing(operands, itself=family in ("pointwise", "integer"))
+        made.append(_operator(writing, family, changed, value_range, given or {}, written=True, **fields))
     return tuple(operator for operator in made if operator is not None)
 
 
-def _writing(operands: Mapping[str, Wanted | tuple[Wanted, ...]]) -> Mapping[str, Wanted | tuple[Wanted, ...]]:
-    """Return what operands have to be where ``self`` is written to."""
+def _writing(
+    operands: Mapping[str, Wanted | tuple[Wanted, ...]], *, itself: bool
+) -> Mapping[str, Wanted | tuple[Wanted, ...]]:
+    """Return what operands have to be where ``self`` is written to.
+
+    Args:
+        operands: what they have to be where nothing is written.
+        itself: whether ``self`` may be read as another operand as well: each element is read before it is written.
+    """
     changed: dict[str, Wanted | tuple[Wanted, ...]] = {}
-    alone = next(iter(operands)) == "self"
+    itself = itself and next(iter(operands)) == "self" and not isinstance(operands["self"], tuple)
     for name, wanted in operands.items():
         every = wanted if isinstance(wanted, tuple) else (wanted,)
         if name == "self":
             parts = tuple(also(one, writable, apart) for one in every)
         else:
-            single = alone and not isinstance(operands["self"], tuple)
-            parts = tuple(also(one, same_or_apart if single else apart) for one in every)
+            parts = tuple(also(one, same_or_apart if itself else apart) for one in every)
         changed[name] = parts if isinstance(wanted, tuple) else parts[0]
     return changed
 

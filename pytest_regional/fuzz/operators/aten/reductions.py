@@ -35,6 +35,7 @@ from pytest_regional.fuzz.operators.operator import (
     at_least,
     bits,
     distinct,
+    each_in_its_place,
     exact,
     floating,
     nonempty,
@@ -216,7 +217,7 @@ def at_extreme() -> Iterator[Operator]:
         "values_median",
         "sort",
         "torch.median({a}, {dim})[0]",
-        (also(any_number, exact, ROWS, without_gradient),),
+        (also(any_number, exact, ROWS, without_gradient, each_in_its_place),),
         extreme,
         lambda values, picks: {"dim": picks.below(values[0].rank)},
     )
@@ -281,7 +282,8 @@ def sorting() -> Iterator[tuple[Operator, ...]]:
         yield derived(
             name, "sort", single, places, given={"dim": lambda values, chosen: (None, *range(values[0].rank))}
         )
-    numbers = {"self": also(single["self"], any_number)}
+    # Eager's median of a tensor with a stride of 0 is none of its elements (docs/findings/median_of_expanded.py).
+    numbers = {"self": also(single["self"], any_number, each_in_its_place)}
     for name in ("max.dim", "min.dim", "median.dim", "nanmedian.dim", "mode"):
         yield derived(name, "sort", numbers, chosen_values)
     yield derived("kthvalue", "sort", numbers, chosen_values, given={"dim": _dims_last_first, "k": _smallest_counts})
