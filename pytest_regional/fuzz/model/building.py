@@ -110,20 +110,23 @@ class Builder:
         """
         operands = self._operands(operator, references, [])
         if operands is None:
-            return self._skipped(operator, "no operands")
+            self._count_refusal(operator, "no operands")
+            return None
         parameters = operator.choose(operands, Picks(numbers))
         called = self._callable(operator, numbers)
         if parameters is None or called is None:
-            return self._skipped(operator, "no parameters")
+            self._count_refusal(operator, "no parameters")
+            return None
         chosen = Step(
             operator.name, tuple(value.number for value in operands), tuple(parameters.items()), (), scope, called
         )
         try:
             return self.add(chosen)
         except Refused as why:
-            return self._skipped(operator, why.reason)
+            self._count_refusal(operator, why.reason)
+            return None
 
-    def _skipped(self, operator: Operator, reason: str) -> None:
+    def _count_refusal(self, operator: Operator, reason: str) -> None:
         if self._refusals is not None:
             self._refusals[operator.name, reason] += 1
 

@@ -12,6 +12,7 @@ from pytest_regional.fuzz.operators.operator import (
     Operator,
     Parameters,
     ProgramValue,
+    Wanted,
     also,
     boolean,
     distinct,
@@ -117,7 +118,7 @@ def scattering() -> Iterator[tuple[Operator, ...]]:
         given=along,
         in_place=True,
     )
-    scatter = {"self": numbers, "index": _index_of_elements, "src": _one_each}
+    scatter: dict[str, Wanted] = {"self": numbers, "index": _index_of_elements, "src": _one_each}
     plain = {
         "self": also(numbers, without_gradient),
         "index": _index_of_elements,
@@ -141,7 +142,7 @@ def scattering() -> Iterator[tuple[Operator, ...]]:
     )
     yield derived("scatter_add", "scatter", scatter, _gathered, given=along, in_place=True)
     yield derived("scatter_reduce.two", "scatter", plain, _reduced, given=along, in_place=True)
-    rows = {"self": numbers, "index": _index_of_rows, "source": _row_each}
+    rows: dict[str, Wanted] = {"self": numbers, "index": _index_of_rows, "source": _row_each}
     yield derived("index_add", "scatter", rows, _gathered, given={"dim": _rows}, in_place=True)
     yield derived(
         "index_copy",

@@ -21,6 +21,7 @@ from pytest_regional.fuzz.operators.aten.ranges import (
     normed,
     places,
     sorted_values,
+    spread,
     summed,
     truth,
     variance,
@@ -76,14 +77,14 @@ def reductions() -> Iterator[tuple[Operator, ...]]:
         lambda a, **p: (extreme(a), extreme(a)),
         given={"dim": _dims_of_value},
     )
-    spread = {"self": also(numeric, ROWS, _several_rows)}
-    yield derived("var.correction", "reduction", spread, variance)
-    yield derived("std.correction", "reduction", {"self": also(spread["self"], without_gradient, _varied)}, spread)
-    yield derived("var_mean.correction", "reduction", spread, lambda a, **p: (variance(a), averaged(a, p["dim"])))
+    several = {"self": also(numeric, ROWS, _several_rows)}
+    yield derived("var.correction", "reduction", several, variance)
+    yield derived("std.correction", "reduction", {"self": also(several["self"], without_gradient, _varied)}, spread)
+    yield derived("var_mean.correction", "reduction", several, lambda a, **p: (variance(a), averaged(a, p["dim"])))
     yield derived(
         "std_mean.correction",
         "reduction",
-        {"self": also(spread["self"], without_gradient, _varied)},
+        {"self": also(several["self"], without_gradient, _varied)},
         lambda a, **p: (spread(a), averaged(a, p["dim"])),
     )
     away = also(floating, ROWS, at_least(0.1))
