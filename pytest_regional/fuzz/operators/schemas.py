@@ -168,7 +168,7 @@ ARGUMENTS = frozenset(
         *("output_size", "p", "pad", "padding", "posinf", "reduce", "reduction", "repeats", "right"),
         *("rounding_mode", "scalars", "scale", "scale_factors", "shifts", "sparse_grad", "stable"),
         *("start", "step", "storage_offset", "stride", "swap", "threshold", "upscale_factor", "value"),
-        *("weight"),
+        "weight",
     }
 )
 

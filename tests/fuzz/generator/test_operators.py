@@ -17,14 +17,14 @@ COMPILING = ("cond", "while_loop")
 
 
 #: Operators that are of one dtype by what they are, or compare with what is.
-OF_ONE_DTYPE = ("view_bits", "bucketize", "mm_out", "rounded_twice", "rounded_to_bfloat16")
+OF_ONE_DTYPE = ("view_bits", "bucketize", "rounded_twice", "rounded_to_bfloat16")
 
 #: Operators that eager has for float32 and float64 alone.
 OF_NO_LOW_PRECISION = (
     *("aten_special_ndtri", "aten_special_log_ndtr", "aten_special_erfcx", "aten_special_zeta", "aten_cdist"),
     *("aten_special_bessel_j0", "aten_special_bessel_j1", "aten_multi_margin_loss", "aten_multilabel_margin_loss"),
     *("aten_avg_pool3d", "aten__upsample_bilinear2d_aa_vec", "aten__upsample_bicubic2d_aa_vec"),
-    *("fractional_max_pool2d", "fractional_max_pool3d"),
+    "fractional_max_pool3d",
 )
 
 
