@@ -359,12 +359,12 @@ BACKENDS = (
     Mutant(
         "padded_entries",
         "entries of the cache have bytes behind them that mean nothing",
-        patches=_one("caching.local:seal", _padded),
+        patches=_one("caching.store:seal", _padded),
     ),
     Mutant(
         "newest_first",
         "entries of one key are tried in the opposite order",
-        patches=_one("caching.local:EntryFiles.candidates", _newest_first),
+        patches=_one("caching.store:EntryFiles.candidates", _newest_first),
     ),
     Mutant(
         "chatty", "every compile warns of nothing", patches=_one("regional_inductor:warn_of_unknown_regions", _chatty)

@@ -101,7 +101,7 @@ def test_removal_gives_the_graph_back(regional):
 @pytest.mark.parametrize(
     ("dependencies", "message"),
     [
-        (lambda ops, there: {ops["mm"]: []}, "no dependency"),
+        (lambda ops, there: {ops["mm"]: []}, "no dependencies"),
         (lambda ops, there: {ops["mm"]: [ops["add"], ops["add"]]}, "twice"),
         (lambda ops, there: {there[0]: [ops["add"]]}, "cannot wait"),
         (lambda ops, there: {ops["mm"]: [there[-1]]}, "after the output"),

@@ -294,7 +294,7 @@ FAULTS = (
         "the checksum of an entry is not looked at",
         ("caches",),
         (DAMAGE,),
-        "caching.local:unseal",
+        "caching.store:unseal",
         _believed,
     ),
 )
