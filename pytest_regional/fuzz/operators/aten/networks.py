@@ -123,7 +123,7 @@ def with_statistics() -> Iterator[Operator]:
 
     for name, keyword in (("batch_norm", "training=True"), ("instance_norm", "use_input_stats=True")):
         yield Operator(
-            f"{name}with_statistics",
+            f"{name}_with_statistics",
             "norm",
             f"torch.nn.functional.{name}({{a}}, {{b}}, {{c}}, {keyword}, momentum={{momentum}}, eps=0.5)",
             (spread, statistic, positive),
