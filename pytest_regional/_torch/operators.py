@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_regional._torch import symbol, torch_version
 
@@ -43,6 +43,57 @@ def schema_of(target: Any) -> Any:
     ``OpOverload._schema``, a ``torch._C.FunctionSchema`` (2.11 to 2.15).
     """
     return getattr(target, "_schema", None)
+
+
+class SchemaArgument(NamedTuple):
+    """One argument of an operator.
+
+    Attributes:
+        name: as in the schema.
+        type: as in the schema, such as ``"Optional[List[int]]"``.
+        default: what it is where none is given; :data:`REQUIRED` where one has to be.
+        keyword_only: whether it is given by name.
+        length: how many integers a list of them has; None where that is open, or where it is no list.
+    """
+
+    name: str
+    type: str
+    default: Any
+    keyword_only: bool
+    length: int | None
+
+
+#: The default of an argument that has none.
+REQUIRED: Any = object()
+
+
+@functools.cache
+def aten_arguments(name: str) -> tuple[SchemaArgument, ...] | None:
+    """Return the arguments of an overload such as ``"add.Tensor"``, by its schema; None where this torch lacks it.
+
+    ``OpOverload._schema`` and the ``torch._C.Argument`` in it (2.11 to 2.15).
+    """
+    packet, _, overload = name.partition(".")
+    target = getattr(getattr(symbol("torch.ops", "aten"), packet, None), overload or "default", None)
+    if not is_op_overload(target):
+        return None
+    return tuple(
+        SchemaArgument(
+            argument.name,
+            str(argument.real_type),
+            argument.default_value if argument.has_default_value() else REQUIRED,
+            argument.kwarg_only,
+            argument.N,
+        )
+        for argument in schema_of(target).arguments
+    )
+
+
+def aten_results(name: str) -> int:
+    """Return how many results an overload such as ``"sort.stable"`` has, by its schema (2.11 to 2.15)."""
+    packet, _, overload = name.partition(".")
+    target = getattr(getattr(symbol("torch.ops", "aten"), packet), overload or "default")
+    return len(schema_of(target).returns)
 
 
 def op_name(target: Any) -> str:

@@ -29,8 +29,8 @@ def _of_inputs(program: Program) -> Iterator[str]:
             yield f"dtype:{argument.dtype}"
         if argument.layout != "dense":
             yield f"layout:{argument.layout}"
-        if argument.content == "nonfinite":
-            yield "input:nonfinite"
+        if argument.content in ("nonfinite", "whole", "places", "large", "edges"):
+            yield f"input:{argument.content}"
         if argument.dynamic:
             yield "input:dynamic"
         if 0 in argument.shape:
@@ -176,6 +176,8 @@ DECLARED: Mapping[str, float] = MappingProxyType(
         "dtype:int64": 8,
         "dtype:int32": 1.5,
         "dtype:uint8": 1.5,
+        "dtype:int8": 1.5,
+        "dtype:int16": 1.5,
         "dtype:bool": 6,
         "layout:transposed": 6,
         "layout:strided": 6,
@@ -202,6 +204,10 @@ DECLARED: Mapping[str, float] = MappingProxyType(
         "part:expanded": 0.3,
         "input:dynamic": 10,
         "input:nonfinite": 1,
+        "input:whole": 12,
+        "input:places": 5,
+        "input:large": 1,
+        "input:edges": 5,
         "input:empty": 1.5,
         "input:size one": 15,
         "output:input": 8,

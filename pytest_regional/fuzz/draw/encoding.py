@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,6 +22,7 @@ from pytest_regional.fuzz.model.arguments import (
     LAYOUTS,
     PARTS,
     PARTS_OF_ANY_RANK,
+    TOO_LARGE,
     Content,
     Layout,
     TensorInput,
@@ -126,7 +129,17 @@ SHAPES: tuple[tuple[tuple[int, ...], ...], ...] = (
     ((0, 4), (4,), (3, 4), (0,), (1, 4)),
     ((1, 1), (1,), (), (1, 2), (1, 1, 1)),
     ((3, 5), (5,), (5, 3), (3, 1), (3, 3)),
+    # Of sizes that no vector divides, and one above a power of two: what stands behind the last vector is its own code.
+    ((2, 3, 5, 7), (3, 5, 7), (3, 3, 2, 2), (3,), (5, 7)),
+    ((1, 2, 3, 5, 5), (2, 3, 5, 5), (2, 2, 2, 2, 2), (2,), (1, 4, 3, 3)),
+    ((66,), (3, 66), (66, 3), (1, 66), (66, 66)),
+    ((65, 7, 7), (7, 7), (7,), (65, 1, 7), (65, 7)),
+    ((129,), (2, 129), (129, 2), (1, 129), (129, 1)),
+    ((8193,), (2, 8193), (16384,), (1,), (8193, 1)),
 )
+
+#: Elements that the steps of a program with large inputs make together.
+_MOST_ELEMENTS = 2**22
 
 #: What a code can stand in, the simplest first; each program picks three of them.
 SCOPES: tuple[Scope, ...] = (
@@ -254,24 +267,35 @@ class Options:
 # Inputs
 
 
-def argument_of(code: EncodedArgument, plan: EncodedPlan, options: Options, *, first: bool) -> TensorInput:
-    """Return the input that ``code`` describes; the first of a program is floating-point."""
+def argument_of(
+    code: EncodedArgument, plan: EncodedPlan, options: Options, *, before: Sequence[TensorInput]
+) -> TensorInput:
+    """Return the input that ``code`` describes, ``before`` being those before it; the first is floating-point."""
     shapes = SHAPES[plan.shapes % len(SHAPES)]
     detached = "aliasing" not in options.without and code.layout // _LAYOUT_CODES % 2 == 1
     made = TensorInput(shapes[code.shape % len(shapes)], layout=_layout(code, options), detached=detached)
-    kind = 0 if first else code.kind % 8
-    if kind == 5:
+    kind = code.kind % 16 if before else 0
+    if kind in (5, 13):
         return replace(made, dtype="bool", content="mask")
+    if kind == 12:
+        return replace(made, dtype=_SIGNED[code.dtype % len(_SIGNED)], content="whole")
+    if kind == 15:
+        limited = (*_SIGNED, "uint8")
+        return replace(made, dtype=limited[code.dtype % len(limited)], content="edges")
     if kind == 6:
         return replace(made, dtype="int64", content="index", below=2 + code.content % 3)
-    if kind == 7:
+    if kind == 14 and before[0].shape:
+        return _index_into(before[0], code)
+    if kind in (7, 14):
         return replace(
             made, dtype=("int32", "int64", "uint8")[code.dtype % 3], content="index", below=2 + code.content % 7
         )
+    dtype = options.dtypes[(plan.dtype + (code.dtype % 6 == 5)) % len(options.dtypes)]
+    content = _content(code, plan, options)
     return replace(
         made,
-        dtype=options.dtypes[(plan.dtype + (code.dtype % 6 == 5)) % len(options.dtypes)],
-        content=_content(code, plan, options),
+        dtype=dtype,
+        content="positive" if dtype == "float16" and content in TOO_LARGE else content,
         requires_grad=is_trained(plan, options) and code.gradient % 4 > 0,
         dynamic=_dynamic(code, made.shape) if _has_sizes(options) and plan.dynamic % 4 > 1 else (),
     )
@@ -279,6 +303,17 @@ def argument_of(code: EncodedArgument, plan: EncodedPlan, options: Options, *, f
 
 #: Values of a code that choose a layout; those without one choose the dense one.
 _LAYOUT_CODES = 16
+
+
+def _index_into(target: TensorInput, code: EncodedArgument) -> TensorInput:
+    """Return indices that an operator can read or write ``target`` with: of its rows, each once or not, or elements."""
+    rows = target.shape[0]
+    shape = target.shape if code.content % 3 == 2 else (rows,)
+    made = TensorInput(shape, "int64", content="index", below=max(rows, 1))
+    return replace(made, content="order", below=0) if code.content % 3 == 1 else made
+
+
+_SIGNED = ("int64", "int32", "int8", "int16")
 
 
 def _layout(code: EncodedArgument, options: Options) -> Layout:
@@ -294,7 +329,12 @@ def _has_sizes(options: Options) -> bool:
 
 def _content(code: EncodedArgument, plan: EncodedPlan, options: Options) -> Content:
     contents: tuple[Content, ...] = ("signed", "positive", "distinct")
-    if options.nonfinite and plan.nonfinite % 8 == 7:
+    kind = plan.nonfinite % 8
+    if kind in (5, 6):
+        contents = ("whole", "places")
+    elif kind == 4:
+        contents = ("edges", "large", "signed", "whole")
+    elif options.nonfinite and kind == 7:
         contents = ("signed", "nonfinite", "positive", "nonfinite")
     return contents[code.content % len(contents)]
 
@@ -315,7 +355,7 @@ def _arguments(encoded: EncodedProgram, options: Options) -> tuple[TensorInput, 
     made: list[TensorInput] = []
     for code in encoded.arguments:
         alias = None if "aliasing" in options.without else _aliasing(code, made, encoded.plan, options)
-        made.append(alias or argument_of(code, encoded.plan, options, first=not made))
+        made.append(alias or argument_of(code, encoded.plan, options, before=made))
     if is_trained(encoded.plan, options) and not any(argument.requires_grad for argument in made):
         made[0] = replace(made[0], requires_grad=True)
     return tuple(made)
@@ -412,23 +452,33 @@ def _elementwise() -> tuple[Operator, ...]:
     return tuple(operator for operator in operators().values() if operator.elementwise)
 
 
-def program_of(encoded: EncodedProgram, options: Options | None = None) -> Program:
+def program_of(
+    encoded: EncodedProgram, options: Options | None = None, refusals: Counter[tuple[str, str]] | None = None
+) -> Program:
     """Return the program that the codes describe; codes that fit nothing are left out.
 
     Writes that eager cannot backpropagate through are left out as well, so that every program runs and, if it is one to
     train, trains.
+
+    Args:
+        encoded: the codes.
+        options: what the program may hold.
+        refusals: counts what was left out, by operator and reason.
     """
     options = options or Options()
     plan = encoded.plan
     blocks = tuple(_block(block, position, plan, options) for position, block in enumerate(encoded.blocks))
-    builder = Builder(_arguments(encoded, options), blocks, options.without)
+    arguments = _arguments(encoded, options)
+    large = any(math.prod(argument.shape) > 1024 for argument in arguments)
+    builder = Builder(arguments, blocks, options.without, _MOST_ELEMENTS if large else None, refusals)
     asked: dict[int, int] = {}
     for code in encoded.steps:
         step = _chosen(builder, code, plan, options)
         asked.update(dict.fromkeys(step.results if step else (), code.returned % 12))
     if not any(step.results or operators()[step.operator].writes for step in builder.steps):
         scope = _scope(encoded.steps[0], plan, options) if encoded.steps else ()
-        builder.add(Step("add", (0, 0), scope=scope))
+        simplest = Step("add", (0, 0)) if builder.values[0].value_range.ordinary else Step("neg", (0,))
+        builder.add(replace(simplest, scope=scope))
     if options.regions and plan.duplicate % 4 == 3:
         add_near_duplicates(builder, plan.duplicate // 4)
     if options.regions and plan.duplicate % 4 in (1, 2):

@@ -32,6 +32,7 @@ from pytest_regional.fuzz.model.program import (
     Step,
 )
 from pytest_regional.fuzz.operators.operator import Operator
+from pytest_regional.fuzz.operators.schemas import ARGUMENTS, WORDS
 from pytest_regional.fuzz.operators.table import UnknownOperatorError, operator_named
 from pytest_regional.fuzz.settings import BY_NAME
 
@@ -285,9 +286,9 @@ def _integer(field: Field) -> int:
     return field.integer(-_LARGEST, _LARGEST)
 
 
-def _size(field: Field) -> int:
+def _size(field: Field) -> int | tuple[int, ...]:
     # Some operators make a square of it.
-    return field.integer(0, 4096)
+    return _integers(field) if isinstance(field.value, list) else field.integer(0, 4096)
 
 
 def _integers(field: Field) -> tuple[int, ...]:
@@ -297,13 +298,30 @@ def _integers(field: Field) -> tuple[int, ...]:
     return items
 
 
+def _argument_of_aten(field: Field) -> Parameter:
+    """Return what an argument of a schema may be: nothing, a flag, a number, a few of them, or a known word."""
+    if isinstance(field.value, list):
+        return tuple(map(_number, field.items(_RANK))) if _has_floats(field.value) else _integers(field)
+    if field.value is None or isinstance(field.value, bool):
+        return field.value
+    return field.one_of(WORDS) if isinstance(field.value, str) else _number(field)
+
+
+def _has_floats(items: Sequence[Any]) -> bool:
+    return any(isinstance(item, float) for item in items)
+
+
+def _number(field: Field) -> int | float:
+    return _integer(field) if isinstance(field.value, int) else field.number()
+
+
 #: How each parameter of the operator table is read, by name.
 PARAMETERS: Mapping[str, Callable[[Field], Parameter]] = {
-    **dict.fromkeys(("keepdim", "reverse"), Field.flag),
-    **dict.fromkeys(("alpha", "high", "low", "value"), Field.number),
-    **dict.fromkeys(("dims", "repeats", "shape", "sizes", "strides"), _integers),
-    **dict.fromkeys(("diagonal", "dim", "first", "index", "k", "length", "offset", "padding"), _integer),
-    **dict.fromkeys(("second", "shift", "start", "step", "stride"), _integer),
+    **dict.fromkeys(ARGUMENTS, _argument_of_aten),
+    **dict.fromkeys(("reverse",), Field.flag),
+    **dict.fromkeys(("high", "low"), Field.number),
+    **dict.fromkeys(("shape", "sizes", "strides"), _integers),
+    **dict.fromkeys(("first", "length", "second", "shift"), _integer),
     "size": _size,
     "count": lambda field: field.integer(1, 64),
 }

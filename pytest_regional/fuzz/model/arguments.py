@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from pytest_regional.fuzz.model.value_range import ValueRange, integers
+from pytest_regional.fuzz.model.value_range import LIMITS, ValueRange, integers
 
 #: Dtypes of generated tensors, the simplest first.
 FLOATS = ("float32", "float64", "bfloat16", "float16")
@@ -55,7 +55,9 @@ PARTS = tuple(PART_SOURCES)
 #: Parts of a tensor of any rank; the others cut one of its dimensions.
 PARTS_OF_ANY_RANK = ("whole", "same", "view", "transposed")
 
-Content = Literal["signed", "positive", "distinct", "nonfinite", "index", "mask"]
+Content = Literal[
+    "signed", "positive", "distinct", "nonfinite", "index", "mask", "whole", "places", "large", "edges", "order"
+]
 
 #: Source of the functions that make values; ``g`` is the generator. Magnitudes are between 1/4 and 2, away from zero,
 #: where many derivatives jump.
@@ -90,6 +92,35 @@ def index(*shape, below):
 def mask(*shape):
     return torch.randint(0, 2, shape, generator=g) > 0
 """,
+    "whole": """\
+def whole(*shape):
+    return torch.randint(-3, 4, shape, generator=g)
+""",
+    "places": """\
+def places(*shape):
+    count = math.prod(shape)
+    return torch.randperm(count, generator=g).reshape(shape) - count // 2
+""",
+    "order": """\
+def order(*shape):
+    return torch.randperm(math.prod(shape), generator=g).reshape(shape)
+""",
+    "large": """\
+def large(*shape):
+    return 10 ** (20 + 10 * torch.rand(shape, generator=g, dtype=torch.float64))
+""",
+    "edges": """\
+def edges(*shape, dtype):
+    if dtype.is_floating_point:
+        few, info = [0.0, -0.0, 1.0, -1.0, 0.1, 0.3, -0.7, 2.5, 3.5], torch.finfo(dtype)
+        few += [info.eps, -info.tiny, info.smallest_normal * 0.5, 1 - info.eps, 1 + info.eps, 2 / info.eps - 1]
+        few += [4096.0, 60000.0, -60000.0] if dtype is torch.float16 else [1e20, -1e20, 1e30, -1e30]
+    else:
+        info = torch.iinfo(dtype)
+        few = [0, 1, 2, 7, info.max // 2, info.max // 2 + 1, info.max - 1, info.max]
+        few += [info.min, info.min + 1, info.min // 2]
+    return torch.tensor(few, dtype=dtype)[torch.randint(0, len(few), shape, generator=g)]
+""",
 }
 
 _RANGES_OF_CONTENT: dict[Content, ValueRange] = {
@@ -98,7 +129,16 @@ _RANGES_OF_CONTENT: dict[Content, ValueRange] = {
     "distinct": ValueRange(-2.0, 2.0, exact=True, distinct=True),
     "nonfinite": ValueRange(0.25, 1.5, exact=True, finite=False),
     "mask": integers(0, 1),
+    "whole": integers(-3, 3),
+    "large": ValueRange(0.99e20, 1.01e30, exact=True),
+    "edges": ValueRange(-1.01e30, 1.01e30, exact=True),
 }
+
+#: Contents that take the dtype they are to be of.
+_OF_DTYPE = ("edges",)
+
+#: Contents that float16 does not hold.
+TOO_LARGE = ("large",)
 
 
 @dataclass(frozen=True)
@@ -138,6 +178,17 @@ class TensorInput:
         """What holds of its values."""
         if self.content == "index":
             return integers(0, max(self.below - 1, 0), distinct=math.prod(self.shape) <= 1)
+        if self.content == "order":
+            return integers(0, max(math.prod(self.shape) - 1, 0), distinct=self.layout != "expanded")
+        if self.content == "edges" and self.dtype in LIMITS:
+            return integers(*LIMITS[self.dtype])
+        if self.content == "edges" and self.dtype == "float16":
+            return ValueRange(-60000.0, 60000.0, exact=True)
+        if self.content == "places":
+            count = math.prod(self.shape)
+            held = integers(-(count // 2), (count - 1) // 2, distinct=self.layout != "expanded")
+            # Inputs are what they are: rounded, where the dtype does not hold so many places.
+            return held if held.settled(self.dtype).exact else ValueRange(held.low, held.high, exact=True)
         value_range = _RANGES_OF_CONTENT[self.content]
         if self.content == "distinct" and ("expanded" in (self.layout, self.part) or not self.holds_distinct):
             return value_range.repeated()
@@ -184,7 +235,10 @@ def _part(argument: TensorInput, arguments: Sequence[TensorInput]) -> str:
 
 def _values(argument: TensorInput, *shape: int) -> str:
     sizes = ", ".join(map(str, shape))
-    keywords = f"{', ' if sizes else ''}below={argument.below}" if argument.content == "index" else ""
+    keywords = f"below={argument.below}" if argument.content == "index" else ""
+    if argument.content in _OF_DTYPE:
+        keywords = f"dtype=torch.{argument.dtype}"
+    sizes += ", " * bool(sizes and keywords)
     kept = argument.content == "mask" and argument.dtype == "bool"
     where = "device" if kept else f"device, torch.{argument.dtype}"
     return f"{argument.content}({sizes}{keywords}).to({where})"

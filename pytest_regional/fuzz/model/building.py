@@ -8,8 +8,9 @@ an error: generators skip it, reducers take that as "keep it".
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,15 @@ _UNDER_NO_GRAD = ("pointwise", "comparison", "reduction", "matmul", "norm", "int
 
 
 class Refused(RegionalError):
-    """A step does not fit here, which is no error; the message says why."""
+    """A step does not fit here, which is no error; the message says why.
+
+    Attributes:
+        reason: the message, without what is particular to the operator where that is said of several.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
 
 
 class Builder:
@@ -55,6 +64,7 @@ class Builder:
         blocks: functions that it may call.
         without: capabilities that no step may need; see :mod:`~pytest_regional.fuzz.model.claims`.
         elements: how many elements all steps may make together; without a bound for steps of ours.
+        refusals: counts what :meth:`choose` could not add, by operator and reason.
     """
 
     def __init__(
@@ -63,7 +73,9 @@ class Builder:
         blocks: Sequence[Block] = (),
         without: frozenset[str] = frozenset(),
         elements: int | None = None,
+        refusals: Counter[tuple[str, str]] | None = None,
     ) -> None:
+        self._refusals = refusals
         self.arguments, self.blocks = tuple(arguments), tuple(blocks)
         # Marks of dynamic sizes mean nothing to eager, and would import Dynamo.
         unmarked = tuple(replace(argument, dynamic=()) for argument in self.arguments)
@@ -100,10 +112,12 @@ class Builder:
         """
         operands = self._operands(operator, references, [])
         if operands is None:
+            self._count_refusal(operator, "no operands")
             return None
         parameters = operator.choose(operands, Picks(numbers))
         called = self._callable(operator, numbers)
         if parameters is None or called is None:
+            self._count_refusal(operator, "no parameters")
             return None
         targets = {memory_of(operands[position].tensor) for position in operator.writes}
         if targets & (self._shared_where_trained | self._recomputed):
@@ -113,8 +127,13 @@ class Builder:
         )
         try:
             return self.add(chosen)
-        except Refused:
+        except Refused as why:
+            self._count_refusal(operator, why.reason)
             return None
+
+    def _count_refusal(self, operator: Operator, reason: str) -> None:
+        if self._refusals is not None:
+            self._refusals[operator.name, reason] += 1
 
     def _operands(
         self, operator: Operator, references: Sequence[int], before: list[ProgramValue]
@@ -170,8 +189,9 @@ class Builder:
                 raise Refused(f"operand {position} of {operator.name} does not suit")
         ranges = self._ranges_of(operator, step, operands)
         tensors = self._evaluated(operator, step, before)
-        if len(tensors) != operator.results or not all(map(fits_dtype, tensors, ranges)):
-            raise Refused(f"{operator.name} makes other results than the table says, or what its dtype cannot hold")
+        if len(tensors) != operator.results:
+            raise Refused(f"{operator.name} makes other results than the table says")
+        ranges[: len(tensors)] = map(_settled, itertools.repeat(operator), tensors, ranges)
         if any(tensor.requires_grad and tensor.grad_fn is None for tensor in tensors):
             raise Refused("a view that is made under no_grad wants a gradient that eager then refuses to compute")
         results = step.results or tuple(range(self._next, self._next + operator.results))
@@ -278,11 +298,11 @@ class Builder:
             # Parameters that were chosen for other operands: a dimension that is not there, for one.
             raise Refused(f"parameters of {operator.name} do not suit: {error}") from error
         ranges = [made] if isinstance(made, ValueRange) else list(made or ())
-        if len(ranges) != operator.results + len(operator.writes) or not all(held.reasonable for held in ranges):
-            raise Refused(f"{operator.name} would leave the range in which values are kept")
+        if len(ranges) != operator.results + len(operator.writes):
+            raise Refused(f"{operator.name} would leave the range in which values are kept", "leaves the range")
+        # Before anything is written, as a refused step changes nothing.
         written = [operands[position].tensor for position in operator.writes]
-        if not all(map(fits_dtype, written, ranges[operator.results :])):
-            raise Refused(f"{operator.name} would write what the dtype cannot hold")
+        ranges[operator.results :] = map(_settled, itertools.repeat(operator), written, ranges[operator.results :])
         return ranges
 
     def _block_ranges(self, operator: Operator, step: Step, operands: Sequence[ProgramValue]) -> Any:
@@ -328,9 +348,9 @@ class Builder:
                 if not wanted(values[position], *values[:position]):
                     raise Refused(f"operand {position} of {operator.name} in a block does not suit")
             made = operator.value_range(*values, **dict(step.parameters))
-            if not operator.elementwise or not isinstance(made, ValueRange) or not made.reasonable:
-                raise Refused(f"{operator.name} in a block would leave the range in which values are kept")
-            held[step.results[0]] = made
+            if not operator.elementwise or not isinstance(made, ValueRange):
+                raise Refused(f"{operator.name} in a block would leave the range", "leaves the range")
+            held[step.results[0]] = _settled(operator, like.tensor, made)
         return held[block.result]
 
     def _may_draw(self, caller: Operator, operands: Sequence[ProgramValue]) -> bool:
@@ -348,7 +368,7 @@ class Builder:
                 made = evaluate(operator, step, operands, functions)
             except REFUSALS as error:
                 # Whatever eager raises on small valid tensors means one thing here: this step does not fit.
-                raise Refused(f"eager refuses {operator.name}: {error}") from error
+                raise Refused(f"eager refuses {operator.name}: {error}", "eager refuses") from error
         if self._room is not None:
             self._room -= sum(tensor.numel() for tensor in made)
         return made
@@ -393,6 +413,20 @@ class Builder:
         )
 
 
+def _settled(operator: Operator, tensor: torch.Tensor, value_range: ValueRange) -> ValueRange:
+    """Return what holds of ``tensor``, which ``operator`` makes or writes, in its dtype.
+
+    Raises:
+        Refused: nothing that could be checked: magnitudes are too large, or the dtype does not hold them.
+    """
+    settled = value_range.settled(str(tensor.dtype).removeprefix("torch."))
+    if not settled.reasonable:
+        raise Refused(f"{operator.name} would leave the range in which values are kept", "leaves the range")
+    if not fits_dtype(tensor, settled):
+        raise Refused(f"{operator.name} would make what the dtype cannot hold", "leaves the dtype")
+    return settled
+
+
 def _is_usable(tensor: torch.Tensor) -> bool:
     """Tell whether eager still allows ``tensor``: not one of several views made at once whose base was written to."""
     try:
@@ -425,4 +459,15 @@ def check_buildable(program: Program) -> None:
         raise ProgramError(f"the program returns value {missing[0]}, which no step makes")
 
 
-__all__ = ["Builder", "Refused", "check_buildable"]
+def value_ranges(program: Program) -> Mapping[int, ValueRange]:
+    """Return what holds at the end of ``program`` of its inputs and of what its steps made, nothing if it is none."""
+    builder = Builder(program.arguments, program.blocks)
+    for step in program.steps:
+        try:
+            builder.add(step)
+        except Refused:
+            return {}
+    return {number: value.value_range for number, value in builder.values.items()}
+
+
+__all__ = ["Builder", "Refused", "check_buildable", "value_ranges"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_regional._torch.tracing import storage_key
 from pytest_regional.fuzz.model.program import Block, Context, Program, Scope, Step
 from pytest_regional.fuzz.model.source import defined, make_inputs
-from pytest_regional.fuzz.operators.operator import OPERAND_NAMES, Operator
+from pytest_regional.fuzz.operators.operator import OPERAND_NAMES, Operator, argument_value
 from pytest_regional.fuzz.operators.table import operator_named
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ def evaluate(
     if operator.evaluate is not None:
         made = operator.evaluate(*operands, *blocks, **parameters)
     else:
-        names: dict[str, Any] = {**defined(operator.needs), **parameters}
+        names: dict[str, Any] = {**defined(operator.needs)}
+        names.update((name, argument_value(name, value)) for name, value in parameters.items())
         names.update(zip(OPERAND_NAMES, operands, strict=False))
         names.update(zip(("block", "other"), blocks, strict=False))
         made = eval(operator.code, names)

@@ -341,7 +341,7 @@ def _imports(program: Program) -> str:
     if "annotate(" in "".join(context.source for step in program.all_steps() for context in step.scope):
         lines.append("from torch.fx.traceback import annotate")
     lines += sorted({f"import {MODULES[BY_NAME[name].layer]}" for name, _ in program.settings})
-    if any(argument.content == "distinct" for argument in program.arguments):
+    if any("math." in CONTENT_SOURCES[argument.content] for argument in program.arguments):
         lines.insert(0, "import math\n")
     return "\n".join(lines)
 

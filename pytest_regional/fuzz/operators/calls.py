@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pytest_regional.fuzz.model.value_range import ValueRange, between, product, total
+from pytest_regional.fuzz.model.value_range import ValueRange, between, integers, product, total
 from pytest_regional.fuzz.operators.operator import (
     Operator,
     Parameters,
@@ -167,7 +167,7 @@ _CUSTOM = (
     _custom(
         "function_straight_through",
         "StraightThrough.apply({a})",
-        lambda a: ValueRange(a.value_range.low - 1, a.value_range.high + 1, exact=True),
+        lambda a: integers(a.value_range.low - 1, a.value_range.high + 1),
         also(floating, lambda value, *before: value.value_range.exact),
         needs="StraightThrough",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_regional.fuzz.model.value_range import ValueRange, between, integers
+from pytest_regional.fuzz.model.value_range import ValueRange, between, constant, integers
 from pytest_regional.fuzz.operators.operator import (
     Operator,
     Parameters,
@@ -45,19 +45,19 @@ def _size(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
 
 
 def _constant(a: ProgramValue, value: float, **parameters: Any) -> ValueRange:
-    return ValueRange(value, value, exact=True)
+    return constant(value)
 
 
 def _ones(a: ProgramValue, **parameters: Any) -> ValueRange:
-    return ValueRange(1.0, 1.0, exact=True)
+    return constant(1.0)
 
 
 def _zeros(a: ProgramValue, **parameters: Any) -> ValueRange:
-    return ValueRange(0.0, 0.0, exact=True)
+    return constant(0.0)
 
 
 def _counted(a: ProgramValue, size: int) -> ValueRange:
-    return ValueRange(0, size - 1, exact=True, distinct=True)
+    return integers(0, size - 1, distinct=True)
 
 
 _FACTORIES = (
@@ -68,12 +68,14 @@ _FACTORIES = (
     _factory("new_ones", "{a}.new_ones({shape})", _ones, choose=_shape),
     _factory("new_full", "{a}.new_full({shape}, {value})", _constant, choose=_shape_and_value),
     _factory(
-        "new_tensor", "{a}.new_tensor([1.0, -2.0, 0.5, 1.5])", lambda a: ValueRange(-2, 1.5, exact=True, distinct=True)
+        "new_tensor",
+        "{a}.new_tensor([1.0, -2.0, 0.5, 1.5])",
+        lambda a: ValueRange(-2, 1.5, exact=True, distinct=True, unit=0.5),
     ),
     _factory(
         "literal",
         "torch.tensor([0.5, 1.0, -1.5, 2.0], device={a}.device)",
-        lambda a: ValueRange(-1.5, 2, exact=True, distinct=True),
+        lambda a: ValueRange(-1.5, 2, exact=True, distinct=True, unit=0.5),
         anything,
     ),
     _factory(
@@ -96,7 +98,7 @@ _FACTORIES = (
     _factory(
         "eye",
         "torch.eye({size}, dtype={a}.dtype, device={a}.device)",
-        lambda a, size: ValueRange(0, 1, exact=True),
+        lambda a, size: integers(0, 1),
         choose=_size,
     ),
     _factory(
@@ -105,9 +107,7 @@ _FACTORIES = (
         lambda a, size: ValueRange(-1, 1),
         choose=_size,
     ),
-    _factory(
-        "scalar", "torch.tensor(1.5, dtype={a}.dtype, device={a}.device)", lambda a: ValueRange(1.5, 1.5, exact=True)
-    ),
+    _factory("scalar", "torch.tensor(1.5, dtype={a}.dtype, device={a}.device)", lambda a: constant(1.5)),
     _factory(
         "causal_mask",
         "torch.ones({size}, {size}, dtype=torch.bool, device={a}.device).tril()",
@@ -209,7 +209,7 @@ def _diagonal(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
 
 
 def _with_zero(a: ProgramValue, **parameters: Any) -> ValueRange:
-    return a.value_range.join(ValueRange(0.0, 0.0, exact=True))
+    return a.value_range.join(constant(0.0))
 
 
 def _channels(value: ProgramValue, *before: ProgramValue) -> bool:
@@ -239,7 +239,7 @@ _COPIES = (
         "copy",
         "torch.nn.functional.pad({a}, (0, 1, 1, 0), value=0.5)",
         (also(anything, ranked(2), lambda value, *before: value.is_float),),
-        lambda a: a.value_range.join(ValueRange(0.5, 0.5, exact=True)),
+        lambda a: a.value_range.join(constant(0.5)),
     ),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_regional.fuzz.model.value_range import ValueRange, total
+from pytest_regional.fuzz.model.value_range import ValueRange, constant, integers, total
 from pytest_regional.fuzz.operators.operator import (
     Operator,
     Parameters,
@@ -17,8 +17,8 @@ from pytest_regional.fuzz.operators.operator import (
     boolean,
     distinct,
     fits_into,
-    floating,
     nonempty,
+    numeric,
     ranked,
     same_dtype,
     same_shape,
@@ -113,7 +113,7 @@ def _scattering(
 
 
 _TABLE = also(anything, ranked(1), nonempty)
-_NUMBERS = also(floating, ranked(1), nonempty)
+_NUMBERS = also(numeric, ranked(1), nonempty)
 
 OPERATORS = (
     _reading("index", "{a}[{b}]", _TABLE, _index_of_rows),
@@ -122,7 +122,7 @@ OPERATORS = (
     _reading("take", "torch.take({a}, {b})", _TABLE, _index_of_rows),
     _reading("take_along", "torch.take_along_dim({a}, {b}, 0)", _TABLE, _index_by_element),
     _reading(
-        "embedding", "torch.nn.functional.embedding({b}, {a})", also(floating, ranked(2, 2), nonempty), _index_of_rows
+        "embedding", "torch.nn.functional.embedding({b}, {a})", also(numeric, ranked(2, 2), nonempty), _index_of_rows
     ),
     _reading("index_list", "{a}[[{first}, {second}]]", also(_TABLE, _rows(2)), choose=_two_rows),
     _reading("index_list_twice", "{a}[[{first}, {second}]]", also(_TABLE, _rows(1)), choose=_same_row_twice),
@@ -131,7 +131,7 @@ OPERATORS = (
         "one_hot",
         "torch.nn.functional.one_hot({a}, 4)",
         also(_index, lambda v, *b: v.value_range.high < 4),
-        value_range=lambda a: ValueRange(0, 1, exact=True),
+        value_range=lambda a: integers(0, 1),
     ),
     _scattering(
         "scatter_add",
@@ -177,7 +177,7 @@ OPERATORS = (
         "torch.index_fill({a}, 0, {b}, 0.5)",
         _NUMBERS,
         also(_vector, _index_of_rows),
-        value_range=lambda a, b: a.value_range.join(ValueRange(0.5, 0.5, exact=True)),
+        value_range=lambda a, b: a.value_range.join(constant(0.5)),
     ),
     _scattering(
         "select_scatter",
@@ -213,7 +213,7 @@ OPERATORS = (
         "{a}[{b}] = {value}",
         also(_NUMBERS, writable),
         _index_of_rows,
-        value_range=lambda a, b, value: a.value_range.join(ValueRange(value, value, exact=True)),
+        value_range=lambda a, b, value: a.value_range.join(constant(value)),
         choose=lambda values, picks: {"value": picks.one_of((1.0, 0.5))},
         results=0,
         writes=(0,),
@@ -223,7 +223,7 @@ OPERATORS = (
         "{a}[{b}] = 0.5",
         also(_NUMBERS, writable),
         also(boolean, same_shape),
-        value_range=lambda a, b: a.value_range.join(ValueRange(0.5, 0.5, exact=True)),
+        value_range=lambda a, b: a.value_range.join(constant(0.5)),
         results=0,
         writes=(0,),
     ),
@@ -258,7 +258,7 @@ OPERATORS = (
         "bincount_weights",
         "torch.zeros(4, dtype={b}.dtype, device={b}.device).index_add(0, {a}, {b})",
         also(_index, _vector, lambda value, *before: value.value_range.high < 4),
-        also(floating, lambda value, a: value.shape == a.shape),
+        also(numeric, lambda value, a: value.shape == a.shape),
         value_range=lambda a, b: b.value_range.summed(a.count),
     ),
 )

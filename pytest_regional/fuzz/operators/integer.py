@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from pytest_regional.fuzz.model.value_range import ValueRange, difference, integers, product, total
+from pytest_regional.fuzz.model.value_range import (
+    DIGITS,
+    LIMITS,
+    ValueRange,
+    difference,
+    integers,
+    product,
+    total,
+)
 from pytest_regional.fuzz.operators.operator import (
     Operator,
     Picks,
@@ -69,9 +79,9 @@ _INTEGERS = (
     _binary("bitwise_and", "{a} & {b}", _all_bits, at_least(0)),
     _binary("bitwise_xor", "{a} ^ {b}", _all_bits, at_least(0)),
     _binary("maximum_int", "torch.maximum({a}, {b})", lambda a, b: a.join(b)),
-    _unary("neg_int", "-{a}", lambda a: ValueRange(-a.high, -a.low)),
-    _unary("abs_int", "torch.abs({a})", lambda a: ValueRange(0, a.size)),
-    _unary("shift_left", "{a} << 1", lambda a: ValueRange(2 * a.low, 2 * a.high), at_least(0)),
+    _unary("neg_int", "-{a}", lambda a: integers(-a.high, -a.low)),
+    _unary("abs_int", "torch.abs({a})", lambda a: integers(0, a.size)),
+    _unary("shift_left", "{a} << 1", lambda a: integers(2 * a.low, 2 * a.high), at_least(0)),
     Operator(
         "floor_divide",
         "integer",
@@ -102,17 +112,33 @@ def _other_than(dtype: str) -> Wanted:
     return lambda value, *before: value.dtype != dtype
 
 
-def _rounded(a: ProgramValue) -> ValueRange:
-    # Two numbers may become one, and integers of up to 512 need 9 bits.
-    return ValueRange(a.value_range.low, a.value_range.high, a.value_range.exact, finite=a.value_range.finite)
+def rounded_to(dtype: str, a: ProgramValue) -> ValueRange:
+    """Return the range of ``a`` cast to a floating ``dtype``: two numbers may become one."""
+    value_range = a.value_range.repeated()
+    if value_range.unit is None or value_range.size <= value_range.unit * 2 ** DIGITS[dtype]:
+        return value_range
+    # Large integers are rounded once on the way to float32 and float64, but to float32 first on the way to less.
+    return replace(value_range, unit=None, exact=value_range.exact and (a.is_float or dtype in ("float32", "float64")))
 
 
 def _to_float(dtype: str) -> Operator:
-    return Operator(f"to_{dtype}", "cast", f"{{a}}.to(torch.{dtype})", (also(anything, _other_than(dtype)),), _rounded)
+    return Operator(
+        f"to_{dtype}",
+        "cast",
+        f"{{a}}.to(torch.{dtype})",
+        (also(anything, _other_than(dtype)),),
+        functools.partial(rounded_to, dtype),
+    )
 
 
-def _to_integer(name: str, call: str, value_range: Any, *conditions: Wanted) -> Operator:
-    return Operator(name, "cast", call, (also(exact, *conditions),), value_range)
+def _to_integer(dtype: str) -> Operator:
+    def fits(value: ProgramValue, *before: ProgramValue) -> bool:
+        """Integers are cut to the bits that fit; of other floats than fit nothing is promised."""
+        low, high = LIMITS[dtype]
+        return not value.is_float or (low <= value.value_range.low and value.value_range.high <= high)
+
+    wanted = also(exact, _other_than(dtype), fits)
+    return Operator(f"to_{dtype}", "cast", f"{{a}}.to(torch.{dtype})", (wanted,), _whole_cast)
 
 
 def _whole_cast(a: ProgramValue) -> ValueRange:
@@ -121,16 +147,15 @@ def _whole_cast(a: ProgramValue) -> ValueRange:
 
 _CASTS = (
     *map(_to_float, ("float32", "float64", "bfloat16", "float16")),
-    _to_integer("to_int64", "{a}.to(torch.int64)", _whole_cast, _other_than("int64")),
-    _to_integer("to_int32", "{a}.to(torch.int32)", _whole_cast, _other_than("int32")),
-    _to_integer("to_bool", "{a}.to(torch.bool)", lambda a: integers(0, 1), _other_than("bool")),
+    *map(_to_integer, ("int64", "int32", "int16", "int8", "uint8")),
+    Operator("to_bool", "cast", "{a}.to(torch.bool)", (also(exact, _other_than("bool")),), lambda a: integers(0, 1)),
     Operator("float", "cast", "{a}.float()", (anything,), lambda a: a.value_range),
     Operator(
         "type_as",
         "cast",
         "{a}.type_as({b})",
         (real, real),
-        lambda a, b: _rounded(a),
+        lambda a, b: rounded_to(b.dtype, a),
     ),
     Operator(
         "view_bits",

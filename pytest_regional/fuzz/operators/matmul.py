@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_regional.fuzz.model.value_range import ValueRange, product, total
+from pytest_regional.fuzz.model.value_range import ValueRange, between, product, total
 from pytest_regional.fuzz.operators.operator import (
     Operator,
     Parameters,
@@ -19,6 +19,7 @@ from pytest_regional.fuzz.operators.operator import (
     floating,
     matrix_of,
     nonempty,
+    numeric,
     ranked,
     same_dtype,
 )
@@ -33,7 +34,7 @@ def _family(name: str, template: str, operands: tuple[Wanted, ...], value_range:
 
 
 def _of(rank: int) -> Wanted:
-    return also(floating, nonempty, ranked(rank, rank))
+    return also(numeric, nonempty, ranked(rank, rank))
 
 
 def _batched(value: ProgramValue, *before: ProgramValue) -> bool:
@@ -69,33 +70,32 @@ def _attended(a: ProgramValue, b: ProgramValue, c: ProgramValue) -> ValueRange:
     return ValueRange(c.value_range.low, c.value_range.high, finite=c.value_range.finite)
 
 
-_ATTENTION = (_of(4), also(_of(4), same_dtype, lambda value, a, *others: value.shape == a.shape))
+_HEADS = also(floating, _of(4))
+_ATTENTION = (_HEADS, also(_HEADS, same_dtype, lambda value, a, *others: value.shape == a.shape))
 
 _PRODUCTS = (
     _family("mm", "torch.mm({a}, {b})", (_of(2), also(_of(2), same_dtype, matrix_of))),
-    _family("matmul", "{a} @ {b}", (also(floating, nonempty, ranked(1)), also(_of(2), same_dtype, matrix_of))),
+    _family("matmul", "{a} @ {b}", (also(numeric, nonempty, ranked(1)), also(_of(2), same_dtype, matrix_of))),
     _family("bmm", "torch.bmm({a}, {b})", (_of(3), also(_of(3), same_dtype, _batched))),
     _family("mv", "torch.mv({a}, {b})", (_of(2), also(_of(1), same_dtype, _vector_of))),
     _family("dot", "torch.dot({a}, {b})", (_of(1), also(_of(1), same_dtype, _vector_of))),
-    _family(
-        "mm_transposed", "{a} @ {b}.t()", (also(floating, nonempty, ranked(2)), also(_of(2), same_dtype, _rows_of))
-    ),
+    _family("mm_transposed", "{a} @ {b}.t()", (also(numeric, nonempty, ranked(2)), also(_of(2), same_dtype, _rows_of))),
     _family(
         "linear",
         "torch.nn.functional.linear({a}, {b}, {c})",
-        (also(floating, nonempty, ranked(2)), also(_of(2), same_dtype, _rows_of), also(floating, _bias_of_rows)),
+        (also(numeric, nonempty, ranked(2)), also(_of(2), same_dtype, _rows_of), also(numeric, _bias_of_rows)),
         _added,
     ),
     _family(
         "addmm",
         "torch.addmm({c}, {a}, {b})",
-        (_of(2), also(_of(2), same_dtype, matrix_of), also(floating, _third_fits)),
+        (_of(2), also(_of(2), same_dtype, matrix_of), also(numeric, _third_fits)),
         _added,
     ),
     _family(
         "baddbmm",
         "torch.baddbmm({c}, {a}, {b})",
-        (_of(3), also(_of(3), same_dtype, _batched), also(floating, _batched_third)),
+        (_of(3), also(_of(3), same_dtype, _batched), also(numeric, _batched_third)),
         _added,
     ),
     Operator(
@@ -116,7 +116,7 @@ _PRODUCTS = (
         "tensordot",
         "matmul",
         "torch.tensordot({a}, {b}, 1)",
-        (also(floating, nonempty, ranked(2)), also(_of(2), same_dtype, matrix_of)),
+        (also(numeric, nonempty, ranked(2)), also(_of(2), same_dtype, matrix_of)),
         _summed,
     ),
     Operator(
@@ -182,15 +182,15 @@ def _added_of_convolution(a: ProgramValue, b: ProgramValue, c: ProgramValue, **p
 
 
 def _averaged(a: ProgramValue) -> ValueRange:
-    return ValueRange(min(a.value_range.low, 0.0), max(a.value_range.high, 0.0))
+    return between(min(a.value_range.low, 0.0), max(a.value_range.high, 0.0), a.value_range)
 
 
 def _kept(a: ProgramValue) -> ValueRange:
     return a.value_range.repeated()
 
 
-_LINES = also(floating, nonempty, ranked(3, 3))
-_IMAGES = also(floating, nonempty, ranked(4, 4))
+_LINES = also(numeric, nonempty, ranked(3, 3))
+_IMAGES = also(numeric, nonempty, ranked(4, 4))
 _LARGE = also(_IMAGES, lambda value, *before: min(value.shape[2:]) >= 2)
 
 _CONVOLUTIONS = (
@@ -199,7 +199,7 @@ _CONVOLUTIONS = (
         "torch.nn.functional.conv2d({a}, {b}, stride={stride}, padding={padding})",
         _summed_of_convolution,
         _IMAGES,
-        also(floating, same_dtype, _weight),
+        also(numeric, same_dtype, _weight),
         choose=_settings,
     ),
     _convolution(
@@ -207,8 +207,8 @@ _CONVOLUTIONS = (
         "torch.nn.functional.conv2d({a}, {b}, {c}, padding={padding}, stride={stride})",
         _added_of_convolution,
         _IMAGES,
-        also(floating, same_dtype, _weight),
-        also(floating, _bias),
+        also(numeric, same_dtype, _weight),
+        also(numeric, _bias),
         choose=_settings,
     ),
     _convolution(
@@ -216,21 +216,21 @@ _CONVOLUTIONS = (
         "torch.nn.functional.conv1d({a}, {b}, padding=1)",
         _summed_of_convolution,
         _LINES,
-        also(floating, same_dtype, _weight),
+        also(numeric, same_dtype, _weight),
     ),
     _convolution(
         "conv_depthwise",
         "torch.nn.functional.conv2d({a}, {b}, groups={b}.shape[0])",
         _summed_of_convolution,
         _IMAGES,
-        also(floating, same_dtype, _weight_of_one),
+        also(numeric, same_dtype, _weight_of_one),
     ),
     _convolution(
         "conv_transpose2d",
         "torch.nn.functional.conv_transpose2d({a}, {b})",
         _summed_of_convolution,
         _IMAGES,
-        also(floating, same_dtype, _transposed_weight),
+        also(numeric, same_dtype, _transposed_weight),
     ),
     _convolution("avg_pool2d", "torch.nn.functional.avg_pool2d({a}, 2)", _averaged, _LARGE),
     _convolution("max_pool2d", "torch.nn.functional.max_pool2d({a}, 2)", _kept, also(_LARGE, distinct)),

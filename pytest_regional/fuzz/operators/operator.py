@@ -10,7 +10,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pytest_regional._torch.tracing import base_of, storage_key
-from pytest_regional.fuzz.model.value_range import ValueRange
+from pytest_regional.fuzz.model.value_range import LIMITS, ValueRange
 
 if TYPE_CHECKING:
     import torch
@@ -83,9 +83,11 @@ class Picks:
         self._numbers = list(numbers)
 
     def one_of(self, choices: Sequence[Any]) -> Any:
-        """Return one of ``choices``."""
+        """Return one of ``choices``; what is left of a number serves once all are used."""
         number = self._numbers.pop(0) if self._numbers else 0
-        return choices[number % len(choices)]
+        left, chosen = divmod(number, len(choices))
+        self._numbers += [left] if left else []
+        return choices[chosen]
 
     def below(self, limit: int) -> int:
         """Return an integer from 0 to ``limit - 1``."""
@@ -168,7 +170,7 @@ class Operator:
         """Return its source with names for the operands."""
         names = dict(zip(OPERAND_NAMES, operands, strict=False))
         called = dict(zip(("block", "other"), blocks, strict=False))
-        literals = {name: repr(value) for name, value in parameters.items()}
+        literals = {name: _literal(name, value) for name, value in parameters.items()}
         return self.template.format(**names, **called, **literals)
 
     @functools.cached_property
@@ -185,6 +187,18 @@ class Operator:
         return compile(self.template.format(**names), f"<{self.name}>", mode, dont_inherit=True)
 
 
+def _literal(name: str, value: Any) -> str:
+    """Return the source of a parameter: dtypes go by their names."""
+    return f"torch.{value}" if name == "dtype" and value is not None else repr(value)
+
+
+def argument_value(name: str, value: Any) -> Any:
+    """Return what the source of a parameter evaluates to."""
+    import torch
+
+    return getattr(torch, value) if name == "dtype" and value is not None else value
+
+
 def _field_names(template: str) -> list[str]:
     import string
 
@@ -193,11 +207,11 @@ def _field_names(template: str) -> list[str]:
 
 def fits_dtype(tensor: torch.Tensor, value_range: ValueRange) -> bool:
     """Tell whether the dtype of ``tensor`` holds all values of ``value_range`` without wrapping round."""
-    low, high = _RANGES.get(str(tensor.dtype), (-math.inf, math.inf))
+    low, high = _HOLDS.get(str(tensor.dtype).removeprefix("torch."), (-math.inf, math.inf))
     return low <= value_range.low and value_range.high <= high
 
 
-_RANGES = {"torch.uint8": (0, 255), "torch.int8": (-128, 127), "torch.bool": (0, 1)}
+_HOLDS: Mapping[str, tuple[float, float]] = {**LIMITS, "bool": (0, 1), "float16": (-65504.0, 65504.0)}
 
 
 # What operands may be
@@ -214,7 +228,12 @@ def real(value: ProgramValue, *before: ProgramValue) -> bool:
 
 
 def floating(value: ProgramValue, *before: ProgramValue) -> bool:
-    """Want a floating-point tensor of numbers."""
+    """Want a floating-point tensor of numbers of ordinary magnitude, of which no operator overflows on its way."""
+    return numeric(value) and value.value_range.ordinary
+
+
+def numeric(value: ProgramValue, *before: ProgramValue) -> bool:
+    """Want a floating-point tensor of numbers, however large."""
     return value.is_float and value.value_range.finite and not value.unbacked
 
 
@@ -253,7 +272,7 @@ def finite(value: ProgramValue, *before: ProgramValue) -> bool:
 
 
 def exact(value: ProgramValue, *before: ProgramValue) -> bool:
-    """Want a tensor whose bits every implementation agrees on, and that is finite."""
+    """Want a tensor whose values every implementation agrees on, and that is finite."""
     return value.value_range.exact and value.value_range.finite
 
 
@@ -262,9 +281,19 @@ def distinct(value: ProgramValue, *before: ProgramValue) -> bool:
     return value.value_range.distinct and value.value_range.exact and value.value_range.finite
 
 
-def bits(value: ProgramValue, *before: ProgramValue) -> bool:
-    """Want a tensor whose bits every implementation agrees on, NaN and infinities allowed."""
+def agreed(value: ProgramValue, *before: ProgramValue) -> bool:
+    """Want a tensor whose values every implementation agrees on, NaN and infinities allowed."""
     return value.value_range.exact and not value.unbacked
+
+
+def bits(value: ProgramValue, *before: ProgramValue) -> bool:
+    """Want a tensor whose bits every implementation agrees on, signs of zeros included, NaN and infinities allowed."""
+    return agreed(value) and value.value_range.zeros
+
+
+def signed(value: ProgramValue, *before: ProgramValue) -> bool:
+    """Want a finite tensor whose bits every implementation agrees on, signs of zeros included."""
+    return exact(value) and value.value_range.zeros
 
 
 def unkinked_at(*points: float) -> Wanted:
@@ -355,6 +384,11 @@ def own_places(value: ProgramValue, *before: ProgramValue) -> bool:
 def _is_view_of_leaf(tensor: torch.Tensor) -> bool:
     base = base_of(tensor)
     return base is not None and base.requires_grad and base.is_leaf
+
+
+def each_in_its_place(value: ProgramValue, *before: ProgramValue) -> bool:
+    """Want elements that share no place in memory."""
+    return not _overlaps(value.tensor)
 
 
 def dense(value: ProgramValue, *before: ProgramValue) -> bool:

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from pytest_regional.fuzz.model.value_range import ValueRange, between, difference, integers, product, total
+from pytest_regional.fuzz.model.value_range import (
+    ValueRange,
+    between,
+    constant,
+    difference,
+    integers,
+    product,
+    total,
+    unit_of,
+)
 from pytest_regional.fuzz.operators.operator import (
     Operator,
     Picks,
     ProgramValue,
     Wanted,
+    agreed,
     also,
     at_least,
-    bits,
     boolean,
     broadcasts,
     exact,
     floating,
     no_larger_than,
+    numeric,
     real,
     same_dtype,
+    signed,
     unkinked,
     unkinked_at,
 )
@@ -100,7 +112,8 @@ def _with_number(
 def _kept(low: float, high: float, a: ValueRange) -> ValueRange:
     """Return the range of elements moved to a range where they are outside of it."""
     ends = min(max(a.low, low), high), min(max(a.high, low), high)
-    return ValueRange(*ends, exact=a.exact, finite=a.finite)
+    unit = None if a.unit is None else min(a.unit, unit_of(low), unit_of(high))
+    return replace(a.kept(*ends), unit=unit)
 
 
 def _quotient(a: ValueRange, b: ValueRange) -> ValueRange:
@@ -113,7 +126,17 @@ def _power(a: ValueRange, b: ValueRange) -> ValueRange:
 
 
 def _rounded(a: ValueRange) -> ValueRange:
-    return ValueRange(math.floor(a.low), math.ceil(a.high), exact=True)
+    return replace(integers(math.floor(a.low), math.ceil(a.high)), zeros=a.zeros)
+
+
+def _either(a: ValueRange, b: ValueRange) -> ValueRange:
+    # Which of 0.0 and -0.0 is the larger one is nowhere said.
+    return replace(a.join(b), zeros=False)
+
+
+def _divided(a: ValueRange, b: ValueRange) -> ValueRange:
+    """Return the range of what is left of a division, which is exact for exact operands."""
+    return a.kept(-a.size, a.size)
 
 
 def _choose_bounds(values: Sequence[ProgramValue], picks: Picks) -> dict[str, Any]:
@@ -130,7 +153,7 @@ _SMOOTH = (
     _bounded("cos", -1, 1, no_larger_than(32)),
     _monotone("tanh", math.tanh),
     _bounded("sigmoid", 0, 1),
-    _unary("square", lambda a: between(0, a.size**2, a), floating),
+    _unary("square", lambda a: product(a, a).kept(0, a.size**2), numeric),
     _monotone("exp", math.exp, no_larger_than(4)),
     _monotone("expm1", math.expm1, no_larger_than(4)),
     _monotone("log", math.log, at_least(0.1)),
@@ -166,34 +189,34 @@ _SMOOTH = (
 
 _KINKED = (
     _unary("relu", lambda a: _kept(0.0, math.inf, a), real, unkinked_at(0.0)),
-    _unary("abs", lambda a: ValueRange(0.0, a.size, a.exact, finite=a.finite), real, unkinked_at(0.0)),
+    _unary("abs", lambda a: a.kept(0.0, a.size), real, unkinked_at(0.0)),
     _functional(
         "leaky_relu", lambda a: between(min(a.low, 0.0), max(a.high, 0.0), a), unkinked_at(0.0), arguments=", 0.1"
     ),
-    _functional("hardtanh", lambda a: _kept(-1.0, 1.0, a), unkinked_at(-1.0, 1.0)),
-    _functional("relu6", lambda a: _kept(0.0, 6.0, a), unkinked_at(0.0, 6.0)),
+    _functional("hardtanh", lambda a: _kept(-1.0, 1.0, a), numeric, unkinked_at(-1.0, 1.0)),
+    _functional("relu6", lambda a: _kept(0.0, 6.0, a), numeric, unkinked_at(0.0, 6.0)),
     _functional("hardsigmoid", lambda a: between(0.0, 1.0, a), unkinked_at(-3.0, 3.0)),
     _functional("hardswish", lambda a: between(-0.4, max(a.high, 0.0), a), unkinked_at(-3.0, 3.0)),
     _operator(
         "clamp",
         "torch.clamp({a}, {low}, {high})",
-        (also(floating, unkinked_at(-1.0, -0.5, 0.0, 0.75, 1.0, 1.5)),),
+        (also(numeric, unkinked_at(-1.0, -0.5, 0.0, 0.75, 1.0, 1.5)),),
         lambda a, low, high: _kept(low, high, a.value_range),
         choose=_choose_bounds,
     ),
 )
 
 _JUMPING = (
-    _unary("floor", _rounded, exact, floating),
-    _unary("ceil", _rounded, exact, floating),
-    _unary("round", _rounded, exact, floating),
-    _unary("trunc", _rounded, exact, floating),
-    _unary("frac", lambda a: ValueRange(-1, 1, exact=True), exact, floating),
-    _unary("sign", lambda a: ValueRange(-1, 1, exact=True), exact, floating),
+    _unary("floor", _rounded, exact, numeric),
+    _unary("ceil", _rounded, exact, numeric),
+    _unary("round", _rounded, exact, numeric),
+    _unary("trunc", _rounded, exact, numeric),
+    _unary("frac", lambda a: a.kept(-1, 1), exact, numeric),
+    _unary("sign", lambda a: integers(-1, 1), exact, numeric),
     _unary(
         "nan_to_num",
-        lambda a: ValueRange(min(a.low, 0.0), max(a.high, 0.0), a.exact),
-        bits,
+        lambda a: replace(a.kept(min(a.low, -1.5), max(a.high, 1.5)), finite=True, unit=None),
+        agreed,
         real,
         call="torch.nan_to_num({a}, 0.0, 1.5, -1.5)",
     ),
@@ -202,8 +225,8 @@ _JUMPING = (
 _BINARY = (
     _binary("sub", difference, first=real),
     _binary("div", _quotient, at_least(0.1)),
-    _binary("maximum", lambda a, b: a.join(b), unkinked),
-    _binary("minimum", lambda a, b: a.join(b), unkinked),
+    _binary("maximum", _either, unkinked, first=numeric),
+    _binary("minimum", _either, unkinked, first=numeric),
     _operator(
         "pow",
         "torch.pow({a}, {b})",
@@ -222,11 +245,9 @@ _BINARY = (
         (also(floating, at_least(0.1)), also(floating, same_dtype, broadcasts)),
         lambda a, b: between(0, a.value_range.size + b.value_range.size, a.value_range, b.value_range),
     ),
-    _binary("copysign", lambda a, b: ValueRange(-a.size, a.size, a.exact, finite=a.finite), exact),
+    _binary("copysign", lambda a, b: a.kept(-a.size, a.size), signed, first=numeric),
     _binary("logaddexp", lambda a, b: between(max(a.low, b.low), max(a.high, b.high) + 0.7, a, b)),
-    _binary(
-        "fmod", lambda a, b: ValueRange(-a.size, a.size, exact=True), exact, at_least(0.1), first=also(floating, exact)
-    ),
+    _binary("fmod", _divided, exact, at_least(0.1), first=also(numeric, exact)),
     _binary(
         "swiglu", lambda a, b: product(between(-0.3, max(a.high, 0.0)), b), call="torch.nn.functional.silu({a}) * {b}"
     ),
@@ -264,10 +285,10 @@ _BINARY = (
 
 _NUMBERS = (
     _with_number("mul_number", "torch.mul({a}, {value})", lambda a, value: a.scaled(value), real),
-    _with_number("add_number", "{a} + {value}", lambda a, value: between(a.low + value, a.high + value, a), real),
-    _with_number("rsub_number", "{value} - {a}", lambda a, value: between(value - a.high, value - a.low, a), real),
+    _with_number("add_number", "{a} + {value}", lambda a, value: total(a, constant(value)), real),
+    _with_number("rsub_number", "{value} - {a}", lambda a, value: difference(constant(value), a), real),
     _with_number("div_number", "{a} / ({value} + 4)", lambda a, value: a.scaled(1 / (value + 4)), real),
-    _unary("cube", lambda a: between(-(a.size**3), a.size**3, a), floating, call="{a} ** 3"),
+    _unary("cube", lambda a: product(product(a, a), a), numeric, call="{a} ** 3"),
 )
 
 
@@ -292,7 +313,7 @@ _TERNARY = (
         "pointwise",
         "{a}.masked_fill({b}, {value})",
         (real, also(boolean, broadcasts)),
-        lambda a, b, value: a.value_range.join(ValueRange(value, value, exact=True)),
+        lambda a, b, value: a.value_range.join(constant(value)),
         _constant,
     ),
     Operator(
@@ -300,14 +321,14 @@ _TERNARY = (
         "pointwise",
         '{a}.masked_fill({b}, float("-inf"))',
         (floating, also(boolean, broadcasts)),
-        lambda a, b: ValueRange(a.value_range.low, a.value_range.high, a.value_range.exact, finite=False),
+        lambda a, b: replace(a.value_range.repeated(), finite=False),
     ),
     Operator(
         "where_number",
         "pointwise",
         "torch.where({a}, {b}, {value})",
         (boolean, also(real, broadcasts)),
-        lambda a, b, value: b.value_range.join(ValueRange(value, value, exact=True)),
+        lambda a, b, value: b.value_range.join(constant(value)),
         _constant,
     ),
     _operator(
@@ -349,16 +370,16 @@ def _comparison(name: str) -> Operator:
 _COMPARISONS = (
     *map(_comparison, ("gt", "eq", "le", "ne")),
     Operator("gt_number", "comparison", "{a} > {value}", (exact,), lambda a, value: integers(0, 1), _constant),
-    Operator("isnan", "comparison", "torch.isnan({a})", (also(real, bits),), lambda a: integers(0, 1)),
-    Operator("isfinite", "comparison", "torch.isfinite({a})", (also(real, bits),), lambda a: integers(0, 1)),
-    Operator("signbit", "comparison", "torch.signbit({a})", (also(floating, exact),), lambda a: integers(0, 1)),
+    Operator("isnan", "comparison", "torch.isnan({a})", (also(real, agreed),), lambda a: integers(0, 1)),
+    Operator("isfinite", "comparison", "torch.isfinite({a})", (also(real, agreed),), lambda a: integers(0, 1)),
+    Operator("signbit", "comparison", "torch.signbit({a})", (also(numeric, signed),), lambda a: integers(0, 1)),
 )
 
 OPERATORS = (
     _binary("add", total, first=real),
     _binary("mul", product, first=real),
     _SMOOTH[0],
-    _unary("neg", lambda a: ValueRange(-a.high, -a.low, a.exact, a.distinct, a.finite), real),
+    _unary("neg", lambda a: replace(a, low=-a.high, high=-a.low), real),
     *_SMOOTH[1:],
     *_NUMBERS,
     *_BINARY,

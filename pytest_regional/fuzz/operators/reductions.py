@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pytest_regional.fuzz.model.value_range import ValueRange, between, integers
@@ -17,9 +18,11 @@ from pytest_regional.fuzz.operators.operator import (
     anything,
     at_least,
     distinct,
+    each_in_its_place,
     exact,
     floating,
     nonempty,
+    numeric,
     ranked,
     real,
     unkinked,
@@ -46,26 +49,31 @@ def _along(name: str, value_range: Callable[..., ValueRange], *conditions: Wante
 def _running(name: str, value_range: Callable[..., ValueRange], *conditions: Wanted) -> Operator:
     template = f"torch.{name}({{a}}, {{dim}})"
     return Operator(
-        name, "reduction", template, (also(floating, ranked(1), nonempty, *conditions),), value_range, _only_dimension
+        name, "reduction", template, (also(numeric, ranked(1), nonempty, *conditions),), value_range, _only_dimension
     )
 
 
 def _whole(
     name: str, template: str, value_range: Callable[[ProgramValue], ValueRange], *conditions: Wanted
 ) -> Operator:
-    return Operator(name, "reduction", template, (also(floating, nonempty, *conditions),), value_range)
+    return Operator(name, "reduction", template, (also(numeric, nonempty, *conditions),), value_range)
 
 
 def _sum(a: ProgramValue, dim: int, **parameters: Any) -> ValueRange:
     return a.value_range.summed(a.shape[dim])
 
 
-def _mean(a: ProgramValue, **parameters: Any) -> ValueRange:
-    return ValueRange(a.value_range.low, a.value_range.high, finite=a.value_range.finite)
+def _mean(a: ProgramValue, dim: int | None = None, **parameters: Any) -> ValueRange:
+    """Return the range of means: of 2, 4, 8 ... elements they are as exact as the sums."""
+    count = max(a.count if dim is None else a.shape[dim], 1)
+    summed = a.value_range.summed(count)
+    unit = None if summed.unit is None or count & (count - 1) else summed.unit / count
+    return replace(summed, low=a.value_range.low, high=a.value_range.high, unit=unit)
 
 
 def _extreme(a: ProgramValue, **parameters: Any) -> ValueRange:
-    return ValueRange(a.value_range.low, a.value_range.high, a.value_range.exact, finite=a.value_range.finite)
+    # Which of 0.0 and -0.0 is the larger one is nowhere said.
+    return replace(a.value_range.repeated(), zeros=False)
 
 
 def _several(a: ProgramValue, dims: tuple[int, ...], **parameters: Any) -> ValueRange:
@@ -78,7 +86,9 @@ def _variance(a: ProgramValue, **parameters: Any) -> ValueRange:
 
 def _product(a: ProgramValue, dim: int, **parameters: Any) -> ValueRange:
     size = max(a.value_range.size, 1.0) ** a.shape[dim]
-    return between(min(0.0, a.value_range.low, -size if a.value_range.low < 0 else 0.0), size, a.value_range)
+    bounds = between(min(0.0, a.value_range.low, -size if a.value_range.low < 0 else 0.0), size, a.value_range)
+    unit = None if a.value_range.unit is None else min(a.value_range.unit, 1.0) ** a.shape[dim]
+    return replace(bounds, unit=unit, zeros=False)
 
 
 def _logsumexp(a: ProgramValue, dim: int, **parameters: Any) -> ValueRange:
@@ -97,20 +107,25 @@ def _small_enough(value: ProgramValue, *before: ProgramValue) -> bool:
     return max(value.shape) <= 4
 
 
+def _whole_or_positive(value: ProgramValue, *before: ProgramValue) -> bool:
+    """Want elements whose products, and derivatives of them, no order of evaluation divides by zero for."""
+    return value.value_range.low >= 0.1 or (value.value_range.unit is not None and not value.requires_grad)
+
+
 def _spread(value: ProgramValue, *before: ProgramValue) -> bool:
     return min(value.shape) >= 2
 
 
 _REDUCTIONS = (
     _along("sum", _sum, real),
-    _along("mean", _mean, floating),
+    _along("mean", _mean, numeric),
     _whole("sum_all", "torch.sum({a})", lambda a: a.value_range.summed(a.count)),
     _whole("mean_all", "{a}.mean()", _mean),
     Operator(
         "sum_dims",
         "reduction",
         "torch.sum({a}, {dims}, keepdim={keepdim})",
-        (also(floating, ranked(2), nonempty),),
+        (also(numeric, ranked(2), nonempty),),
         _several,
         _last_two,
     ),
@@ -118,13 +133,13 @@ _REDUCTIONS = (
         "sum_float64",
         "reduction",
         "torch.sum({a}, -1, dtype=torch.float64)",
-        (also(floating, ranked(1), nonempty),),
+        (also(numeric, ranked(1), nonempty),),
         lambda a: a.value_range.summed(a.shape[-1]),
     ),
     _along("amax", _extreme, real, unkinked),
     _along("amin", _extreme, real, unkinked),
     _whole("max_all", "torch.max({a})", _extreme, unkinked),
-    _along("prod", _product, floating, at_least(0.1), _small_enough),
+    _along("prod", _product, numeric, _whole_or_positive, _small_enough),
     _along("logsumexp", _logsumexp, floating),
     _along("norm", _norm, floating, at_least(0.1), call="torch.linalg.vector_norm({a}, 2, {dim}, keepdim={keepdim})"),
     _along("var", _variance, floating, _spread, call="torch.var({a}, {dim}, correction=0, keepdim={keepdim})"),
@@ -133,7 +148,7 @@ _REDUCTIONS = (
         "reduction",
         "torch.var_mean({a}, {dim}, correction=0, keepdim={keepdim})",
         (also(floating, ranked(1), nonempty, _spread),),
-        lambda a, **parameters: (_variance(a), _mean(a)),
+        lambda a, dim, **parameters: (_variance(a), _mean(a, dim)),
         _dimension,
         results=2,
     ),
@@ -141,19 +156,19 @@ _REDUCTIONS = (
         "aminmax",
         "reduction",
         "torch.aminmax({a}, dim={dim}, keepdim={keepdim})",
-        (also(floating, ranked(1), nonempty, unkinked),),
+        (also(numeric, ranked(1), nonempty, unkinked),),
         lambda a, **parameters: (_extreme(a), _extreme(a)),
         _dimension,
         results=2,
     ),
     _running("cumsum", _sum),
-    _running("cumprod", _product, at_least(0.1), _small_enough),
-    _running("logcumsumexp", _log_running),
+    _running("cumprod", _product, _whole_or_positive, _small_enough),
+    _running("logcumsumexp", _log_running, floating),
     Operator(
         "cummax",
         "reduction",
         "torch.cummax({a}, {dim})[0]",
-        (also(floating, ranked(1), nonempty, distinct),),
+        (also(numeric, ranked(1), nonempty, distinct),),
         _extreme,
         _only_dimension,
     ),
@@ -162,7 +177,7 @@ _REDUCTIONS = (
         "reduction",
         "torch.count_nonzero({a})",
         (also(exact, nonempty),),
-        lambda a: ValueRange(0, a.count, exact=True),
+        lambda a: integers(0, a.count),
     ),
 )
 
@@ -299,13 +314,13 @@ _SORTS = (
     _sorting("argmax", "torch.argmax({a}, {dim})", _one_place),
     _sorting("argmin", "torch.argmin({a}, {dim}, keepdim=True)", _one_place),
     _sorting("max_dim", "torch.max({a}, {dim})", _both, 2),
-    _sorting("median", "torch.median({a}, {dim})", _both, 2, wanted=also(_ORDERED, floating)),
-    _sorting("kthvalue", "torch.kthvalue({a}, {k}, {dim})", _both, 2, wanted=also(_ORDERED, floating), choose=_some),
+    _sorting("median", "torch.median({a}, {dim})", _both, 2, wanted=also(_ORDERED, numeric, each_in_its_place)),
+    _sorting("kthvalue", "torch.kthvalue({a}, {k}, {dim})", _both, 2, wanted=also(_ORDERED, numeric), choose=_some),
     _sorting(
         "bucketize",
         "torch.bucketize({a}.contiguous(), torch.tensor([-1.0, 0.0, 1.0], device={a}.device))",
         lambda a: integers(0, 3),
-        wanted=also(floating, exact, lambda value, *before: value.dtype == "float32"),
+        wanted=also(numeric, exact, lambda value, *before: value.dtype == "float32"),
         choose=_nothing,
     ),
 )

@@ -21,6 +21,7 @@ from pytest_regional.fuzz.operators import (
     views,
     writes,
 )
+from pytest_regional.fuzz.operators.aten import derived_operators
 from pytest_regional.fuzz.operators.operator import Operator
 
 _MODULES = (
@@ -76,7 +77,8 @@ def operators() -> Mapping[str, Operator]:
     """Return the operators that this torch has, the simplest first."""
     from pytest_regional._torch import torch_version
 
-    everything = sorted((one for module in _MODULES for one in module.OPERATORS), key=_place)
+    written = (one for module in _MODULES for one in module.OPERATORS)
+    everything = sorted((*written, *derived_operators()), key=_place)
     names = [operator.name for operator in everything]
     twice = {name for name in names if names.count(name) > 1}
     if twice:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pytest_regional.fuzz.model.value_range import ValueRange, between, integers
+from pytest_regional.fuzz.model.value_range import ValueRange, between, integers, product
 from pytest_regional.fuzz.operators.operator import (
     Operator,
     Parameters,
@@ -181,8 +181,7 @@ def _number(value: ProgramValue, *before: ProgramValue) -> bool:
 
 
 def _multiplied(a: ProgramValue, b: ProgramValue) -> ValueRange:
-    ends = [x * y for x in (a.value_range.low, a.value_range.high) for y in (b.value_range.low, b.value_range.high)]
-    return between(min(ends), max(ends), a.value_range)
+    return product(a.value_range, b.value_range)
 
 
 def _sized(name: str, template: str, value_range: Any, *operands: Any, **fields: Any) -> Operator:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from pytest_regional.fuzz.model.value_range import ValueRange, between, product, total
+from pytest_regional.fuzz.model.value_range import ValueRange, between, constant, product, total
 from pytest_regional.fuzz.operators.operator import (
     Operator,
     Parameters,
@@ -21,6 +22,7 @@ from pytest_regional.fuzz.operators.operator import (
     matrix_of,
     no_larger_than,
     nonempty,
+    numeric,
     ranked,
     real,
     same_dtype,
@@ -53,10 +55,6 @@ def _column(value: ProgramValue, a: ProgramValue) -> bool:
     return value.dtype == a.dtype and value.shape == a.shape[:-1]
 
 
-def _constant(value: float) -> ValueRange:
-    return ValueRange(value, value, exact=True)
-
-
 def _mixed(a: ProgramValue, b: ProgramValue, **parameters: Any) -> ValueRange:
     return a.value_range.join(b.value_range)
 
@@ -70,15 +68,20 @@ def _tail(value: ProgramValue, a: ProgramValue) -> bool:
     )
 
 
-_TARGET = also(floating, writable)
+def _bounded(value_range: ValueRange) -> ValueRange:
+    """Return the range of elements some of which became 1 or -1."""
+    return replace(value_range, unit=None if value_range.unit is None else min(value_range.unit, 1.0))
+
+
+_TARGET = also(numeric, writable)
 _ROWS = also(_TARGET, ranked(1), nonempty)
-_OTHER = also(floating, same_dtype, fits_into, same_or_apart)
+_OTHER = also(numeric, same_dtype, fits_into, same_or_apart)
 
 
 def _into(name: str, template: str, value_range: Any, *operands: Wanted) -> Operator:
     """Return an ``out=`` form: the first operand is written over, and no gradient may flow."""
     target = also(_TARGET, without_gradient, dense)
-    others = tuple(also(floating, without_gradient, apart, operand) for operand in operands)
+    others = tuple(also(numeric, without_gradient, apart, operand) for operand in operands)
     return Operator(name, "out", template, (target, *others), value_range, results=0, writes=(0,))
 
 
@@ -111,34 +114,36 @@ OPERATORS = (
     _inplace(
         "add_number_",
         "{a}.add_({value})",
-        lambda a, value: total(a.value_range, _constant(value)),
+        lambda a, value: total(a.value_range, constant(value)),
         _TARGET,
         choose=_number,
     ),
     _inplace("mul_number_", "{a}.mul_({value})", lambda a, value: a.value_range.scaled(value), _TARGET, choose=_number),
-    _inplace("fill_", "{a}.fill_({value})", lambda a, value: _constant(value), also(real, writable), choose=_number),
-    _inplace("zero_", "{a}.zero_()", lambda a: _constant(0.0), also(real, writable)),
+    _inplace("fill_", "{a}.fill_({value})", lambda a, value: constant(value), also(real, writable), choose=_number),
+    _inplace("zero_", "{a}.zero_()", lambda a: constant(0.0), also(real, writable)),
     _inplace(
         "relu_",
         "{a}.relu_()",
-        lambda a: ValueRange(0.0, max(a.value_range.high, 0.0), a.value_range.exact),
+        lambda a: a.value_range.kept(0.0, max(a.value_range.high, 0.0)),
         also(_TARGET, unkinked_at(0.0)),
     ),
-    _inplace("sin_", "{a}.sin_()", lambda a: between(-1, 1, a.value_range), also(_TARGET, no_larger_than(32))),
+    _inplace(
+        "sin_", "{a}.sin_()", lambda a: between(-1, 1, a.value_range), also(floating, _TARGET, no_larger_than(32))
+    ),
     _inplace(
         "clamp_",
         "{a}.clamp_(-1.0, 1.0)",
         lambda a: (
-            ValueRange(max(a.value_range.low, -1.0), min(a.value_range.high, 1.0), a.value_range.exact)
+            _bounded(a.value_range.kept(max(a.value_range.low, -1.0), min(a.value_range.high, 1.0)))
             if a.value_range.low <= 1.0 and a.value_range.high >= -1.0
-            else _constant(1.0 if a.value_range.low > 1.0 else -1.0)
+            else constant(1.0 if a.value_range.low > 1.0 else -1.0)
         ),
         also(_TARGET, unkinked_at(-1.0, 1.0)),
     ),
     _inplace(
         "masked_fill_",
         "{a}.masked_fill_({b}, {value})",
-        lambda a, b, value: a.value_range.join(_constant(value)),
+        lambda a, b, value: a.value_range.join(constant(value)),
         _TARGET,
         also(boolean, fits_into),
         choose=_number,
@@ -168,14 +173,14 @@ OPERATORS = (
     _inplace(
         "set_column_number",
         "{a}[..., {index}] = 1.5",
-        lambda a, index: a.value_range.join(_constant(1.5)),
+        lambda a, index: a.value_range.join(constant(1.5)),
         _ROWS,
         choose=_place,
     ),
     _inplace(
         "set_tail",
         "{a}[{start}:] = {value}",
-        lambda a, start, value: a.value_range.join(_constant(value)),
+        lambda a, start, value: a.value_range.join(constant(value)),
         _ROWS,
         choose=_start,
     ),
@@ -198,7 +203,7 @@ OPERATORS = (
     _inplace(
         "transpose_add_",
         "{a}.mT.add_({value})",
-        lambda a, value: total(a.value_range, _constant(value)),
+        lambda a, value: total(a.value_range, constant(value)),
         also(_TARGET, ranked(2)),
         choose=_number,
     ),

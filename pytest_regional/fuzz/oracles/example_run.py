@@ -15,6 +15,7 @@ from pytest_regional._torch import tracing
 from pytest_regional._torch.config import INDUCTOR, config_values
 from pytest_regional._torch.dynamo import aot_eager_backend, never_compiled
 from pytest_regional.fuzz.graph_capture import DYNAMO_EVERY, compiled_on_first_call, needs_dynamo
+from pytest_regional.fuzz.model.building import value_ranges
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import INTERPRETED
 from pytest_regional.fuzz.oracles.oracle import OracleViolationError
@@ -26,6 +27,7 @@ from pytest_regional.harness.parity.compare import Mismatch, ParityReport, check
 from pytest_regional.harness.parity.execution import Execution, execute
 from pytest_regional.harness.parity.fp64_reference import precision_of
 from pytest_regional.harness.parity.inputs import Form
+from pytest_regional.harness.parity.tolerance import Exactness
 from pytest_regional.harness.pre_grad_passes import counting_pass
 from pytest_regional.harness.record import GeneratedCode
 from pytest_regional.harness.regional import Regional
@@ -239,7 +241,19 @@ class ExampleRun:
     def report(self, call: int, run: Run | None = None) -> ParityReport:
         """Return how the call differs from eager."""
         expected, execution = self.expected[call], (run or self.cold).executions[call]
-        return compare(expected.eager, execution, expected.fp64)
+        return compare(expected.eager, execution, expected.fp64, exact=self.exact)
+
+    @cached_property
+    def exact(self) -> Mapping[str, Exactness]:
+        """The outputs and inputs of which every correct compile computes the same values, by their names in reports."""
+        known = {
+            number: Exactness(value_range.zeros)
+            for number, value_range in value_ranges(self.program).items()
+            if value_range.exact
+        }
+        inputs = {f"input {index}": known.get(index) for index in range(len(self.program.arguments))}
+        outputs = {f"output[{place}]": known.get(number) for place, number in enumerate(self.program.outputs)}
+        return {name: exactness for name, exactness in {**inputs, **outputs}.items() if exactness is not None}
 
     def violation(
         self, oracle: str, stage: str, detail: str, *, origin: str, region: str | None = None

@@ -171,6 +171,8 @@ def _argument_cost(argument: TensorInput) -> float:
 def _weight(value: object) -> float:
     if isinstance(value, tuple):
         return sum(map(_weight, value)) + len(value)
+    if value is None:
+        return 0.0
     return min(abs(float(value)), 100.0) if isinstance(value, (bool, int, float)) else 1.0
 
 

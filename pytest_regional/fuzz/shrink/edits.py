@@ -105,7 +105,7 @@ def _alike(other: Any, operator: Any) -> bool:
 
 
 def simplify_parameters(program: Program) -> Iterator[Candidate]:
-    """Make numbers zero, one or half of what they are, and switches off."""
+    """Make numbers zero, one or half of what they are, alone or in a row, switches off, and take names away."""
     for place, step in enumerate(program.steps):
         for position, (name, value) in enumerate(step.parameters):
             for simpler in _simpler_numbers(value):
@@ -119,7 +119,9 @@ def _simpler_numbers(value: Any) -> list[Any]:
     if isinstance(value, (int, float)):
         kind = type(value)
         return [kind(smaller) for smaller in (0, 1, value // 2) if abs(smaller) < abs(value)]
-    return []
+    if isinstance(value, tuple) and all(isinstance(item, (int, float)) for item in value):
+        return [tuple(type(item)(number) for item in value) for number in (0, 1) if set(value) != {number}]
+    return [None] if isinstance(value, str) else []
 
 
 # Arguments

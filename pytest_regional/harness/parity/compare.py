@@ -12,6 +12,8 @@ What must be equal besides values, and when:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -30,7 +32,7 @@ from pytest_regional.harness.parity.report import (
     SelfComparisonError,
 )
 from pytest_regional.harness.parity.state import LOW_PRECISION_TO_FP64
-from pytest_regional.harness.parity.tolerance import Coarse, Tolerance, judge
+from pytest_regional.harness.parity.tolerance import Coarse, Exactness, Tolerance, judge
 
 __all__ = [
     "BadProgramError",
@@ -61,10 +63,13 @@ def compare(
     atol: float | None = None,
     label: str = "",
     noise: NoiseSource | None = None,
+    exact: Mapping[str, Exactness] = MappingProxyType({}),
 ) -> ParityReport:
     """Return all differences of ``candidate`` from ``eager``, judged by ``fp64`` (a float64 run) where it can be.
 
     ``noise`` measures eager's rounding. It is asked where values differ by more than the float64 run's rule allows.
+    ``exact`` names outputs, and inputs that are written to, whose values are the same in every correct order of
+    evaluation: in those no difference is allowed at the level ``close``.
 
     Raises:
         SelfComparisonError: if both hold the same memory, so that the comparison could not fail.
@@ -76,7 +81,7 @@ def compare(
     usable = fp64 if reason is None else None
 
     def compared(noise: Noise | None) -> _Comparison:
-        comparison = _Comparison(tolerance, usable, eager.coarse, noise)
+        comparison = _Comparison(tolerance, usable, eager.coarse, noise, exact)
         comparison.run(eager, candidate)
         return comparison
 
@@ -155,9 +160,10 @@ class _Comparison(Comparison):
         fp64: Execution | None,
         coarse: Execution | None = None,
         noise: Noise | None = None,
+        exact: Mapping[str, Exactness] = MappingProxyType({}),
     ) -> None:
         super().__init__(tolerance, noise)
-        self.fp64, self.coarse = fp64, coarse
+        self.fp64, self.coarse, self.exact = fp64, coarse, exact
         self.coarse_values = _values_of(coarse)
 
     def run(self, eager: Execution, candidate: Execution) -> None:
@@ -257,7 +263,8 @@ class _Comparison(Comparison):
             self.add(where, "stride", f"compiled {found.stride}, eager {expected.stride} (shape {list(found.shape)})")
         value = fp64.value if isinstance(fp64, Captured) else None
         noise = None if self.noise is None else self.noise.of(name or where, expected.value, value)
-        verdict = judge(self.tolerance, found.value, expected.value, value, self._coarse(where), noise)
+        known = self.exact.get(name or where)
+        verdict = judge(self.tolerance, found.value, expected.value, value, self._coarse(where), noise, known)
         self.judged(where, verdict, count)
 
     def _coarse(self, where: str) -> Coarse | None:

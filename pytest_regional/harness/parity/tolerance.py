@@ -189,6 +189,16 @@ class Verdict:
     rounding_only: bool = False
 
 
+class Exactness(NamedTuple):
+    """What is known of a tensor whose elements every correct implementation computes alike.
+
+    Attributes:
+        zeros: whether zeros have the same sign as well.
+    """
+
+    zeros: bool
+
+
 class Coarse(NamedTuple):
     """The precision of a backend that computes in a coarser one than the program, and eager's value at it, if known."""
 
@@ -203,6 +213,7 @@ def judge(
     fp64: torch.Tensor | None,
     coarse: Coarse | None = None,
     noise: Rounding | None = None,
+    exact: Exactness | None = None,
 ) -> Verdict:
     """Compare two tensors of one shape.
 
@@ -213,6 +224,7 @@ def judge(
         fp64: of the float64 run, if there is one.
         coarse: what eager makes at the coarser precision in which the backend computes, if it does.
         noise: how far rounding moves the eager tensor, where that was measured.
+        exact: what is known of elements that all correct implementations compute alike; then none may differ.
     """
     candidate = candidate.to(eager.device)
     fp64 = None if fp64 is None or fp64.shape != eager.shape else fp64.to(eager.device)
@@ -220,6 +232,8 @@ def judge(
         return Verdict((), 0.0, False)
     if tolerance.level == "bitwise":
         return _judge_bytes(candidate, eager, fp64)
+    if exact is not None and coarse is None and not tolerance.explicit:
+        return _judge_values(candidate, eager, zeros=exact.zeros)
     if not (eager.is_floating_point() or eager.is_complex()):
         if _flips(coarse, eager) and not tolerance.explicit:
             return Verdict((), 0.0, False)
@@ -242,6 +256,25 @@ def _judge_bytes(candidate: torch.Tensor, eager: torch.Tensor, fp64: torch.Tenso
         return Verdict((), 0.0, False)
     found = _evidence("value", differs, differs.double(), (candidate, eager, fp64), None)
     return Verdict((found,), math.inf, False)
+
+
+def _judge_values(candidate: torch.Tensor, eager: torch.Tensor, *, zeros: bool) -> Verdict:
+    """Allow no difference but between NaNs, and between 0.0 and -0.0 unless ``zeros`` counts those."""
+    c, e = same_as_real(candidate, eager.is_complex()), same_as_real(eager)
+    if not (eager.is_floating_point() or eager.is_complex()):
+        c, e = candidate, eager  # float64 does not hold all integers of 64 bits
+    elif zeros:
+        c, e = torch.stack((c, _signs_of_zeros(c)), -1), torch.stack((e, _signs_of_zeros(e)), -1)
+    differs = (c != e) & ~(c.isnan() & e.isnan())
+    differs = differs.reshape(*eager.shape, -1).any(-1)
+    if not bool(differs.any()):
+        return Verdict((), 0.0, False)
+    found = _evidence("value", differs, differs.double(), (candidate, eager, None), torch.zeros(eager.shape))
+    return Verdict((found,), math.inf, False)
+
+
+def _signs_of_zeros(values: torch.Tensor) -> torch.Tensor:
+    return torch.where(values == 0, values.signbit().double(), 0.0)
 
 
 def _judge_exact(tolerance: Tolerance, candidate: torch.Tensor, eager: torch.Tensor) -> Verdict:

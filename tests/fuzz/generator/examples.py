@@ -22,7 +22,11 @@ def arguments_of(shapes, dtype, *, training):
     masks = [TensorInput(shape, "bool", content="mask") for shape in shapes]
     integers = [TensorInput(shape, "int64", content="index", below=2) for shape in shapes]
     singles = [TensorInput(shape, "int64", content="index", below=2) for shape in ((1,), (1, 1), (2,))]
-    return (*singles, *integers, *masks, *plain, *floats)
+    wholes = [TensorInput(shape, dtype, content="whole") for shape in shapes]
+    small = [TensorInput(shape, small, content="whole") for shape in shapes for small in ("int8", "int32")]
+    rows = [TensorInput((size,), "int64", content="order") for size in (2, 3, 4)]
+    free = [TensorInput(shape, dtype, content="positive") for shape in shapes]
+    return (*singles, *integers, *small, *rows, *masks, *wholes, *plain, *free, *floats)
 
 
 def program_with(name, *, dtype="float32", training=True, scope=()):
@@ -44,6 +48,8 @@ def program_with(name, *, dtype="float32", training=True, scope=()):
         if step is None:
             for _ in range(2):
                 builder.choose(operator_named("mul_number"), (0, 0, 0, 0), (1, 0, 0))
+            for place in range(2):
+                builder.choose(operator_named("add_number"), (place + 2, 0, 0, 0), (3, 0, 0))
             step = builder.choose(operator, (0, 2, 3, 0), (0, 0, 0), scope or (Region("a"),))
         program = None if step is None else trimmed(builder, step)
         if program is not None:
