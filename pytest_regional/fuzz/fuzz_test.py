@@ -104,7 +104,7 @@ class FuzzTest:
         """Run a campaign in ``mode`` and return its result.
 
         Args:
-            mode: ``"interpret"``, ``"emulated"`` or ``"native"``.
+            mode: ``"graph"``, ``"interpret"``, ``"emulated"`` or ``"native"``.
             draw: yields programs for a seed; by default programs that need nothing that the backend disclaims. Of other
                 draws, programs that do are skipped.
             oracles: names of the oracles to check; all that the mode can by default.

@@ -75,20 +75,21 @@ def graph_of_program(program: Program) -> torch.fx.GraphModule:
 def compiled_on_first_call(
     program: Program, compile_graph: Callable[[torch.fx.GraphModule, tuple[Any, ...]], Callable[..., Any]]
 ) -> Callable[..., Any]:
-    """Return ``program`` compiled for the inputs of its first call, and for all like them, as ``torch.compile`` does.
+    """Return ``program`` compiled for the inputs of its first call, and again for inputs of other sizes or strides.
 
     Args:
         program: one of which :func:`needs_dynamo` says nothing.
-        compile_graph: a backend, called with the graph and the first inputs.
+        compile_graph: a backend, called with the graph and the inputs.
     """
-    compiled: list[Callable[..., Any]] = []
+    compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
     count = len(program.arguments)
     made = [number for number in dict.fromkeys(program.outputs) if number >= count]
 
     def call(*inputs: Any) -> tuple[Any, ...]:
-        if not compiled:
-            compiled.append(compile_graph(graph_of_program(program), inputs))
-        values = dict(enumerate(inputs)) | dict(zip(made, compiled[0](*inputs), strict=True))
+        key = (torch.is_grad_enabled(), *((value.shape, value.stride(), value.requires_grad) for value in inputs))
+        if key not in compiled:
+            compiled[key] = compile_graph(graph_of_program(program), inputs)
+        values = dict(enumerate(inputs)) | dict(zip(made, compiled[key](*inputs), strict=True))
         return tuple(values[number] for number in program.outputs)
 
     return call

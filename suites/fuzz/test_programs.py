@@ -6,6 +6,15 @@ pytestmark = pytest.mark.regional_compile(expects_regions=False)
 
 
 @pytest.mark.regional_compile(requires=("regions",))
+def test_graph(regional, regional_fuzz):
+    """The same without Dynamo, for most programs: twice as many in the same time."""
+    if regional.device_under_test.kind == "cuda-emulated":
+        pytest.skip("no code is generated in the mode 'graph': device cpu runs it")
+
+    regional_fuzz.run("graph")
+
+
+@pytest.mark.regional_compile(requires=("regions",))
 def test_interpret(regional, regional_fuzz):
     """Capture, partitions, passes and caches; what Inductor would compile is interpreted."""
     if regional.device_under_test.kind == "cuda-emulated":
