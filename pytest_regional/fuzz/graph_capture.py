@@ -16,11 +16,15 @@ import torch.fx
 from torch.fx.traceback import preserve_node_meta
 
 from pytest_regional.fuzz.model.program import Context, Program
+from pytest_regional.fuzz.model.source import DEFINITIONS
 from pytest_regional.fuzz.operators.operator import Operator
 from pytest_regional.fuzz.operators.table import operator_named
 
 #: One program in so many is captured by Dynamo though it need not be.
 DYNAMO_EVERY = 10
+
+#: What code that expects a tensor raises when it meets a proxy.
+_REFUSALS = (torch.fx.proxy.TraceError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class _Value(torch.fx.Proxy):  # type: ignore[misc]  # torch is not typed here
@@ -36,15 +40,28 @@ class _Tracer(torch.fx.Tracer):  # type: ignore[misc]  # torch is not typed here
 
 
 def needs_dynamo(program: Program) -> str:
-    """Return why only Dynamo captures ``program`` as it is; empty where its graph can be written down."""
-    if program.dynamic or any(argument.dynamic for argument in program.arguments):
+    """Return why only Dynamo captures ``program`` as it is; empty where its graph can be written down.
+
+    Inputs whose sizes may be symbols (``maybe_mark_dynamic``) have constant sizes in that graph.
+    """
+    if program.dynamic:
         return "sizes are symbols"
     steps = tuple(program.all_steps())
     for context in (context for step in steps for context in step.scope):
         if isinstance(context, Context) and context.kind != "tag":
             return f"{context.kind} sets state"
     named = [operator_named(step.operator) for step in steps]
-    return next((reason for one in named if (reason := _unseen(one))), "")
+    unseen = next((reason for one in named if (reason := _unseen(one))), "")
+    return unseen or _refused_by_proxies(program)
+
+
+def _refused_by_proxies(program: Program) -> str:
+    """Return what a proxy cannot do that ``program`` does: Python code of PyTorch's may look at its inputs."""
+    try:
+        graph_of_program(program)
+    except _REFUSALS as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _unseen(one: Operator) -> str:
@@ -53,9 +70,8 @@ def _unseen(one: Operator) -> str:
         return "a block is called by an operator"
     if one.unbacked:
         return "sizes depend on data"
-    if one.needs and one.family != "custom":
-        return f"{one.needs[0]} runs code of its own"
-    return ""
+    own = next((name for name in one.needs if "custom_op(" not in DEFINITIONS[name]), "")
+    return f"{own} runs code of its own" if own else ""
 
 
 def graph_of_program(program: Program) -> torch.fx.GraphModule:

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
+from pytest_regional import ParityError
+
 from .checks import gradient, parity, same, skip_without_nested_backward
 from .known_bugs import BugClass, BugNoticedError, assert_as_listed
 
@@ -88,7 +90,13 @@ def recomputed_from_written_input(regional):
         y.zero_()
         return z
 
-    regional.assert_parity(program, regional.randn(3, requires_grad=True), regional.randn(3))
+    try:
+        regional.assert_parity(program, regional.randn(3, requires_grad=True), regional.randn(3))
+    except ParityError as error:
+        # A backend that runs the graph in eager has autograd notice that it is computed from what was written since.
+        if "modified by an inplace operation" in str(error):
+            raise BugNoticedError("gradient", str(error)) from error
+        raise
 
 
 @bugs(layer="aot_autograd", torch=">=2.13", notices="gradient", in_region=False)

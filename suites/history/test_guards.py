@@ -40,7 +40,7 @@ class Weighted(torch.nn.Module):
         return x * self.weight
 
 
-@bugs(197859, layer="dynamo", notices="second call", in_region=False)
+@bugs(197859, layer="dynamo", notices="second call", in_region=False, requires=("backward",))
 def parameter_in_the_shadow_of_an_attribute(regional):
     """An attribute in a module's ``__dict__`` hides a parameter: the call goes on with the parameter."""
     model, x = Weighted().to(regional.device), regional.randn(3)

@@ -20,7 +20,15 @@ bugs = BugClass("random numbers", needs=("rng",))
 MIN_CUT = {"aot_eager": None, "inductor": None, "reference": None}
 
 
-@bugs(197085, layer="dynamo", torch=">=2.15", notices="second call", in_region=False, fullgraph=False)
+@bugs(
+    197085,
+    layer="dynamo",
+    torch=">=2.15",
+    notices="second call",
+    in_region=False,
+    requires=("dynamic_shapes",),
+    fullgraph=False,
+)
 def shuffle_in_python(regional):
     """``random.shuffle`` in a compiled function gives one permutation for ever."""
 
@@ -35,7 +43,16 @@ def shuffle_in_python(regional):
         raise BugNoticedError("second call", f"six calls returned {found}")
 
 
-@bugs(196437, layer="dynamo", torch="<2.15", notices="second call", in_region=False, fullgraph=False, dynamic=True)
+@bugs(
+    196437,
+    layer="dynamo",
+    torch="<2.15",
+    notices="second call",
+    in_region=False,
+    requires=("dynamic_shapes",),
+    fullgraph=False,
+    dynamic=True,
+)
 def python_random_after_a_guard(regional):
     """A ``random.Random`` is drawn from, then a size is specialized: later calls get a stale number."""
 
@@ -76,7 +93,7 @@ def noisy(x):
     return x + torch.rand_like(x)
 
 
-@bugs(layer="inductor", notices="value", in_region=False, requires=("backward",))
+@bugs(layer="inductor", notices="value", in_region=False, requires=("backward", "higher_order_operators"))
 def unused_checkpoint_drops_draws(regional):
     """The draws of a checkpoint whose result nothing uses are dropped: later draws are not eager's."""
 

@@ -44,7 +44,7 @@ def one_hot_strides(regional):
     regional.assert_parity(program, regional.tensor([[0, 1, 2], [3, 2, 1]]).t())
 
 
-@bugs(layer="aot_autograd", notices="strides", in_region=False)
+@bugs(layer="aot_autograd", notices="strides", in_region=False, requires=("mutation",))
 def out_argument_strides(regional):
     """An ``out=`` argument of another layout than the inputs: what follows has the inputs' strides."""
 
