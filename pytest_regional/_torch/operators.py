@@ -73,9 +73,8 @@ def aten_arguments(name: str) -> tuple[SchemaArgument, ...] | None:
 
     ``OpOverload._schema`` and the ``torch._C.Argument`` in it (2.11 to 2.15).
     """
-    packet, _, overload = name.partition(".")
-    target = getattr(getattr(symbol("torch.ops", "aten"), packet, None), overload or "default", None)
-    if not is_op_overload(target):
+    target = _aten_overload(name)
+    if target is None:
         return None
     return tuple(
         SchemaArgument(
@@ -91,9 +90,14 @@ def aten_arguments(name: str) -> tuple[SchemaArgument, ...] | None:
 
 def aten_results(name: str) -> int:
     """Return how many results an overload such as ``"sort.stable"`` has, by its schema (2.11 to 2.15)."""
+    return len(schema_of(_aten_overload(name)).returns)
+
+
+def _aten_overload(name: str) -> Any:
+    """Return the overload ``"packet.overload"`` of ATen's, or None where this torch lacks it."""
     packet, _, overload = name.partition(".")
-    target = getattr(getattr(symbol("torch.ops", "aten"), packet), overload or "default")
-    return len(schema_of(target).returns)
+    target = getattr(getattr(symbol("torch.ops", "aten"), packet, None), overload or "default", None)
+    return target if is_op_overload(target) else None
 
 
 def op_name(target: Any) -> str:

