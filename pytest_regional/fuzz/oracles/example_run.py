@@ -154,10 +154,10 @@ class ExampleRun:
         return self.fake_disagreement_on(self.expected[0].inputs)
 
     def fake_disagreement_on(self, inputs: tuple[torch.Tensor, ...]) -> str:
-        """Return which operator of the program makes other strides in eager than its fake twin; empty where none does.
+        """Return which operator makes other strides in eager than on fake tensors; empty where none does.
 
-        The graph is traced with fake tensors, so no backend can know eager's strides then. It is traced without
-        writes (``uniform_`` becomes ``uniform``), so the program is asked a second time so.
+        The graph is traced with fake tensors, so no backend sees eager's strides then. It is traced without writes
+        (``uniform_`` becomes ``uniform``), so the program runs a second time without them.
         """
         plain = self.program.function
         with self.regional._observer.paused(), tracing.fakes_checked():
