@@ -1,0 +1,394 @@
+"""How many known bugs a campaign finds by itself: ``python -m bench.rediscovery run FOLDER``, then ``count FOLDER``.
+
+``run`` fuzzes several backends in a row, each for its share of a budget of processor time (``--core-minutes``, of all
+processes together, so that a busy machine changes nothing), from fresh seeds, into an empty folder of findings. The
+cases of ``suites/history`` are hidden from it: no campaign reads them. A campaign whose process dies is started again
+with another seed. ``--tree`` and ``--python`` fuzz with another checkout, and another version of PyTorch.
+
+``count`` compares the findings with the cases of ``suites/history`` that stand on that version, by the signatures
+below, and prints a table by class. A signature is no proof: it says what a reduced program has to hold, and how it has
+to fail, to be read as this bug. Findings without a match are listed, so that somebody reads them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from suites.history.__main__ import VERSIONS
+from suites.history.known_bugs import BACKENDS, KnownBug, all_bugs
+
+
+@dataclass(frozen=True)
+class Part:
+    """One campaign: a backend, a mode, its share of the budget, and more options of pytest."""
+
+    backend: str
+    mode: str
+    share: float
+    options: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return f"{self.backend}-{self.mode}"
+
+
+@dataclass(frozen=True)
+class FindingData:
+    """One finding, as its file holds it.
+
+    Attributes:
+        name: the file, without its suffix.
+        backend: where it was found; ``aot_eager`` where AOTAutograd alone shows it.
+        fails: its oracle, stage and origin.
+        operators: of the reduced program, blocks included.
+        features: what is special about it.
+    """
+
+    name: str
+    backend: str
+    fails: str
+    operators: frozenset[str]
+    features: frozenset[str]
+
+
+def read(folder: Path) -> list[FindingData]:
+    """Return the findings of all parts below ``folder``, which may come from another checkout."""
+    return [_finding(path) for path in sorted(folder.glob("*/*.json")) if not path.name.startswith("corpus")]
+
+
+def _finding(path: Path) -> FindingData:
+    data = json.loads(path.read_text())
+    program = data.get("program", {})
+    steps = [*program.get("steps", []), *(step for block in program.get("blocks", []) for step in block["steps"])]
+    inputs = program.get("arguments", [])
+    words = {f"dtype:{each['dtype']}" for each in inputs if "dtype" in each}
+    words |= {f"input:{each['content']}" for each in inputs if "content" in each}
+    words |= {"training"} if program.get("training") else set()
+    words |= {"dynamic"} if program.get("dynamic") or any(each.get("dynamic") for each in inputs) else set()
+    words |= {f"setting:{name}" for name, _ in program.get("settings", [])}
+    return FindingData(
+        path.stem,
+        data["backend"],
+        f"{data['oracle']} {data['stage']} {data['origin']}",
+        frozenset(step["operator"] for step in steps),
+        frozenset({*data["features"], *words}),
+    )
+
+
+@dataclass(frozen=True)
+class Signature:
+    """How a finding of the fuzzer looks that is a certain known bug.
+
+    Attributes:
+        fails: a regular expression, found in ``oracle stage origin`` of the finding.
+        operators: regular expressions, each of which matches the whole name of an operator of the reduced program.
+        features: words that are all among the features of the reduced program.
+    """
+
+    fails: str
+    operators: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+
+    def matches(self, finding: FindingData) -> bool:
+        """Return whether ``finding`` looks so."""
+        return (
+            re.search(self.fails, finding.fails) is not None
+            and all(any(re.fullmatch(wanted, name) for name in finding.operators) for wanted in self.operators)
+            and set(self.features) <= finding.features
+        )
+
+
+_VALUE, _GRADIENT, _INPUT = "(nan|value) of output", "value of grad", "value of input"
+_ALIAS, _STRIDE, _DRAWS = "alias of output", "stride of output|region_boundary", "draws of random state"
+_FAILS = "^(compiles|inference|further_calls|rewrites)"
+
+#: By the name of a known bug, how it looks.
+SIGNATURES: Mapping[str, Signature] = {
+    # Aliases
+    "foreach_add_reads_what_it_writes": Signature("value of", ("foreach_add_flipped|aten__foreach_add__List",)),
+    "clone_of_what_is_written": Signature("value of", ("custom_onto_clone",)),
+    "index_put_into_expanded_view": Signature("value of", ("(aten_)?(index_put|put).*", "expand.*")),
+    "write_to_slice": Signature(_INPUT, ("custom_.*",)),
+    "swapped_inputs": Signature(_INPUT, (".*exchange|copy_",)),
+    "number_written_in_place": Signature(_INPUT, (".*_(Scalar|Tensor)?|custom_mutating.*",), ("dtype:float64",)),
+    "detached_alias_written": Signature("AssertionError at .*merge_view_inputs"),
+    "unbind_of_alias": Signature("gen_alias_from_base", ("unbind",)),
+    "split_of_alias": Signature("gen_alias_from_base", ("tensor_split",)),
+    "bits_of_alias": Signature("gen_alias_from_base", ("view_bits|bits_of_.*",)),
+    "view_is_the_tensor_itself": Signature(
+        _ALIAS, ("view|reshape|slice_of_all|narrow|head|expand.*|squeeze|alias|flatten|unsqueeze|permute|.*nothing",)
+    ),
+    "equal_results_are_one_tensor": Signature(
+        _ALIAS,
+        (
+            "custom_pair|sort.*|topk|split|kthvalue|layer_norm.*|max_dim|aminmax|argsort|var_mean|tensor_split|"
+            "unbind|chunk|aten_(sort|topk|kthvalue|mode|cumm|median|nanmedian|max|min|aminmax|layer|group|frexp|var_m|std_m).*",
+        ),
+        ("training",),
+    ),
+    "flatten_of_flat": Signature(_ALIAS, ("flatten",)),
+    "whole_slice_scatter": Signature(_ALIAS, ("(aten_)?slice_scatter",)),
+    "product_with_ones": Signature(_ALIAS, ("ones_like|new_ones|full_like", "mul.*|kron|outer|aten_mul.*")),
+    "transposed_twice": Signature(_ALIAS, ("matrix_transpose",)),
+    "write_through_view_of_expanded": Signature("gen_alias_from_base|meta_copy_", ("diagonal",)),
+    "write_to_windows": Signature(_INPUT, ("unfold",)),
+    "dynamic_aliases": Signature("compute_overlapping", ("reshape|view|flatten",)),
+    "dynamic_aliases_written": Signature("RuntimeError at .*merge_view_inputs"),
+    # Caches
+    "empty_backward_is_not_saved": Signature("^(warm|caches) restart"),
+    # Sizes that are symbols
+    "power_of_negative_number": Signature(_VALUE, (".*size.*|.*pow.*",), ("dynamic",)),
+    # Floats
+    "deviation_of_large_numbers": Signature(
+        "(nan|value) of", (".*(std|var).*|unit_vectors|.*norm.*",), ("input:large",)
+    ),
+    "negative_zero": Signature("(nan|value) of", ("(aten_)?elu_?|add|aten_add.*",), ("input:edges",)),
+    "erf_near_zero": Signature("value of", ("(aten_)?(erf|gelu).*",)),
+    "casts_down_and_up": Signature("value of", ("rounded_.*|to_(b?float16)",)),
+    # Gradients
+    "hessian_of_trace": Signature("value of", ("hessian|forward_over_reverse",)),
+    "recomputed_from_written_input": Signature(
+        f"{_GRADIENT}|modified by an inplace", (".*_|custom_.*|copy_.*|foreach_.*|set_.*",), ("training",)
+    ),
+    "gradient_of_overlapping_output": Signature(_GRADIENT, ("unfold|as_strided|expand.*",)),
+    "write_by_gradient": Signature("^compiles backward|^compiles run", ("(aten_)?(mul|add|sub|div|addcmul)_.*",)),
+    "index_select_of_equal_indices": Signature("codegen.cpp:store"),
+    "condition_and_nested_region": Signature(_GRADIENT, ("cond", "nested.*")),
+    # Guards
+    "number_not_finite": Signature("CompileForbiddenError|^counters|without another compile"),
+    "scale_factor_in_the_cache": Signature("further_calls|second call", (".*upsample.*",)),
+    # Higher-order operators
+    "nested_region_of_equal_inputs": Signature("value of output", ("nested_of_two",)),
+    "write_to_nested_result": Signature("exc:unimplemented", ("nested.*", ".*_")),
+    "aliases_into_nested_region": Signature("UncapturedHigherOrderOpError", ("nested.*",)),
+    "while_loop_result_in_function": Signature("_lift_symbols_in_symint", ("while_loop.*",)),
+    "condition_writes_what_was_written": Signature("value of", ("while_loop.*",)),
+    # Lowerings
+    "argmax_of_transposed_sum": Signature("value of", (".*arg(max|min).*|value_at_.*",)),
+    "argmax_of_permuted_reduction": Signature(
+        "value of", (".*arg(max|min).*|value_at_.*", "sum.*|amax|amin|mean|prod|aten_(sum|mean|amax|amin|prod).*")
+    ),
+    "multilabel_margin_with_padding": Signature("value of", ("aten_multilabel_margin_loss",)),
+    "exponent_of_another_dtype": Signature("dtype of", ("(aten_)?ldexp.*",)),
+    "integer_batch_product": Signature("dtype of", ("(aten_)?(bmm|matmul.*|baddbmm.*)",)),
+    "index_by_permutation": Signature(_FAILS, ("randperm", "index.*|take.*|gather|permuted")),
+    "weight_read_by_branch": Signature("_graph_[01]|^compiles run", (".*conv.*", "cond")),
+    # Random numbers
+    "order_of_dropouts": Signature("value of", ("dropout",), ("training",)),
+    "bernoulli_draws_otherwise": Signature(_VALUE, (".*bernoulli.*",)),
+    "unused_checkpoint_drops_draws": Signature(f"{_VALUE}|{_DRAWS}", ("checkpoint.*",)),
+    "checkpoint_draws_without_gradient": Signature("remat_using_tags"),
+    "backward_draws_for_nothing": Signature(_DRAWS, (), ("training",)),
+    "dropout_draws_again": Signature(_DRAWS, ("dropout.*|noise|.*rand.*|.*bernoulli.*",), ("training",)),
+    "unused_dropout": Signature("^compiles", ("dropout.*|bernoulli|.*rand.*",), ("training",)),
+    # Regions
+    "slice_assignment_in_region": Signature("torch.storage:clone", ("set_.*",)),
+    "constant_in_region": Signature("^compiles", ("new_tensor|literal.*",)),
+    "expression_size_input": Signature("^compiles", ("cat.*|tile.*|repeat.*|pad",), ("dynamic",)),
+    "draws_change_order": Signature(_VALUE, (".*rand.*|dropout|uniform_|noise",), ("region:entered again",)),
+    "strides_leaving_region": Signature(_STRIDE, ("stack|cat.*",)),
+    "gaps_leaving_region": Signature("backward", (".*scan.*|recurrence|running_sum",)),
+    "interleaved_regions": Signature("fuse_as_graphmodule"),
+    "region_in_cond_branch": Signature("cond_op_dense|_tensor:__iter__", ("cond",)),
+    "sum_of_gradients_divides_region": Signature("^plan .*partitions"),
+    "gradient_of_op_in_place_leaves_region": Signature("^plan .*(partitions|outside|annotat)", (".*_",)),
+    # Rewrites
+    "decomposed_product_without_factors": Signature(
+        "value of", (".*addmm.*|linear",), ("setting:post_grad_fusion_options",)
+    ),
+    "softmax_over_another_dimension": Signature("value of", (".*attention.*|softmax|aten_softmax.*",)),
+    "convolution_by_keywords": Signature("^compiles", (".*conv.*",)),
+    # Strides
+    "cat_strides": Signature(_STRIDE, ("cat.*|stack",)),
+    "masked_fill_strides": Signature(_STRIDE, ("(aten_)?masked_fill_.*",)),
+    "one_hot_strides": Signature(_STRIDE, ("one_hot",)),
+    "out_argument_strides": Signature(_STRIDE, (".*_out",)),
+    "copysign_strides": Signature(_STRIDE, (".*copysign.*|.*_(like)|aten_(nextafter|hypot|fm|heaviside).*",)),
+    "uniform_of_transposed_rows": Signature(_FAILS, ("uniform_",)),
+}
+
+#: Known bugs that no campaign of random programs can meet, with the reason.
+OUT_OF_REACH: Mapping[str, str] = {
+    "stale_hit_autocast": "two compiles in different states; sequences of cache operations look for that",
+    "default_dtype_is_not_in_the_key": "two compiles in different states; sequences of cache operations look for that",
+    "product_compared_unrounded": "GPU code, which no part generates",
+    "mix_order_float64": "GPU code, which no part generates",
+    "saved_view_of_input_is_written": "the caller writes between forward and backward",
+    "tangents_are_dropped": "the caller passes dual numbers",
+    "code_of_a_bound_method": "Python state that changes between calls",
+    "parameter_in_the_shadow_of_an_attribute": "Python state that changes between calls",
+    "method_in_a_closure": "Python state that changes between calls",
+    "integer_in_annotation": "Python state that changes between calls",
+    "nested_region_with_an_index": "Python state that changes between calls",
+    "nested_region_in_a_nested_region": "Python state that changes between calls",
+    "shuffle_in_python": "numbers drawn by Python's random",
+    "python_random_after_a_guard": "numbers drawn by Python's random",
+    "pseudoinverse_of_complex": "no operator of linear algebra is drawn: few of their results are unique",
+    "annotation_mistakes": "an annotation with a misspelt key",
+    **dict.fromkeys(
+        (
+            "one_minus_bool",
+            "random_integers_like",
+            "strided_outside_of_storage",
+            "cross_entropy_outside_of_one",
+            "select_outside",
+            "embedding_of_a_negative_index",
+            "interpolation_of_nothing",
+        ),
+        "programs that eager refuses; the oracle 'refused' is checked only by name",
+    ),
+}
+
+
+#: What is fuzzed. Most known bugs are in Inductor, which is also the slowest.
+PARTS = (Part("aot_eager", "native", 0.25), Part("inductor", "native", 0.5), Part("torch", "native", 0.25))
+
+#: Seconds between two looks at the processor time.
+INTERVAL = 1.0
+
+#: Seconds that a campaign has to write its summary, after it is interrupted.
+GRACE = 120.0
+
+
+def run(part: Part, folder: Path, core_seconds: float, *, tree: Path, python: str, seed: int) -> dict[str, object]:
+    """Fuzz one part; return what it used.
+
+    Raises:
+        RuntimeError: campaigns end at once, again and again.
+    """
+    findings = folder / part.name
+    findings.mkdir(parents=True)
+    used, starts = 0.0, 0
+    while used < core_seconds:
+        starts += 1
+        command = [python, "-m", "pytest", "suites/fuzz/test_programs.py", "-k", f"test_{part.mode}", "-q", "-n0"]
+        command += [f"--regional-backend={part.backend}", "--regional-fuzz=24h", "--regional-timeout=60"]
+        command += [f"--regional-findings={findings}", f"--regional-seed={seed + 1000 * starts}", *part.options]
+        with (findings / f"log-{starts}.txt").open("w") as log:
+            process = subprocess.Popen(
+                command, cwd=tree, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=_environment()
+            )
+            spent = _until(process, core_seconds - used)
+        used += spent
+        if starts > 20 and used / starts < 10:
+            raise RuntimeError(f"{part.name}: {starts} campaigns ended within {used:.0f} s; see {findings}")
+    return {"part": part.name, "core_seconds": round(used), "starts": starts, "seed": seed}
+
+
+def _until(process: subprocess.Popen[bytes], core_seconds: float) -> float:
+    """Wait until ``process`` ends, or has used ``core_seconds`` and is interrupted; return the seconds used."""
+    used = 0.0
+    while process.poll() is None:
+        used = max(used, processor_seconds(process.pid))
+        if used >= core_seconds:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            break
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(INTERVAL)
+    return used
+
+
+def processor_seconds(session: int) -> float:
+    """Return the processor seconds of all processes of a session, and of their children that ended (Linux, proc(5))."""
+    ticks = 0
+    for entry in Path("/proc").iterdir():
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split() if entry.name.isdigit() else []
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if fields and int(fields[3]) == session:
+            ticks += sum(int(number) for number in fields[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+def match(findings: Iterable[FindingData], bugs: Iterable[KnownBug], version: str) -> dict[str, list[str]]:
+    """Return by the name of a known bug that stands on ``version`` the findings that look like it.
+
+    A finding counts for a backend that the table of known bugs lists with the bug, or for AOTAutograd alone.
+    """
+    found = {}
+    for bug in bugs:
+        signature = SIGNATURES.get(bug.name)
+        if bug.stands_in(version) and signature is not None:
+            backends = {backend for backend in BACKENDS if bug.stands(backend, version)}
+            found[bug.name] = [each.name for each in findings if each.backend in backends and signature.matches(each)]
+    return found
+
+
+def report(folders: Sequence[Path], version: str) -> Iterator[str]:
+    """Yield a report: a table by class with a column for each folder, then what was found, missed and not matched."""
+    bugs = [bug for bug in all_bugs() if bug.stands_in(version)]
+    columns = {folder.name: (read(folder), match(read(folder), bugs, version)) for folder in folders}
+    yield f"| class | stand on {version} | can be met | {' | '.join(columns)} |"
+    yield "|---|---|---|" + "---|" * len(columns)
+    for kind in [*sorted({bug.kind for bug in bugs}), None]:
+        chosen = [bug.name for bug in bugs if kind in (bug.kind, None)]
+        counts = [sum(bool(found.get(name)) for name in chosen) for _, found in columns.values()]
+        reach = sum(name not in OUT_OF_REACH for name in chosen)
+        yield f"| {kind or 'all'} | {len(chosen)} | {reach} | {' | '.join(map(str, counts))} |"
+    for name, (findings, found) in columns.items():
+        yield f"\n{name}: {len(findings)} findings"
+        yield from (f"  found {bug}: {', '.join(names)}" for bug, names in found.items() if names)
+        yield from (f"  missed {bug}" for bug, names in found.items() if not names)
+        matched = {each for names in found.values() for each in names}
+        yield from (
+            f"  no known bug: {each.name}: {each.fails} ({', '.join(sorted(each.operators))})"
+            for each in findings
+            if each.name not in matched
+        )
+
+
+def main() -> None:
+    """Run or count."""
+    options = _options()
+    if options.command == "count":
+        print("\n".join(report(options.folders, options.version)))
+    if options.command == "run":
+        for part in PARTS:
+            if options.only and part.name not in options.only:
+                continue
+            seconds = options.core_minutes * 60 * part.share
+            used = run(part, options.folder, seconds, tree=options.tree, python=options.python, seed=options.seed)
+            (options.folder / f"{part.name}.json").write_text(json.dumps(used))
+            print(used, flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    running = commands.add_parser("run", help="fuzz")
+    running.add_argument("folder", type=Path, help="an empty folder")
+    running.add_argument("--core-minutes", type=float, default=240.0)
+    running.add_argument("--tree", type=Path, default=Path(), help="the checkout whose suites/fuzz run")
+    running.add_argument("--python", default=sys.executable)
+    running.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
+    running.add_argument("--only", nargs="*", help="parts, such as inductor-native")
+    counting = commands.add_parser("count", help="compare the findings with the known bugs")
+    counting.add_argument("folders", type=Path, nargs="+", help="folders that were run with one version of PyTorch")
+    counting.add_argument("--version", required=True, choices=VERSIONS, help="the version of PyTorch that was fuzzed")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

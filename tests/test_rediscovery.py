@@ -1,0 +1,111 @@
+"""``bench.rediscovery``: which findings are read as known bugs, and what a campaign may use."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bench import rediscovery
+from pytest_regional.fuzz.operators.table import operators
+from suites.history.known_bugs import all_bugs
+
+FINDING = {
+    "backend": "inductor",
+    "oracle": "parity",
+    "stage": "run",
+    "origin": "stride of output, stride of output (second call)",
+    "features": ["op:cat_itself"],
+    "program": {"arguments": [], "steps": [{"operator": "cat_itself"}]},
+}
+
+
+def folder_with(tmp_path, **changed):
+    part = tmp_path / "inductor-native"
+    part.mkdir(parents=True)
+    (part / "a-finding.json").write_text(json.dumps({**FINDING, **changed}))
+    return tmp_path
+
+
+def test_every_known_bug_has_a_signature_or_a_reason():
+    names = {bug.name for bug in all_bugs()}
+
+    assert names == {*rediscovery.SIGNATURES, *rediscovery.OUT_OF_REACH}
+    assert not set(rediscovery.SIGNATURES) & set(rediscovery.OUT_OF_REACH)
+
+
+@pytest.mark.parametrize("name", [name for name, one in rediscovery.SIGNATURES.items() if one.operators])
+def test_a_signature_names_operators_that_are_drawn(name):
+    for wanted in rediscovery.SIGNATURES[name].operators:
+        matching = [operator for operator in operators() if re.fullmatch(wanted, operator)]
+        assert matching, f"no operator matches {wanted!r}"
+
+
+def test_a_finding_is_read_as_the_bug_that_it_looks_like(tmp_path):
+    findings = rediscovery.read(folder_with(tmp_path))
+
+    found = rediscovery.match(findings, all_bugs(), "2.13.0")
+
+    assert found["cat_strides"] == ["a-finding"]
+    assert [name for name, names in found.items() if names] == ["cat_strides"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"backend": "reference"},  # the table says that it does not have this bug
+        {"origin": "value of output"},
+        {"program": {"arguments": [], "steps": [{"operator": "sin"}]}},
+    ],
+)
+def test_another_finding_is_no_such_bug(tmp_path, changed):
+    findings = rediscovery.read(folder_with(tmp_path, **changed))
+
+    assert not rediscovery.match(findings, all_bugs(), "2.13.0")["cat_strides"]
+
+
+def test_the_report_counts_by_class_and_lists_what_is_unmatched(tmp_path):
+    known = folder_with(tmp_path / "known")
+    other = folder_with(tmp_path / "other", origin="something else")
+
+    lines = list(rediscovery.report([known, other], "2.13.0"))
+
+    assert "| strides | 6 | 6 | 1 | 0 |" in lines
+    assert "  found cat_strides: a-finding" in lines
+    assert any(line.startswith("  no known bug: a-finding: parity run something else") for line in lines)
+
+
+def test_processor_time_of_children_counts():
+    burn = "import time\nwhile time.process_time() < 0.5: pass"
+    parent = f"import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', {burn!r}])\n"
+    parent += "print(flush=True)\ntime.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        process.stdout.readline()
+        assert 0.5 <= rediscovery.processor_seconds(process.pid) < 30
+    finally:
+        process.kill()
+        process.wait()
+    assert rediscovery.processor_seconds(process.pid) == 0
+
+
+def test_a_campaign_ends_when_its_processor_time_is_used(tmp_path):
+    """The process would run for a minute; and one that ends at once is an error, not an endless loop."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    pytest_in_its_place = tree / "pytest.py"
+    pytest_in_its_place.write_text("import time\nwhile time.process_time() < 60: pass\n")
+    part = rediscovery.Part("inductor", "native", 1.0)
+
+    started = time.perf_counter()
+    used = rediscovery.run(part, tmp_path / "busy", 1.0, tree=tree, python=sys.executable, seed=1)
+
+    assert used["core_seconds"] < 20
+    assert time.perf_counter() - started < 50
+    pytest_in_its_place.write_text("")
+    with pytest.raises(RuntimeError, match="21 campaigns ended"):
+        rediscovery.run(part, tmp_path / "idle", 60.0, tree=tree, python=sys.executable, seed=1)
