@@ -157,6 +157,8 @@ SIGNATURES: Mapping[str, Signature] = {
     "negative_zero": Signature("(nan|value) of", ("(aten_)?elu_?|add|aten_add.*",), ("input:edges",)),
     "erf_near_zero": Signature("value of", ("(aten_)?(erf|gelu).*",)),
     "casts_down_and_up": Signature("value of", ("rounded_.*|to_(b?float16)",)),
+    "product_compared_unrounded": Signature("value of", ("eq|ne|aten_(eq|ne)_Tensor", ".*mul.*"), ("dtype:bfloat16",)),
+    "mix_order_float64": Signature("value of", (".*(sum|mean).*",), ("dtype:float64",)),
     # Gradients
     "hessian_of_trace": Signature("value of", ("hessian|forward_over_reverse",)),
     "recomputed_from_written_input": Signature(
@@ -223,8 +225,6 @@ SIGNATURES: Mapping[str, Signature] = {
 OUT_OF_REACH: Mapping[str, str] = {
     "stale_hit_autocast": "two compiles in different states; sequences of cache operations look for that",
     "default_dtype_is_not_in_the_key": "two compiles in different states; sequences of cache operations look for that",
-    "product_compared_unrounded": "GPU code, which no part generates",
-    "mix_order_float64": "GPU code, which no part generates",
     "saved_view_of_input_is_written": "the caller writes between forward and backward",
     "tangents_are_dropped": "the caller passes dual numbers",
     "code_of_a_bound_method": "Python state that changes between calls",
@@ -252,8 +252,14 @@ OUT_OF_REACH: Mapping[str, str] = {
 }
 
 
-#: What is fuzzed. Most known bugs are in Inductor, which is also the slowest.
-PARTS = (Part("aot_eager", "native", 0.25), Part("inductor", "native", 0.5), Part("torch", "native", 0.25))
+#: What is fuzzed. Most known bugs are in Inductor; most of them show in code for an emulated GPU as well, which takes
+#: no C++ compiler.
+PARTS = (
+    Part("aot_eager", "native", 0.25),
+    Part("inductor", "native", 0.25),
+    Part("inductor", "emulated", 0.25, ("--regional-device=cuda-emulated",)),
+    Part("torch", "native", 0.25),
+)
 
 #: Seconds between two looks at the processor time.
 INTERVAL = 1.0
