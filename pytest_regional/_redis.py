@@ -131,14 +131,15 @@ def within(seconds: float, call: Callable[[], _T], give_up: Callable[[], None]) 
         except BaseException as error:  # noqa: BLE001 - raised again by who waits for it
             answer.set_exception(error)
 
+    in_time = False
     try:
         if seconds > 0:
             threading.Thread(target=run, name="regional-server", daemon=True).start()
-            wait([answer], seconds)
+            in_time = bool(wait([answer], seconds).done)
     finally:
-        if not answer.done():
+        if not in_time:
             give_up()
-    if not answer.done():
+    if not in_time:  # whatever the call ended with when it was given up
         raise ServerTimeoutError("no whole answer in the time that is allowed")
     return answer.result()
 

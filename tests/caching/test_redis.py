@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pytest_regional._redis import ServerTimeoutError, within
 from pytest_regional._torch import symbol
 from pytest_regional.reference.caching import container, remote
 from pytest_regional.reference.caching.container import CacheWarning
@@ -127,6 +129,21 @@ def test_a_server_that_never_answers_is_waited_for_once(environment: pytest.Monk
         assert len(said) == 1
         assert 0.4 < time.monotonic() - started < 1.5
         assert len(list(store.candidates("ab"))) == 5
+
+
+def test_what_a_call_ends_with_once_it_is_given_up_is_a_timeout() -> None:
+    given_up = threading.Event()
+
+    def call() -> None:
+        given_up.wait()
+        raise ConnectionError("closed")
+
+    def give_up() -> None:
+        given_up.set()
+        time.sleep(0.2)  # the call ends before the caller looks again
+
+    with pytest.raises(ServerTimeoutError):
+        within(0.1, call, give_up)
 
 
 def test_an_address_that_is_none_is_one_warning(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
