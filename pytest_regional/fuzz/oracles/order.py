@@ -2,7 +2,9 @@
 
 For ``order``, random ``control_deps`` edges that contradict nothing are put into every graph before the backend gets
 it, and each must be visible: the call that computes the one end stands before the call that computes the other, and
-within one partition the first launch of the one before the first launch of the other. Operators bear numbers in their
+within one partition the first loop of the one before the first loop of the other. Where no value flows from the one
+end to the other, one loop for both is a violation as well: only the edge asks for two. Half of the edges join such ends
+in one region, since a partition of generated code is where an edge is lost most easily. Operators bear numbers in their
 metadata meanwhile; an operator that Inductor merged into another bears none in the code, and its edges say nothing.
 """
 
@@ -14,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pytest_regional._torch import fx_graphs, inductor
-from pytest_regional._torch.codegen import RawLaunch, recording_launches
+from pytest_regional._torch.codegen import RawLaunch
 from pytest_regional._torch.operators import is_op_overload, schema_of
 from pytest_regional.backends.ordering import add_control_deps
 from pytest_regional.fuzz.model.program import Program
@@ -27,7 +29,8 @@ from pytest_regional.fuzz.oracles.watching import graphs_of
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.listeners import CompileListener
 
-Edge = tuple[int, int]
+#: Positions of the ends, and whether no value flows from the first to the second.
+Edge = tuple[int, int, bool]
 Place = tuple[int, ...]
 
 _NUMBER = "fuzzed_order"
@@ -104,6 +107,7 @@ class OrderListener(CompileListener):
         self._interpreted = interpreted
         self._inside: dict[int, dict[int, Place]] = {}
         self._kept: list[Any] = []
+        self._launches: list[RawLaunch] = []
 
     @contextlib.contextmanager
     def compiling_graph(self, kind: str, gm: Any) -> Iterator[Callable[[Any], None]]:
@@ -115,8 +119,16 @@ class OrderListener(CompileListener):
     def compiling_region(self, gm: Any, inputs: Sequence[Any]) -> Iterator[Callable[[Any], None]]:
         """Note where the operators of a partition are in its code."""
         numbers = {number for node in gm.graph.nodes for number in _numbers_of(node)}
-        with recording_launches() as launches:
+        around, self._launches = self._launches, []
+        try:
+            launches = self._launches
             yield lambda artifact: self._note(artifact, numbers, launches)
+        finally:
+            self._launches = around
+
+    def code_generated(self, launches: Sequence[RawLaunch]) -> None:
+        """Keep what the code of the partition launches."""
+        self._launches += launches
 
     def _note(self, artifact: Any, numbers: set[int], launches: Sequence[RawLaunch]) -> None:
         self._kept.append(artifact)  # an identity is one only while the object lives
@@ -133,7 +145,7 @@ class OrderListener(CompileListener):
             node.meta["custom"] = {**node.meta.get("custom", {}), _NUMBER: number}
         names = {number: node.name for number, node in enumerate(nodes)}
         asked: dict[Any, list[Any]] = {}
-        for before, after in edges:
+        for before, after, _ in edges:
             asked.setdefault(nodes[after], []).append(nodes[before])
         if asked:
             add_control_deps(gm.graph, asked)
@@ -151,12 +163,15 @@ class OrderListener(CompileListener):
             found = dict.fromkeys(_numbers_of(node), ()) if artifact is None else self._inside.get(id(artifact), {})
             for number, place in found.items():
                 places.setdefault(number, (step, *place))
-        for before, after in edges:
+        for before, after, is_free in edges:
             if before not in places or after not in places:
                 continue  # merged into another operator
             self.visible += places[before] < places[after]
             if places[before] > places[after]:
                 message = f"{kind} graph: {names[after]} runs before {names[before]}, which was to be first"
+                self.violated.append(message)
+            if places[before] == places[after] and is_free and not self._interpreted:
+                message = f"{kind} graph: {names[after]} runs in one loop with {names[before]}, which was to be first"
                 self.violated.append(message)
 
 
@@ -186,9 +201,13 @@ def _can_be_ordered(node: Any) -> bool:
 
 
 def legal_edges(draw: random.Random, graph: Sequence[Any], nodes: Sequence[Any], count: int) -> Iterator[Edge]:
-    """Yield pairs of positions in ``nodes`` along an order that the flow of values allows: together without a cycle."""
+    """Yield edges along an order that the flow of values allows: together without a cycle.
+
+    Half of them, where there are so many, join operators of one region between which no value flows.
+    """
     positions = {node: position for position, node in enumerate(nodes)}
     waiting = {node: len(node.all_input_nodes) for node in graph}
+    needed = _needed_by(graph)
     ready = [node for node in graph if not waiting[node]]
     order: list[int] = []
     while ready:
@@ -199,8 +218,28 @@ def legal_edges(draw: random.Random, graph: Sequence[Any], nodes: Sequence[Any],
             waiting[user] -= 1
             if not waiting[user]:
                 ready.append(user)
-    pairs = [(a, b) for place, a in enumerate(order) for b in order[place + 1 :] if nodes[b] not in nodes[a].users]
-    yield from draw.sample(pairs, min(count, len(pairs)))
+    pairs = [
+        (a, b, nodes[a] not in needed[nodes[b]])
+        for place, a in enumerate(order)
+        for b in order[place + 1 :]
+        if nodes[b] not in nodes[a].users
+    ]
+    inside = [
+        (a, b, is_free)
+        for a, b, is_free in pairs
+        if is_free and annotated.region_of(nodes[a]) == annotated.region_of(nodes[b])
+    ]
+    chosen = draw.sample(inside, min(count // 2, len(inside)))
+    others = [pair for pair in pairs if pair not in chosen]
+    yield from [*chosen, *draw.sample(others, min(count - len(chosen), len(others)))]
+
+
+def _needed_by(graph: Sequence[Any]) -> dict[Any, set[Any]]:
+    """Return for each node all nodes that a value flows from."""
+    needed: dict[Any, set[Any]] = {}
+    for node in graph:
+        needed[node] = {*node.all_input_nodes}.union(*(needed[operand] for operand in node.all_input_nodes))
+    return needed
 
 
 ORACLES = (

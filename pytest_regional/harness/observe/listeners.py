@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_regional._torch import dynamo
+from pytest_regional._torch.codegen import RawLaunch
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.annotated import RegionId
 from pytest_regional.harness.pre_grad_passes import DynamoGraph
@@ -20,8 +21,8 @@ from pytest_regional.harness.record import GraphRecord, RegionRecord
 class CompileListener:
     """Sees graphs and regions at the moment they compile; append one to ``Observer.listeners``.
 
-    Both methods return a context manager that is entered before the compile, while the settings of the compile hold,
-    and gives a function that is called with what the compile returned.
+    ``compiling_graph`` and ``compiling_region`` return a context manager that is entered before the compile, while the
+    settings of the compile hold, and gives a function that is called with what the compile returned.
     """
 
     def compiling_graph(self, kind: str, gm: Any) -> AbstractContextManager[Callable[[Any], None]]:
@@ -31,6 +32,9 @@ class CompileListener:
     def compiling_region(self, gm: Any, inputs: Sequence[Any]) -> AbstractContextManager[Callable[[Any], None]]:
         """See a subgraph handed to Inductor on its own; Inductor may consume it."""
         return contextlib.nullcontext(_ignore)
+
+    def code_generated(self, launches: Sequence[RawLaunch]) -> None:
+        """See the launches, in order, of code that Inductor generated for the region or graph being compiled."""
 
 
 def _ignore(result: Any) -> None:

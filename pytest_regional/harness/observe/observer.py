@@ -387,6 +387,8 @@ class Observer:
         self.compile_times.append(CompileTime(time.perf_counter() - began, str(frame)))
         self._log.count("region_compiles", f"code generation for {frame}", self._other())
         self._add_source(compiled, loaded=False, launches=launches)
+        for listener in self.listeners:
+            listener.code_generated(launches)
         return compiled
 
     def _note_foreign_inductor(self, frame: Frame) -> None:
