@@ -20,7 +20,8 @@ import torch.fx
 
 from pytest_regional._torch.fx_graphs import called_attributes, set_attribute
 from pytest_regional._torch.inductor import appended_passes, custom_graph_pass_base
-from pytest_regional.reference.effects import Edge, launches
+from pytest_regional._torch.operators import is_op_overload
+from pytest_regional.reference.effects import Edge, effect_classes, launches
 from pytest_regional.reference.ordering.edges import add_control_deps, remove_control_deps
 from pytest_regional.reference.ordering.operator import MergedOpsError, OrderingError, is_control_deps
 
@@ -220,16 +221,24 @@ def _reached(start: Iterable[Any], neighbours: Callable[[Any], Iterable[Any]]) -
 
 
 def _first(nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
-    """Return the first of ``nodes``: none after another one, and no views, which run nothing."""
+    """Return the first of ``nodes``: none after another one.
+
+    Views run nothing, and Inductor computes a tensor of constants in the loops that read it. So they are not among the
+    first ones, unless ``nodes`` holds nothing but constants.
+    """
     covered: set[torch.fx.Node] = set()
-    first = []
+    first, constants = [], []
     for node in nodes:
         sources = [source for source in node.all_input_nodes if source in nodes]
-        if any(source in covered or launches(source) for source in sources):
+        if any(source in covered or (launches(source) and not _is_constant(source)) for source in sources):
             covered.add(node)
         elif launches(node):
-            first.append(node)
-    return first
+            (constants if _is_constant(node) else first).append(node)
+    return first or constants
+
+
+def _is_constant(node: torch.fx.Node) -> bool:
+    return is_op_overload(node.target) and not node.all_input_nodes and not effect_classes(node)
 
 
 def _last(nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:

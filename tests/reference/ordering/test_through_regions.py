@@ -78,6 +78,20 @@ def test_an_op_that_is_decomposed_waits_and_is_waited_for_as_a_whole(op):
         run_with(made, {"mm": [op]}, decomposed, x, w).code.assert_order(f"aten.{op}", "aten.mm")
 
 
+def filled(x, w):
+    with region("a"):
+        return x > w, w.masked_fill(x < w, 0.0)
+
+
+def test_the_constant_of_a_decomposed_op_is_not_what_waits():
+    with harness() as made:
+        x, w = made.randn(8, 8), made.randn(8, 8)
+        run_with(made, {}, filled, x, w).code.assert_fused("aten.gt", "aten.masked_fill")
+        made.restart()
+        record = run_with(made, {"masked_fill": ["gt"]}, filled, x, w)
+        record.code.assert_not_fused("aten.gt", "aten.masked_fill")
+
+
 def repeated(x, w):
     with region("a"):
         h, p = x + 1, x @ w
