@@ -17,7 +17,7 @@ from typing import Any
 
 from pytest_regional._torch import fx_graphs, inductor
 from pytest_regional._torch.codegen import RawLaunch
-from pytest_regional._torch.operators import is_op_overload, schema_of
+from pytest_regional._torch.operators import is_op_overload, op_name, schema_of
 from pytest_regional.backends.ordering import add_control_deps
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import INTERPRETED
@@ -32,6 +32,9 @@ from pytest_regional.harness.observe.listeners import CompileListener
 #: Positions of the ends, and whether no value flows from the first to the second.
 Edge = tuple[int, int, bool]
 Place = tuple[int, ...]
+
+#: They may copy, and then only because the layout asks for it.
+_RESHAPES = frozenset({"view", "reshape", "_unsafe_view", "_reshape_alias"})
 
 _NUMBER = "fuzzed_order"
 _EDGES = 4
@@ -139,7 +142,8 @@ class OrderListener(CompileListener):
         self._inside[id(artifact)] = dict.fromkeys(numbers, ()) if self._interpreted else places
 
     def _add_edges(self, gm: Any) -> tuple[list[Edge], dict[int, str]]:
-        nodes = [node for node in gm.graph.nodes if _can_be_ordered(node)]
+        equal = _equal_nodes(gm.graph)
+        nodes = [node for node in gm.graph.nodes if _can_be_ordered(node) and node not in equal]
         edges = list(legal_edges(self._draw, list(gm.graph.nodes), nodes, _EDGES))
         for number, node in enumerate(nodes):
             node.meta["custom"] = {**node.meta.get("custom", {}), _NUMBER: number}
@@ -197,7 +201,29 @@ def _can_be_ordered(node: Any) -> bool:
     schema, value = schema_of(node.target), node.meta.get("val")
     plain = not schema.is_mutable and all(result.alias_info is None for result in schema.returns)
     draws = torch.Tag.nondeterministic_seeded in node.target.tags
-    return plain and not draws and isinstance(value, torch.Tensor) and annotated.region_of(node) is not None
+    runs = plain and not draws and _name(node) not in _RESHAPES
+    return runs and isinstance(value, torch.Tensor) and annotated.region_of(node) is not None
+
+
+def _equal_nodes(graph: Any) -> set[Any]:
+    """Return the nodes that compute what another one computes: compilers merge them, and then an edge has no end."""
+    from torch.fx.node import map_arg
+
+    numbers: dict[Any, Any] = {}
+    groups: dict[Any, list[Any]] = {}
+    for node in graph.nodes:
+        if node.op == "call_function":
+            name = "view" if _name(node) in _RESHAPES else str(node.target)
+            key = (name, str(map_arg((node.args, node.kwargs), numbers.__getitem__)))
+            numbers[node] = f"={len(numbers)}" if key not in groups else numbers[groups[key][0]]
+            groups.setdefault(key, []).append(node)
+        else:
+            numbers[node] = f"={len(numbers)}"
+    return {node for group in groups.values() if len(group) > 1 for node in group}
+
+
+def _name(node: Any) -> str:
+    return op_name(node.target) if is_op_overload(node.target) else ""
 
 
 def legal_edges(draw: random.Random, graph: Sequence[Any], nodes: Sequence[Any], count: int) -> Iterator[Edge]:

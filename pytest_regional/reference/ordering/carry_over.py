@@ -227,7 +227,8 @@ def _first(nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
     first ones, unless ``nodes`` holds nothing but constants.
     """
     covered: set[torch.fx.Node] = set()
-    first, constants = [], []
+    first: list[torch.fx.Node] = []
+    constants: list[torch.fx.Node] = []
     for node in nodes:
         sources = [source for source in node.all_input_nodes if source in nodes]
         if any(source in covered or (launches(source) and not _is_constant(source)) for source in sources):

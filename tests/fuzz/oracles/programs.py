@@ -16,3 +16,15 @@ def chain(*steps: tuple[str, Scope], training: bool = False) -> Program:
     )
     argument = TensorInput((4, 4), requires_grad=training)
     return Program((argument,), made, (len(made),), training=training)
+
+
+UNORDERED = Program(
+    (TensorInput((4, 4)), TensorInput((4, 4))),
+    (
+        Step("sin", (0,), results=(2,), scope=A),
+        Step("cos", (1,), results=(3,), scope=B),
+        Step("tanh", (3,), results=(4,), scope=(Region("c"),)),
+    ),
+    (2, 3, 4),
+    training=False,
+)

@@ -26,7 +26,6 @@ from pytest_regional.fuzz.oracles import (
     caching,
     check,
     example_run,
-    order,
     reruns,
 )
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
@@ -36,7 +35,7 @@ from pytest_regional.testing import regional
 from tests.splitting_backend import THROUGH_AOT
 
 from .backends import annotate_as, around_calls, faulty, operator_nodes
-from .programs import A, B, chain
+from .programs import UNORDERED, A, B, chain
 
 aten = torch.ops.aten
 
@@ -493,60 +492,7 @@ def test_disclaimed_capabilities_are_not_required():
     assert "disclaims regions" in result.skipped["plan"]
 
 
-# Order and threads
-
-UNORDERED = Program(
-    (TensorInput((4, 4)), TensorInput((4, 4))),
-    (
-        Step("sin", (0,), results=(2,), scope=A),
-        Step("cos", (1,), results=(3,), scope=B),
-        Step("tanh", (3,), results=(4,), scope=(Region("c"),)),
-    ),
-    (2, 3, 4),
-    training=False,
-)
-
-
-def test_order_is_seen_to_hold(checked):
-    assert checked(UNORDERED, "order").oracles == ("order",)
-
-
-def test_order(monkeypatch):
-    # Edges that nobody adds: the call of one region then stands where the program has it.
-    with regional("reference", "cpu", expects_regions=False) as harness, monkeypatch.context() as patched:
-        patched.setattr(order, "add_control_deps", lambda graph, asked: None)
-        found = set()
-        for seed in range(3):
-            program = Program(
-                (TensorInput((4, 4 + seed)), *UNORDERED.arguments[1:]), UNORDERED.steps, UNORDERED.outputs
-            )
-            with contextlib.suppress(AssertionError):
-                check(harness, program, mode="interpret", oracles=["order"])
-                continue
-            found.add(seed)
-    assert found
-
-
-def test_region_order(violation, checked):
-    after = (Region("c", after=("b",)),)
-    steps = (*UNORDERED.steps[:2], Step("tanh", (0,), results=(4,), scope=after))
-    program = Program(UNORDERED.arguments, steps, (2, 3, 4), training=False)
-    assert checked(program, "region_order").oracles == ("region_order",)
-
-    def last_first(gm):
-        first, *_, last = [node for node in gm.graph.nodes if artifact_behind(node.target) is not None]
-        for node in (last, *last.users):
-            first.prepend(node)
-
-    assert violation(program, "region_order", finish=last_first).origin == "a region runs too early"
-
-
-def test_a_region_of_a_view_has_no_place_in_time(checked):
-    after = (Region("c", after=("b",)),)
-    view = Step("unsqueeze", (0,), (("dim", 0),), (4,), after)
-    program = Program(UNORDERED.arguments, (*UNORDERED.steps[:2], view), (2, 3, 4), training=False)
-
-    assert "that run anything" in checked(program, "region_order").skipped["region_order"]
+# Threads
 
 
 def test_threads_hold_and_break(monkeypatch):
