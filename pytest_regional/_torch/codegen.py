@@ -6,6 +6,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,20 +45,35 @@ class RawLaunch:
     parts: tuple[int, ...] = ()
 
 
+_innermost: ContextVar[tuple[object, list[RawLaunch]] | None] = ContextVar("innermost recording", default=None)
+
+
 @contextlib.contextmanager
-def recording_launches() -> Iterator[list[RawLaunch]]:
+def recording_launches(graph: object = None) -> Iterator[list[RawLaunch]]:
     """Record the launches that Inductor writes while the context lasts.
+
+    Args:
+        graph: what Inductor generates code for. Two observers of one code generation are given the same list; of two
+            nested ones the inner list has the launches of the inner graph alone.
 
     Inductor reports every launch to ``torch._inductor.debug.set_kernel_post_grad_provenance_tracing``, which drops it
     unless ``config.trace.provenance_tracking_level`` is set. Wrapping the function, instead of setting the level, does
     not change the generated code and its cache keys (2.11, 2.13, 2.15).
     """
+    innermost = _innermost.get()
+    if graph is not None and innermost is not None and innermost[0] is graph:
+        yield innermost[1]
+        return
     launches: list[RawLaunch] = []
     loops: dict[Any, int] = {}
     makers: dict[str, Maker] = {name: lambda original: _listener(original, launches, loops) for name in _TOLD}
     makers["loops"] = lambda original: _loop_listener(original, loops)
-    with patched({**_TOLD, **_LOOPS}, makers):
-        yield launches
+    token = _innermost.set((graph, launches))
+    try:
+        with patched({**_TOLD, **_LOOPS}, makers):
+            yield launches
+    finally:
+        _innermost.reset(token)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ metadata meanwhile; an operator that Inductor merged into another bears none in 
 from __future__ import annotations
 
 import contextlib
+import operator
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -181,7 +182,8 @@ class OrderListener(CompileListener):
 
 def _numbers_of(node: Any) -> tuple[int, ...]:
     custom = node.meta.get("custom") or {}
-    return (custom[_NUMBER],) if _NUMBER in custom and node.op == "call_function" else ()
+    runs = node.op == "call_function" and node.target is not operator.getitem  # has the metadata of what it picks
+    return (custom[_NUMBER],) if _NUMBER in custom and runs else ()
 
 
 def _launched(launch: RawLaunch) -> set[tuple[int, int]]:

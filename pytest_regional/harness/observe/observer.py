@@ -382,7 +382,7 @@ class Observer:
         if frame.kind == "graph" and frame.graph:
             frame.graph.add_partition(tuple(annotated.regions_in(gm)) or frame.regions)
         began = time.perf_counter()
-        with recording_launches() as launches:
+        with recording_launches(gm) as launches:
             compiled = original(gm, *args, **kwargs)
         self.compile_times.append(CompileTime(time.perf_counter() - began, str(frame)))
         self._log.count("region_compiles", f"code generation for {frame}", self._other())

@@ -13,6 +13,8 @@ import torch.fx
 from pytest_regional._torch.operators import is_op_overload, op_name, schema_of
 from pytest_regional.reference.effects import RANDOM, Edge, effect_classes, element_of, written_arguments
 from pytest_regional.reference.ordering.operator import (
+    FOR_ORDER,
+    REALIZED,
     OrderingCycleError,
     OrderingError,
     dependencies_of,
@@ -24,9 +26,6 @@ from pytest_regional.reference.ordering.operator import (
 from pytest_regional.reference.ordering.sorting import sort_by
 
 _ADDED_FOR_ORDER = "element_for_order"
-# Inductor's lowering computes a node with this into a buffer at once (2.11 to 2.15). Any true value is enough.
-_REALIZED = "inductor_realize_to_strides"
-_FOR_ORDER = "for order"
 # They always have a buffer, whose strides Inductor may choose.
 _NEVER_INLINED = ("convolution",)
 
@@ -39,15 +38,15 @@ def as_dependency_target(node: torch.fx.Node) -> torch.fx.Node:
     if _gives_nothing(node) and (earlier := _earlier_value(node)) is not None:
         wait_for(node, [earlier])
     elif isinstance(value, torch.Tensor) and _may_be_inlined(node):
-        node.meta.setdefault(_REALIZED, _FOR_ORDER)
+        node.meta.setdefault(REALIZED, FOR_ORDER)
     return node
 
 
 def undo_dependency_targets(graph: torch.fx.Graph) -> None:
     """Undo ``as_dependency_target`` in ``graph``."""
     for node in reversed(graph.nodes):
-        if node.meta.get(_REALIZED) == _FOR_ORDER:
-            del node.meta[_REALIZED]
+        if node.meta.get(REALIZED) == FOR_ORDER:
+            del node.meta[REALIZED]
         if _ADDED_FOR_ORDER in node.meta and not node.users:
             graph.erase_node(node)
 

@@ -39,6 +39,10 @@ class MergedOpsError(OrderingError):
     """Inductor merged ops that another op must run between."""
 
 
+# Inductor's lowering computes a node with this into a buffer at once (2.11 to 2.15). Any true value is enough.
+REALIZED = "inductor_realize_to_strides"
+FOR_ORDER = "for order"
+
 # Inductor reads these on the wrapped op; on the operator they would replace its own lowering (2.13 and 2.15).
 _META_OF_THE_OP = ("eager_input_vals", "should_fallback")
 _FALLBACK_ANNOTATION = "fallback_to_eager"
@@ -112,6 +116,10 @@ def _body(node: torch.fx.Node, arguments: Sequence[torch.fx.Node]) -> torch.fx.G
     graph = torch.fx.Graph()
     placeholders = {argument: _placeholder(graph, argument, i) for i, argument in enumerate(arguments)}
     inner = graph.node_copy(node, placeholders.__getitem__)
+    value = inner.meta.get("val")
+    if isinstance(value, torch.Tensor) and not value.ndim:
+        # Inductor computes what a body returns into a buffer, which then waits; but not a scalar (2.11 to 2.15).
+        inner.meta.setdefault(REALIZED, FOR_ORDER)
     output = graph.output(inner)
     if "val" in inner.meta:
         output.meta["val"] = inner.meta["val"]

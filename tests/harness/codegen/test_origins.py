@@ -91,6 +91,11 @@ def test_unreported_operators_stay_unknown():
     assert [event.ops for event in events_of(TWO_LAUNCHES, ()).of_kind("kernel")] == [None, None]
 
 
+def test_a_harness_inside_of_another_knows_the_operators():
+    with regional("inductor"), regional("inductor") as inner:
+        assert inner.run(programs.products, inner.randn(4, 4)).code.sources[0].origins
+
+
 def test_listening_changes_neither_code_nor_inductor():
     original = codegen._TOLD["torch._inductor.debug"].current()
     with recording_launches() as outer, recording_launches() as inner:

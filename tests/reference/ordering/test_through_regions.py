@@ -92,6 +92,19 @@ def test_the_constant_of_a_decomposed_op_is_not_what_waits():
         record.code.assert_not_fused("aten.gt", "aten.masked_fill")
 
 
+def scalars(x, w):
+    with region("a"):
+        return x.sum(0) - (x[0] + x[-1]) * w
+
+
+def test_a_scalar_that_waits_is_not_computed_with_what_it_waits_for():
+    with harness(device="cuda-emulated") as made:  # where the sum of three elements needs no loop
+        x, w = made.randn(3), made.randn(())
+        run_with(made, {}, scalars, x, w).code.assert_fused("aten.sum", "aten.mul")
+        made.restart()
+        run_with(made, {"mul": ["sum_1"]}, scalars, x, w).code.assert_not_fused("aten.sum", "aten.mul")
+
+
 def repeated(x, w):
     with region("a"):
         h, p = x + 1, x @ w
