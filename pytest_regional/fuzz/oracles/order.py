@@ -143,8 +143,8 @@ class OrderListener(CompileListener):
         self._inside[id(artifact)] = dict.fromkeys(numbers, ()) if self._interpreted else places
 
     def _add_edges(self, gm: Any) -> tuple[list[Edge], dict[int, str]]:
-        equal = _equal_nodes(gm.graph)
-        nodes = [node for node in gm.graph.nodes if _can_be_ordered(node) and node not in equal]
+        without_end = _equal_nodes(gm.graph) | _made_of_constants(gm.graph)
+        nodes = [node for node in gm.graph.nodes if _can_be_ordered(node) and node not in without_end]
         edges = list(legal_edges(self._draw, list(gm.graph.nodes), nodes, _EDGES))
         for number, node in enumerate(nodes):
             node.meta["custom"] = {**node.meta.get("custom", {}), _NUMBER: number}
@@ -222,6 +222,18 @@ def _equal_nodes(graph: Any) -> set[Any]:
         else:
             numbers[node] = f"={len(numbers)}"
     return {node for group in groups.values() if len(group) > 1 for node in group}
+
+
+def _made_of_constants(graph: Any) -> set[Any]:
+    """Return the nodes that no tensor flows into: Inductor computes them again wherever they are read."""
+    import torch
+
+    made: set[Any] = set()
+    for node in graph.nodes:
+        is_tensor = node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor)
+        if not is_tensor and node.op != "get_attr" and made.issuperset(node.all_input_nodes):
+            made.add(node)
+    return made
 
 
 def _name(node: Any) -> str:

@@ -117,8 +117,8 @@ def _body(node: torch.fx.Node, arguments: Sequence[torch.fx.Node]) -> torch.fx.G
     placeholders = {argument: _placeholder(graph, argument, i) for i, argument in enumerate(arguments)}
     inner = graph.node_copy(node, placeholders.__getitem__)
     value = inner.meta.get("val")
-    if isinstance(value, torch.Tensor) and not value.ndim:
-        # Inductor computes what a body returns into a buffer, which then waits; but not a scalar (2.11 to 2.15).
+    if isinstance(value, torch.Tensor):
+        # The buffer waits. Inductor gives most results of bodies one, but not single elements (2.11 to 2.15).
         inner.meta.setdefault(REALIZED, FOR_ORDER)
     output = graph.output(inner)
     if "val" in inner.meta:
