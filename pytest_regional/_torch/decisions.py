@@ -1,7 +1,7 @@
 """What the compilers decide for a program: counters, lowerings, fusions, reductions, aliasing, what is saved.
 
-Each seam is a function that all compiles pass through, or a table of numbers that PyTorch keeps. What one torch lacks is
-left out and named. Checked on torch 2.11, 2.13 and 2.15.
+Each seam is a function that all compiles pass through, or a table of numbers that PyTorch keeps. What one torch lacks
+is left out and named. Checked on torch 2.11, 2.13 and 2.15.
 """
 
 from __future__ import annotations
@@ -204,9 +204,11 @@ def _missing_numbers() -> list[str]:
 
 def _input_kind(info: Any) -> list[str]:
     """Return what AOTAutograd knows of an input: how it is written to, what of it, whether it is a leaf."""
-    flags = ("mutates_data", "mutates_metadata", "mutations_hidden_from_autograd", "requires_grad")
     kind = getattr(getattr(info, "mutation_type", None), "name", "unknown")
-    return [kind, *(name for name in flags if getattr(info, name, False))]
+    flags = ("mutates_data", "mutates_metadata", "mutations_hidden_from_autograd", "requires_grad")
+    # Of what is not written to, all writes are hidden.
+    told = flags[-1:] if kind == "NOT_MUTATED" else flags
+    return [kind, *(name for name in told if getattr(info, name, False))]
 
 
 def _computations(module: Any) -> int:

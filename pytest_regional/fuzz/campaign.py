@@ -307,7 +307,7 @@ class Programs:
     unit: str = "program"
 
     def draw(self, seed: int) -> Iterator[Program]:
-        """Yield programs without end: the same for the same seed and, under guidance, the same decisions of compilers."""
+        """Yield programs without end, the same for the same seed; guided, if compilers decide the same."""
         drawn = self.drawn(seed) if self.guidance is None else self.guidance.guided(self.drawn(seed))
         return partitioned(drawn, self.partitioners, seed)
 

@@ -68,7 +68,7 @@ def _edited(program: Program, chance: random.Random, options: Options) -> Progra
 
 
 def is_drawable(program: Program, options: Options) -> bool:
-    """Return whether ``program`` keeps what holds of all programs that are drawn with ``options``, and eager runs it."""
+    """Return whether eager runs ``program``, and it keeps what holds of all that are drawn with ``options``."""
     if len(program.steps) > MOST_STEPS or needs_of(program) & options.without:
         return False
     if not options.regions and program.regions:
