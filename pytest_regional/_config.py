@@ -377,7 +377,7 @@ OPTIONS = (
         "regional_fuzz_guidance",
         "Whether fuzz tests are guided by what the compilers decide: 'off' (default: all programs are drawn), 'on' "
         "(half are mutants of programs that reached something new), or 'kept' (the same; these programs are kept in "
-        "the directory of findings, and checked first in the next run).",
+        "the directory of findings, and every second program of the next run is one of them).",
         _fuzz_guidance,
         on_command_line=False,
         echo=True,

@@ -7,6 +7,7 @@ program that is the smallest one for no key is dropped: others cover what it doe
 from __future__ import annotations
 
 import random
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -26,20 +27,30 @@ class CorpusFolder:
     Args:
         path: where; made when the first program is saved.
         unreadable: called with the error of each file that holds no program, which is skipped.
+        most: how many files one share has; older ones are deleted.
     """
 
-    def __init__(self, path: Path, unreadable: Callable[[files.ProgramFileError], Any] | None = None) -> None:
-        self.path, self._unreadable = path, unreadable
+    def __init__(
+        self,
+        path: Path,
+        unreadable: Callable[[files.ProgramFileError], Any] | None = None,
+        most: int = MOST_PROGRAMS,
+    ) -> None:
+        self.path, self._unreadable, self._most = path, unreadable, most
 
     def programs(self, part: int = 0, parts: int = 1) -> Iterator[Program]:
-        """Yield the programs of one of ``parts`` shares, by name."""
-        for path in sorted(self.path.glob("*.json"))[part::parts] if self.path.is_dir() else ():
+        """Yield the programs of one of ``parts`` shares, the newest first."""
+        share = [path for path in sorted(self.path.glob("*.json")) if zlib.crc32(path.name.encode()) % parts == part]
+        newest = sorted(share, key=_written, reverse=True)
+        for path in filter(Path.is_file, newest[self._most :]):
+            path.unlink(missing_ok=True)
+        for path in newest[: self._most]:
             try:
                 yield files.load(path)
             except files.ProgramFileError as error:
                 self._skip(error)
             except FileNotFoundError:
-                continue  # another shard dropped it meanwhile
+                continue  # another shard, which made the same program, dropped it
             except OSError as error:
                 self._skip(files.ProgramFileError(f"{path} cannot be read: {error.strerror}"))
 
@@ -58,6 +69,13 @@ class CorpusFolder:
 
     def _file_of(self, program: Program) -> Path:
         return self.path / f"{program.identity}.json"
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 @dataclass(eq=False)

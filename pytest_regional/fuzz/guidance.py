@@ -57,7 +57,8 @@ class Guidance:
     Args:
         seed: what its choices are drawn from.
         options: what mutants may hold, as for programs that are drawn.
-        folder: programs of earlier campaigns, which are checked first; those that this one keeps are written there.
+        folder: programs of earlier campaigns, every second one until all are checked; those that this one keeps are
+            written there, and those that reach nothing of their own any more are deleted.
         part: which share of these programs is checked, of ``parts``: each shard has its own.
         parts: how many shards there are.
         share: of the programs, the share that is mutated rather than drawn.
@@ -79,6 +80,7 @@ class Guidance:
         self._chance = random.Random(f"guidance {seed}")
         self._counts = {"replayed": 0, "drawn": 0, "mutated": 0}
         self._origin = "drawn"
+        self._replayed: Program | None = None
 
     @property
     def counts(self) -> GuidanceCounts:
@@ -86,15 +88,19 @@ class Guidance:
         return GuidanceCounts(**self._counts, kept=len(self.corpus), keys=len(self.corpus.reached))
 
     def guided(self, drawn: Iterator[Program]) -> Iterator[Program]:
-        """Yield programs without end: kept ones, then mutants, and between them programs from ``drawn``."""
-        self._origin = "replayed"
-        for program in self._folder.programs(self._part, self._parts) if self._folder else ():
-            if is_drawable(program, self._options):
-                yield program
+        """Yield programs without end: some from ``drawn``, some mutants, and between them those of the folder."""
+        kept = self._folder.programs(self._part, self._parts) if self._folder else iter(())
+        for program in filter(lambda one: is_drawable(one, self._options), kept):
+            self._origin, self._replayed = "replayed", program
+            yield program
+            yield self._next(drawn)
         while True:
-            mutant = self._mutant()
-            self._origin = "drawn" if mutant is None else "mutated"
-            yield next(drawn) if mutant is None else mutant
+            yield self._next(drawn)
+
+    def _next(self, drawn: Iterator[Program]) -> Program:
+        mutant = self._mutant()
+        self._origin = "drawn" if mutant is None else "mutated"
+        return next(drawn) if mutant is None else mutant
 
     def _mutant(self) -> Program | None:
         if not len(self.corpus) or self._chance.random() >= self._share:
@@ -112,8 +118,9 @@ class Guidance:
         with decisions_recorded() as decisions:
             yield checked
         keys = coverage_keys(features_of(program), decisions.words)
-        if self.corpus.count(keys) and not checked.failed:
-            self.corpus.keep(program, keys)
+        kept = bool(self.corpus.count(keys)) and not checked.failed and self.corpus.keep(program, keys)
+        if self._origin == "replayed" and not kept and self._folder and self._replayed:
+            self._folder.drop(self._replayed)
 
 
 @dataclass

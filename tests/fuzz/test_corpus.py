@@ -1,6 +1,7 @@
 """The corpus: which programs it keeps, which it drops, and what lies in its folder."""
 
 import json
+import os
 import random
 
 import pytest
@@ -91,14 +92,23 @@ def test_the_folder_holds_what_is_kept_and_no_more(tmp_path):
 
 def test_shards_share_the_folder(tmp_path):
     folder = CorpusFolder(tmp_path)
-    for program in (ONE, TWO, THREE):
+    saved = [chain(*["sin"] * count) for count in range(1, 9)]
+    for program in saved:
         folder.save(program)
-    shares = [list(folder.programs(part, 2)) for part in range(2)]
+    shares = [[program.identity for program in folder.programs(part, 2)] for part in range(2)]
 
-    assert sorted(map(len, shares)) == [1, 2]
-    assert {program.identity for share in shares for program in share} == {
-        program.identity for program in (ONE, TWO, THREE)
-    }
+    assert all(shares)
+    assert sorted(shares[0] + shares[1]) == sorted(program.identity for program in saved)
+
+
+def test_the_folder_is_bounded_and_the_oldest_files_go(tmp_path):
+    folder = CorpusFolder(tmp_path, most=2)
+    for age, program in enumerate((ONE, TWO, THREE)):
+        folder.save(program)
+        os.utime(tmp_path / f"{program.identity}.json", (age, age))
+
+    assert [program.identity for program in folder.programs()] == [THREE.identity, TWO.identity]
+    assert {path.stem for path in tmp_path.iterdir()} == {THREE.identity, TWO.identity}
 
 
 def test_files_of_others_are_data_and_what_holds_no_program_is_named_and_skipped(tmp_path):

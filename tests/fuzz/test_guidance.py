@@ -131,7 +131,7 @@ def test_what_eager_refuses_is_not_kept():
     assert (guidance.counts.kept, guidance.counts.keys) == (0, 0)
 
 
-def test_kept_programs_are_checked_first_in_the_next_campaign(tmp_path):
+def test_every_second_program_of_the_next_campaign_is_a_kept_one(tmp_path):
     folder = CorpusFolder(tmp_path)
     before, _ = guided(compiled, PLAIN, TWO_SINES, budget=10, folder=folder)
     kept = {program.identity for program in before.corpus}
@@ -142,11 +142,21 @@ def test_kept_programs_are_checked_first_in_the_next_campaign(tmp_path):
         checked.append(program.identity)
         compiled(program, **how)
 
-    after, _ = guided(check, PLAIN, budget=len(kept) + 1, folder=folder, share=0.0)
+    after, _ = guided(check, PLAIN, budget=2 * len(kept) + 1, folder=folder, share=0.0)
 
-    assert set(checked[: len(kept)]) == kept
-    assert (after.counts.replayed, after.counts.drawn) == (len(kept), 1)
-    assert kept >= {program.identity for program in after.corpus}
+    assert set(checked[: 2 * len(kept) : 2]) == kept
+    assert (after.counts.replayed, after.counts.drawn) == (len(kept), len(kept) + 1)
+    assert len(after.corpus) > 1
+
+
+def test_a_file_that_reaches_nothing_of_its_own_any_more_is_deleted(tmp_path):
+    folder = CorpusFolder(tmp_path)
+    folder.save(PLAIN)
+    folder.save(replace(PLAIN, arguments=(TensorInput((5,)),)))  # reaches the same
+
+    guided(compiled, PLAIN, budget=3, folder=folder, share=0.0)
+
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_kept_program_that_may_not_be_drawn_any_more_is_left_out(tmp_path):

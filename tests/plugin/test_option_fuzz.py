@@ -270,7 +270,7 @@ def test_a_guided_campaign_says_what_it_drew_and_the_next_run_checks_what_it_kep
     again = fuzzed(downstream, GUIDED, "--regional-fuzz=2", "--regional-seed=8", guidance)
 
     again.assert_outcomes(passed=1)
-    again.stdout.fnmatch_lines(["  guided: 2 kept before, 0 drawn, 0 mutated; * programs kept, *"])
+    again.stdout.fnmatch_lines(["  guided: 1 kept before, * drawn, * mutated; * programs kept, *"])
 
 
 def test_what_is_kept_in_memory_leaves_no_files(downstream, pytester):
