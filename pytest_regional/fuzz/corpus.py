@@ -156,13 +156,16 @@ class Corpus:
         return 1 / min(max(self.reached[key], 1) for key in one.keys)
 
     def pick(self, chance: random.Random) -> Program:
-        """Return a kept program, the more often the rarer what it alone is kept for.
+        """Return a kept program, the more often the rarer what it alone is kept for, and the fewer steps it has.
+
+        A long program takes long to check, and so do its mutants.
+
 
         Raises:
             IndexError: none is kept.
         """
         kept = list(self._kept.values())
-        return chance.choices(kept, [self._rarity(one) for one in kept])[0].program
+        return chance.choices(kept, [self._rarity(one) / max(one.size, 1) for one in kept])[0].program
 
 
 __all__ = ["MOST_PROGRAMS", "Corpus", "CorpusFolder"]

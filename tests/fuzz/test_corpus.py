@@ -71,10 +71,21 @@ def test_rare_keys_are_picked_more_often():
 
     picked = [corpus.pick(chance) for _ in range(400)]
 
-    assert picked.count(ONE) < 60
-    assert picked.count(TWO) > 340
+    assert picked.count(ONE) < 100
+    assert picked.count(TWO) > 300
     with pytest.raises(IndexError):
         Corpus().pick(chance)
+
+
+def test_short_programs_are_picked_more_often():
+    corpus = Corpus()
+    kept(corpus, ONE, "one")
+    kept(corpus, THREE, "three")
+    chance = random.Random(0)
+
+    picked = [corpus.pick(chance) for _ in range(400)]
+
+    assert picked.count(ONE) > 2 * picked.count(THREE) > 0
 
 
 def test_the_folder_holds_what_is_kept_and_no_more(tmp_path):

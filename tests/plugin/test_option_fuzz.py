@@ -270,14 +270,14 @@ def test_a_guided_campaign_says_what_it_drew_and_the_next_run_checks_what_it_kep
     again = fuzzed(downstream, GUIDED, "--regional-fuzz=2", "--regional-seed=8", guidance)
 
     again.assert_outcomes(passed=1)
-    again.stdout.fnmatch_lines(["  guided: 1 kept before, * drawn, * mutated; * programs kept, *"])
+    again.stdout.fnmatch_lines(["  guided: 1 kept before, * drawn, * mutated; * kept, *"])
 
 
 def test_what_is_kept_in_memory_leaves_no_files(downstream, pytester):
     guidance = "--override-ini=regional_fuzz_guidance=on"
     result = fuzzed(downstream, GUIDED, "--regional-fuzz=2", "--regional-seed=7", guidance)
 
-    result.stdout.fnmatch_lines(["  guided: * drawn, * mutated; * programs kept, * coverage keys reached"])
+    result.stdout.fnmatch_lines(["  guided: * drawn, * mutated; * kept, * coverage keys reached"])
     assert not (pytester.path / "regional-findings" / "corpus").exists()
 
 
