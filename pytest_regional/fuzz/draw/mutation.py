@@ -7,6 +7,7 @@ where drawn programs may, its regions have an order that can be kept, and eager 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,8 +29,8 @@ from pytest_regional.fuzz.shrink.edits import EDITS
 #: How many edits are tried before a program is given up, and how many one mutant has at most.
 _TRIES, _MOST_EDITS = 12, 3
 
-#: How many steps, and how many elements made, a mutant has at most.
-MOST_STEPS, _MOST_ELEMENTS = 24, 2**22
+#: How many steps a mutant has at most, how many elements all inputs have, and how many all steps make.
+MOST_STEPS, _MOST_IN_INPUTS, _MOST_ELEMENTS = 24, 2**17, 2**22
 
 #: Of the candidates of one of the reducer's edits, one of the first so many is taken.
 _FIRST = 16
@@ -60,18 +61,25 @@ def mutated(program: Program, chance: random.Random, options: Options | None = N
 def _edited(program: Program, chance: random.Random, options: Options) -> Program | None:
     mutation = chance.choice(MUTATIONS)
     candidate = mutation(program, chance, options)
-    edited = None if candidate is None else rebuild(candidate, program)
+    # Inputs are made before anything else is known of them.
+    if candidate is None or _elements(candidate.arguments) > _MOST_IN_INPUTS:
+        return None
+    edited = rebuild(candidate, program, elements=_MOST_ELEMENTS)
     if edited is None:
         return None
     edited = _reordered(restricted(edited, options.without), chance, options)
     return edited if is_drawable(edited, options) else None
 
 
+def _elements(arguments: Sequence[TensorInput]) -> int:
+    return sum(math.prod(argument.shape) for argument in arguments)
+
+
 def is_drawable(program: Program, options: Options) -> bool:
     """Return whether eager runs ``program``, and it keeps what holds of all that are drawn with ``options``."""
-    if len(program.steps) > MOST_STEPS or needs_of(program) & options.without:
+    if not 0 < len(program.steps) <= MOST_STEPS or needs_of(program) & options.without:
         return False
-    if not options.regions and program.regions:
+    if _elements(program.arguments) > _MOST_IN_INPUTS or (program.regions and not options.regions):
         return False
     names = {setting.name for setting in options.settings}
     return all(name in names for name, _ in program.settings) and _is_built(program, options) and _runs(program)

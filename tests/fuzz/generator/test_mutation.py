@@ -1,5 +1,6 @@
 """Mutants: what each edit changes, and that every one is a program that may be drawn."""
 
+import math
 import random
 from collections import Counter
 from dataclasses import replace
@@ -97,10 +98,24 @@ def test_what_may_not_be_drawn_is_no_mutant():
     long = chain(*["sin"] * (MOST_STEPS + 1))
     assert not is_drawable(long, PLAIN)
     assert is_drawable(chain(*["sin"] * MOST_STEPS), PLAIN)
+    assert not is_drawable(chain(), PLAIN)
+    assert not is_drawable(replace(chain("sin"), arguments=(TensorInput((512, 512)),)), PLAIN)
 
     assert not is_drawable(replace(chain("sin"), settings=(("inductor.max_fusion_size", 1),)), PLAIN)
     assert not is_drawable(chain("sin", scope=(Region("a"),)), Options(regions=False))
     assert not is_drawable(chain("sin", dtype="bool", content="mask"), PLAIN)
+
+
+def test_sizes_grow_to_no_more_than_a_moment():
+    """One size stands in five dimensions: the largest one that is drawn would make 66**5 elements there."""
+    program = Program((TensorInput((4,) * 5),), (Step("sin", (0,), results=(1,)),), (1,), training=False)
+    chance = random.Random(0)
+    sizes = {mutation.resize(program, chance, PLAIN).arguments[0].shape[0] for _ in range(50)}
+    assert max(sizes) > 60
+
+    for _ in range(100):
+        mutant = mutated(program, chance)
+        assert mutant is None or sum(math.prod(one.shape) for one in mutant.arguments) <= 2**17
 
 
 def test_an_order_of_regions_that_cannot_be_kept_is_none():
