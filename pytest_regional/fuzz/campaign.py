@@ -30,6 +30,7 @@ from pytest_regional.fuzz.findings.folder import (
     signature_of,
 )
 from pytest_regional.fuzz.findings.provenance import reason_of
+from pytest_regional.fuzz.guidance import Guidance
 from pytest_regional.fuzz.model.claims import needs_of
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.oracles import BadProgramError, OracleViolationError
@@ -289,6 +290,7 @@ class Programs:
         limit: seconds that the check of one program may take; a longer one is a violation.
         running: a file that holds the program while it is checked; what a crash leaves there is what crashed.
         partitioners: one of these is drawn for each program that trains; see :attr:`Program.partitioner`.
+        guidance: decides which programs are mutants of earlier ones; without it, all are drawn.
     """
 
     checker: Check
@@ -301,11 +303,13 @@ class Programs:
     limit: float | None = None
     running: Path | None = None
     partitioners: Sequence[str] = ()
+    guidance: Guidance | None = None
     unit: str = "program"
 
     def draw(self, seed: int) -> Iterator[Program]:
-        """Yield programs without end, the same for the same seed."""
-        return partitioned(self.drawn(seed), self.partitioners, seed)
+        """Yield programs without end, the same for the same seed; guided, if compilers decide the same."""
+        drawn = self.drawn(seed) if self.guidance is None else self.guidance.guided(self.drawn(seed))
+        return partitioned(drawn, self.partitioners, seed)
 
     def needs(self, example: Program) -> frozenset[str]:
         """Return the capabilities that the program needs and the backend disclaims."""
@@ -322,7 +326,17 @@ class Programs:
     def check(self, example: Program, known: Known) -> Failure[Program] | None:
         """Check the program against all oracles; return the first violation that is not ``known``."""
         features = features_of(example)
-        violation = self._violation(example, self.oracles, known=lambda one: known(one, features))
+        if self.guidance is None:
+            violation = self._violation(example, self.oracles, known=lambda one: known(one, features))
+            return None if violation is None else Failure(violation, example)
+        with self.guidance.watching(example) as checked:
+
+            def known_to_guidance(one: OracleViolationError) -> bool:
+                checked.failed = True
+                return known(one, features)
+
+            violation = self._violation(example, self.oracles, known=known_to_guidance)
+            checked.failed |= violation is not None  # what takes too long is asked of nobody
         return None if violation is None else Failure(violation, example)
 
     def check_again(self, example: Program, oracle: str, *, blame: bool = False) -> OracleViolationError | None:

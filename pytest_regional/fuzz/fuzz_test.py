@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import os
@@ -25,7 +26,10 @@ from pytest_regional.fuzz.findings.provenance import too_many
 if TYPE_CHECKING:
     from pytest_regional._session import RegionalSession
     from pytest_regional.fuzz.campaign import CampaignResult, Subject
+    from pytest_regional.fuzz.draw.encoding import Options
+    from pytest_regional.fuzz.findings.files import ProgramFileError
     from pytest_regional.fuzz.findings.folder import FindingError
+    from pytest_regional.fuzz.guidance import Guidance
     from pytest_regional.fuzz.model.program import Program
     from pytest_regional.harness.regional import Regional
 
@@ -36,12 +40,15 @@ EXAMPLE_SECONDS = 120.0
 SHARD_ARGUMENT = "_regional_fuzz_shard"
 
 
+#: Values of ``regional_fuzz_guidance``: no guidance, with a corpus in memory, with one in the folder of findings.
+GUIDANCE = ("off", "on", "kept")
+
 #: As many programs as one sequence takes the time of.
 SEQUENCE_COST = 5
 
 
 class FindingsWarning(RegionalWarning):
-    """A file in the folder of findings that holds none; what it told is not known to a campaign."""
+    """A file in the folder of findings, or of kept programs, that holds none; a campaign does not know what it told."""
 
 
 class NewFindingsError(RegionalError, AssertionError):
@@ -74,9 +81,12 @@ class FuzzTest:
         limit: seconds that one program may take.
         audit: whether what the backend disclaims is drawn as well.
         settings: names of the compiler settings that are drawn.
+        guided: whether programs are guided, one of ``GUIDANCE``.
+        shards: how many shards there are.
         result: what came of it, once it ran.
         mode: the mode that it ran in.
         unit: what it checked: programs or sequences.
+        guidance: what decides which programs are mutants, where it is guided.
     """
 
     regional: Regional
@@ -90,9 +100,12 @@ class FuzzTest:
     limit: float = EXAMPLE_SECONDS
     audit: bool = False
     settings: tuple[str, ...] = ()
+    guided: str = GUIDANCE[0]
+    shards: int = 1
     result: CampaignResult | None = None
     mode: str = ""
     unit: str = "program"
+    guidance: Guidance | None = None
 
     def run(
         self,
@@ -106,7 +119,7 @@ class FuzzTest:
         Args:
             mode: ``"graph"``, ``"interpret"``, ``"emulated"`` or ``"native"``.
             draw: yields programs for a seed; by default programs that need nothing that the backend disclaims. Of other
-                draws, programs that do are skipped.
+                draws, programs that do are skipped, and none is mutated: they are what the caller says.
             oracles: names of the oracles to check; all that the mode can by default.
 
         Raises:
@@ -121,6 +134,7 @@ class FuzzTest:
         __tracebackhide__ = True
         self.mode = mode
         folder = self._made_folder()
+        self.guidance = self._guidance(folder) if draw is None and self.guided != GUIDANCE[0] else None
         programs = Programs(
             functools.partial(check, self.regional, mode=mode),
             draw or self._programs,
@@ -132,6 +146,7 @@ class FuzzTest:
             self.limit,
             crash_marker(folder, f"{mode}-{self.shard}"),
             PARTITIONERS if "partitioner" in self.regional.variants else (),
+            self.guidance,
         )
         return self._campaign(programs, self.budget, folder)
 
@@ -175,12 +190,23 @@ class FuzzTest:
         return frozenset() if self.audit else disclaimed(self.regional._spec)
 
     def _programs(self, seed: int) -> Iterator[Program]:
-        from pytest_regional.fuzz.draw.encoding import Options
         from pytest_regional.fuzz.draw.graphs import random_programs
+
+        return random_programs(seed, options=self._options())
+
+    def _options(self) -> Options:
+        from pytest_regional.fuzz.draw.encoding import Options
         from pytest_regional.fuzz.settings import settings_of_mode
 
         drawn = tuple(setting for setting in settings_of_mode(self.mode) if setting.name in self.settings)
-        return random_programs(seed, options=Options(without=self.without, settings=drawn))
+        return Options(without=self.without, settings=drawn)
+
+    def _guidance(self, folder: Path) -> Guidance:
+        from pytest_regional.fuzz.corpus import CorpusFolder
+        from pytest_regional.fuzz.guidance import Guidance, corpus_folder
+
+        kept = CorpusFolder(corpus_folder(folder, self.mode), _warn) if self.guided == "kept" else None
+        return Guidance(self.seed, self._options(), kept, part=self.shard, parts=self.shards)
 
     @property
     def seed(self) -> int:
@@ -249,6 +275,7 @@ class FuzzTest:
             "seconds": result.seconds,
             "reducing": result.reducing,
             "hits": dict(result.hits),
+            "guidance": dataclasses.asdict(self.guidance.counts) if self.guidance else {},
             "findings": [
                 {
                     "name": finding.name,
@@ -262,7 +289,7 @@ class FuzzTest:
         }
 
 
-def _warn(error: FindingError) -> None:
+def _warn(error: FindingError | ProgramFileError) -> None:
     warnings.warn(FindingsWarning(printable(str(error))), stacklevel=2)
 
 
@@ -297,6 +324,8 @@ def fuzz_test(item: pytest.Item, session: RegionalSession, regional: Regional, s
         settings.timeout or EXAMPLE_SECONDS,
         settings.audit,
         settings.fuzz_settings,
+        settings.fuzz_guidance,
+        shards(item.config),
     )
     item.stash[FUZZ] = test
     return test

@@ -42,6 +42,7 @@ def fact(shard, findings=(), **fuzz):
         "seconds": 5.0,
         "reducing": 0.0,
         "hits": {},
+        "guidance": {},
         **fuzz,
     }
     return {

@@ -119,9 +119,8 @@ class Builder:
         if parameters is None or called is None:
             self._count_refusal(operator, "no parameters")
             return None
-        targets = {memory_of(operands[position].tensor) for position in operator.writes}
-        if targets & (self._shared_where_trained | self._recomputed):
-            return None  # a program that is read may do it: AOTAutograd refuses to train the one, eager the other
+        if not self.may_write(operator, operands):
+            return None
         chosen = Step(
             operator.name, tuple(value.number for value in operands), tuple(parameters.items()), (), scope, called
         )
@@ -130,6 +129,14 @@ class Builder:
         except Refused as why:
             self._count_refusal(operator, why.reason)
             return None
+
+    def may_write(self, operator: Operator, operands: Sequence[ProgramValue]) -> bool:
+        """Return whether a program that is drawn may write where ``operator`` does; one that is read may, too.
+
+        AOTAutograd refuses to train what writes to memory that several inputs share, eager what is recomputed.
+        """
+        targets = {memory_of(operands[position].tensor) for position in operator.writes}
+        return not targets & (self._shared_where_trained | self._recomputed)
 
     def _count_refusal(self, operator: Operator, reason: str) -> None:
         if self._refusals is not None:

@@ -48,14 +48,16 @@ class Candidate:
         )
 
 
-def rebuild(candidate: Candidate, original: Program) -> Program | None:
+def rebuild(candidate: Candidate, original: Program, *, elements: int | None = None) -> Program | None:
     """Return the program that ``candidate``, an edit of ``original``, comes to; None where none can be built.
+
+    Steps that would make more than ``elements`` elements together do not fit.
 
     Who read a value that is no longer made reads another one of its shape and dtype: an operand of the step that made
     it, or else the earliest there is. A step that then does not fit is tried with its simplest parameters.
     """
     try:
-        builder = Builder(candidate.arguments, candidate.blocks)
+        builder = Builder(candidate.arguments, candidate.blocks, elements=elements)
     except (RuntimeError, ValueError, IndexError):
         return None  # an edited argument that has no such layout or alias
     before = _values_of(original)
