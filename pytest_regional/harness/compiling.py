@@ -16,7 +16,7 @@ from pytest_regional._errors import RegionalError
 from pytest_regional._region import AnnotationError
 from pytest_regional._torch.dynamo import annotation_mistake_in, invalid_backend_error, registered_backend, to_compile
 from pytest_regional._torch.pytree import flatten_with_path
-from pytest_regional._torch.tracing import entered, tracing_context_of_inputs
+from pytest_regional._torch.tracing import tracing_inputs
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.observe import annotated
@@ -56,7 +56,7 @@ class CompilesWithBackend:
     def _compile_graph(self, gm: Any, inputs: Sequence[torch.Tensor], options: CompileOptions) -> Callable[..., Any]:
         """Hand a graph that did not come from Dynamo to the backend, as Dynamo would; sizes are constants."""
         backend = self._backend(options, frozenset())
-        with entered(tracing_context_of_inputs(inputs)):
+        with tracing_inputs(inputs):
             compiled: Callable[..., Any] = self._observer.backend_call(gm, lambda: backend(gm, list(inputs)))
         return compiled
 

@@ -220,7 +220,11 @@ class ExampleRun:
             options = replace(options, pre_grad_pass=counting_pass(pass_uuid), pre_grad_pass_timing="late")
         if self.mode != "graph" or self._needs_dynamo(program):
             return self.regional._compile_with(program.function, options)
-        return compiled_on_first_call(program, lambda gm, inputs: self.regional._compile_graph(gm, inputs, options))
+        return compiled_on_first_call(
+            program,
+            lambda gm, inputs: self.regional._compile_graph(gm, inputs, options),
+            lambda: self.regional._compile_with(program.function, options),
+        )
 
     def _needs_dynamo(self, program: Program) -> bool:
         """Return whether Dynamo captures ``program`` in mode ``graph``: it has to, or it is the turn of this one."""
