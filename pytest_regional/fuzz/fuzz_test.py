@@ -114,8 +114,9 @@ class FuzzTest:
                 without the backend is kept as a finding of ``aot_eager``, and is no reason to fail another backend.
             RefusedProgramsError: eager refuses more than a few of a hundred programs; fewer are skipped.
         """
-        from pytest_regional.fuzz.campaign import Programs
+        from pytest_regional.fuzz.campaign import CONFIRMED_IN, Programs
         from pytest_regional.fuzz.model.program import PARTITIONERS
+        from pytest_regional.fuzz.modes import WITHOUT_DYNAMO
         from pytest_regional.fuzz.oracles import check
 
         __tracebackhide__ = True
@@ -132,6 +133,7 @@ class FuzzTest:
             self.limit,
             crash_marker(folder, f"{mode}-{self.shard}"),
             PARTITIONERS if "partitioner" in self.regional.variants else (),
+            functools.partial(check, self.regional, mode=CONFIRMED_IN) if mode in WITHOUT_DYNAMO else None,
         )
         return self._campaign(programs, self.budget, folder)
 
@@ -245,6 +247,7 @@ class FuzzTest:
             "skipped_known": result.skipped_known,
             "refused": dict(result.refused),
             "unclaimed": dict(result.unclaimed),
+            "unconfirmed": dict(result.unconfirmed),
             "interrupted": result.interrupted,
             "seconds": result.seconds,
             "reducing": result.reducing,

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 #: a GPU.
 MODES = ("graph", "interpret", "emulated", "native")
 
+#: Modes whose graphs do not come from Dynamo: what only such a mode shows is no finding.
+WITHOUT_DYNAMO = ("graph",)
+
 #: Modes that generate no code.
 INTERPRETED = ("graph", "interpret")
 
