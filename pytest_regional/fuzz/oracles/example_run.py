@@ -171,11 +171,18 @@ class ExampleRun:
 
     # Compiled
 
+    #: Whether Dynamo or AOTAutograd takes part, which may be to blame.
+    captured = True
+
+    def start_over(self) -> None:
+        """Forget what was compiled before."""
+        self.regional.reset(keep_code=True)
+
     @cached_property
     def cold(self) -> Run:
         """The program compiled with nothing in any cache, called twice."""
         _ = self.expected
-        self.regional.reset(keep_code=True)
+        self.start_over()
         return self.run(self.program, checks_boundary=self.checks_boundary)
 
     def run(
