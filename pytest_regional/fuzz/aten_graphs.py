@@ -38,62 +38,65 @@ class AtenGraph:
         module: the graph; it computes without gradients, and writes to its inputs at its end.
         values: fake inputs, of the mode that its metadata is of.
         inputs: real inputs.
+        numbered: whether statements bear their numbers in place of their annotations.
     """
 
     module: torch.fx.GraphModule
     values: tuple[Any, ...]
     inputs: tuple[torch.Tensor, ...]
+    numbered: bool
+
+    def annotated(self, program: Program) -> torch.fx.GraphModule:
+        """Return a copy with the annotations of ``program``, which a backend may consume."""
+        module = clone_alone(self.module)
+        for node in module.graph.nodes if self.numbered else ():
+            custom = node.meta.pop("custom", None)
+            if custom and (annotation := annotation_of(program.steps[_number_of(custom)].scope)):
+                node.meta["custom"] = dict(annotation)
+        return module
 
 
 def aten_graph_of(program: Program) -> AtenGraph:
-    """Return the graph of ``program``, annotated.
+    """Return the graph of ``program``, which all programs share that differ from it in annotations alone.
 
     Raises:
         NotCapturedError: the program cannot be traced in this way; says why.
     """
-    if why := needs_dynamo(program):
-        raise NotCapturedError(why)
     if any(step.blocks for step in program.steps):
-        return _traced_as_it_is(program)
-    numbered = traced(program.arguments, tuple(map(_without_regions, program.steps)), program.outputs)
-    module = clone_alone(numbered.module)
-    for node in module.graph.nodes:
-        custom = node.meta.pop("custom", None)
-        if custom and (annotation := annotation_of(program.steps[_number_of(custom)].scope)):
-            node.meta["custom"] = dict(annotation)
-    return replace(numbered, module=module)
-
-
-def unannotated(program: Program) -> AtenGraph:
-    """Return the same without annotations: the same operators, whatever the annotations are.
-
-    Raises:
-        NotCapturedError: as :func:`aten_graph_of`.
-    """
-    return aten_graph_of(program.with_steps(tuple(map(_without_regions, program.steps))))
+        found = _traced_as_it_is(program)
+    else:
+        found = _numbered(program.arguments, tuple(map(_without_regions, program.steps)), program.outputs)
+    if isinstance(found, NotCapturedError):
+        raise found
+    return found
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def traced(arguments: tuple[TensorInput, ...], steps: tuple[Step, ...], outputs: tuple[int, ...]) -> AtenGraph:
-    """Return the graph of a program, each node annotated with the number of its statement.
-
-    Raises:
-        NotCapturedError: the program cannot be traced in this way; says why.
-    """
+def _numbered(
+    arguments: tuple[TensorInput, ...], steps: tuple[Step, ...], outputs: tuple[int, ...]
+) -> AtenGraph | NotCapturedError:
+    """Return the graph of a program, each node annotated with the number of its statement."""
     numbered = (replace(step, scope=(*step.scope, Region(number))) for number, step in enumerate(steps))
-    return _traced_as_it_is(Program(arguments, tuple(numbered), outputs, training=False))
+    return _traced(Program(arguments, tuple(numbered), outputs, training=False), numbered=True)
 
 
-def _traced_as_it_is(program: Program) -> AtenGraph:
+@functools.lru_cache(maxsize=_KEPT)
+def _traced_as_it_is(program: Program) -> AtenGraph | NotCapturedError:
+    return _traced(program, numbered=False)
+
+
+def _traced(program: Program, *, numbered: bool) -> AtenGraph | NotCapturedError:
+    if why := needs_dynamo(program):
+        return NotCapturedError(why)
     inputs = tuple(value.detach() for value in program.inputs("cpu", 1))
     mode = new_fake_mode()
     fakes = tuple(mode.from_tensor(value, static_shapes=True) for value in inputs)
     try:
         with mode, torch.no_grad():
             module = trace_functional(program.function, fakes)
-    except Exception as error:
-        raise NotCapturedError(f"it cannot be traced: {type(error).__name__}: {error}") from error
-    return AtenGraph(module, fakes, inputs)
+    except Exception as error:  # noqa: BLE001 - a program that cannot be traced is told apart, whatever the reason
+        return NotCapturedError(f"it cannot be traced: {type(error).__name__}: {error}")
+    return AtenGraph(module, fakes, inputs, numbered)
 
 
 def _without_regions(step: Step) -> Step:
@@ -123,4 +126,4 @@ def call(compiled: Any, inputs: Sequence[Any]) -> Any:
     return compiled(list(inputs)) if one_list else compiled(*inputs)
 
 
-__all__ = ["AtenGraph", "annotation_of", "aten_graph_of", "call", "traced"]
+__all__ = ["AtenGraph", "annotation_of", "aten_graph_of", "call"]

@@ -104,7 +104,7 @@ class FuzzTest:
         """Run a campaign in ``mode`` and return its result.
 
         Args:
-            mode: ``"graph"``, ``"interpret"``, ``"emulated"`` or ``"native"``.
+            mode: ``"aten"``, ``"graph"``, ``"interpret"``, ``"emulated"`` or ``"native"``.
             draw: yields programs for a seed; by default programs that need nothing that the backend disclaims. Of other
                 draws, programs that do are skipped.
             oracles: names of the oracles to check; all that the mode can by default.
@@ -124,7 +124,7 @@ class FuzzTest:
         folder = self._made_folder()
         programs = Programs(
             functools.partial(check, self.regional, mode=mode),
-            draw or self._programs,
+            functools.partial(self._varied, draw or self._programs) if mode == "aten" else draw or self._programs,
             self.backend,
             self.regional.device_under_test.name,
             mode,
@@ -183,6 +183,12 @@ class FuzzTest:
 
         drawn = tuple(setting for setting in settings_of_mode(self.mode) if setting.name in self.settings)
         return random_programs(seed, options=Options(without=self.without, settings=drawn))
+
+    def _varied(self, draw: Callable[[int], Iterator[Program]], seed: int) -> Iterator[Program]:
+        """Yield programs and, since it costs less than to draw one, each with other annotations as well."""
+        from pytest_regional.fuzz.draw.annotations import VARIANTS, with_other_annotations
+
+        return with_other_annotations(draw(seed), VARIANTS, seed, self.without)
 
     @property
     def seed(self) -> int:

@@ -1,4 +1,4 @@
-"""Other annotations on a drawn program: it takes a tenth of a millisecond for each statement to draw them anew."""
+"""Other annotations on a drawn program: to draw them anew takes a small part of what it takes to draw a program."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pytest_regional.fuzz.draw.encoding import SCOPES, with_order
+from pytest_regional.fuzz.graph_capture import needs_dynamo
 from pytest_regional.fuzz.model.claims import restricted
 from pytest_regional.fuzz.model.program import Context, Program, Region, Scope
 
@@ -14,6 +15,9 @@ from pytest_regional.fuzz.model.program import Context, Program, Region, Scope
 _REGIONS: tuple[Scope, ...] = tuple(
     dict.fromkeys(tuple(context for context in scope if isinstance(context, Region)) for scope in SCOPES)
 )
+
+#: So many graphs come of a drawn program in mode ``aten``: to draw one takes as long as to check several.
+VARIANTS = 16
 
 #: Of the variants of a program, one in so many asks for an order of its regions.
 _ORDER_EVERY = 4
@@ -25,7 +29,8 @@ def with_other_annotations(
     """Yield each of ``programs``, and behind it the same with other annotations, ``times`` in all.
 
     Args:
-        programs: what to vary; a program that calls blocks, which have annotations of their own, is not varied.
+        programs: what to vary; a program that calls blocks, which have annotations of their own, is not varied, and
+            neither is one that only Dynamo captures.
         times: how many programs come of one.
         seed: what the annotations are drawn from.
         without: capabilities that no program may need.
@@ -33,7 +38,7 @@ def with_other_annotations(
     chance = random.Random(f"annotations {seed}")
     for program in programs:
         yield program
-        if "regions" in without or any(step.blocks for step in program.steps):
+        if "regions" in without or needs_dynamo(program) or any(step.blocks for step in program.steps):
             continue
         for _ in range(times - 1):
             yield reannotated(program, chance, without)
@@ -57,4 +62,4 @@ def reannotated(program: Program, chance: random.Random, without: frozenset[str]
     return with_order(varied) if orders else varied
 
 
-__all__ = ["reannotated", "with_other_annotations"]
+__all__ = ["VARIANTS", "reannotated", "with_other_annotations"]

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+import torch
+from torch.fx import GraphModule
+
 from pytest_regional._torch.config import INDUCTOR, config_values
-from pytest_regional.fuzz.aten_graphs import AtenGraph, aten_graph_of, call, unannotated
+from pytest_regional.fuzz.aten_graphs import AtenGraph, aten_graph_of, call
 from pytest_regional.fuzz.graph_capture import NotCapturedError
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.oracles.example_run import ExampleRun, ExpectedResults, Run
 from pytest_regional.fuzz.oracles.oracle import NoClaim
 from pytest_regional.fuzz.oracles.watching import watching
 from pytest_regional.harness.parity.compare import ParityReport, compare
-from pytest_regional.harness.parity.execution import Execution
+from pytest_regional.harness.parity.execution import Execution, execute
 from pytest_regional.harness.record import GeneratedCode
 
 
@@ -38,8 +42,8 @@ class AtenRun(ExampleRun):
         Raises:
             NoClaim: the program has no such graph.
         """
-        graph = self._graph(unannotated)
-        eager = self.execute(graph.module, graph.inputs)
+        graph = self._graph
+        eager = _untouched(graph.module, graph.inputs, self.regional.seed)
         if eager.exception is not None:
             raise NoClaim(f"the graph itself fails: {type(eager.exception).__name__}: {eager.exception}")
         found = ExpectedResults(graph.inputs, eager, None)
@@ -60,30 +64,38 @@ class AtenRun(ExampleRun):
         around: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda compiled: compiled,
     ) -> Run:
         """Hand the graph of ``program`` over, and call the result once."""
-        graph = self._graph(aten_graph_of)
+        gm = self._graph.annotated(program)
         names = sorted({name for region in program.regions for name, _ in region.configs})
         before = config_values(INDUCTOR) if names else {}
         with watching(self.regional, checks_boundary=checks_boundary, settings=names, interpreted=True) as watched:
-            execution = self._executed(graph)
+            execution = self._executed(gm)
         after = config_values(INDUCTOR) if names else {}
         return Run((execution,), watched, (), (), GeneratedCode(), before, after)
 
-    def _executed(self, graph: AtenGraph) -> Execution:
+    def _executed(self, gm: GraphModule) -> Execution:
         try:
-            compiled = self.regional._compile_aten_graph(graph.module, graph.values)
+            compiled = self.regional._compile_aten_graph(gm, self._graph.values)
         except Exception as error:  # noqa: BLE001 - whatever the backend raises is a result to be judged
             return Execution(exception=error)
-        return self.execute(lambda *given: call(compiled, given), self.expected[0].inputs)
+        return self.execute(lambda *given: call(compiled, given), self._graph.inputs)
 
-    def _graph(self, make: Callable[[Program], AtenGraph]) -> AtenGraph:
+    @cached_property
+    def _graph(self) -> AtenGraph:
         try:
-            return make(self.program)
+            return aten_graph_of(self.program)
         except NotCapturedError as why:
             raise NoClaim(f"it has no ATen graph here: {why}") from why
 
     def report(self, call: int, run: Run | None = None) -> ParityReport:
         """Return in which bits the call differs."""
         return compare(self.expected[0].eager, (run or self.cold).executions[call], level="bitwise")
+
+
+@functools.lru_cache(maxsize=4)
+def _untouched(gm: GraphModule, inputs: tuple[torch.Tensor, ...], seed: int) -> Execution:
+    """Return what a graph computes that no backend has seen; the variants of a program share it."""
+    with torch.no_grad():
+        return execute(gm, inputs, backward=False, seed=seed, state_of=call)  # its constants are no state
 
 
 __all__ = ["AtenRun"]
