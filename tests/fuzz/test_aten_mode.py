@@ -3,10 +3,12 @@
 import itertools
 import random
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import torch
 
+from bench import fuzz_throughput
 from bench.mutants.faults import FAULTS
 from bench.mutants.planting import spec_of
 from pytest_regional.fuzz.aten_graphs import annotation_of, aten_graph_of, call
@@ -171,3 +173,10 @@ def test_no_annotation_needs_what_a_backend_disclaims():
     for number in range(20):
         one = reannotated(CHAIN, random.Random(number), without)
         assert not any(region.configs or region.after for region in one.regions)
+
+
+def test_judged_programs_are_counted_by_the_clock():
+    ticks = itertools.count(step=6.0)
+    with regional("reference", "cpu", expects_regions=False) as target:
+        with patch.object(fuzz_throughput, "drawn", lambda mode, seed, programs: iter([CHAIN] * programs)):
+            assert fuzz_throughput.turn(target, "aten", 0, 3, lambda: next(ticks)) == 2.0
