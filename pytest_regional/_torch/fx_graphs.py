@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from pytest_regional._torch import symbol
-from pytest_regional._torch.tracing import fake_execution, is_symbolic
+from pytest_regional._torch.tracing import fake_execution, is_symbolic, without_writes
 
 
 def graph_module_in(result: Any) -> Any:
@@ -174,6 +174,18 @@ def trace_to_aten(function: Callable[..., Any], inputs: tuple[Any, ...], *, dyna
     """
     mode = "symbolic" if dynamic else "fake"
     return _make_fx()(function, tracing_mode=mode, _allow_non_fake_inputs=True)(*inputs)
+
+
+def trace_functional(function: Callable[..., Any], fakes: tuple[Any, ...]) -> Any:
+    """Trace with ``make_fx`` in the mode of ``fakes``, without writes but those to inputs, as AOTAutograd does.
+
+    ``torch.func.functionalize``, no decompositions, dead nodes left out; annotations are kept (2.11 to 2.15).
+    """
+    with preserve_node_meta():
+        gm = _make_fx()(without_writes(function))(*fakes)
+    gm.graph.eliminate_dead_code()
+    gm.recompile()
+    return gm
 
 
 def codegen_of(graph: Any) -> Any:

@@ -22,6 +22,22 @@ def profiler_watch() -> Callable[[], bool]:
     return lambda: bool(profiler._is_profiler_enabled)
 
 
+def gradient_mode_call() -> Callable[..., Any]:
+    """Return the function that graphs call to switch gradients on or off: ``torch._C._set_grad_enabled``."""
+    function: Callable[..., Any] = symbol("torch._C", "_set_grad_enabled")
+    return function
+
+
+def autocast_calls() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return the functions that graphs call to enter and leave an autocast.
+
+    ``torch.amp.autocast_mode._enter_autocast`` takes device, dtype, whether it is on, and whether casts are cached;
+    ``_exit_autocast`` takes what it returned (2.11 to 2.15).
+    """
+    module = "torch.amp.autocast_mode"
+    return symbol(module, "_enter_autocast"), symbol(module, "_exit_autocast")
+
+
 #: C++ guards entered to undo what a test left; leaving them would bring it back.
 _HELD: list[Any] = []
 

@@ -60,15 +60,17 @@ def new_fake_mode() -> Any:
     return symbol("torch._subclasses", "FakeTensorMode")(shape_env=new_shape_env(), allow_non_fake_inputs=True)
 
 
-def tracing_context_of_inputs(inputs: Iterable[Any]) -> Any:
-    """Return a tracing context as Dynamo makes it for a graph of these tensors, all sizes constants (2.11 to 2.15).
+@contextlib.contextmanager
+def tracing_inputs(inputs: Iterable[Any]) -> Iterator[None]:
+    """Enter a tracing context as Dynamo makes it for a graph of these tensors, all sizes constants (2.11 to 2.15).
 
-    A fake mode remembers which fake tensor stands for a tensor, so AOTAutograd finds those that are made here.
+    A fake mode remembers which fake tensor stands for a tensor while that one lives, so AOTAutograd finds these here.
     """
     mode = new_fake_mode()
-    for value in inputs:
-        mode.from_tensor(value, static_shapes=True)
-    return tracing_context_class()(mode)
+    alive = [mode.from_tensor(value, static_shapes=True) for value in inputs]
+    with tracing(mode):
+        yield
+    alive.clear()
 
 
 def without_dispatch_modes() -> AbstractContextManager[Any]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._limits import RegionalTimeoutError, time_limit
 from pytest_regional.fuzz.budget import Budget, Clock
 from pytest_regional.fuzz.features import features_of
@@ -48,6 +49,9 @@ UNCLAIMED_IN_A_ROW = 1000
 #: How many hits one finding may have before its examples are skipped.
 MANY_HITS = 2
 
+#: The mode in which what a mode without Dynamo finds is checked again.
+CONFIRMED_IN = "interpret"
+
 T = TypeVar("T")
 
 #: Says whether a known finding explains a violation of an example that has one of some sets of features.
@@ -72,6 +76,7 @@ class CampaignResult:
         refused: by reason, how many programs eager refuses, which the generator should not make. They are among the
             examples, and no finding.
         unclaimed: by capability, how many were not checked because they need what the backend disclaims.
+        unconfirmed: by oracle and origin, how many violations Dynamo's path does not show. They are no findings.
     """
 
     seed: int
@@ -86,11 +91,16 @@ class CampaignResult:
     hits: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     unclaimed: Counter[str] = field(default_factory=Counter)
+    unconfirmed: Counter[str] = field(default_factory=Counter)
 
     @property
     def bad(self) -> int:
         """How many programs eager refuses."""
         return self.refused.total()
+
+
+class UnconfirmedError(RegionalError):
+    """A mode without Dynamo shows a violation that Dynamo's path does not: no finding. The message names it."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +129,11 @@ class Subject(Protocol[T]):
         """Return whether ``finding`` is one of this kind, on this backend."""
 
     def check(self, example: T, known: Known) -> Failure[T] | None:
-        """Check ``example``; return the first violation that is not ``known``."""
+        """Check ``example``; return the first violation that is not ``known``.
+
+        Raises:
+            UnconfirmedError: there is one that is none on a user's way.
+        """
 
     def check_again(self, example: T, oracle: str, *, blame: bool = False) -> OracleViolationError | None:
         """Check ``example`` against one oracle; ``blame`` asks for the region, too."""
@@ -212,6 +226,9 @@ class Campaign(Generic[T]):
         except BadProgramError as error:
             self._result.refused[reason_of(error)] += 1
             return
+        except UnconfirmedError as error:
+            self._result.unconfirmed[str(error)] += 1
+            return
         if failure is not None:
             found = self._reduced(example, failure)
             self._result.hits[found.name] += 1
@@ -291,6 +308,8 @@ class Programs:
         running: a file that holds the program while it is checked; what a crash leaves there is what crashed.
         partitioners: one of these is drawn for each program that trains; see :attr:`Program.partitioner`.
         guidance: decides which programs are mutants of earlier ones; without it, all are drawn.
+        through_dynamo: for a mode without Dynamo, what checks programs in :data:`CONFIRMED_IN`: what ``checker`` finds
+            is found there or nowhere, and all that is done with it is done there.
     """
 
     checker: Check
@@ -304,6 +323,7 @@ class Programs:
     running: Path | None = None
     partitioners: Sequence[str] = ()
     guidance: Guidance | None = None
+    through_dynamo: Check | None = None
     unit: str = "program"
 
     def draw(self, seed: int) -> Iterator[Program]:
@@ -324,24 +344,38 @@ class Programs:
         return isinstance(finding, Finding) and finding.backend in (self.backend, CAPTURE)
 
     def check(self, example: Program, known: Known) -> Failure[Program] | None:
-        """Check the program against all oracles; return the first violation that is not ``known``."""
+        """Check the program against all oracles; return the first violation that is not ``known``.
+
+        Raises:
+            UnconfirmedError: there is one, and Dynamo's path does not show it.
+        """
         features = features_of(example)
         if self.guidance is None:
-            violation = self._violation(example, self.oracles, known=lambda one: known(one, features))
-            return None if violation is None else Failure(violation, example)
+            return self._checked(example, lambda one: known(one, features))
         with self.guidance.watching(example) as checked:
 
             def known_to_guidance(one: OracleViolationError) -> bool:
                 checked.failed = True
                 return known(one, features)
 
-            violation = self._violation(example, self.oracles, known=known_to_guidance)
-            checked.failed |= violation is not None  # what takes too long is asked of nobody
-        return None if violation is None else Failure(violation, example)
+            failure = self._checked(example, known_to_guidance)
+            checked.failed |= failure is not None  # what takes too long is asked of nobody
+        return failure
+
+    def _checked(self, example: Program, known: Callable[[OracleViolationError], bool]) -> Failure[Program] | None:
+        violation = self._violation(self.checker, example, self.oracles, known=known)
+        if violation is None:
+            return None
+        if self.through_dynamo is None:
+            return Failure(violation, example)
+        confirmed = self.check_again(example, violation.oracle)
+        if confirmed is None:
+            raise UnconfirmedError(f"{violation.oracle} ({violation.stage}): {violation.origin}")
+        return None if known(confirmed) else Failure(confirmed, example)
 
     def check_again(self, example: Program, oracle: str, *, blame: bool = False) -> OracleViolationError | None:
-        """Check the program against one oracle."""
-        return self._violation(example, (oracle,), blame=blame)
+        """Check the program against one oracle, through Dynamo."""
+        return self._violation(self.through_dynamo or self.checker, example, (oracle,), blame=blame)
 
     def reduce(self, example: Program, still_fails: Callable[[Program], bool], seconds: float) -> Program:
         """Return a smaller program that ``still_fails``."""
@@ -349,7 +383,8 @@ class Programs:
 
     def finding(self, reduced: Program, original: Program, violation: OracleViolationError) -> Finding:
         """Return the finding; what AOTAutograd breaks without the backend is kept, and checked again, as its own."""
-        where = (CAPTURE, "cpu", "native") if violation.without_backend else (self.backend, self.device, self.mode)
+        mode = self.mode if self.through_dynamo is None else CONFIRMED_IN
+        where = (CAPTURE, "cpu", "native") if violation.without_backend else (self.backend, self.device, mode)
         backend, device, mode = where
         return Finding(
             signature_of(violation, reduced),
@@ -365,6 +400,7 @@ class Programs:
 
     def _violation(
         self,
+        checker: Check,
         program: Program,
         oracles: Collection[str] | None,
         *,
@@ -373,7 +409,7 @@ class Programs:
     ) -> OracleViolationError | None:
         try:
             with self._on_disk(program), self._in_time():
-                self.checker(program, oracles=oracles, blame=blame, known=known)
+                checker(program, oracles=oracles, blame=blame, known=known)
         except OracleViolationError as violation:
             return violation
         return None
@@ -404,4 +440,14 @@ class Programs:
             ) from None
 
 
-__all__ = ["CAPTURE", "Campaign", "CampaignResult", "Check", "Failure", "Programs", "Subject"]
+__all__ = [
+    "CAPTURE",
+    "CONFIRMED_IN",
+    "Campaign",
+    "CampaignResult",
+    "Check",
+    "Failure",
+    "Programs",
+    "Subject",
+    "UnconfirmedError",
+]

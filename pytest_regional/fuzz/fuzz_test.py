@@ -117,7 +117,7 @@ class FuzzTest:
         """Run a campaign in ``mode`` and return its result.
 
         Args:
-            mode: ``"graph"``, ``"interpret"``, ``"emulated"`` or ``"native"``.
+            mode: ``"aten"``, ``"graph"``, ``"interpret"``, ``"emulated"`` or ``"native"``.
             draw: yields programs for a seed; by default programs that need nothing that the backend disclaims. Of other
                 draws, programs that do are skipped, and none is mutated: they are what the caller says.
             oracles: names of the oracles to check; all that the mode can by default.
@@ -127,8 +127,9 @@ class FuzzTest:
                 without the backend is kept as a finding of ``aot_eager``, and is no reason to fail another backend.
             RefusedProgramsError: eager refuses more than a few of a hundred programs; fewer are skipped.
         """
-        from pytest_regional.fuzz.campaign import Programs
+        from pytest_regional.fuzz.campaign import CONFIRMED_IN, Programs
         from pytest_regional.fuzz.model.program import PARTITIONERS
+        from pytest_regional.fuzz.modes import WITHOUT_DYNAMO
         from pytest_regional.fuzz.oracles import check
 
         __tracebackhide__ = True
@@ -137,7 +138,7 @@ class FuzzTest:
         self.guidance = self._guidance(folder) if draw is None and self.guided != GUIDANCE[0] else None
         programs = Programs(
             functools.partial(check, self.regional, mode=mode),
-            draw or self._programs,
+            functools.partial(self._varied, draw or self._programs) if mode == "aten" else draw or self._programs,
             self.backend,
             self.regional.device_under_test.name,
             mode,
@@ -147,6 +148,7 @@ class FuzzTest:
             crash_marker(folder, f"{mode}-{self.shard}"),
             PARTITIONERS if "partitioner" in self.regional.variants else (),
             self.guidance,
+            functools.partial(check, self.regional, mode=CONFIRMED_IN) if mode in WITHOUT_DYNAMO else None,
         )
         return self._campaign(programs, self.budget, folder)
 
@@ -207,6 +209,12 @@ class FuzzTest:
 
         kept = CorpusFolder(corpus_folder(folder, self.mode), _warn) if self.guided == "kept" else None
         return Guidance(self.seed, self._options(), kept, part=self.shard, parts=self.shards)
+
+    def _varied(self, draw: Callable[[int], Iterator[Program]], seed: int) -> Iterator[Program]:
+        """Yield programs and, since it costs less than to draw one, each with other annotations as well."""
+        from pytest_regional.fuzz.draw.annotations import VARIANTS, with_other_annotations
+
+        return with_other_annotations(draw(seed), VARIANTS, seed, self.without)
 
     @property
     def seed(self) -> int:
@@ -271,6 +279,7 @@ class FuzzTest:
             "skipped_known": result.skipped_known,
             "refused": dict(result.refused),
             "unclaimed": dict(result.unclaimed),
+            "unconfirmed": dict(result.unconfirmed),
             "interrupted": result.interrupted,
             "seconds": result.seconds,
             "reducing": result.reducing,

@@ -14,12 +14,19 @@ if TYPE_CHECKING:
 
 #: ``interpret``: everything up to Inductor (Dynamo, AOTAutograd, partitions, passes, the backend's caches); the
 #: subgraphs are interpreted. ``graph``: the same without Dynamo, for the programs whose graph can be written down
-#: (:mod:`pytest_regional.fuzz.graph_capture`). ``emulated``: Triton code for an emulated GPU. ``native``: C++ code, or
-#: a GPU.
-MODES = ("graph", "interpret", "emulated", "native")
+#: (:mod:`pytest_regional.fuzz.graph_capture`). ``aten``: without AOTAutograd, too; the backend's graph pass gets ATen
+#: graphs (:mod:`pytest_regional.fuzz.aten_graphs`). ``emulated``: Triton code for an emulated GPU. ``native``: C++
+#: code, or a GPU.
+MODES = ("aten", "graph", "interpret", "emulated", "native")
+
+#: Modes in which a program is compiled: it trains, is called again, and caches answer.
+COMPILED = ("graph", "interpret", "emulated", "native")
+
+#: Modes whose graphs do not come from Dynamo: what only such a mode shows is no finding.
+WITHOUT_DYNAMO = ("aten", "graph")
 
 #: Modes that generate no code.
-INTERPRETED = ("graph", "interpret")
+INTERPRETED = ("aten", "graph", "interpret")
 
 
 class ModeError(RegionalError, ValueError):
@@ -91,4 +98,9 @@ def _check(regional: Regional, name: str) -> None:
         raise ModeError(
             f"mode {name!r} interprets what backend {regional.backend!r} hands to Inductor region by region, and it "
             f"disclaims regions ({support.reason}): use another mode"
+        )
+    if name == "aten" and regional._spec.graph_pass is None:
+        raise ModeError(
+            f"mode 'aten' hands graphs to the graph pass of a backend, and the BackendSpec of {regional.backend!r} "
+            f"gives none (graph_pass): use mode 'graph'"
         )

@@ -16,11 +16,12 @@ from pytest_regional._errors import RegionalError
 from pytest_regional._region import AnnotationError
 from pytest_regional._torch.dynamo import annotation_mistake_in, invalid_backend_error, registered_backend, to_compile
 from pytest_regional._torch.pytree import flatten_with_path
-from pytest_regional._torch.tracing import entered, tracing_context_of_inputs
+from pytest_regional._torch.tracing import fake_mode_of, new_fake_mode, tracing, tracing_inputs
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.attribution import Ownership
+from pytest_regional.harness.observe.listeners import compile_graph_observed
 from pytest_regional.harness.observe.observer import Observer
 from pytest_regional.harness.options import CompileOptionError, CompileOptions
 from pytest_regional.harness.parity.execution import cotangents_for
@@ -56,9 +57,18 @@ class CompilesWithBackend:
     def _compile_graph(self, gm: Any, inputs: Sequence[torch.Tensor], options: CompileOptions) -> Callable[..., Any]:
         """Hand a graph that did not come from Dynamo to the backend, as Dynamo would; sizes are constants."""
         backend = self._backend(options, frozenset())
-        with entered(tracing_context_of_inputs(inputs)):
+        with tracing_inputs(inputs):
             compiled: Callable[..., Any] = self._observer.backend_call(gm, lambda: backend(gm, list(inputs)))
         return compiled
+
+    def _compile_aten_graph(self, gm: Any, inputs: Sequence[Any]) -> Any:
+        """Hand an ATen graph that did not come from AOTAutograd to the backend's graph pass; ``inputs`` are fake."""
+        assert self._spec.graph_pass is not None, "mode 'aten' has checked it"
+        graph_pass = self._spec.graph_pass()
+        with tracing(fake_mode_of(inputs) or new_fake_mode()), torch.no_grad():
+            return compile_graph_observed(
+                self._observer.listeners, "inference", gm, lambda: graph_pass(gm, list(inputs))
+            )
 
     @property
     def dynamo_backend(self) -> Callable[..., Any]:

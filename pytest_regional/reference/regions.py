@@ -241,9 +241,14 @@ def _is_of_type(value: Any, expected: Any) -> bool:
     return plain not in (bool, str, list, dict, tuple, set) or isinstance(value, plain)
 
 
+_PLAIN = frozenset({bool, int, float, str, NoneType})
+
+
 def freeze(value: Any) -> Hashable:
     """Return a hashable stand-in that is equal exactly when type and value are; opaque objects are their own."""
     kind = type(value).__qualname__
+    if type(value) in _PLAIN:  # most settings are; the checks below take several times as long
+        return kind, value
     if isinstance(value, Mapping):
         items = ((repr(name), freeze(item)) for name, item in value.items())
         return kind, tuple(sorted(items, key=lambda pair: pair[0]))

@@ -177,11 +177,13 @@ def _write_group(reporter: Any, name: str, shards: Sequence[dict[str, Any]]) -> 
     reducing = sum(shard["reducing"] for shard in shards) / len(shards)
     beside = f" beside {duration(reducing)} of reducing" if reducing >= 1 else ""
     refused: Counter[str] = sum((Counter(shard["refused"]) for shard in shards), Counter())
+    unconfirmed: Counter[str] = sum((Counter(shard["unconfirmed"]) for shard in shards), Counter())
     reporter.write_line(
         f"{name}: {plural(examples, unit)} in {duration(seconds)} ({examples / checking:.3g} a second{beside}), "
         f"{failed} failed, {plural(len(found), 'new finding')}"
         + (f", {skipped_known} skipped as known" if skipped_known else "")
         + (f", {refused.total()} that eager refuses" if refused else "")
+        + (f", only mode {shards[0]['mode']}: {unconfirmed.total()}" if unconfirmed else "")
         + (", interrupted" if any(shard["interrupted"] for shard in shards) else ""),
         **({"red": True} if found else {}),
     )
@@ -192,6 +194,8 @@ def _write_group(reporter: Any, name: str, shards: Sequence[dict[str, Any]]) -> 
         reporter.write_line(f"  {count} not checked: they need {name}, which the backend disclaims")
     for reason, count in refused.most_common():
         reporter.write_line(f"  {count} refused by eager and skipped: {reason}")
+    for violation, count in unconfirmed.most_common():
+        reporter.write_line(f"  {count} that Dynamo's path does not show, so no finding: {violation}")
 
 
 def _guidance(shards: Sequence[dict[str, int]]) -> str:

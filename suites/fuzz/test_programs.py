@@ -5,6 +5,15 @@ import pytest
 pytestmark = pytest.mark.regional_compile(expects_regions=False)
 
 
+@pytest.mark.regional_compile(requires=("regions", "full_graph"))
+def test_aten(regional, regional_fuzz):
+    """Partitions, order and sharing of ATen graphs without capture: many graphs of each program."""
+    if regional.device_under_test.kind == "cuda-emulated":
+        pytest.skip("no code is generated in the mode 'aten': device cpu runs it")
+
+    regional_fuzz.run("aten")
+
+
 @pytest.mark.regional_compile(requires=("regions",))
 def test_graph(regional, regional_fuzz):
     """The same without Dynamo, for most programs: twice as many in the same time."""

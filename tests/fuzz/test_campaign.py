@@ -301,3 +301,20 @@ def test_failures_without_the_backend_are_findings_of_aot_eager():
         ("aot_eager", "cpu"),
         ("reference", "cuda"),
     ]
+
+
+def test_what_dynamo_does_not_show_is_no_finding():
+    dynamo = checking(faulty("mul"))
+    result = campaign([faulty("mul"), faulty("exp")], chain("exp"), chain("mul"), through_dynamo=dynamo).run()
+
+    assert [finding.program.operators for finding in result.findings] == [("mul",)]
+    assert result.unconfirmed == {"parity (run): value of output": 4}  # the third product is skipped as known
+    assert result.examples == 6
+
+
+def test_what_dynamo_shows_is_a_finding_of_the_mode_that_goes_through_it():
+    dynamo = checking(faulty("mul"))
+    result = campaign([faulty("mul")], chain("exp", "mul"), mode="graph", through_dynamo=dynamo).run()
+
+    (found,) = result.findings
+    assert (found.mode, result.hits[found.name], dict(result.unconfirmed)) == ("interpret", 6, {})

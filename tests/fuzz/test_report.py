@@ -32,12 +32,13 @@ def finding(name, steps):
     }
 
 
-def fact(shard, findings=(), **fuzz):
+def fact(shard, findings=(), mode="interpret", **fuzz):
     numbers = {
         "examples": 10,
         "skipped_known": 0,
         "refused": {},
         "unclaimed": {},
+        "unconfirmed": {},
         "interrupted": False,
         "seconds": 5.0,
         "reducing": 0.0,
@@ -49,7 +50,7 @@ def fact(shard, findings=(), **fuzz):
         "backend": "torch",
         "device": "cpu",
         "suite": "fuzz/programs",
-        "fuzz": {"unit": "program", **numbers, "mode": "interpret", "shard": shard, "findings": list(findings)},
+        "fuzz": {"unit": "program", **numbers, "mode": mode, "shard": shard, "findings": list(findings)},
     }
 
 
@@ -83,6 +84,17 @@ def test_findings_of_several_shards_are_reported_once_with_the_smallest_program(
         "    2 steps, discovered at program 3, 3 hits: one-2.py",
         "  two: title of two",
         "    1 step, discovered at program 3, 1 hit: two-1.py",
+    ]
+
+
+def test_what_one_mode_alone_shows_is_counted_apart(tmp_path):
+    lines = written(
+        fact(0, mode="graph", unconfirmed={"plan (compile): why": 2}), fact(1, mode="graph"), notes=tmp_path
+    )
+    assert lines[1:] == [
+        "torch (cpu), fuzz/programs, mode graph: 20 programs in 5 s (4 a second), 0 failed, 0 new findings, "
+        "only mode graph: 2",
+        "  2 that Dynamo's path does not show, so no finding: plan (compile): why",
     ]
 
 

@@ -490,7 +490,8 @@ def program_of(
         outputs = builder.apart(outputs) or list(builder.add(Step("clone", tuple(outputs[:1]))).results)
     dynamic = True if _has_sizes(options) and plan.dynamic % 16 == 15 else None
     program = restricted(builder.program(outputs, training=training, dynamic=dynamic), options.without)
-    program = replace(program, settings=_settings(plan, options))
+    if settings := _settings(plan, options):
+        program = replace(program, settings=settings)
     return with_order(program) if plan.order % 4 == 3 and "region_order" not in options.without else program
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pytest_regional._errors import RegionalError
@@ -172,7 +173,7 @@ class Program:
 
         return make_inputs(self.arguments, device, seed)
 
-    @property
+    @cached_property
     def source(self) -> str:
         """The program as Python source that needs only torch: ``program(...)`` and ``inputs(device, seed)``."""
         from pytest_regional.fuzz.model.source import source_of

@@ -32,6 +32,7 @@ from pytest_regional.fuzz.oracles import (
     reruns,
     rewrites,
 )
+from pytest_regional.fuzz.oracles.aten_run import AtenRun
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.fuzz.oracles.oracle import CheckResult, NoClaim, Oracle, OracleViolationError
 from pytest_regional.fuzz.settings import settings_applied
@@ -147,21 +148,28 @@ class _Checking:
         boundaries = (
             any(oracle.name == "region_boundary" for oracle in oracles) and "region_boundary" not in self.skipped
         )
-        self.example = ExampleRun(regional, program, mode, blame=blame, checks_boundary=boundaries)
+        make = AtenRun if mode == "aten" else ExampleRun
+        self.example = make(regional, program, mode, blame=blame, checks_boundary=boundaries)
 
     def run(self) -> CheckResult:
         started = time.perf_counter()
         with in_mode(self.regional, self.mode), settings_applied(self.example.program.settings):
             if any(oracle.every for oracle in self.oracles):
-                with self._timed("eager"):
-                    _ = self.example.expected
-                with self._timed("compile"):
-                    _ = self.example.cold
+                self._compile()
             for oracle in self.oracles:
                 if oracle.name not in self.skipped:
                     self._check_by(oracle)
         seconds = time.perf_counter() - started
         return CheckResult(tuple(self.held), self.skipped, seconds, self.spent, tuple(self.found))
+
+    def _compile(self) -> None:
+        try:
+            with self._timed("eager"):
+                _ = self.example.expected
+            with self._timed("compile"):
+                _ = self.example.cold
+        except NoClaim as why:
+            self.skipped |= {oracle.name: str(why) for oracle in self.oracles if oracle.name not in self.skipped}
 
     def _check_by(self, oracle: Oracle) -> None:
         try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_regional._errors import RegionalError
 from pytest_regional._torch.config import GENERATED_MODULES
 from pytest_regional._torch.process_state import DISPATCHERS
-from pytest_regional.fuzz.modes import MODES
+from pytest_regional.fuzz.modes import COMPILED
 from pytest_regional.harness.devices.emulated import causes
 from pytest_regional.harness.parity.report import Mismatch
 
@@ -156,7 +156,7 @@ class Oracle:
     name: str
     summary: str
     check: Callable[[ExampleRun], None] = field(repr=False)
-    modes: tuple[str, ...] = MODES
+    modes: tuple[str, ...] = COMPILED
     requires: tuple[str, ...] = ()
     every: int = 1
 

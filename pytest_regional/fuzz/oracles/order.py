@@ -21,7 +21,7 @@ from pytest_regional._torch.codegen import RawLaunch
 from pytest_regional._torch.operators import is_op_overload, op_name, schema_of
 from pytest_regional.backends.ordering import add_control_deps
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.modes import INTERPRETED
+from pytest_regional.fuzz.modes import INTERPRETED, MODES
 from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle
@@ -80,7 +80,7 @@ def check_order(example: ExampleRun) -> None:
     if any(region.after for region in example.program.regions):
         raise NoClaim("annotations ask for an order already, which random edges may contradict")
     spy = OrderListener(random.Random(example.program.source), interpreted=example.mode in INTERPRETED)
-    example.regional.reset(keep_code=True)
+    example.start_over()
     example.regional._observer.listeners.insert(0, spy)
     try:
         run = example.run(example.program, calls=1)
@@ -287,12 +287,14 @@ ORACLES = (
         "region_order",
         "A region runs after the regions that its annotation names.",
         check_region_order,
+        modes=MODES,
         requires=("regions", "region_order"),
     ),
     Oracle(
         "order",
         "An order edge between two operators is visible in what the backend makes of the graph, and changes no value.",
         check_order,
+        modes=MODES,
         requires=("regions", "region_edges"),
         every=4,
     ),

@@ -11,6 +11,7 @@ import torch
 
 from pytest_regional._torch.config import INDUCTOR, patched_config
 from pytest_regional._torch.process_state import COMPILING
+from pytest_regional.fuzz.modes import MODES
 from pytest_regional.fuzz.oracles.example_run import ExampleRun, Run
 from pytest_regional.fuzz.oracles.oracle import (
     NoClaim,
@@ -28,7 +29,11 @@ from pytest_regional.harness.parity.compare import Mismatch, compare_exceptions
 from pytest_regional.harness.parity.execution import Execution
 
 #: Functions in which something compiles, as ``module:function``.
-_COMPILING = (*COMPILING, "pytest_regional.harness.observe.observer:compile_graph")
+_COMPILING = (
+    *COMPILING,
+    "pytest_regional.harness.observe.observer:compile_graph",
+    "pytest_regional.harness.compiling:_compile_aten_graph",
+)
 
 
 def check_compiles(example: ExampleRun) -> None:
@@ -61,6 +66,8 @@ def stage_of(execution: Execution) -> str:
 
 def goes_wrong_without_backend(example: ExampleRun, error: OracleViolationError) -> bool:
     """Return whether AOTAutograd alone, which compiles nothing, breaks the same oracle with the same origin."""
+    if not example.captured:
+        return False
     executions = _without_backend(example)
     failed = executions[-1].exception
     if failed is not None:
@@ -256,17 +263,22 @@ def check_refused(example: ExampleRun) -> None:
 
 ORACLES = (
     Oracle(
-        "compiles", "What eager runs compiles and runs: forward, backward, and again on other inputs.", check_compiles
+        "compiles",
+        "What eager runs compiles and runs: forward, backward, and again on other inputs.",
+        check_compiles,
+        modes=MODES,
     ),
     Oracle(
         "parity",
         "Values, gradients, mutations, aliases, strides and dtypes are eager's, and again on other inputs.",
         check_parity,
+        modes=MODES,
     ),
     Oracle(
         "configs",
         "Each region compile, forward and backward, sees the Inductor settings of its annotation, the rest as outside.",
         check_configs,
+        modes=MODES,
         requires=("regions", "region_configs"),
     ),
     Oracle(

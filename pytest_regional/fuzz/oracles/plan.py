@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
+from pytest_regional.fuzz.modes import MODES
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle
 from pytest_regional.fuzz.oracles.watching import NodeInfo, WatchedGraph, WatchedPartition
@@ -182,6 +183,7 @@ ORACLES = (
         "plan",
         "Partitions hold one region each, and are as few as can be; all that is annotated is compiled, nothing else.",
         check_plan,
+        modes=MODES,
         requires=("regions",),
     ),
 )

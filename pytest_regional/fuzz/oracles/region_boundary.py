@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional._torch import fx_graphs, inductor
 from pytest_regional._torch.tracing import storage_key
+from pytest_regional.fuzz.modes import MODES
 from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle
 from pytest_regional.harness.observe import annotated
 
@@ -198,6 +199,7 @@ ORACLES = (
         "region_boundary",
         "What crosses a region's boundary has the dtype, shape, strides and memory that the graph was traced with.",
         check_region_boundary,
+        modes=MODES,
         requires=("regions",),
     ),
 )

@@ -35,7 +35,7 @@ def test_pytorchs_backend_passes_the_same_seam():
 @pytest.mark.parametrize(
     ("backend", "mode", "reason"),
     [
-        ("reference", "slow", "unknown mode .slow.. Known: emulated, graph, interpret, native"),
+        ("reference", "slow", "unknown mode .slow.. Known: aten, emulated, graph, interpret, native"),
         ("reference", "emulated", "whose mode is 'native'"),
         ("inductor", "interpret", "disclaims regions"),
     ],
@@ -56,4 +56,4 @@ def test_the_mode_of_a_device():
         "emulated",
         "emulated",
     ]
-    assert set(MODES) == {"graph", "interpret", "emulated", "native"}
+    assert set(MODES) == {"aten", "graph", "interpret", "emulated", "native"}
