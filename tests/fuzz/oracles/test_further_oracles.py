@@ -14,7 +14,7 @@ from pytest_regional._torch.dynamo import aot_autograd
 from pytest_regional._torch.tracing import base_of
 from pytest_regional.fuzz.draw.refused import refused_programs
 from pytest_regional.fuzz.model.arguments import TensorInput
-from pytest_regional.fuzz.model.program import Program, Step
+from pytest_regional.fuzz.model.program import Block, Program, Step
 from pytest_regional.fuzz.oracles import ORACLES, BadProgramError, OracleViolationError, check
 from pytest_regional.fuzz.oracles.aliasing import moved_by_writes
 from pytest_regional.fuzz.oracles.rewrites import KINDS, rewritten
@@ -92,6 +92,19 @@ def test_a_write_changes_every_value(tensor):
 def test_alias_probe_holds(checked):
     for program in (VIEWS, chain(("sin", A), ("exp", ()), training=True)):
         assert checked(program, "alias_probe").oracles == ("alias_probe",)
+
+
+def test_zeros_without_memory_are_not_written_to(checked):
+    """The second derivative of a step function: eager's gradient is zeros that nobody can write to."""
+    block = Block((0,), (Step("abs", (0,), results=(1,)), Step("trunc", (1,), results=(2,))), 2)
+    step = Step("gradient", (0,), results=(1,), scope=A, blocks=(0,))
+    program = Program((TensorInput((4, 4), requires_grad=True),), (step,), (1,), (block,))
+    (leaf,) = program.inputs(seed=1)
+    program(leaf)[0].sum().backward()
+    with pytest.raises(RuntimeError, match="immutable"):
+        leaf.grad.add_(1)
+    assert moved_by_writes({"zeros": leaf.grad, "other": torch.ones(2)}) == {"other": set()}
+    assert checked(program, "alias_probe").oracles == ("alias_probe",)
 
 
 def test_alias_probe_sees_a_constant_that_is_given_away():
