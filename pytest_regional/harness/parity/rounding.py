@@ -84,7 +84,7 @@ class ReplayedRandomOps(OutsideCompilers):
 
 
 #: Operators whose results are their arguments' values, chosen, copied or moved: nothing is rounded in them.
-_EXACT = frozenset(
+EXACT_OPS = frozenset(
     {
         *("_reshape_copy", "_to_copy", "_unsafe_index", "_unsafe_view", "alias_copy", "clone", "copy", "expand_copy"),
         *("lift_fresh_copy", "permute_copy", "slice_copy", "split_copy", "unbind_copy", "view_copy", "slice_backward"),
@@ -122,7 +122,7 @@ def _rounds(func: Any) -> bool:
         return False
     schema = schema_of(func)
     gives_views = any(returned.alias_info is not None for returned in schema.returns)
-    return not (schema.is_mutable or gives_views or schema.name.removeprefix("aten::") in _EXACT)
+    return not (schema.is_mutable or gives_views or schema.name.removeprefix("aten::") in EXACT_OPS)
 
 
 def moved(value: Any, generator: torch.Generator) -> Any:
@@ -162,4 +162,4 @@ def rounded(state: Iterable[torch.Tensor], seed: int) -> Iterator[None]:
         yield
 
 
-__all__ = ["Rounded", "moved", "moved_input", "rounded"]
+__all__ = ["EXACT_OPS", "Rounded", "moved", "moved_input", "rounded"]
