@@ -15,6 +15,7 @@ import torch
 
 from pytest_regional._torch.operators import is_op_overload, schema_of
 from pytest_regional._torch.pytree import flatten
+from pytest_regional._torch.tracing import is_zero_tensor
 from pytest_regional.fuzz.model.value_range import DIGITS, unit_of
 from pytest_regional.harness.parity.rounding import EXACT_OPS, OutsideCompilers
 
@@ -37,6 +38,8 @@ def terms_of(value: torch.Tensor | float) -> Terms | None:
     """Return what is known of a tensor's elements or of a number; None where one is NaN or infinite."""
     if not isinstance(value, torch.Tensor):
         return Terms(unit_of(value), abs(value), abs(value))
+    if is_zero_tensor(value):
+        return Terms(1.0, 0.0, 0.0)
     magnitudes = value.detach().abs().double()
     if not bool(magnitudes.isfinite().all()):
         return None

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pytest_regional._torch.operators import is_op_overload, schema_of
-from pytest_regional._torch.tracing import dispatch_mode
+from pytest_regional._torch.tracing import dispatch_mode, is_zero_tensor
 from pytest_regional.harness.parity.tolerance import ulp
 
 #: What of a result no gradient flows through, and no rounding of an input shows in.
@@ -132,6 +132,8 @@ def moved(value: Any, generator: torch.Generator) -> Any:
     """
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided or not value.numel():
         return value
+    if is_zero_tensor(value):
+        return value  # zeros stay; and they have no memory, which operators inside a mode read all the same, and crash
     if value.is_complex():
         real = moved(torch.view_as_real(value.resolve_conj().contiguous()), generator)
         return torch.empty_like(value).copy_(torch.view_as_complex(real))
