@@ -16,7 +16,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_regional.fuzz.draw.templates import add_near_duplicates, add_template
+from pytest_regional.fuzz.draw.near_duplicates import add_near_duplicates
+from pytest_regional.fuzz.draw.templates import add_template
 from pytest_regional.fuzz.model.arguments import (
     FLOATS,
     LAYOUTS,
