@@ -100,7 +100,12 @@ class Builder:
         return [value for value in reversed(self.values.values()) if wanted(value, *before)]
 
     def choose(
-        self, operator: Operator, references: Sequence[int], numbers: Sequence[int], scope: Scope = ()
+        self,
+        operator: Operator,
+        references: Sequence[int],
+        numbers: Sequence[int],
+        scope: Scope = (),
+        operands: Sequence[ProgramValue] | None = None,
     ) -> Step | None:
         """Add a step of ``operator``; None, and nothing added, where none fits.
 
@@ -109,8 +114,9 @@ class Builder:
             references: for each operand, how many suitable values to go back from the newest; taken modulo.
             numbers: what its parameters are picked with; what stands behind them picks blocks.
             scope: the contexts around it.
+            operands: what it is to take in place of what ``references`` refer to.
         """
-        operands = self._operands(operator, references, [])
+        operands = self._operands(operator, references, []) if operands is None else operands
         if operands is None:
             self._count_refusal(operator, "no operands")
             return None
@@ -210,6 +216,13 @@ class Builder:
         added = replace(step, results=results)
         self.steps.append(added)
         return added
+
+    def take_back(self, count: int) -> None:
+        """Leave ``count`` steps, and take those behind them back, which only made values."""
+        for step in self.steps[count:]:
+            for number in step.results:
+                del self.values[number]
+        del self.steps[count:]
 
     def _uses_rng(self, step: Step) -> bool:
         return uses_rng(step) or any(uses_rng(inner) for index in step.blocks for inner in self.blocks[index].steps)
