@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_regional.fuzz.draw.near_duplicates import add_near_duplicates
-from pytest_regional.fuzz.draw.templates import add_template
+from pytest_regional.fuzz.draw.templates import DRAWN, add_template
 from pytest_regional.fuzz.model.arguments import (
     FLOATS,
     LAYOUTS,
@@ -487,7 +487,8 @@ def program_of(
     if options.regions and plan.duplicate % 4 == 3:
         add_near_duplicates(builder, plan.duplicate // 4)
     if options.regions and plan.duplicate % 4 in (1, 2):
-        add_template(builder, plan.duplicate // 4, options.families, variation=plan.variation)
+        number, variation = plan.duplicate // 4 + 64 * (plan.variation % 4), plan.variation // 4
+        add_template(builder, DRAWN[number % len(DRAWN)], options.families, variation=variation)
     outputs = _outputs(builder, encoded.arguments, asked)
     training = is_trained(plan, options)
     builder, outputs = fixed_up(builder, outputs, training=training)

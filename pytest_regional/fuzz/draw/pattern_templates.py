@@ -208,4 +208,50 @@ PATTERN_TEMPLATES = (
         ),
         rank=3,
     ),
+    Template(
+        "rows in an order that is drawn",
+        (
+            (Step("sin", (0,), (), (-1,)), None),
+            Step("randperm", (0,), (("size", 2),), (-2,)),
+            (
+                Step("index", (-1, -2), (), (-3,)),
+                Step("index_select", (-1, -2), (("dim", 0),), (-3,)),
+                Step("take", (-1, -2), (), (-3,)),
+            ),
+        ),
+        rank=1,
+        weight=2,
+    ),
+    Template(
+        "labels of each row, some of them padding",
+        (
+            Step("sign", (0,), (), (-1,)),
+            Step("to_int64", (-1,), (), (-2,)),
+            Step("aten_multilabel_margin_loss", (0, -2), (("reduction", 1),), (-3,)),
+        ),
+        rank=2,
+        most=2,
+        weight=3,
+    ),
+    Template(
+        "powers of two of another dtype",
+        (
+            Step("sign", (0,), (), (-1,)),
+            (Step("to_int64", (-1,), (), (-2,)), Step("to_int32", (-1,), (), (-2,)), Step("to_int8", (-1,), (), (-2,))),
+            Step("aten_ldexp_Tensor", (0, -2), (), (-3,)),
+        ),
+        weight=2,
+    ),
+    Template(
+        "the deviation of large numbers",
+        (
+            Step("detach", (0,), (), (-1,)),
+            Step("square", (-1,), (), (-2,)),
+            Step("add_number", (-2,), (("value", 1.0),), (-3,)),
+            Step("mul_number", (-3,), (("value", 1e20),), (-4,)),
+            Step("deviation_of_large", (-4,), (("dim", 0), ("keepdim", False)), (-5,)),
+        ),
+        rank=1,
+        weight=3,
+    ),
 )

@@ -27,6 +27,8 @@ class Template:
         most: how many it has at most.
         scopes: what its steps stand in besides their own contexts: alternatives, each for the first, third, ... and for
             the second, fourth, ... step.
+        weight: how many times as often as others it is drawn.
+        shared: whether that value is an input that lies in the memory of another input, and that wants no gradient.
     """
 
     name: str
@@ -34,6 +36,8 @@ class Template:
     rank: int = 0
     most: int = 8
     scopes: tuple[tuple[Scope, Scope], ...] = ((OUTSIDE, OUTSIDE),)
+    weight: int = 1
+    shared: bool = False
 
     @property
     def families(self) -> frozenset[str]:

@@ -10,19 +10,25 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from pytest_regional.fuzz.draw.call_templates import CALL_TEMPLATES
 from pytest_regional.fuzz.draw.pattern_templates import PATTERN_TEMPLATES
 from pytest_regional.fuzz.draw.region_templates import REGION_TEMPLATES
 from pytest_regional.fuzz.draw.template import ONE, OUTSIDE, Template
 from pytest_regional.fuzz.draw.write_templates import WRITE_TEMPLATES
 from pytest_regional.fuzz.model.building import Builder, Refused
+from pytest_regional.fuzz.model.program import Step
+from pytest_regional.fuzz.operators.table import operator_named
 
 #: Within a region, outside, and across its boundary.
 _PLACES = ((ONE, ONE), (OUTSIDE, OUTSIDE), (ONE, OUTSIDE))
 
 TEMPLATES = (
     *REGION_TEMPLATES,
-    *(replace(template, scopes=_PLACES) for template in (*PATTERN_TEMPLATES, *WRITE_TEMPLATES)),
+    *(replace(template, scopes=_PLACES) for template in (*PATTERN_TEMPLATES, *WRITE_TEMPLATES, *CALL_TEMPLATES)),
 )
+
+#: Places of the templates, as often as each is to be drawn.
+DRAWN = tuple(place for place, template in enumerate(TEMPLATES) for _ in range(template.weight))
 
 
 def add_template(
@@ -50,16 +56,25 @@ def _add(builder: Builder, template: Template, values: Sequence[int], variation:
     try:
         for step in template.steps(variation // len(values)):
             operands = tuple(numbers[number] for number in step.operands)
-            added = builder.add(replace(step, operands=operands, results=()))
+            blocks = _blocks(builder, step)
+            added = builder.add(replace(step, operands=operands, results=(), blocks=blocks))
             numbers |= dict(zip(step.results, added.results, strict=True))
     except Refused:
         return False
     return True
 
 
+def _blocks(builder: Builder, step: Step) -> tuple[int, ...]:
+    """Return blocks of the program in place of those that ``step`` names, which take as much as it passes."""
+    fitting = builder.blocks_for(operator_named(step.operator))
+    return tuple(fitting[index % len(fitting)] for index in step.blocks) if fitting else step.blocks
+
+
 def _readable(builder: Builder, template: Template) -> list[int]:
     return [
         value.number
         for value in builder.values.values()
-        if value.is_float and template.rank <= value.rank <= template.most
+        if value.is_float
+        and template.rank <= value.rank <= template.most
+        and (not template.shared or value.number in builder.shared_inputs)
     ]

@@ -73,4 +73,43 @@ WRITE_TEMPLATES = (
             Step("sub", (-2, -3), (), (-4,)),
         ),
     ),
+    Template(
+        "rows are put into what was expanded",
+        (
+            (Step("sum", (0,), (("dim", 0), ("keepdim", False)), (-1,)), Step("sin", (0,), (), (-1,))),
+            Step("expand_in_front", (-1,), (), (-2,)),
+            Step("literal_index", (0,), (), (-3,)),
+            (Step("index", (-2, -3), (), (-4,)), Step("index_select", (-2, -3), (("dim", 0),), (-4,))),
+            Step("neg", (-4,), (), (-5,)),
+            (
+                Step("index_put_accumulate", (-2, -3, -5), (), (-6,)),
+                Step("index_put", (-2, -3, -5), (), (-6,)),
+                Step("index_add", (-2, -3, -5), (), (-6,)),
+                Step("index_copy", (-2, -3, -5), (), (-6,)),
+            ),
+        ),
+        rank=1,
+        most=4,
+        weight=3,
+    ),
+    Template(
+        "pieces of an input are returned, and written through it while another input shares its memory",
+        (
+            (
+                Step("unbind", (0,), (("dim", 0),), (-1, -2)),
+                Step("chunk", (0,), (("dim", 0),), (-1, -2)),
+                Step("tensor_split", (0,), (("dim", 0),), (-1, -2, -3)),
+                Step("unbind", (0,), (("dim", 1),), (-1, -2)),
+                Step("alias", (0,), (), (-1,)),
+            ),
+            (
+                Step("mul_number_", (0,), (("value", 0.5),), ()),
+                Step("add_number_", (0,), (("value", 1.0),), ()),
+                Step("sub_", (0, 0), (), ()),
+            ),
+        ),
+        rank=1,
+        shared=True,
+        weight=6,
+    ),
 )

@@ -156,9 +156,13 @@ class Builder:
                 return whole
         return None
 
+    def blocks_for(self, operator: Operator) -> list[int]:
+        """Return the numbers of the blocks that take as many arguments as ``operator`` passes."""
+        return [index for index, block in enumerate(self.blocks) if len(block.parameters) == operator.passes]
+
     def _callable(self, operator: Operator, numbers: Sequence[int]) -> tuple[int, ...] | None:
         """Return the blocks that ``operator`` is to call; None where none takes as many arguments as it passes."""
-        fitting = [index for index, block in enumerate(self.blocks) if len(block.parameters) == operator.passes]
+        fitting = self.blocks_for(operator)
         if operator.calls and not fitting:
             return None
         return tuple(fitting[(numbers[-1] + position) % len(fitting)] for position in range(operator.calls))
@@ -282,6 +286,13 @@ class Builder:
             raise Refused(f"{operator.name} would write into the memory of an input that wants a gradient")
         if targets & inputs and not operator.writes_constants and any(value.requires_grad for value in operands):
             raise Refused(f"{operator.name} would make an input want a gradient that did not")
+
+    @functools.cached_property
+    def shared_inputs(self) -> frozenset[int]:
+        """Numbers of the inputs without a gradient that lie in the memory of another input without one."""
+        plain = [number for number, tensor in enumerate(self._inputs) if not tensor.requires_grad]
+        counted = Counter(memory_of(self._inputs[number]) for number in plain)
+        return frozenset(number for number in plain if counted[memory_of(self._inputs[number])] > 1)
 
     @functools.cached_property
     def _shared_where_trained(self) -> set[int]:
