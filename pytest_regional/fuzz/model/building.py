@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._errors import RegionalError
+from pytest_regional._torch.tracing import base_of
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.claims import needs_of_operator
 from pytest_regional.fuzz.model.evaluation import (
@@ -296,16 +297,17 @@ class Builder:
 
     @functools.cached_property
     def _shared_where_trained(self) -> set[int]:
-        """The memory that several inputs lie in, none the same tensor as another, where a gradient is wanted.
+        """The memory that several inputs lie in which are no views of one base, where a gradient is wanted.
 
-        AOTAutograd trains with writes there only if all are views of one base (``merge_view_inputs``); the harness
-        gives copies that have none.
+        AOTAutograd trains with writes there only if all are (``merge_view_inputs``).
         """
         if not any(argument.requires_grad for argument in self.arguments):
             return set()
-        tensors = {id(tensor): tensor for tensor in self._inputs}
-        counted = Counter(map(memory_of, tensors.values()))
-        return {memory for memory, count in counted.items() if count > 1}
+        bases: dict[int, set[int]] = {}
+        for tensor in self._inputs:
+            base = base_of(tensor)
+            bases.setdefault(memory_of(tensor), set()).add(id(tensor if base is None else base))
+        return {memory for memory, different in bases.items() if len(different) > 1}
 
     def _value(self, number: int) -> ProgramValue:
         if number not in self.values:

@@ -140,6 +140,18 @@ def test_input_forms_hold(checked):
     assert reason(checked(chain(("sin", A)), "input_forms"), "input_forms") == "no inputs use one storage"
 
 
+def test_input_forms_claims_nothing_that_cannot_be_trained(checked):
+    inputs = (
+        TensorInput((4, 4)),
+        TensorInput((4, 4), alias_of=0, part="view"),
+        TensorInput((4, 4), requires_grad=True),
+    )
+    steps = (Step("mul_number_", (0,), (("value", 0.5),)), Step("mul", (1, 2), results=(3,), scope=A))
+    program = Program(inputs, steps, (3,))
+    assert checked(program, "parity").oracles == ("parity",)
+    assert "AOTAutograd" in reason(checked(program, "input_forms"), "input_forms")
+
+
 def test_input_forms_sees_a_fault_with_views():
     def call(gm, inputs):
         outputs = gm(*inputs)
