@@ -169,6 +169,14 @@ def base_of(tensor: Any) -> Any:
     return tensor._base
 
 
+def is_zero_tensor(tensor: Any) -> bool:
+    """Return whether ``tensor`` holds zeros that no memory stands for, which eager refuses to write to.
+
+    Derivatives of what does not depend on an input are such tensors: ``Tensor._is_zerotensor`` (2.11 to 2.15).
+    """
+    return bool(tensor._is_zerotensor())
+
+
 def view_like(tensor: Any, base: Any) -> Any:
     """Return the view of ``base`` that ``tensor`` is of the tensor it views, or None where that cannot be made.
 

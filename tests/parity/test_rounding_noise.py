@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from typing import NamedTuple
 
 import pytest
@@ -445,3 +447,23 @@ def test_no_run_is_made_twice():
     assert not seeds
     assert [len(noise(count).runs) for count in (3, 3, 5)] == [2, 2, 3]
     assert seeds == [1, 2, 3, 4, 5]
+
+
+def test_derivatives_of_derivatives_are_measured():
+    """Forward over reverse makes zeros without memory; PyTorch crashes where a mode computes with those."""
+    script = """
+import torch
+from pytest_regional.harness.parity.execution import execute
+
+def hessian(x):
+    return torch.func.hessian(lambda y: y.sin().sum())(x)
+
+plain, noisy = (execute(hessian, (torch.linspace(0.1, 1, 4),), backward=False, **how) for how in ({}, {"rounding": 1}))
+assert noisy.exception is None, noisy.exception
+(_, eager), (_, moved) = plain.outputs[0], noisy.outputs[0]
+difference = (eager.value - moved.value).abs()
+assert 0 < difference.max() < 1e-5
+assert not difference[~torch.eye(4, dtype=torch.bool)].any()
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr

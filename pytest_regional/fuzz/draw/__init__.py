@@ -1,1 +1,1 @@
-"""Random programs and graphs: ``encoding`` (bytes to program), ``templates``, ``random_programs``, ``graphs``."""
+"""Random programs: ``encoding`` (bytes to program), ``templates`` of rare steps, ``near_duplicates``, ``graphs``."""

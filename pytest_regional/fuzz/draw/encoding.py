@@ -16,7 +16,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_regional.fuzz.draw.templates import add_near_duplicates, add_template
+from pytest_regional.fuzz.draw.near_duplicates import add_near_duplicates
+from pytest_regional.fuzz.draw.templates import DRAWN, add_template
 from pytest_regional.fuzz.model.arguments import (
     FLOATS,
     LAYOUTS,
@@ -31,6 +32,7 @@ from pytest_regional.fuzz.model.building import Builder, Refused
 from pytest_regional.fuzz.model.claims import needs_of_operator, restricted
 from pytest_regional.fuzz.model.evaluation import live_values, uses_rng
 from pytest_regional.fuzz.model.program import Block, Context, Program, Region, Scope, Step
+from pytest_regional.fuzz.model.supplying import operands_supplied
 from pytest_regional.fuzz.operators.operator import Operator
 from pytest_regional.fuzz.operators.table import families, operator_named, operators
 from pytest_regional.fuzz.settings import ProgramSetting, Setting
@@ -178,6 +180,9 @@ WEIGHTS |= {"scatter": 3, "index": 3, "matmul": 4, "convolution": 4, "sort": 2, 
 
 #: How many operators a code tries, and how far they lie apart in the table.
 _ATTEMPTS, _STRIDE = 4, 101
+
+#: For one in so many codes, an operator whose operands are not there gets some made.
+_SUPPLIES = 5
 
 #: Families that need settings of Dynamo.
 _SWITCHED = ("data_dependent",)
@@ -482,7 +487,8 @@ def program_of(
     if options.regions and plan.duplicate % 4 == 3:
         add_near_duplicates(builder, plan.duplicate // 4)
     if options.regions and plan.duplicate % 4 in (1, 2):
-        add_template(builder, plan.duplicate // 4, options.families, variation=plan.variation)
+        number, variation = plan.duplicate // 4 + 64 * (plan.variation % 4), plan.variation // 4
+        add_template(builder, DRAWN[number % len(DRAWN)], options.families, variation=variation)
     outputs = _outputs(builder, encoded.arguments, asked)
     training = is_trained(plan, options)
     builder, outputs = fixed_up(builder, outputs, training=training)
@@ -509,9 +515,21 @@ def _chosen(builder: Builder, code: EncodedStep, plan: EncodedPlan, options: Opt
     scope = _scope(code, plan, options)
     for operator in _candidates(code, options, plan.off):
         step = builder.choose(operator, code.references, code.numbers, scope)
+        if step is None and code.numbers[-1] % _SUPPLIES == _SUPPLIES - 1:
+            step = _with_supplied(builder, operator, code, scope)
         if step is not None:
             return step
     return None
+
+
+def _with_supplied(builder: Builder, operator: Operator, code: EncodedStep, scope: Scope) -> Step | None:
+    """Add a step of ``operator`` behind others that make the operands that it lacks; None where it does not fit yet."""
+    mark = len(builder.steps)
+    operands = operands_supplied(builder, operator, code.references, scope)
+    step = None if operands is None else builder.choose(operator, code.references, code.numbers, scope, operands)
+    if step is None:
+        builder.take_back(mark)
+    return step
 
 
 def _outputs(builder: Builder, arguments: Sequence[EncodedArgument], asked: dict[int, int]) -> list[int]:

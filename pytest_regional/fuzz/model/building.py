@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._errors import RegionalError
+from pytest_regional._torch.tracing import base_of
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.claims import needs_of_operator
 from pytest_regional.fuzz.model.evaluation import (
@@ -100,7 +101,12 @@ class Builder:
         return [value for value in reversed(self.values.values()) if wanted(value, *before)]
 
     def choose(
-        self, operator: Operator, references: Sequence[int], numbers: Sequence[int], scope: Scope = ()
+        self,
+        operator: Operator,
+        references: Sequence[int],
+        numbers: Sequence[int],
+        scope: Scope = (),
+        operands: Sequence[ProgramValue] | None = None,
     ) -> Step | None:
         """Add a step of ``operator``; None, and nothing added, where none fits.
 
@@ -109,8 +115,9 @@ class Builder:
             references: for each operand, how many suitable values to go back from the newest; taken modulo.
             numbers: what its parameters are picked with; what stands behind them picks blocks.
             scope: the contexts around it.
+            operands: what it is to take in place of what ``references`` refer to.
         """
-        operands = self._operands(operator, references, [])
+        operands = self._operands(operator, references, []) if operands is None else operands
         if operands is None:
             self._count_refusal(operator, "no operands")
             return None
@@ -157,9 +164,13 @@ class Builder:
                 return whole
         return None
 
+    def blocks_for(self, operator: Operator) -> list[int]:
+        """Return the numbers of the blocks that take as many arguments as ``operator`` passes."""
+        return [index for index, block in enumerate(self.blocks) if len(block.parameters) == operator.passes]
+
     def _callable(self, operator: Operator, numbers: Sequence[int]) -> tuple[int, ...] | None:
         """Return the blocks that ``operator`` is to call; None where none takes as many arguments as it passes."""
-        fitting = [index for index, block in enumerate(self.blocks) if len(block.parameters) == operator.passes]
+        fitting = self.blocks_for(operator)
         if operator.calls and not fitting:
             return None
         return tuple(fitting[(numbers[-1] + position) % len(fitting)] for position in range(operator.calls))
@@ -217,6 +228,13 @@ class Builder:
         added = replace(step, results=results)
         self.steps.append(added)
         return added
+
+    def take_back(self, count: int) -> None:
+        """Leave ``count`` steps, and take those behind them back, which only made values."""
+        for step in self.steps[count:]:
+            for number in step.results:
+                del self.values[number]
+        del self.steps[count:]
 
     def _uses_rng(self, step: Step) -> bool:
         return uses_rng(step) or any(uses_rng(inner) for index in step.blocks for inner in self.blocks[index].steps)
@@ -278,17 +296,25 @@ class Builder:
             raise Refused(f"{operator.name} would make an input want a gradient that did not")
 
     @functools.cached_property
-    def _shared_where_trained(self) -> set[int]:
-        """The memory that several inputs lie in, none the same tensor as another, where a gradient is wanted.
+    def shared_inputs(self) -> frozenset[int]:
+        """Numbers of the inputs without a gradient that lie in the memory of another input without one."""
+        plain = [number for number, tensor in enumerate(self._inputs) if not tensor.requires_grad]
+        counted = Counter(memory_of(self._inputs[number]) for number in plain)
+        return frozenset(number for number in plain if counted[memory_of(self._inputs[number])] > 1)
 
-        AOTAutograd trains with writes there only if all are views of one base (``merge_view_inputs``); the harness
-        gives copies that have none.
+    @functools.cached_property
+    def _shared_where_trained(self) -> set[int]:
+        """The memory that several inputs lie in which are no views of one base, where a gradient is wanted.
+
+        AOTAutograd trains with writes there only if all are (``merge_view_inputs``).
         """
         if not any(argument.requires_grad for argument in self.arguments):
             return set()
-        tensors = {id(tensor): tensor for tensor in self._inputs}
-        counted = Counter(map(memory_of, tensors.values()))
-        return {memory for memory, count in counted.items() if count > 1}
+        bases: dict[int, set[int]] = {}
+        for tensor in self._inputs:
+            base = base_of(tensor)
+            bases.setdefault(memory_of(tensor), set()).add(id(tensor if base is None else base))
+        return {memory for memory, different in bases.items() if len(different) > 1}
 
     def _value(self, number: int) -> ProgramValue:
         if number not in self.values:

@@ -11,6 +11,7 @@ from pytest_regional.fuzz.operators import (
     aliasing,
     calls,
     factories,
+    functional,
     indexing,
     integer,
     matmul,
@@ -37,6 +38,7 @@ _MODULES = (
     aliasing,
     patterns,
     transforms,
+    functional,
 )
 
 #: Families in the table's order: programs shrink to what stands first. Families of one line stand as in their module.

@@ -188,6 +188,10 @@ def _sized(name: str, template: str, value_range: Any, *operands: Any, **fields:
     return Operator(name, "data_dependent", template, operands, value_range, **fields)
 
 
+def _vector_of_counts(value: ProgramValue, *before: ProgramValue) -> bool:
+    return value.is_integer and not value.unbacked and value.rank == 1 and value.value_range.low >= 0
+
+
 _SIZES = (
     _sized(
         "masked_select",
@@ -203,6 +207,19 @@ _SIZES = (
         lambda a: ValueRange(0, max((0, *a.shape))),
         boolean,
         unbacked=True,
+    ),
+    _sized(
+        "bincount",
+        "torch.bincount({a}, minlength=4).to(torch.float32)",
+        lambda a: ValueRange(0, max(a.count, 1)),
+        _vector_of_counts,
+        unbacked=True,
+    ),
+    _sized(
+        "bincount_counted",
+        "torch.count_nonzero(torch.bincount({a}, minlength=4))",
+        lambda a: integers(0, max(a.count, 1)),
+        _vector_of_counts,
     ),
     _sized("unbacked_sin", "torch.sin({a})", lambda a: between(-1, 1, a.value_range), _unbacked, unbacked=True),
     _sized("unbacked_mul", "{a} * 0.5", lambda a: a.value_range.scaled(0.5), _unbacked, unbacked=True),

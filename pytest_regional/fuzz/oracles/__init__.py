@@ -2,9 +2,9 @@
 
 Modules, with their oracles: ``parity`` (compiles, parity, configs, inference, refused), ``region_boundary``, ``plan``,
 ``order`` (region_order, order), ``caching`` (counters, warm, annotations_in_key, uuid_in_key), ``aliasing``
-(alias_probe, input_forms), ``further_calls``, ``rewrites``, ``random_numbers`` (own_random), ``reruns`` (results_kept,
-retained_backward, determinism, threads). ``example_run`` holds what is computed once for all of them, ``watching``
-records what the backend does.
+(alias_probe, input_forms), ``further_calls``, ``rewrites``, ``integer_twin``, ``random_numbers`` (own_random),
+``reruns`` (results_kept, retained_backward, determinism, threads). ``example_run`` holds what is computed once for all
+of them, ``watching`` records what the backend does, ``exact_arithmetic`` watches whether eager rounds.
 ``docs/fuzzing-oracles.md`` states the oracles.
 """
 
@@ -24,6 +24,7 @@ from pytest_regional.fuzz.oracles import (
     aliasing,
     caching,
     further_calls,
+    integer_twin,
     order,
     parity,
     plan,
@@ -44,6 +45,7 @@ _MODULES = (
     aliasing,
     caching,
     further_calls,
+    integer_twin,
     order,
     parity,
     plan,
@@ -72,6 +74,7 @@ _ORDER = (
     "input_forms",
     "own_random",
     "rewrites",
+    "integer_twin",
     "region_order",
     "order",
     "determinism",
@@ -232,10 +235,10 @@ def _chosen(names: Collection[str] | str | None) -> list[Oracle]:
 
 
 #: Oracles that compare further calls with eager, and say nothing new where the first one differs from it.
-_AFTER_PARITY = ("alias_probe", "further_calls", "input_forms", "own_random", "rewrites")
+_AFTER_PARITY = ("alias_probe", "further_calls", "input_forms", "integer_twin", "own_random", "rewrites")
 
 #: Oracles that a defect of AOTAutograd violates on each backend. For ``compiles`` and ``parity`` it is told otherwise.
-_OF_CAPTURE_TOO = ("alias_probe", "further_calls", "inference", "input_forms", "refused", "rewrites")
+_OF_CAPTURE_TOO = ("alias_probe", "further_calls", "inference", "input_forms", "integer_twin", "refused", "rewrites")
 
 _TURN = "checked on some programs only: it compiles once more"
 _BY_NAME = "checked where it is named"

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pytest_regional._torch.operators import is_op_overload, schema_of
-from pytest_regional._torch.tracing import dispatch_mode
+from pytest_regional._torch.tracing import dispatch_mode, is_zero_tensor
 from pytest_regional.harness.parity.tolerance import ulp
 
 #: What of a result no gradient flows through, and no rounding of an input shows in.
@@ -84,7 +84,7 @@ class ReplayedRandomOps(OutsideCompilers):
 
 
 #: Operators whose results are their arguments' values, chosen, copied or moved: nothing is rounded in them.
-_EXACT = frozenset(
+EXACT_OPS = frozenset(
     {
         *("_reshape_copy", "_to_copy", "_unsafe_index", "_unsafe_view", "alias_copy", "clone", "copy", "expand_copy"),
         *("lift_fresh_copy", "permute_copy", "slice_copy", "split_copy", "unbind_copy", "view_copy", "slice_backward"),
@@ -122,7 +122,7 @@ def _rounds(func: Any) -> bool:
         return False
     schema = schema_of(func)
     gives_views = any(returned.alias_info is not None for returned in schema.returns)
-    return not (schema.is_mutable or gives_views or schema.name.removeprefix("aten::") in _EXACT)
+    return not (schema.is_mutable or gives_views or schema.name.removeprefix("aten::") in EXACT_OPS)
 
 
 def moved(value: Any, generator: torch.Generator) -> Any:
@@ -132,6 +132,8 @@ def moved(value: Any, generator: torch.Generator) -> Any:
     """
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided or not value.numel():
         return value
+    if is_zero_tensor(value):
+        return value  # zeros stay; and they have no memory, which operators inside a mode read all the same, and crash
     if value.is_complex():
         real = moved(torch.view_as_real(value.resolve_conj().contiguous()), generator)
         return torch.empty_like(value).copy_(torch.view_as_complex(real))
@@ -162,4 +164,4 @@ def rounded(state: Iterable[torch.Tensor], seed: int) -> Iterator[None]:
         yield
 
 
-__all__ = ["Rounded", "moved", "moved_input", "rounded"]
+__all__ = ["EXACT_OPS", "Rounded", "moved", "moved_input", "rounded"]

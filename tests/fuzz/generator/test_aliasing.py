@@ -112,15 +112,17 @@ def test_a_write_to_a_slice_is_a_write_to_the_other_inputs_there():
     assert all(builder.values[number].value_range.high >= 4.0 for number in (0, 1, 2))
 
 
-def test_a_memory_of_several_inputs_is_not_drawn_to_be_written_to_where_something_trains():
-    """AOTAutograd refuses that; a program that is read may do it, and then shows the refusal."""
+def test_where_something_trains_inputs_of_one_memory_are_written_to_as_views_of_one_base_alone():
+    """AOTAutograd refuses others; a program that is read may do it, and then shows the refusal."""
     trained = TensorInput((4, 6), requires_grad=True)
-    shared = (TensorInput((4, 6)), TensorInput((4, 6), alias_of=1, part="tail"))
+    shared = (TensorInput((4, 6)), TensorInput((4, 6), alias_of=1, part="whole"))
+    views = (TensorInput((4, 6)), TensorInput((4, 6), alias_of=1, part="tail"))
     same = (TensorInput((4, 6)), TensorInput((4, 6), alias_of=1, part="same"))
     write = operator_named("zero_")
 
     assert Builder((trained, *shared)).choose(write, (0, 0, 0, 0), (0,)) is None
     assert Builder((trained, *same)).choose(write, (0, 0, 0, 0), (0,)) is not None
+    assert Builder((trained, *views)).choose(write, (0, 0, 0, 0), (0,)) is not None
     assert Builder(shared[:1]).choose(write, (0, 0, 0, 0), (0,)) is not None
     assert Builder((trained, *shared)).add(Step("zero_", (1,)))
 

@@ -2,14 +2,16 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import random_program
-from pytest_regional.fuzz.draw.templates import TEMPLATES, add_template
+from pytest_regional.fuzz.draw.templates import DRAWN, TEMPLATES, add_template
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.building import Builder, check_buildable
+from pytest_regional.fuzz.model.program import Block, Step
 from pytest_regional.fuzz.operators.table import operators
 
 NAMES = [template.name for template in TEMPLATES]
@@ -26,7 +28,15 @@ def wanted(template, variation=0):
 def builder_for(template, *, training=False):
     """Return a builder with one input, of a rank that the template reads."""
     shape = {2: (4, 4), 3: (2, 4, 4)}.get(template.most, (2, 3, 4, 4))
-    return Builder((TensorInput(shape, requires_grad=training),))
+    one = TensorInput(shape, requires_grad=training and not template.shared)
+    return Builder((one, replace(one, alias_of=0)) if template.shared else (one,), BLOCKS)
+
+
+#: What templates call: a function of one value, and one of two.
+BLOCKS = (
+    Block((0,), (Step("sin", (0,), (), (1,)),), 1),
+    Block((0, 1), (Step("mul", (0, 1), (), (2,)),), 2),
+)
 
 
 @pytest.mark.parametrize("choice", range(len(TEMPLATES)), ids=NAMES)
@@ -35,6 +45,7 @@ def test_it_fits_behind_a_program_and_runs(choice, training):
     builder = builder_for(TEMPLATES[choice], training=training)
     assert add_template(builder, choice)
     made = [number for step in builder.steps for number in step.results]
+    training = training and not TEMPLATES[choice].shared
     program = builder.program((made[-1],), training=training)
     check_buildable(program)
 
@@ -71,10 +82,12 @@ def test_every_alternative_fits_somewhere(choice):
     written = {step for slot in template.slots for step in (slot if isinstance(slot, tuple) else (slot,)) if step}
     missing = {(step.operator, step.parameters) for step in written}
     drawn = random.Random(choice)
-    shapes = ((4,), (4, 4), (2, 4, 4), (2, 3, 4, 4))
-    for _ in range(300):
-        builder = Builder([TensorInput(shape, content="positive") for shape in shapes])
-        variation = drawn.randrange(template.variations * len(shapes))
+    shapes = ((4,), (4, 4), (2, 4, 4), (2, 3, 4, 4), (4, 2))
+    inputs = [TensorInput(shape, content="positive") for shape in shapes]
+    inputs += [replace(one, alias_of=place) for place, one in enumerate(inputs)]
+    for _ in range(400):
+        builder = Builder(inputs, BLOCKS)
+        variation = drawn.randrange(template.variations * len(inputs))
         add_template(builder, choice, variation=variation)
         missing -= {(step.operator, step.parameters) for step in builder.steps}
     assert not missing
@@ -105,6 +118,19 @@ def test_each_is_in_some_of_many_programs(monkeypatch):
     for _ in range(1500):
         random_program(drawn)
     assert min(found[name] for name in NAMES) >= 1, found
+
+
+def test_a_template_of_weight_is_drawn_as_often():
+    assert Counter(DRAWN) == {place: template.weight for place, template in enumerate(TEMPLATES)}
+    assert max(template.weight for template in TEMPLATES) > 1
+
+
+def test_shared_memory_is_that_of_inputs_without_gradient():
+    one = TensorInput((4, 4))
+    assert Builder((one, one)).shared_inputs == set()
+    assert Builder((one, replace(one, alias_of=0), one)).shared_inputs == {0, 1}
+    trained = replace(one, requires_grad=True)
+    assert Builder((trained, replace(one, alias_of=0))).shared_inputs == set()
 
 
 def test_without_regions_there_is_none():

@@ -14,7 +14,7 @@ from pytest_regional._torch.dynamo import aot_autograd
 from pytest_regional._torch.tracing import base_of
 from pytest_regional.fuzz.draw.refused import refused_programs
 from pytest_regional.fuzz.model.arguments import TensorInput
-from pytest_regional.fuzz.model.program import Program, Step
+from pytest_regional.fuzz.model.program import Block, Program, Step
 from pytest_regional.fuzz.oracles import ORACLES, BadProgramError, OracleViolationError, check
 from pytest_regional.fuzz.oracles.aliasing import moved_by_writes
 from pytest_regional.fuzz.oracles.rewrites import KINDS, rewritten
@@ -94,6 +94,19 @@ def test_alias_probe_holds(checked):
         assert checked(program, "alias_probe").oracles == ("alias_probe",)
 
 
+def test_zeros_without_memory_are_not_written_to(checked):
+    """The second derivative of a step function: eager's gradient is zeros that nobody can write to."""
+    block = Block((0,), (Step("abs", (0,), results=(1,)), Step("trunc", (1,), results=(2,))), 2)
+    step = Step("gradient", (0,), results=(1,), scope=A, blocks=(0,))
+    program = Program((TensorInput((4, 4), requires_grad=True),), (step,), (1,), (block,))
+    (leaf,) = program.inputs(seed=1)
+    program(leaf)[0].sum().backward()
+    with pytest.raises(RuntimeError, match="immutable"):
+        leaf.grad.add_(1)
+    assert moved_by_writes({"zeros": leaf.grad, "other": torch.ones(2)}) == {"other": set()}
+    assert checked(program, "alias_probe").oracles == ("alias_probe",)
+
+
 def test_alias_probe_sees_a_constant_that_is_given_away():
     kept = {}
 
@@ -125,6 +138,18 @@ def test_alias_probe_sees_results_that_share_memory():
 def test_input_forms_hold(checked):
     assert checked(VIEWS, "input_forms").oracles == ("input_forms",)
     assert reason(checked(chain(("sin", A)), "input_forms"), "input_forms") == "no inputs use one storage"
+
+
+def test_input_forms_claims_nothing_that_cannot_be_trained(checked):
+    inputs = (
+        TensorInput((4, 4)),
+        TensorInput((4, 4), alias_of=0, part="view"),
+        TensorInput((4, 4), requires_grad=True),
+    )
+    steps = (Step("mul_number_", (0,), (("value", 0.5),)), Step("mul", (1, 2), results=(3,), scope=A))
+    program = Program(inputs, steps, (3,))
+    assert checked(program, "parity").oracles == ("parity",)
+    assert "AOTAutograd" in reason(checked(program, "input_forms"), "input_forms")
 
 
 def test_input_forms_sees_a_fault_with_views():
