@@ -143,7 +143,7 @@ PATCHED_HOLDERS = (
 )
 
 
-#: Modules that only pass calls on: their frames are not where an error originates.
+#: Beginnings of ``module:function`` that only pass calls on, or raise what a caller found: an error originates elsewhere.
 DISPATCHERS = (
     "torch._ops",
     "torch.fx.interpreter",
@@ -156,6 +156,7 @@ DISPATCHERS = (
     "torch._subclasses",
     "torch._compile",
     "torch._jit_internal",
+    "torch:_check",
 )
 
 #: Packages whose objects are part of the machinery around a program, never of its state.

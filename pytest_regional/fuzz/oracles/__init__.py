@@ -227,7 +227,9 @@ def _chosen(names: Collection[str] | str | None) -> list[Oracle]:
 _AFTER_PARITY = ("alias_probe", "further_calls", "input_forms", "own_random", "rewrites")
 
 #: Oracles that a defect of AOTAutograd violates on each backend. For ``compiles`` and ``parity`` it is told otherwise.
-_OF_CAPTURE_TOO = ("alias_probe", "further_calls", "inference", "input_forms", "refused", "rewrites")
+_OF_CAPTURE_TOO = (
+    *("alias_probe", "further_calls", "inference", "input_forms", "refused", "retained_backward", "rewrites"),
+)
 
 _TURN = "checked on some programs only: it compiles once more"
 _BY_NAME = "checked where it is named"

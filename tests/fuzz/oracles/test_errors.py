@@ -2,6 +2,8 @@
 
 import types
 
+import pytest
+
 from pytest_regional.fuzz.oracles.oracle import message_of, origin_of
 
 
@@ -30,6 +32,14 @@ def test_generated_modules_have_one_name():
 def test_a_module_that_only_passes_calls_on_is_no_origin():
     error = raised_in("torch._functorch.partitioners", "torch.fx._lazy_graph_module")
     assert origin_of(error) == "ValueError at torch._functorch.partitioners:call"
+
+
+def test_a_check_that_fails_is_named_by_who_asked_for_it():
+    module = types.ModuleType("torch._functorch.partitioners")
+    exec("import torch\ndef asked(): torch._check(False, lambda: 'no')", module.__dict__)
+    with pytest.raises(RuntimeError, match="no") as raised:
+        module.asked()
+    assert origin_of(raised.value) == "RuntimeError at torch._functorch.partitioners:asked"
 
 
 def test_the_module_of_the_backend_under_test_is_one():

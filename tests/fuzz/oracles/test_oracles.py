@@ -381,6 +381,14 @@ def test_retained_backward(checked, violation):
     assert (error.stage, error.origin) == ("backward", "value of grad")
 
 
+def test_a_graph_is_kept_although_a_backward_could_overwrite_what_was_saved(checked):
+    # With dynamic sizes the backward compiles beside the forward, before anybody asks for its graph to be kept.
+    program = replace(chain(("sin", ()), ("tanh", A), ("exp", A), training=True), dynamic=True)
+    assert checked(program, "retained_backward").oracles == ("retained_backward",)
+    with regional("aot_eager", "cpu", expects_regions=False) as harness:
+        assert check(harness, program, oracles=["retained_backward"]).oracles == ("retained_backward",)
+
+
 def test_parity_runs_one_backward_alone(checked):
     with regional(faulty(edit=saved_overwritten), "cpu", expects_regions=False) as harness:
         assert check(harness, SAVING, mode="interpret", oracles=["parity"]).oracles == ("parity",)
