@@ -143,7 +143,7 @@ PATCHED_HOLDERS = (
 )
 
 
-#: Beginnings of ``module:function`` that only pass calls on, or raise what a caller found: an error originates elsewhere.
+#: What only passes calls on, or raises what a caller found (``module:function``): errors originate elsewhere.
 DISPATCHERS = (
     "torch._ops",
     "torch.fx.interpreter",
