@@ -224,7 +224,9 @@ def _chosen(names: Collection[str] | str | None) -> list[Oracle]:
 
 
 #: Oracles that compare further calls with eager, and say nothing new where the first one differs from it.
-_AFTER_PARITY = ("alias_probe", "further_calls", "input_forms", "own_random", "rewrites")
+_AFTER_PARITY = (
+    *("alias_probe", "further_calls", "inference", "input_forms", "own_random", "retained_backward", "rewrites"),
+)
 
 #: Oracles that a defect of AOTAutograd violates on each backend. For ``compiles`` and ``parity`` it is told otherwise.
 _OF_CAPTURE_TOO = (

@@ -557,6 +557,13 @@ def test_a_region_of_a_view_has_no_place_in_time(checked):
     assert "that run anything" in checked(program, "region_order").skipped["region_order"]
 
 
+def test_neither_has_one_of_what_becomes_a_view(checked):
+    after = (Region("c", after=("b",)),)
+    steps = (Step("contiguous", (0,), results=(4,), scope=after), Step("unsqueeze", (4,), (("dim", 0),), (5,), after))
+    program = Program(UNORDERED.arguments, (*UNORDERED.steps[:2], *steps), (2, 3, 5), training=False)
+    assert "that run anything" in checked(program, "region_order").skipped["region_order"]
+
+
 def test_threads_hold_and_break(monkeypatch):
     program = chain(("sin", A), ("cos", B), training=True)
     with regional("reference", "cpu", expects_regions=False) as harness:
@@ -573,6 +580,40 @@ def test_strides_of_pytorchs_own_fake_operators_are_no_fault_of_the_backend(chec
     steps = (Step("copysign", (1, 0), results=(2,)), Step("exp", (2,), results=(3,), scope=A))
     result = checked(Program(arguments, steps, (3,), training=False), "region_boundary", "parity")
     assert "aten.copysign" in result.skipped["region_boundary"]
+
+
+def test_strides_of_pytorchs_own_are_no_fault_where_a_program_runs_once_more(checked):
+    arguments = tuple(
+        TensorInput((1, 2, 4, 4), layout=layout, requires_grad=True) for layout in ("channels_last", "dense")
+    )
+    steps = (
+        Step("copysign", (1, 0), results=(2,)),
+        Step("exp", (2,), results=(3,), scope=A),
+        Step("sin", (0,), results=(4,), scope=B),
+        Step("cos", (1,), results=(5,), scope=(Region("c"),)),
+    )
+    program = Program(arguments, steps, (3, 4, 5), training=True)
+    assert checked(program, "inference", "order").oracles == ("inference", "order")
+
+
+def test_strides_of_fake_operators_are_compared_where_the_backward_is_refused(checked, monkeypatch):
+    steps = (Step("uniform_", (0,)), Step("sin", (0,), results=(1,), scope=A))
+    program = Program((TensorInput((2,), layout="strided"),), steps, (1,), training=False)
+    with regional("reference", "cpu", expects_regions=False) as harness:
+        example = ExampleRun(harness, program, "interpret")
+        _ = example.expected
+        refused = replace(example.expected[0].eager, exception=RuntimeError("a backward that is refused"))
+        monkeypatch.setattr(example, "execute", lambda fn, inputs: refused)
+        assert "aten.uniform" in example.fake_disagreement
+
+
+def test_a_program_that_differs_from_eager_already_is_not_compared_again():
+    names = ["parity", "alias_probe", "inference", "retained_backward"]
+    with regional(faulty(edit=replaced), "cpu", expects_regions=False) as harness:
+        program = chain(("sin", A), training=True)
+        result = check(harness, program, mode="interpret", oracles=names, known=lambda error: True)
+    assert [error.oracle for error in result.known] == names[:1]
+    assert {result.skipped[name] for name in names[1:]} == {"the program differs from eager already"}
 
 
 def test_strides_of_operators_that_aotautograd_puts_for_writes(checked):
