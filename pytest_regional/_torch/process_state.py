@@ -159,6 +159,9 @@ DISPATCHERS = (
     "torch:_check",
 )
 
+#: What raises all sorts of errors, of user code as well, with what was met in the message.
+REPORTERS = ("torch._dynamo.exc:",)
+
 #: Packages whose objects are part of the machinery around a program, never of its state.
 MACHINERY = (
     *("torch._C", "torch._dynamo", "torch._functorch", "torch._inductor", "torch._ops", "torch._subclasses"),

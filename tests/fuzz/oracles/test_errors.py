@@ -42,6 +42,30 @@ def test_a_check_that_fails_is_named_by_who_asked_for_it():
     assert origin_of(raised.value) == "RuntimeError at torch._functorch.partitioners:asked"
 
 
+@pytest.mark.parametrize(
+    ("place", "message", "complaint"),
+    [
+        (
+            "torch._dynamo.exc",
+            'a call of mul_(*(FakeTensor(size=(s4,))): got RuntimeError("no 3 of s4\\n2")',
+            "RuntimeError: no N of sN",
+        ),
+        ("torch._dynamo.exc", "No 3 of these\n  Explanation: none", "No N of these"),
+        ("torch.nn.functional", "does not work. Got graph break/error:\n\nNo 7\n", None),
+        ("torch.utils._pytree", "does not work. Got graph break/error:\n\nNo 7\n", "No N"),
+        ("mine", "no 0x7f2 here", "no N here"),
+    ],
+)
+def test_what_raises_all_sorts_of_errors_is_named_with_the_message(place, message, complaint):
+    module = types.ModuleType(place)
+    module.message = message
+    exec("def unimplemented(): raise ValueError(message)", module.__dict__)
+    with pytest.raises(ValueError, match=r"[Nn]o ") as raised:
+        module.unimplemented()
+    _, colon, rest = origin_of(raised.value).partition(" at ")[2].partition(": ")
+    assert (rest if colon else None) == complaint
+
+
 def test_the_module_of_the_backend_under_test_is_one():
     error = raised_in("torch._dynamo.x", "somebodys.backend")
     assert origin_of(error) == "ValueError at torch._dynamo.x:call"
