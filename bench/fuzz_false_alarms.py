@@ -1,7 +1,8 @@
 """Check random programs and print every alarm: ``python -m bench.fuzz_false_alarms --backend aot_eager``.
 
 On a backend that is believed right each alarm is a real defect, or a fault of an oracle or of the generator. Defects of
-PyTorch are kept as findings in ``known_alarms``: an alarm with the signature of one of them is counted under its name.
+PyTorch are kept as findings in ``known_alarms``: an alarm with the signature of one of them is counted under its name,
+and so is one that ends where one of ``alarm_causes`` is taken out of the program.
 ``--oracles parity`` names oracles, each of which is then checked on every program. With ``--keep`` each other alarm is
 reduced: where a known one is left it is counted under that name, and else it is written as a finding, and is known from
 then on.
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import torch
 
+from bench.alarm_causes import cause_of
 from pytest_regional.fuzz.campaign import CAPTURE, partitioned
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.features import features_of
@@ -62,12 +64,16 @@ class Tally:
         self.seconds: collections.Counter[str] = collections.Counter()
 
     def add(
-        self, program: Program, result: CheckResult, reduce: Callable[[OracleViolationError], Finding] | None = None
+        self,
+        program: Program,
+        result: CheckResult,
+        reduce: Callable[[OracleViolationError], Finding] | None = None,
+        explain: Callable[[OracleViolationError], str | None] = lambda alarm: None,
     ) -> list[tuple[OracleViolationError, Finding | None]]:
         """Count one program; return the alarms that no known defect explains, and what ``reduce`` made of each."""
         alarms: list[tuple[OracleViolationError, Finding | None]] = []
         for error in result.known:
-            name, finding = self._explained(error, features_of(program)), None
+            name, finding = self._explained(error, features_of(program)) or explain(error), None
             if name is None and reduce is not None:
                 finding = reduce(error)
                 name = next((known.name for known in self.known if known.signature == finding.signature), None)
@@ -146,7 +152,8 @@ def main() -> None:
                 tally.verdicts[f"bad program: {str(error).splitlines()[0][:160]}"] += 1
                 continue
             reduce = functools.partial(reduced, harness, program, options) if options.keep is not None else None
-            for alarm, finding in tally.add(program, result, reduce):
+            explain = functools.partial(cause_of, harness, program, options.mode)
+            for alarm, finding in tally.add(program, result, reduce, explain):
                 if _signature(alarm) not in shown:
                     shown.add(_signature(alarm))
                     print(f"--- example {number}\n{alarm}\n", flush=True)
