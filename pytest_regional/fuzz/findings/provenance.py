@@ -93,7 +93,10 @@ def _is_identifier(text: str) -> bool:
 
 #: Oracles whose violations differ by what the program computes. For the others the origin is enough: an exception and
 #: the place that raised it, or the change that the cache overlooked.
-_BY_FEATURES = ("parity", "region_boundary", "inference", "warm", "order", "caches")
+_BY_FEATURES = (
+    *("parity", "region_boundary", "inference", "warm", "order", "caches"),
+    *("alias_probe", "further_calls", "input_forms", "own_random", "retained_backward", "rewrites"),
+)
 
 #: Features that name a defect; the rest says how the program that met it happens to look.
 _OF_PROGRAMS = (
