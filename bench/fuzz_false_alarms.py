@@ -1,25 +1,29 @@
 """Check random programs and print every alarm: ``python -m bench.fuzz_false_alarms --backend aot_eager``.
 
 On a backend that is believed right each alarm is a real defect, or a fault of an oracle or of the generator. Defects of
-PyTorch are kept as findings in ``known_alarms``: an alarm with the signature of one of them is counted under its name.
-``--oracles parity`` names oracles, each of which is then checked on every program. With ``--keep`` each new alarm is
-reduced and written as a finding, and is known from then on.
+PyTorch are kept as findings in ``known_alarms``: an alarm with the signature of one of them is counted under its name,
+and so is one that ends where one of ``alarm_causes`` is taken out of the program.
+``--oracles parity`` names oracles, each of which is then checked on every program. With ``--keep`` each other alarm is
+reduced: where a known one is left it is counted under that name, and else it is written as a finding, and is known from
+then on.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import logging
 import platform
 import random
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 
+from bench.alarm_causes import cause_of
 from pytest_regional.fuzz.campaign import CAPTURE, partitioned
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.features import features_of
@@ -59,13 +63,25 @@ class Tally:
         self.skips: collections.Counter[str] = collections.Counter()
         self.seconds: collections.Counter[str] = collections.Counter()
 
-    def add(self, program: Program, result: CheckResult) -> list[OracleViolationError]:
-        """Count one program; return the alarms that no known defect explains."""
-        names = [self._explained(error, features_of(program)) for error in result.known]
-        alarms = [error for error, name in zip(result.known, names, strict=True) if name is None]
-        self.verdicts["alarm" if alarms else "known defect of PyTorch" if names else "ok"] += 1
-        self.verdicts.update(f"  known: {name}" for name in names if name)
-        self.verdicts.update("  {} ({}): {}".format(*_signature(error)) for error in alarms)
+    def add(
+        self,
+        program: Program,
+        result: CheckResult,
+        reduce: Callable[[OracleViolationError], Finding] | None = None,
+        explain: Callable[[OracleViolationError], str | None] = lambda alarm: None,
+    ) -> list[tuple[OracleViolationError, Finding | None]]:
+        """Count one program; return the alarms that no known defect explains, and what ``reduce`` made of each."""
+        alarms: list[tuple[OracleViolationError, Finding | None]] = []
+        for error in result.known:
+            name, finding = self._explained(error, features_of(program)) or explain(error), None
+            if name is None and reduce is not None:
+                finding = reduce(error)
+                name = next((known.name for known in self.known if known.signature == finding.signature), None)
+            if name is None:
+                alarms.append((error, finding))
+                self.known += [finding] if finding is not None else []
+            self.verdicts[f"  known: {name}" if name else "  {} ({}): {}".format(*_signature(error))] += 1
+        self.verdicts["alarm" if alarms else "known defect of PyTorch" if result.known else "ok"] += 1
         self.oracles.update(result.oracles)
         self.skips.update(f"{name}: {reason}"[:150] for name, reason in result.skipped.items())
         self.seconds.update(result.spent)
@@ -83,7 +99,7 @@ class Tally:
         yield "seconds by oracle: " + ", ".join(f"{name} {spent:.1f}" for name, spent in self.seconds.most_common())
 
 
-def reduced(harness: Regional, program: Program, alarm: OracleViolationError, options: argparse.Namespace) -> Finding:
+def reduced(harness: Regional, program: Program, options: argparse.Namespace, alarm: OracleViolationError) -> Finding:
     """Return ``alarm`` as a finding with a smaller program."""
     wanted = signature_of(alarm)
 
@@ -135,14 +151,14 @@ def main() -> None:
             except BadProgramError as error:
                 tally.verdicts[f"bad program: {str(error).splitlines()[0][:160]}"] += 1
                 continue
-            for alarm in tally.add(program, result):
+            reduce = functools.partial(reduced, harness, program, options) if options.keep is not None else None
+            explain = functools.partial(cause_of, harness, program, options.mode)
+            for alarm, finding in tally.add(program, result, reduce, explain):
                 if _signature(alarm) not in shown:
                     shown.add(_signature(alarm))
                     print(f"--- example {number}\n{alarm}\n", flush=True)
-                if options.keep is not None:
-                    finding = reduced(harness, program, alarm, options)
+                if finding is not None:
                     FindingsFolder(options.keep).save(finding)
-                    tally.known.append(finding)
     spent = time.perf_counter() - started
     print(f"torch {torch.__version__}, Python {platform.python_version()}, {options.backend} on {options.device}")
     print(f"mode {options.mode}, seed {options.seed}: {len(examples)} examples, {spent / len(examples):.3f} s each")

@@ -143,7 +143,7 @@ PATCHED_HOLDERS = (
 )
 
 
-#: Modules that only pass calls on: their frames are not where an error originates.
+#: What only passes calls on, or raises what a caller found (``module:function``): errors originate elsewhere.
 DISPATCHERS = (
     "torch._ops",
     "torch.fx.interpreter",
@@ -156,7 +156,11 @@ DISPATCHERS = (
     "torch._subclasses",
     "torch._compile",
     "torch._jit_internal",
+    "torch:_check",
 )
+
+#: What raises all sorts of errors, of user code as well, with what was met in the message.
+REPORTERS = ("torch._dynamo.exc:",)
 
 #: Packages whose objects are part of the machinery around a program, never of its state.
 MACHINERY = (

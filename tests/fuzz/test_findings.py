@@ -81,8 +81,9 @@ def test_a_file_that_holds_no_finding_is_named(tmp_path, text, problem):
         FindingsFolder(tmp_path).read(path)
 
 
-def test_signatures_of_wrong_results_cover_programs_with_the_features_and_more():
-    known = finding(oracle="parity").signature
+@pytest.mark.parametrize("oracle", ["parity", "alias_probe", "further_calls", "retained_backward", "rewrites"])
+def test_signatures_of_wrong_results_cover_programs_with_the_features_and_more(oracle):
+    known = finding(oracle=oracle).signature
     same = Signature(known.oracle, known.stage, known.origin)
 
     assert known.covers(same, features_of(INTERLEAVED) | {"op:sin"})

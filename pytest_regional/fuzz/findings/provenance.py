@@ -93,7 +93,10 @@ def _is_identifier(text: str) -> bool:
 
 #: Oracles whose violations differ by what the program computes. For the others the origin is enough: an exception and
 #: the place that raised it, or the change that the cache overlooked.
-_BY_FEATURES = ("parity", "region_boundary", "inference", "warm", "order", "caches")
+_BY_FEATURES = (
+    *("parity", "region_boundary", "inference", "warm", "order", "caches"),
+    *("alias_probe", "further_calls", "input_forms", "own_random", "retained_backward", "rewrites"),
+)
 
 #: Features that name a defect; the rest says how the program that met it happens to look.
 _OF_PROGRAMS = (
@@ -167,13 +170,16 @@ REFUSED_BY_CHANCE = 2
 _LONGEST_REASON = 160
 
 
+def without_numbers(text: str) -> str:
+    """Return the first line of ``text`` without what differs from one program to the next: numbers, addresses."""
+    plain = re.sub(r"0x[0-9a-fA-F]+|\d+(\.\d+)?(e[+-]?\d+)?", "N", text.strip().partition("\n")[0])
+    return plain if len(plain) <= _LONGEST_REASON else f"{plain[:_LONGEST_REASON]} ..."
+
+
 def reason_of(error: BadProgramError) -> str:
-    """Return why eager refuses a program, without what differs from one program to the next: numbers, addresses."""
+    """Return why eager refuses a program, in words that are the same for other programs."""
     exception = error.execution.exception
-    first = str(exception).strip().partition("\n")[0]
-    plain = re.sub(r"0x[0-9a-fA-F]+|\d+(\.\d+)?(e[+-]?\d+)?", "N", first)
-    shown = plain if len(plain) <= _LONGEST_REASON else f"{plain[:_LONGEST_REASON]} ..."
-    return f"{error.execution.stage}: {type(exception).__name__}: {shown}"
+    return f"{error.execution.stage}: {type(exception).__name__}: {without_numbers(str(exception))}"
 
 
 def too_many(refused: Mapping[str, int], examples: int) -> str:

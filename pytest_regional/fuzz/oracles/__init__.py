@@ -234,11 +234,14 @@ def _chosen(names: Collection[str] | str | None) -> list[Oracle]:
     return [oracle for oracle in ORACLES.values() if names is None or oracle.name in names]
 
 
-#: Oracles that compare further calls with eager, and say nothing new where the first one differs from it.
-_AFTER_PARITY = ("alias_probe", "further_calls", "input_forms", "integer_twin", "own_random", "rewrites")
-
 #: Oracles that a defect of AOTAutograd violates on each backend. For ``compiles`` and ``parity`` it is told otherwise.
-_OF_CAPTURE_TOO = ("alias_probe", "further_calls", "inference", "input_forms", "integer_twin", "refused", "rewrites")
+_OF_CAPTURE_TOO = (
+    *("alias_probe", "further_calls", "inference", "input_forms", "integer_twin", "refused", "retained_backward"),
+    "rewrites",
+)
+
+#: Oracles that compare further calls with eager, and say nothing new where the first one differs from it.
+_AFTER_PARITY = (*(name for name in _OF_CAPTURE_TOO if name != "refused"), "own_random")
 
 _TURN = "checked on some programs only: it compiles once more"
 _BY_NAME = "checked where it is named"

@@ -162,7 +162,7 @@ class ExampleRun:
         plain = self.program.function
         with self.regional._observer.paused(), tracing.fakes_checked():
             error = self.execute(plain, inputs).exception
-            if error is None:
+            if not tracing.is_fake_disagreement(error):  # whatever else was refused there
                 # Inputs that are views can make PyTorch wait for itself here: ``is_leaf`` asks for the gradient's
                 # function, which is made anew by the view's operators, which are traced, and ask ``is_leaf``.
                 functional = tracing.without_writes(plain)

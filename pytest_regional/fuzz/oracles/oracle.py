@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from pytest_regional._errors import RegionalError
 from pytest_regional._torch.config import GENERATED_MODULES
-from pytest_regional._torch.process_state import DISPATCHERS
+from pytest_regional._torch.process_state import DISPATCHERS, REPORTERS
+from pytest_regional.fuzz.findings.provenance import without_numbers
 from pytest_regional.fuzz.modes import COMPILED
 from pytest_regional.harness.devices.emulated import causes
 from pytest_regional.harness.parity.report import Mismatch
@@ -81,6 +83,8 @@ def message_of(error: BaseException, limit: int = 600) -> str:
 def origin_of(error: BaseException, home: str = "") -> str:
     """Return the type of an exception's root and the innermost frame of a compiler that it passed.
 
+    Where that frame raises all sorts of errors, what the message complains of as well.
+
     Args:
         error: what was raised.
         home: the module of the backend under test, where that is none of the known ones.
@@ -90,10 +94,25 @@ def origin_of(error: BaseException, home: str = "") -> str:
     named = [_name_of(frame) for frame in frames]
     compilers = (*_COMPILERS, home) if home else _COMPILERS
     inside = [name for name in named if _is_in(name, compilers) and not name.startswith(DISPATCHERS)]
-    where = (
-        inside[-1] if inside else "eager operators" if any(_is_in(name, ("torch",)) for name in named) else "user code"
-    )
-    return f"{type(root).__name__} at {where}"
+    where = inside[-1] if inside else _EAGER if any(_is_in(name, ("torch",)) for name in named) else _USER
+    origin = f"{type(root).__name__} at {where}"
+    # These places raise what was found elsewhere: only the message tells what.
+    return f"{origin}: {_complaint(str(root))}" if where.startswith(_SAYING_NOTHING) else origin
+
+
+_EAGER, _USER = "eager operators", "user code"
+_SAYING_NOTHING = (_EAGER, _USER, *REPORTERS)
+
+#: What Dynamo reports of an error that it met: type and message (2.11 to 2.15).
+_MET = re.compile(r": got (\w+)\((['\"])(.+?)(\\n|\2\))", re.DOTALL)
+
+
+def _complaint(message: str) -> str:
+    """Return what a message complains of, without numbers: the error that it reports, or its first line."""
+    met = _MET.search(message)
+    if met:
+        return without_numbers(f"{met[1]}: {met[3]}")
+    return without_numbers(message.partition("Got graph break/error:")[2] or message)
 
 
 def _name_of(frame: FrameType) -> str:

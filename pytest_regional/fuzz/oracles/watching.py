@@ -25,7 +25,7 @@ class NodeInfo:
 
     Attributes:
         name: in its graph.
-        operator: such as ``aten.mul.Tensor``; None for plumbing.
+        operator: such as ``aten.mul.Tensor``; None for plumbing, and for what reads or computes sizes.
         region: what it is annotated with.
         inputs: names of the nodes that it reads.
         effect: whether more than values orders it: it draws random numbers, writes, or is not ATen's own.
@@ -178,10 +178,10 @@ class Watched(CompileListener):
                 graph.called.append(region[0] if region else None)
                 graph.configs.append(annotated.configs_of(node) if region else None)
                 self._kept.append(artifact)
-            elif node.op == "call_function" and annotated.operator_of(node):
+            elif node.op == "call_function" and (name := _operator_of(node)):
                 inside = graph.eager_views if _is_view(node) else graph.eager
                 kind = inside if annotated.region_of(node) else graph.outside
-                kind.append(str(annotated.operator_of(node)))
+                kind.append(name)
         if self._checks_boundary and graph.calls:
             BoundaryChecker(graph.kind, self.boundary_errors, self._hides_memory, interpreted=self._interpreted).watch(
                 gm
@@ -214,13 +214,29 @@ def node_info(node: Any) -> NodeInfo:
     """Look at ``node``."""
     return NodeInfo(
         node.name,
-        annotated.operator_of(node) if node.op != "get_attr" else None,
+        _operator_of(node) if node.op != "get_attr" else None,
         annotated.region_of(node),
         tuple(argument.name for argument in node.all_input_nodes),
         _has_effect(node),
         is_gradient_sum(node),
         _is_view(node),
     )
+
+
+def _operator_of(node: Any) -> str | None:
+    """Return a node's operator; None for plumbing and for sizes, which a backend reads and computes where it likes."""
+    return None if _computes_size(node) else annotated.operator_of(node)
+
+
+def _computes_size(node: Any) -> bool:
+    """Return whether ``node`` makes a number out of numbers, or of a tensor's sizes and not of its elements."""
+    import torch
+
+    if node.op != "call_function":
+        return False
+    if is_op_overload(node.target):
+        return bool(schema_of(node.target).name.startswith("aten::sym_"))
+    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def _is_view(node: Any) -> bool:

@@ -380,6 +380,14 @@ def test_retained_backward(checked, violation):
     assert (error.stage, error.origin) == ("backward", "value of grad")
 
 
+def test_a_graph_is_kept_although_a_backward_could_overwrite_what_was_saved(checked):
+    # With dynamic sizes the backward compiles beside the forward, before anybody asks for its graph to be kept.
+    program = replace(chain(("sin", ()), ("tanh", A), ("exp", A), training=True), dynamic=True)
+    assert checked(program, "retained_backward").oracles == ("retained_backward",)
+    with regional("aot_eager", "cpu", expects_regions=False) as harness:
+        assert check(harness, program, oracles=["retained_backward"]).oracles == ("retained_backward",)
+
+
 def test_parity_runs_one_backward_alone(checked):
     with regional(faulty(edit=saved_overwritten), "cpu", expects_regions=False) as harness:
         assert check(harness, SAVING, mode="interpret", oracles=["parity"]).oracles == ("parity",)
@@ -495,6 +503,13 @@ def test_disclaimed_capabilities_are_not_required():
 # Threads
 
 
+def test_neither_has_one_of_what_becomes_a_view(checked):
+    after = (Region("c", after=("b",)),)
+    steps = (Step("contiguous", (0,), results=(4,), scope=after), Step("unsqueeze", (4,), (("dim", 0),), (5,), after))
+    program = Program(UNORDERED.arguments, (*UNORDERED.steps[:2], *steps), (2, 3, 5), training=False)
+    assert "that run anything" in checked(program, "region_order").skipped["region_order"]
+
+
 def test_threads_hold_and_break(monkeypatch):
     program = chain(("sin", A), ("cos", B), training=True)
     with regional("reference", "cpu", expects_regions=False) as harness:
@@ -511,6 +526,40 @@ def test_strides_of_pytorchs_own_fake_operators_are_no_fault_of_the_backend(chec
     steps = (Step("copysign", (1, 0), results=(2,)), Step("exp", (2,), results=(3,), scope=A))
     result = checked(Program(arguments, steps, (3,), training=False), "region_boundary", "parity")
     assert "aten.copysign" in result.skipped["region_boundary"]
+
+
+def test_strides_of_pytorchs_own_are_no_fault_where_a_program_runs_once_more(checked):
+    arguments = tuple(
+        TensorInput((1, 2, 4, 4), layout=layout, requires_grad=True) for layout in ("channels_last", "dense")
+    )
+    steps = (
+        Step("copysign", (1, 0), results=(2,)),
+        Step("exp", (2,), results=(3,), scope=A),
+        Step("sin", (0,), results=(4,), scope=B),
+        Step("cos", (1,), results=(5,), scope=(Region("c"),)),
+    )
+    program = Program(arguments, steps, (3, 4, 5), training=True)
+    assert checked(program, "inference", "order").oracles == ("inference", "order")
+
+
+def test_strides_of_fake_operators_are_compared_where_the_backward_is_refused(checked, monkeypatch):
+    steps = (Step("uniform_", (0,)), Step("sin", (0,), results=(1,), scope=A))
+    program = Program((TensorInput((2,), layout="strided"),), steps, (1,), training=False)
+    with regional("reference", "cpu", expects_regions=False) as harness:
+        example = ExampleRun(harness, program, "interpret")
+        _ = example.expected
+        refused = replace(example.expected[0].eager, exception=RuntimeError("a backward that is refused"))
+        monkeypatch.setattr(example, "execute", lambda fn, inputs: refused)
+        assert "aten.uniform" in example.fake_disagreement
+
+
+def test_a_program_that_differs_from_eager_already_is_not_compared_again():
+    names = ["parity", "alias_probe", "inference", "retained_backward"]
+    with regional(faulty(edit=replaced), "cpu", expects_regions=False) as harness:
+        program = chain(("sin", A), training=True)
+        result = check(harness, program, mode="interpret", oracles=names, known=lambda error: True)
+    assert [error.oracle for error in result.known] == names[:1]
+    assert {result.skipped[name] for name in names[1:]} == {"the program differs from eager already"}
 
 
 def test_strides_of_operators_that_aotautograd_puts_for_writes(checked):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import operator
+
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Context, Program, Step
 from pytest_regional.fuzz.oracles import check
 from pytest_regional.fuzz.oracles.plan import least_partitions
-from pytest_regional.fuzz.oracles.watching import NodeInfo
+from pytest_regional.fuzz.oracles.watching import NodeInfo, node_info
 from pytest_regional.reference import explain_program
 from pytest_regional.testing import regional
 
@@ -112,6 +115,20 @@ def test_views_are_compiled_or_not():
     assert fewest_and_enough("p:r e:u:p v:view:e f:u:v q:r:f") == (2, 3)
     assert fewest_and_enough("e:u v:view:e f:u:v") == (0, 1)
     assert fewest_and_enough("p:r v:view:p q:r:v") == (1, 1)
+
+
+def test_sizes_are_no_operators():
+    def program(x):
+        return x.sin().reshape(x.shape[0] * x.shape[1])
+
+    graph = make_fx(program, tracing_mode="symbolic")(torch.rand(4, 6)).graph
+    read = [node.target for node in graph.nodes if node.op == "call_function"]
+    assert aten.sym_size.int in read
+    assert operator.mul in read
+    assert [info.operator for info in map(node_info, graph.nodes) if info.operator] == [
+        "aten.sin.default",
+        "aten.view.default",
+    ]
 
 
 def test_views_left_eager_and_sums_compiled_are_no_faults():
