@@ -203,7 +203,7 @@ def _missing_numbers() -> list[str]:
 
 
 def _input_kind(info: Any) -> list[str]:
-    """Return what AOTAutograd knows of an input: how it is written to, what of it, whether it is a leaf."""
+    """Return what AOTAutograd knows of an input: how it is written to, in which way, whether it is a leaf."""
     kind = getattr(getattr(info, "mutation_type", None), "name", "unknown")
     flags = ("mutates_data", "mutates_metadata", "mutations_hidden_from_autograd", "requires_grad")
     # Of what is not written to, all writes are hidden.
