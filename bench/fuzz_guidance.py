@@ -14,6 +14,7 @@ import collections
 import logging
 import platform
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -95,7 +96,9 @@ def measured(
     for seed in seeds:
         first = seed % len(ways)
         for way in (*ways[first:], *ways[:first]):
-            found[way].append(campaign(checker, SHARES[way], seed, seconds, harness.variants))
+            outcome = campaign(checker, SHARES[way], seed, seconds, harness.variants)
+            found[way].append(outcome)
+            print(f"seed {seed}, {way}: {outcome}", file=sys.stderr, flush=True)
     return found
 
 

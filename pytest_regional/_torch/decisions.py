@@ -1,7 +1,7 @@
 """What the compilers decide for a program: counters, lowerings, fusions, reductions, aliasing, what is saved.
 
-Each seam is a function that all compiles pass through, or a table of numbers that PyTorch keeps. What one torch lacks
-is left out and named. Checked on torch 2.11, 2.13 and 2.15.
+Each patch point is a function that all compiles pass through; numbers come from PyTorch's own counters. What one torch
+lacks is left out and named. Checked on torch 2.11, 2.13 and 2.15.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RecordedDecisions:
     Attributes:
         kinds: decisions by name, ``fusion:pointwise+reduction``, each as often as it was taken.
         magnitudes: numbers by name, the largest of one compile.
-        missing: seams that this torch lacks.
+        missing: patch points and tables that this torch lacks.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
@@ -78,7 +78,7 @@ def recording_decisions() -> Iterator[RecordedDecisions]:
 
 
 class _Recorder:
-    """Wrappers of the seams, which call the original and note what came of it."""
+    """Wrappers of the patch points, which call the original and note what came of it."""
 
     def __init__(self, found: RecordedDecisions) -> None:
         self._found = found
@@ -203,7 +203,7 @@ def _missing_numbers() -> list[str]:
 
 
 def _input_kind(info: Any) -> list[str]:
-    """Return what AOTAutograd knows of an input: how it is written to, what of it, whether it is a leaf."""
+    """Return what AOTAutograd knows of an input: how it is written to, in which way, whether it is a leaf."""
     kind = getattr(getattr(info, "mutation_type", None), "name", "unknown")
     flags = ("mutates_data", "mutates_metadata", "mutations_hidden_from_autograd", "requires_grad")
     # Of what is not written to, all writes are hidden.

@@ -1,7 +1,7 @@
 """What the compilers decided for one program, as words; and which pairs of a feature and a decision it reached.
 
 The words say what a program's structure does not: which fusions came of it, which lowerings ran, what AOTAutograd took
-an input or output for, what a partitioner saved. :mod:`pytest_regional._torch.decisions` names the seams.
+an input or output for, what a partitioner saved. :mod:`pytest_regional._torch.decisions` names the patch points.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Decisions:
     """What was decided while :func:`decisions_recorded` lasted.
 
     Attributes:
-        recorded: as the seams gave it.
+        recorded: as the patch points gave it.
     """
 
     recorded: RecordedDecisions
@@ -39,7 +39,7 @@ class Decisions:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Seams that the installed torch lacks, of which nothing is known therefore."""
+        """Patch points that the installed torch lacks, of which nothing is known therefore."""
         return self.recorded.missing
 
 

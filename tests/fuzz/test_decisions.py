@@ -1,4 +1,4 @@
-"""What compilers decide for programs: recorded through seams that are then what they were."""
+"""What compilers decide for programs: recorded through patch points that are then what they were."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch._inductor.utils import fresh_cache
 
-from pytest_regional._torch import decisions as seams
+from pytest_regional._torch import decisions as recording
 from pytest_regional._torch.decisions import DECISIONS, recording_decisions
 from pytest_regional._torch.patching import COMPILE_STAGES, PatchPoint
 from pytest_regional.fuzz.decisions import Decisions, coverage_keys, decisions_recorded
@@ -75,7 +75,7 @@ def test_reasons_of_a_graph_break_are_among_them():
     assert not any(word.startswith("graph_break:") for word in decided(PLAIN))
 
 
-def test_every_seam_is_what_it_was():
+def test_every_patch_point_is_what_it_was():
     points = (*DECISIONS.values(), *COMPILE_STAGES.values())
     before = [point.current() for point in points]
     with pytest.raises(ZeroDivisionError), recording_decisions():
@@ -84,14 +84,14 @@ def test_every_seam_is_what_it_was():
     assert [point.current() for point in points] == before
 
 
-def test_this_torch_has_all_seams():
+def test_this_torch_has_all_patch_points():
     with decisions_recorded() as decisions:
         assert decisions.missing == ()
 
 
-def test_a_seam_that_is_missing_is_left_out_and_named(monkeypatch):
+def test_a_patch_point_that_is_missing_is_left_out_and_named(monkeypatch):
     monkeypatch.setitem(DECISIONS, "fusion", PatchPoint("torch._inductor.scheduler:Scheduler", "no_such_method"))
-    monkeypatch.setattr(seams, "_metrics", dict)
+    monkeypatch.setattr(recording, "_metrics", dict)
 
     with decisions_recorded() as decisions:
         torch._dynamo.reset()
@@ -102,7 +102,7 @@ def test_a_seam_that_is_missing_is_left_out_and_named(monkeypatch):
 
 
 def test_numbers_come_in_powers_of_two_and_kinds_as_they_are():
-    recorded = seams.RecordedDecisions(Counter({"fusion:vertical": 3}))
+    recorded = recording.RecordedDecisions(Counter({"fusion:vertical": 3}))
     for value in (5, 2, 0):
         recorded.measure("saved", value)
 
@@ -115,9 +115,9 @@ def test_a_partition_that_computes_again_is_noticed():
         for count in (3, 2, 3)
     ]
     joint, *parts = graphs
-    recorded = seams.RecordedDecisions()
+    recorded = recording.RecordedDecisions()
     saved = [SimpleNamespace(op="call_function")]
-    made = seams._Recorder(recorded)._partition(lambda *given: tuple(parts), joint, saved, [])
+    made = recording._Recorder(recorded)._partition(lambda *given: tuple(parts), joint, saved, [])
 
     assert made == tuple(parts)
     assert recorded.magnitudes == {"partition:saved": 1, "partition:recomputed": 2}
