@@ -19,8 +19,8 @@ _BESIDE_THE_LOOP = tuple(
 
 _BESIDE_INTERPRET = tuple(
     Claim(
-        f"fuzz: judged programs in mode `{mode}`",
-        "drawn and judged",
+        f"fuzz: programs in mode `{mode}`",
+        "drawn and checked",
         "mode `interpret`",
         "s a program",
         None,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import linecache
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -186,6 +188,17 @@ def trace_functional(function: Callable[..., Any], fakes: tuple[Any, ...]) -> An
     gm.graph.eliminate_dead_code()
     gm.recompile()
     return gm
+
+
+def forget_sources(kept: int) -> None:
+    """Forget the Python code of all but the newest graph modules; they run on, and tracebacks lack their lines.
+
+    ``torch.fx.graph_module._loader`` keeps the code of each, and ``linecache`` what each refers to (2.11 to 2.15).
+    """
+    sources = symbol("torch.fx.graph_module", "_loader").eval_cache
+    for key in list(itertools.islice(sources, max(len(sources) - kept, 0))):
+        del sources[key]
+        linecache.cache.pop(key, None)
 
 
 def codegen_of(graph: Any) -> Any:

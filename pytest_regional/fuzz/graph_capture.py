@@ -116,7 +116,8 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed 
         node.meta["example_value"] = result
         if isinstance(result, torch.Tensor):
             self._alive.append(result)
-            self._nodes[id(result)] = node
+            # What returns its operand itself makes no other tensor, though compilers may: the operand stands for both.
+            self._nodes.setdefault(id(result), node)
         elif isinstance(result, (tuple, list)):
             for index, element in enumerate(result):
                 if isinstance(element, torch.Tensor):

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 from pytest_regional._torch.config import DYNAMO, FUNCTORCH, INDUCTOR, config_names, patched_config
+from pytest_regional.fuzz.modes import COMPILED
 
 #: A name of the table, and a value.
 ProgramSetting: TypeAlias = "tuple[str, bool | int | float]"
@@ -24,7 +25,7 @@ ProgramSetting: TypeAlias = "tuple[str, bool | int | float]"
 MODULES: Mapping[str, str] = MappingProxyType({"inductor": INDUCTOR, "functorch": FUNCTORCH, "dynamo": DYNAMO})
 
 # Which code a setting decides on: what every mode runs, what Inductor generates, and that for one kind of device alone.
-_EVERY = ("interpret", "emulated", "native")
+_EVERY = COMPILED
 _GENERATED = ("emulated", "native")
 
 

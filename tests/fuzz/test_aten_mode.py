@@ -1,6 +1,7 @@
 """Mode ``aten``: ATen graphs go to a backend's graph pass, without Dynamo and AOTAutograd."""
 
 import itertools
+import linecache
 import random
 from dataclasses import replace
 from unittest.mock import patch
@@ -11,6 +12,7 @@ import torch
 from bench import fuzz_throughput
 from bench.mutants.faults import FAULTS
 from bench.mutants.planting import spec_of
+from pytest_regional._torch.fx_graphs import forget_sources
 from pytest_regional.fuzz.aten_graphs import annotation_of, aten_graph_of, call
 from pytest_regional.fuzz.draw.annotations import reannotated, with_other_annotations
 from pytest_regional.fuzz.draw.graphs import random_programs
@@ -173,6 +175,16 @@ def test_no_annotation_needs_what_a_backend_disclaims():
     for number in range(20):
         one = reannotated(CHAIN, random.Random(number), without)
         assert not any(region.configs or region.after for region in one.regions)
+
+
+def test_code_of_old_graphs_is_forgotten():
+    graph = torch.fx.Graph()
+    graph.output(graph.call_function(torch.sin, (graph.placeholder("x"),)))
+    kept = [torch.fx.GraphModule({}, graph) for _ in range(4)]
+    forget_sources(2)
+    names = [one.forward.__func__.__code__.co_filename for one in kept]
+    assert [name in linecache.cache for name in names] == [False, False, True, True]
+    torch.testing.assert_close(kept[0](torch.ones(2)), torch.ones(2).sin())
 
 
 def test_judged_programs_are_counted_by_the_clock():

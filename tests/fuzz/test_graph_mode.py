@@ -96,6 +96,13 @@ def test_elements_are_assigned():
     torch.testing.assert_close(captured(written)(*inputs)[0], written(*inputs)[0])
 
 
+def test_what_returns_its_operand_makes_no_other_tensor():
+    steps = Step("dropout_in_eval", (1,), (), (2,)), Step("exp", (2,), (), (3,))
+    graph = captured(program(SIN, *steps, outputs=(1, 3))).graph
+    first, second = graph.output_node().args[0]
+    assert (first.name, second.all_input_nodes) == ("sin", [first])
+
+
 def test_state_is_set_by_calls_as_in_the_graphs_of_dynamo():
     steps = [
         Step("sin", (0,), (), (1,), (Context("no_grad"),)),

@@ -154,6 +154,7 @@ def test_names_and_layers():
 
 def test_modes_have_their_own():
     assert not any(one.name.startswith("inductor.") for one in settings_of_mode("interpret"))
+    assert settings_of_mode("graph") == settings_of_mode("interpret")
     assert any(one.name.startswith("inductor.cpp.") for one in settings_of_mode("native"))
     assert not any(one.name.startswith("inductor.cpp.") for one in settings_of_mode("emulated"))
     assert any(one.name.startswith("inductor.triton.") for one in settings_of_mode("emulated"))

@@ -11,6 +11,7 @@ import torch
 from torch.fx import GraphModule
 
 from pytest_regional._torch.config import INDUCTOR, config_values
+from pytest_regional._torch.fx_graphs import forget_sources
 from pytest_regional.fuzz.aten_graphs import AtenGraph, aten_graph_of, call
 from pytest_regional.fuzz.graph_capture import NotCapturedError
 from pytest_regional.fuzz.model.program import Program
@@ -20,6 +21,9 @@ from pytest_regional.fuzz.oracles.watching import watching
 from pytest_regional.harness.parity.compare import ParityReport, compare
 from pytest_regional.harness.parity.execution import Execution, execute
 from pytest_regional.harness.record import GeneratedCode
+
+#: So many graph modules keep the code that tracebacks show: a campaign makes hundreds a second.
+_REMEMBERED = 512
 
 
 class AtenRun(ExampleRun):
@@ -53,6 +57,7 @@ class AtenRun(ExampleRun):
         """Forget what was compiled before: regions that are alike are shared within a program only."""
         if self.regional._spec.forget is not None:
             self.regional._spec.forget()
+        forget_sources(_REMEMBERED)
 
     def run(
         self,

@@ -23,6 +23,7 @@ from pytest_regional.fuzz.model.building import Builder, Refused, check_buildabl
 from pytest_regional.fuzz.model.claims import disclaimed, needs_of
 from pytest_regional.fuzz.model.evaluation import memory_of, uses_rng
 from pytest_regional.fuzz.model.program import Program, ProgramError, Region, Scope, Step
+from pytest_regional.fuzz.modes import INTERPRETED
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of
@@ -67,7 +68,7 @@ def check_rewrites(example: ExampleRun) -> None:
         raise example.violation(
             "rewrites", "run", f"with {rewrite.what}, it differs from eager: {_shown(own)}", origin=kinds_of(own)
         )
-    exact = rewrite.same_operators and (example.mode == "interpret" or example.alone)
+    exact = rewrite.same_operators and (example.mode in INTERPRETED or example.alone)
     first, second = example.cold.executions[0], other.cold.executions[0]
     differs = (
         compare(first, second, level="bitwise") if exact else compare(first, second, example.expected[0].fp64)
