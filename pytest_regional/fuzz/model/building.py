@@ -127,8 +127,13 @@ class Builder:
             self._count_refusal(operator, "no parameters")
             return None
         targets = {memory_of(operands[position].tensor) for position in operator.writes}
-        if targets & (self._shared_where_trained | self._recomputed):
-            return None  # a program that is read may do it: AOTAutograd refuses to train the one, eager the other
+        # A program that is read may do it: AOTAutograd refuses to train the one, eager the other.
+        if targets & self._shared_where_trained:
+            self._count_refusal(operator, "writes to inputs of several bases where something trains")
+            return None
+        if targets & self._recomputed:
+            self._count_refusal(operator, "writes to what a checkpoint recomputes from")
+            return None
         chosen = Step(
             operator.name, tuple(value.number for value in operands), tuple(parameters.items()), (), scope, called
         )
