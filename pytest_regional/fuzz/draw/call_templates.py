@@ -13,7 +13,7 @@ CALL_TEMPLATES = (
             (Step("cond", (-1, 0), (), (-2,), (), (0, 0)), Step("nested", (0,), (), (-2,), (), (0,))),
             (Step("nested", (-2,), (), (-3,), (), (0,)), Step("cond", (-1, -2), (), (-3,), (), (0, 0))),
         ),
-        weight=2,
+        weight=3,
     ),
     Template(
         "a branch that reads the weight of a convolution",
@@ -27,6 +27,6 @@ CALL_TEMPLATES = (
         ),
         rank=4,
         most=4,
-        weight=6,
+        weight=9,
     ),
 )

@@ -515,7 +515,7 @@ def _chosen(builder: Builder, code: EncodedStep, plan: EncodedPlan, options: Opt
     scope = _scope(code, plan, options)
     for operator in _candidates(code, options, plan.off):
         step = builder.choose(operator, code.references, code.numbers, scope)
-        if step is None and code.numbers[-1] % _SUPPLIES == _SUPPLIES - 1:
+        if step is None and options.families is None and code.numbers[-1] % _SUPPLIES == _SUPPLIES - 1:
             step = _with_supplied(builder, operator, code, scope)
         if step is not None:
             return step

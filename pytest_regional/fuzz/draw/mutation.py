@@ -90,7 +90,7 @@ def _is_built(program: Program, options: Options) -> bool:
         builder = Builder(program.arguments, program.blocks, options.without, _MOST_ELEMENTS)
         for step in program.steps:
             operands = [builder.values[number] for number in step.operands]
-            if not builder.may_write(operator_named(step.operator), operands):
+            if builder.unwritable(operator_named(step.operator), operands):
                 return False
             builder.add(step)
     except (Refused, LookupError, *REFUSALS):

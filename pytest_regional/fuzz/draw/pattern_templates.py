@@ -231,7 +231,7 @@ PATTERN_TEMPLATES = (
         ),
         rank=2,
         most=2,
-        weight=3,
+        weight=4,
     ),
     Template(
         "powers of two of another dtype",
@@ -240,7 +240,6 @@ PATTERN_TEMPLATES = (
             (Step("to_int64", (-1,), (), (-2,)), Step("to_int32", (-1,), (), (-2,)), Step("to_int8", (-1,), (), (-2,))),
             Step("aten_ldexp_Tensor", (0, -2), (), (-3,)),
         ),
-        weight=2,
     ),
     Template(
         "the deviation of large numbers",
@@ -252,6 +251,6 @@ PATTERN_TEMPLATES = (
             Step("deviation_of_large", (-4,), (("dim", 0), ("keepdim", False)), (-5,)),
         ),
         rank=1,
-        weight=3,
+        weight=5,
     ),
 )

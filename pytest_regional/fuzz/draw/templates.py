@@ -7,7 +7,7 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
 from pytest_regional.fuzz.draw.call_templates import CALL_TEMPLATES
@@ -16,6 +16,7 @@ from pytest_regional.fuzz.draw.region_templates import REGION_TEMPLATES
 from pytest_regional.fuzz.draw.template import ONE, OUTSIDE, Template
 from pytest_regional.fuzz.draw.write_templates import WRITE_TEMPLATES
 from pytest_regional.fuzz.model.building import Builder, Refused
+from pytest_regional.fuzz.model.evaluation import uses_rng
 from pytest_regional.fuzz.model.program import Step
 from pytest_regional.fuzz.operators.table import operator_named
 
@@ -47,19 +48,27 @@ def add_template(
         allowed = families is None or template.families <= frozenset(families)
         values = _readable(builder, template)
         if allowed and values:
-            return template if _add(builder, template, values, variation) else None
+            first, alternative = variation % len(values), variation // len(values)
+            tried = [*values[first:], *values[:first]][:_TRIED]
+            return template if any(_add(builder, template, value, alternative) for value in tried) else None
     return None
 
 
-def _add(builder: Builder, template: Template, values: Sequence[int], variation: int) -> bool:
-    numbers = {0: values[variation % len(values)]}
+#: How many values of the program a template tries to read.
+_TRIED = 3
+
+
+def _add(builder: Builder, template: Template, value: int, variation: int) -> bool:
+    mark, numbers = len(builder.steps), {0: value}
     try:
-        for step in template.steps(variation // len(values)):
+        for step in template.steps(variation):
             operands = tuple(numbers[number] for number in step.operands)
             blocks = _blocks(builder, step)
             added = builder.add(replace(step, operands=operands, results=(), blocks=blocks))
             numbers |= dict(zip(step.results, added.results, strict=True))
     except Refused:
+        if not any(operator_named(step.operator).writes or uses_rng(step) for step in builder.steps[mark:]):
+            builder.take_back(mark)
         return False
     return True
 

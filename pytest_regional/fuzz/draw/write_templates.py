@@ -110,6 +110,6 @@ WRITE_TEMPLATES = (
         ),
         rank=1,
         shared=True,
-        weight=6,
+        weight=12,
     ),
 )

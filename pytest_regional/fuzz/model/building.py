@@ -126,7 +126,8 @@ class Builder:
         if parameters is None or called is None:
             self._count_refusal(operator, "no parameters")
             return None
-        if not self.may_write(operator, operands):
+        if reason := self.unwritable(operator, operands):
+            self._count_refusal(operator, reason)
             return None
         chosen = Step(
             operator.name, tuple(value.number for value in operands), tuple(parameters.items()), (), scope, called
@@ -137,13 +138,14 @@ class Builder:
             self._count_refusal(operator, why.reason)
             return None
 
-    def may_write(self, operator: Operator, operands: Sequence[ProgramValue]) -> bool:
-        """Return whether a program that is drawn may write where ``operator`` does; one that is read may, too.
-
-        AOTAutograd refuses to train what writes to memory that several inputs share, eager what is recomputed.
-        """
+    def unwritable(self, operator: Operator, operands: Sequence[ProgramValue]) -> str:
+        """Return why a program that is drawn does not write where ``operator`` does; one that is read may do it."""
         targets = {memory_of(operands[position].tensor) for position in operator.writes}
-        return not targets & (self._shared_where_trained | self._recomputed)
+        if targets & self._shared_where_trained:
+            return "writes to inputs of several bases where something trains"  # AOTAutograd refuses it
+        if targets & self._recomputed:
+            return "writes to what a checkpoint recomputes from"  # eager refuses it
+        return ""
 
     def _count_refusal(self, operator: Operator, reason: str) -> None:
         if self._refusals is not None:

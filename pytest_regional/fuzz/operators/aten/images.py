@@ -41,6 +41,10 @@ def images() -> Iterator[tuple[Operator, ...]]:
     def image(dims: int, *conditions: Wanted) -> Wanted:
         return also(numeric, nonempty, ranked(dims + 2, dims + 2), *conditions)
 
+    def windowed(value: ProgramValue, *before: ProgramValue) -> bool:
+        # Of a window that dilation leaves without an element eager's backward writes in front of the memory.
+        return min(value.shape[2:]) >= 2
+
     def averaged(
         a: ProgramValue, kernel_size: tuple[int, ...] = (), divisor_override: int | None = None, **parameters: Any
     ) -> ValueRange:
@@ -50,7 +54,7 @@ def images() -> Iterator[tuple[Operator, ...]]:
     for dims in (1, 2, 3):
         yield derived(f"avg_pool{dims}d", "convolution", {"self": image(dims)}, averaged)
         yield derived(f"adaptive_avg_pool{dims}d", "convolution", {"self": image(dims)}, averaged)
-        yield derived(f"max_pool{dims}d", "convolution", {"self": image(dims, unkinked)}, extreme)
+        yield derived(f"max_pool{dims}d", "convolution", {"self": image(dims, unkinked, windowed)}, extreme)
         yield derived(
             f"adaptive_max_pool{dims}d",
             "convolution",
@@ -90,7 +94,7 @@ def images() -> Iterator[tuple[Operator, ...]]:
     yield derived(
         "max_pool2d_with_indices",
         "convolution",
-        {"self": image(2, distinct)},
+        {"self": image(2, distinct, windowed)},
         lambda a, **p: (a.value_range.repeated(), integers(0, a.count)),
     )
     smooth = image(2, floating)
