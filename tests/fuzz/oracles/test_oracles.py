@@ -616,6 +616,17 @@ def test_a_program_that_differs_from_eager_already_is_not_compared_again():
     assert {result.skipped[name] for name in names[1:]} == {"the program differs from eager already"}
 
 
+def test_strides_of_gradients_that_aotautograd_puts_for_a_dropout(checked):
+    steps = (
+        Step("matrix_transpose", (0,), results=(1,), scope=A),
+        Step("dropout", (1,), results=(2,), scope=A),
+        Step("exp", (2,), results=(3,), scope=B),
+        Step("mul", (3, 1), results=(4,), scope=B),
+    )
+    program = Program((TensorInput((4, 4), requires_grad=True),), steps, (1, 4), training=True, partitioner="min_cut")
+    assert "aten.native_dropout_backward" in checked(program, "region_boundary").skipped["region_boundary"]
+
+
 def test_strides_of_operators_that_aotautograd_puts_for_writes(checked):
     steps = (Step("uniform_", (0,)), Step("sin", (0,), results=(1,), scope=A))
     program = Program((TensorInput((2,), layout="strided"),), steps, (1,), training=False)
