@@ -557,6 +557,17 @@ def test_a_region_of_a_view_has_no_place_in_time(checked):
     assert "that run anything" in checked(program, "region_order").skipped["region_order"]
 
 
+def test_neither_has_a_partition_of_a_view_beside_one_that_computes(checked):
+    after, other = (Region("c", after=("a",)),), (Region("a", (("max_fusion_size", 8),)),)
+    steps = (
+        Step("cumsum", (0,), (("dim", 0),), (2,), after),
+        Step("cumsum", (1,), (("dim", 0),), (3,), A),
+        Step("matrix_transpose", (2,), results=(4,), scope=other),
+    )
+    program = Program(UNORDERED.arguments, steps, (3, 4), training=False)
+    assert checked(program, "region_order").oracles == ("region_order",)
+
+
 def test_neither_has_one_of_what_becomes_a_view(checked):
     after = (Region("c", after=("b",)),)
     steps = (Step("contiguous", (0,), results=(4,), scope=after), Step("unsqueeze", (4,), (("dim", 0),), (5,), after))
