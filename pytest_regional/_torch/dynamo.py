@@ -146,6 +146,25 @@ def aot_eager_backend(partitioner: str) -> Callable[..., Any]:
     return registered_backend({"default": "aot_eager_default_partitioner", "min_cut": "aot_eager"}[partitioner])
 
 
+def aot_eager_within(
+    partitioner: str, around: Callable[[], contextlib.AbstractContextManager[Any]]
+) -> Callable[..., Any]:
+    """Return AOTAutograd alone with a partitioner, each call of a graph in a context that ``around`` makes.
+
+    ``functorch.compile.make_boxed_func`` (2.11 to 2.15).
+    """
+
+    def compiler(gm: Any, inputs: Any) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            with around():
+                return gm(*arguments)
+
+        boxed: Callable[..., Any] = symbol("functorch.compile", "make_boxed_func")(call)
+        return boxed
+
+    return aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=partition_function(partitioner))
+
+
 def registered_backend(name: str) -> Callable[..., Any]:
     """Return the Dynamo backend registered as ``name`` (``torch._dynamo.backends.registry``, 2.11 to 2.15)."""
     backend: Callable[..., Any] = COMPILE_STAGES["backend_name"].current()(name)

@@ -160,7 +160,7 @@ DISPATCHERS = (
 )
 
 #: What raises all sorts of errors, of user code as well, with what was met in the message.
-REPORTERS = ("torch._dynamo.exc:",)
+REPORTERS = ("torch._dynamo.exc:", "torch.fx.experimental.proxy_tensor:proxy_call")
 
 #: Packages whose objects are part of the machinery around a program, never of its state.
 MACHINERY = (

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from pytest_regional._torch import tracing
-from pytest_regional._torch.config import INDUCTOR, config_values
-from pytest_regional._torch.dynamo import aot_eager_backend, never_compiled
+from pytest_regional._torch.config import INDUCTOR, config_values, patched_config
+from pytest_regional._torch.dynamo import aot_eager_backend, aot_eager_within, never_compiled
 from pytest_regional.fuzz.graph_capture import DYNAMO_EVERY, compiled_on_first_call, needs_dynamo
 from pytest_regional.fuzz.model.building import value_ranges
 from pytest_regional.fuzz.model.program import Program
@@ -157,7 +157,8 @@ class ExampleRun:
         """Return which operator makes other strides in eager than on fake tensors; empty where none does.
 
         The graph is traced with fake tensors, so no backend sees eager's strides then. It is traced without writes
-        (``uniform_`` becomes ``uniform``), so the program runs a second time without them.
+        (``uniform_`` becomes ``uniform``), so the program runs a second time without them. Some operators, such as the
+        gradient of a dropout, are AOTAutograd's own, so its graphs run as well.
         """
         plain = self.program.function
         with self.regional._observer.paused(), tracing.fakes_checked():
@@ -167,6 +168,11 @@ class ExampleRun:
                 # function, which is made anew by the view's operators, which are traced, and ask ``is_leaf``.
                 functional = tracing.without_writes(plain)
                 error = execute(functional, inputs, backward=False, state_of=plain, form="storage").exception
+        if not tracing.is_fake_disagreement(error):
+            with self.regional._observer.paused(), patched_config(INDUCTOR, {"fallback_random": True}):
+                backend = aot_eager_within(self.program.partitioner or "min_cut", tracing.fakes_checked)
+                traced = torch.compile(plain, backend=backend, dynamic=self.program.dynamic, fullgraph=True)
+                error = self.execute(traced, inputs).exception
         return " ".join(str(error).split())[:200] if tracing.is_fake_disagreement(error) else ""
 
     # Compiled

@@ -12,6 +12,7 @@ from typing import Any
 from pytest_regional._torch import config, fx_graphs, inductor
 from pytest_regional._torch.fx_graphs import is_gradient_sum
 from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, schema_of
+from pytest_regional._torch.tracing import storage_key
 from pytest_regional.fuzz.oracles.region_boundary import BoundaryChecker
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.annotated import RegionId
@@ -276,7 +277,8 @@ def shape_of(gm: Any, inputs: Sequence[Any]) -> str | None:
         arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda used: _Named(numbers[used]))
         others = annotated.other_annotations_of(node)
         lines.append(f"{node.op} {node.target if node.op == 'call_function' else ''} {arguments} {others or ''}")
-    described = [_described(value) for value in inputs]
+    memory: dict[Any, int] = {}
+    described = [_described(value, memory) for value in inputs]
     return None if None in described else "\n".join([*lines, *map(str, described)])
 
 
@@ -289,7 +291,8 @@ class _Named(str):
         return str(self)
 
 
-def _described(value: Any) -> str | None:
+def _described(value: Any, memory: dict[Any, int]) -> str | None:
+    """Return what is known of an input, and the number that ``memory`` gives to its storage; None for no tensor."""
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -297,7 +300,9 @@ def _described(value: Any) -> str | None:
     numbers = (*value.shape, *value.stride(), value.storage_offset())
     if not all(type(number) is int for number in numbers):
         return None
-    return f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.storage_offset()} {value.device}"
+    storage = memory.setdefault(storage_key(value), len(memory))
+    where = f"{value.storage_offset()} of storage {storage} on {value.device}"
+    return f"{value.dtype} {tuple(value.shape)} {value.stride()} at {where} {value.requires_grad}"
 
 
 @contextlib.contextmanager

@@ -503,6 +503,17 @@ def test_disclaimed_capabilities_are_not_required():
 # Threads
 
 
+def test_neither_has_a_partition_of_a_view_beside_one_that_computes(checked):
+    after, other = (Region("c", after=("a",)),), (Region("a", (("max_fusion_size", 8),)),)
+    steps = (
+        Step("cumsum", (0,), (("dim", 0),), (2,), after),
+        Step("cumsum", (1,), (("dim", 0),), (3,), A),
+        Step("matrix_transpose", (2,), results=(4,), scope=other),
+    )
+    program = Program(UNORDERED.arguments, steps, (3, 4), training=False)
+    assert checked(program, "region_order").oracles == ("region_order",)
+
+
 def test_neither_has_one_of_what_becomes_a_view(checked):
     after = (Region("c", after=("b",)),)
     steps = (Step("contiguous", (0,), results=(4,), scope=after), Step("unsqueeze", (4,), (("dim", 0),), (5,), after))
@@ -560,6 +571,17 @@ def test_a_program_that_differs_from_eager_already_is_not_compared_again():
         result = check(harness, program, mode="interpret", oracles=names, known=lambda error: True)
     assert [error.oracle for error in result.known] == names[:1]
     assert {result.skipped[name] for name in names[1:]} == {"the program differs from eager already"}
+
+
+def test_strides_of_gradients_that_aotautograd_puts_for_a_dropout(checked):
+    steps = (
+        Step("matrix_transpose", (0,), results=(1,), scope=A),
+        Step("dropout", (1,), results=(2,), scope=A),
+        Step("exp", (2,), results=(3,), scope=B),
+        Step("mul", (3, 1), results=(4,), scope=B),
+    )
+    program = Program((TensorInput((4, 4), requires_grad=True),), steps, (1, 4), training=True, partitioner="min_cut")
+    assert "aten.native_dropout_backward" in checked(program, "region_boundary").skipped["region_boundary"]
 
 
 def test_strides_of_operators_that_aotautograd_puts_for_writes(checked):

@@ -83,6 +83,19 @@ def test_plan_sees_equal_partitions_compiled_twice(violation):
     assert violation(twice, "plan", share_identical=False).origin == "equal partitions are compiled twice"
 
 
+def test_partitions_whose_inputs_share_memory_in_one_only_are_not_equal():
+    steps = (
+        Step("neg", (0,), results=(1,), scope=B),
+        Step("flip", (1,), (("dim", 0),), (2,)),
+        Step("detach", (2,), results=(3,)),
+        Step("mul", (3, 2), results=(4,), scope=B),
+    )
+    arguments = (TensorInput((4, 4), requires_grad=True),)
+    program = Program(arguments, steps, (1, 4), training=True, partitioner="min_cut")
+    with regional("reference", "cpu", expects_regions=False) as harness:
+        assert check(harness, program, mode="interpret", oracles=["plan"]).oracles == ("plan",)
+
+
 def test_partitions_that_differ_in_an_annotation_of_somebody_else_are_not_equal():
     tagged = (Context("tag"), *A)
     with regional("reference", "cpu", expects_regions=False) as harness:
