@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import repeat
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import torch
@@ -144,6 +146,9 @@ def code_of(code: GeneratedCode) -> list[str]:
 THREADS = 4
 _SECONDS = 300.0
 
+#: Times that each thread calls what it compiled, while the others do.
+_CALLS = 4
+
 
 def check_threads(example: ExampleRun) -> None:
     """Raise where one of several threads fails that each compile and run the program, its regions renamed."""
@@ -164,20 +169,44 @@ def check_threads(example: ExampleRun) -> None:
 
 
 def compile_at_once(regional: Any, data: dict[str, Any], mode: str) -> list[tuple[str, str]]:
-    """Compile variants of a program in threads; return origin and detail of each failure. Runs in a new process."""
+    """Compile variants of a program in threads, then call them at once; return origin and detail of each failure.
+
+    Runs in a new process. Half of the threads call with other inputs than the rest, so that arguments and results that
+    are mixed up show.
+    """
     program = from_data(data)
     examples = [
         ExampleRun(regional, renamed(program, f" of thread {number}"), mode, blame=False) for number in range(THREADS)
     ]
     for example in examples:
         _ = example.expected
+    together = Barrier(THREADS)
     with in_mode(regional, mode), ThreadPoolExecutor(THREADS) as pool:
-        outcomes = [pool.submit(_failure_of, example) for example in examples]
-        return [failure for outcome in outcomes if (failure := outcome.result()) is not None]
+        runs = list(pool.map(lambda example: example.run(example.program, calls=1), examples))
+        failures = [_failure_of(example, run) for example, run in zip(examples, runs, strict=True)]
+        if not any(failures):
+            failures = list(pool.map(_called_at_once, examples, runs, range(THREADS), repeat(together)))
+        return [failure for failure in failures if failure is not None]
 
 
-def _failure_of(example: ExampleRun) -> tuple[str, str] | None:
-    run = example.run(example.program, calls=1)
+def _called_at_once(example: ExampleRun, run: Run, number: int, together: Barrier) -> tuple[str, str] | None:
+    """Call what is compiled on both inputs in turn, while the other threads do so; return the first failure."""
+    for turn in range(_CALLS):
+        try:
+            together.wait(_SECONDS)
+        except BrokenBarrierError:  # another thread has failed
+            return None
+        order = (0, 1) if (number + turn) % 2 else (1, 0)
+        called = {which: example.execute(run.compiled, example.expected[which].inputs) for which in order}
+        again = replace(run, executions=(called[0], called[1]))
+        failure = _failure_of(example, again)
+        if failure is not None:
+            together.abort()
+            return failure
+    return None
+
+
+def _failure_of(example: ExampleRun, run: Run) -> tuple[str, str] | None:
     error = run.error
     if error is not None:
         return origin_of(error), f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

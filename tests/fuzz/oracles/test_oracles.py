@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from bench.mutants.faults import FAULTS
 from bench.mutants.faults.graphs import halve_unseen
+from bench.mutants.planting import spec_of
 from pytest_regional import BackendSpec, GraphCapabilities, declared
 from pytest_regional._torch.config import patched_config
 from pytest_regional._torch.dynamo import registered_backend
@@ -530,6 +532,12 @@ def test_threads_hold_and_break(monkeypatch):
         failures = reruns.compile_at_once(harness, to_data(program), "interpret")
     assert len(failures) == reruns.THREADS
     assert "value of output" in failures[0][0]
+
+
+def test_threads_that_mix_up_the_arguments_of_calls():
+    program = chain(("sin", A), ("cos", B), training=True)
+    with regional(spec_of(FAULTS["threads_mixed"]), "cpu", expects_regions=False) as harness:
+        assert reruns.compile_at_once(harness, to_data(program), "interpret")
 
 
 def test_strides_of_pytorchs_own_fake_operators_are_no_fault_of_the_backend(checked):
