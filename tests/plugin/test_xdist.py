@@ -116,7 +116,7 @@ def test_a_crashing_worker_does_not_lose_the_others_facts(downstream):
 
         @pytest.mark.regional_compile(backend="aot_eager", expects_regions=False)
         def test_any(regional_fuzz):
-            regional_fuzz.run("native", oracles=("compiles", "parity"))
+            regional_fuzz.run("native", draw=programs, oracles=("compiles", "parity"))
 
         def programs(seed):
             while True:

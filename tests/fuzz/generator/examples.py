@@ -32,9 +32,11 @@ def arguments_of(shapes, dtype, *, training):
 def program_with(name, *, dtype="float32", training=True, scope=()):
     """Return a program of one step of the operator called ``name``; None where no arguments suit."""
     operator = operator_named(name)
-    for shapes, small in itertools.product(SHAPES, (False, True)):
+    for shapes, further in itertools.product(SHAPES, ("", "small", "large")):
         arguments = arguments_of(shapes, dtype, training=training)
-        if small:
+        if further == "large":
+            arguments = (TensorInput((2, 3), dtype, content="large"), *arguments)
+        if further == "small":
             arguments = (
                 TensorInput((), dtype, content="distinct"),
                 TensorInput((2,), dtype, content="distinct"),

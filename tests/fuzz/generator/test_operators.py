@@ -27,7 +27,8 @@ OF_NO_LOW_PRECISION = (
     *("aten_special_ndtri", "aten_special_log_ndtr", "aten_special_erfcx", "aten_special_zeta", "aten_cdist"),
     *("aten_special_bessel_j0", "aten_special_bessel_j1", "aten_multi_margin_loss", "aten_multilabel_margin_loss"),
     *("aten_avg_pool3d", "aten__upsample_bilinear2d_aa_vec", "aten__upsample_bicubic2d_aa_vec"),
-    "fractional_max_pool3d",
+    *("fractional_max_pool3d", "deviation_of_large", "embedding_bag"),
+    *("inverse", "pseudoinverse", "cholesky", "solve", "log_determinant"),
 )
 
 
