@@ -89,7 +89,7 @@ def test_a_mutant_needs_nothing_that_a_backend_disclaims():
 def test_what_may_not_be_drawn_is_no_mutant():
     """Each of these is a program that eager runs; a campaign would take what comes of it for a defect."""
     trained = TensorInput((4,), requires_grad=True)
-    shared = (TensorInput((4,)), TensorInput((4,), alias_of=0, part="view"), trained)
+    shared = (TensorInput((4,)), TensorInput((4,), alias_of=0, detached=True), trained)
     writes = Program(shared, (Step("sin_", (0,), results=(3,)), Step("neg", (2,), results=(4,))), (4,))
     writes(*writes.inputs())
     assert not is_drawable(writes, PLAIN)
