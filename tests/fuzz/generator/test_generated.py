@@ -11,6 +11,7 @@ from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.features import DECLARED, features_of
 from pytest_regional.fuzz.findings import files
+from pytest_regional.fuzz.model.evaluation import REFUSALS
 from pytest_regional.fuzz.model.program import renumbered
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.strategies import programs
@@ -98,12 +99,18 @@ def test_source_runs_with_torch_alone(generated):
 
 
 def test_those_to_train_train(generated):
+    """Eager refuses at most 1 program in 100, as campaigns demand."""
+    refused = []
     for program in (program for program in generated[:150] if program.training and is_quick(program)):
         inputs = program.inputs(seed=7)
-        roots = {id(result): result for result in program(*inputs) if result.requires_grad}
         assert any(leaf.requires_grad for leaf in inputs)
-        if roots:
-            torch.autograd.backward(list(roots.values()), [torch.ones_like(root) for root in roots.values()])
+        try:
+            roots = {id(result): result for result in program(*inputs) if result.requires_grad}
+            if roots:
+                torch.autograd.backward(list(roots.values()), [torch.ones_like(root) for root in roots.values()])
+        except REFUSALS as error:
+            refused.append(f"{error}\n{program}")
+    assert len(refused) <= 1, "\n\n".join(refused)
 
 
 def test_files_keep_programs(generated):
