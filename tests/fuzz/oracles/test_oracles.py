@@ -10,13 +10,11 @@ import pytest
 import torch
 
 from bench.mutants.faults import FAULTS
-from bench.mutants.faults.graphs import halve_unseen
 from bench.mutants.planting import spec_of
 from pytest_regional import BackendSpec, GraphCapabilities, declared
 from pytest_regional._torch.config import patched_config
 from pytest_regional._torch.dynamo import registered_backend
 from pytest_regional._torch.inductor import artifact_behind
-from pytest_regional.backends.adapters import torch_regional
 from pytest_regional.fuzz.findings.files import to_data
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Block, Program, Region, Step
@@ -32,7 +30,6 @@ from pytest_regional.fuzz.oracles import (
 )
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.reference import compile_regions
-from pytest_regional.reference.caching import outer
 from pytest_regional.testing import regional
 from tests.splitting_backend import THROUGH_AOT
 
@@ -234,171 +231,6 @@ def test_determinism_of_calls(violation):
     assert violation(two, "determinism", finish=exchange_calls).origin == "another plan"
 
 
-# Caches: faults of the reference backend's own
-
-
-def checked_with(monkeypatch, patch, oracle, program=TWO_REGIONS):
-    with regional("reference", "cpu", expects_regions=False) as harness, monkeypatch.context() as patched:
-        patch(patched)
-        with pytest.raises(AssertionError) as raised:
-            check(harness, program, mode="interpret", oracles=[oracle])
-    assert raised.value.oracle == oracle
-    return raised.value
-
-
-def counted_twice(patched, original=outer.count_outcome):
-    def twice(*outcome):
-        original(*outcome)
-        original(*outcome)
-
-    patched.setattr(outer, "count_outcome", twice)
-
-
-def test_counters(monkeypatch):
-    assert checked_with(monkeypatch, counted_twice, "counters").origin == "lookups of one graph"
-
-
-def exponential_of(argument):
-    return Program((argument,), (Step("exp", (0,), results=(1,), scope=A),), (1,), training=False)
-
-
-def test_a_float64_without_dimensions_is_looked_up_twice_and_that_is_right(checked, monkeypatch):
-    """Dynamo takes it for a Python number at first, and starts over."""
-    number = exponential_of(TensorInput((), "float64"))
-    assert checked(number, "counters", "warm").oracles == ("counters", "warm")
-    monkeypatch.setattr(caching, "may_start_over", lambda example: False)
-    with pytest.raises(OracleViolationError) as raised:
-        checked(number, "counters")
-    assert raised.value.origin == "lookups of one graph"
-
-
-def test_inductor_does_not_save_what_has_a_backward_without_operators(monkeypatch):
-    number = Program(
-        (TensorInput((2,), requires_grad=True),),
-        (Step("add_number", (0,), (("value", 0.5),), (1,)),),
-        (1,),
-        training=True,
-    )
-    with regional("inductor", "cpu", expects_regions=False) as harness:
-        assert check(harness, number, mode="native", oracles=["counters"]).oracles == ("counters",)
-        monkeypatch.setattr(caching, "is_never_saved", lambda example: False)
-        with pytest.raises(OracleViolationError) as raised:
-            check(harness, number, mode="native", oracles=["counters"])
-    assert raised.value.origin == "saves of one graph"
-
-
-@pytest.mark.parametrize("argument", [TensorInput((), "float32"), TensorInput((1,), "float64")])
-def test_no_other_number_is_looked_up_twice(monkeypatch, argument):
-    error = checked_with(monkeypatch, counted_twice, "counters", exponential_of(argument))
-    assert error.origin == "lookups of one graph"
-
-
-def test_warm(monkeypatch):
-    error = checked_with(monkeypatch, lambda m: m.setattr(outer.OuterCache, "_find", lambda *given: None), "warm")
-    assert (error.stage, error.origin) == ("restart", "no hit")
-
-
-def constant_key(patched):
-    patched.setattr(outer, "details_of", lambda *given: type("Details", (), {"digest": lambda self: "0" * 64})())
-
-
-@pytest.mark.parametrize("oracle", ["annotations_in_key", "uuid_in_key"])
-def test_keys(monkeypatch, oracle):
-    error = checked_with(monkeypatch, constant_key, oracle)
-    assert (error.stage, error.origin.split(":")[0]) == ("restart", "stale hit")
-
-
-def test_another_cache_than_its_own_is_no_backends_fault(checked):
-    with regional(faulty(), "cpu", expects_regions=False) as harness:
-        result = check(harness, TWO_REGIONS, mode="interpret", oracles=["annotations_in_key"])
-    assert "keeps no whole results" in result.skipped["annotations_in_key"]
-
-
-def test_pytorchs_cache_is_checked_with_pytorchs_backend():
-    with regional("torch", "cpu", expects_regions=False) as harness, pytest.raises(OracleViolationError) as raised:
-        check(harness, TWO_REGIONS, mode="interpret", oracles=["annotations_in_key"])
-    assert raised.value.origin.startswith("stale hit")
-
-
-@pytest.mark.parametrize("claimed", [True, False])
-def test_pytorchs_cache_is_checked_with_a_backend_that_claims_it(claimed):
-    spec = BackendSpec("mine", torch_regional().factory, declared(outer_cache=False, pytorch_outer_cache=claimed)())
-    expected = pytest.raises(OracleViolationError, match="answered with what was compiled before")
-    with regional(spec, "cpu", expects_regions=False) as harness, expected if claimed else contextlib.nullcontext():
-        result = check(harness, TWO_REGIONS, mode="interpret", oracles=["annotations_in_key"])
-        assert "keeps no whole results" in result.skipped["annotations_in_key"]
-
-
-def one_buffer():
-    """Return an edit that has a region return the same memory from every call."""
-    pool = {}
-
-    def change(value):
-        kept = pool.setdefault((value.shape, value.dtype), value)
-        return kept if kept is value else kept.copy_(value)
-
-    return around_calls(change)
-
-
-def test_results_kept(checked, violation):
-    program = chain(("sin", A))
-    assert checked(program, "results_kept").oracles == ("results_kept",)
-    error = violation(program, "results_kept", finish=one_buffer())
-    assert (error.stage, error.origin) == ("run", "overwritten of output")
-
-
-def test_results_kept_is_not_required_if_disclaimed():
-    spec = replace(faulty(finish=one_buffer()), capabilities=declared(results_kept=False)())
-    with regional(spec, "cpu", expects_regions=False) as harness:
-        result = check(harness, chain(("sin", A)), mode="interpret", oracles=["results_kept"])
-    assert result.oracles == ()
-    assert "results_kept" in result.skipped["results_kept"]
-
-
-def test_parity_alone_does_not_see_that_the_first_results_are_gone(violation):
-    """What the oracle is for: each call is right when it returns."""
-    with regional(faulty(finish=one_buffer()), "cpu", expects_regions=False) as harness:
-        assert check(harness, chain(("sin", A)), mode="interpret", oracles=["parity"]).oracles == ("parity",)
-
-
-def saved_overwritten(gm):
-    """Have a backward write over what the forward saved."""
-    saved = [
-        node for node in gm.graph.find_nodes(op="placeholder") if not node.name.startswith(("primals", "tangents"))
-    ]
-    if any(node.name.startswith("tangents") for node in gm.graph.find_nodes(op="placeholder")):
-        with gm.graph.inserting_before(gm.graph.output_node()):
-            for node in saved:
-                gm.graph.call_function(halve_unseen, (node,))
-        gm.recompile()
-
-
-SAVING = chain(("sin", ()), ("tanh", A), training=True)
-
-
-def test_retained_backward(checked, violation):
-    assert checked(SAVING, "retained_backward").oracles == ("retained_backward",)
-    error = violation(SAVING, "retained_backward", edit=saved_overwritten)
-    assert (error.stage, error.origin) == ("backward", "value of grad")
-
-
-def test_a_graph_is_kept_although_a_backward_could_overwrite_what_was_saved(checked):
-    # With dynamic sizes the backward compiles beside the forward, before anybody asks for its graph to be kept.
-    program = replace(chain(("sin", ()), ("tanh", A), ("exp", A), training=True), dynamic=True)
-    assert checked(program, "retained_backward").oracles == ("retained_backward",)
-    with regional("aot_eager", "cpu", expects_regions=False) as harness:
-        assert check(harness, program, oracles=["retained_backward"]).oracles == ("retained_backward",)
-
-
-def test_parity_runs_one_backward_alone(checked):
-    with regional(faulty(edit=saved_overwritten), "cpu", expects_regions=False) as harness:
-        assert check(harness, SAVING, mode="interpret", oracles=["parity"]).oracles == ("parity",)
-
-
-def test_without_training_there_is_no_backward_to_retain(checked):
-    assert "no backward" in checked(chain(("sin", A)), "retained_backward").skipped["retained_backward"]
-
-
 # Checking
 
 
@@ -503,17 +335,6 @@ def test_disclaimed_capabilities_are_not_required():
 
 
 # Threads
-
-
-def test_neither_has_a_partition_of_a_view_beside_one_that_computes(checked):
-    after, other = (Region("c", after=("a",)),), (Region("a", (("max_fusion_size", 8),)),)
-    steps = (
-        Step("cumsum", (0,), (("dim", 0),), (2,), after),
-        Step("cumsum", (1,), (("dim", 0),), (3,), A),
-        Step("matrix_transpose", (2,), results=(4,), scope=other),
-    )
-    program = Program(UNORDERED.arguments, steps, (3, 4), training=False)
-    assert checked(program, "region_order").oracles == ("region_order",)
 
 
 def test_neither_has_one_of_what_becomes_a_view(checked):

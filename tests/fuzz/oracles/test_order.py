@@ -90,3 +90,14 @@ def test_a_region_of_a_view_has_no_place_in_time(checked):
     program = Program(UNORDERED.arguments, (*UNORDERED.steps[:2], view), (2, 3, 4), training=False)
 
     assert "that run anything" in checked(program, "region_order").skipped["region_order"]
+
+
+def test_neither_has_a_partition_of_a_view_beside_one_that_computes(checked):
+    after, other = (Region("c", after=("a",)),), (Region("a", (("max_fusion_size", 8),)),)
+    steps = (
+        Step("cumsum", (0,), (("dim", 0),), (2,), after),
+        Step("cumsum", (1,), (("dim", 0),), (3,), A),
+        Step("matrix_transpose", (2,), results=(4,), scope=other),
+    )
+    program = Program(UNORDERED.arguments, steps, (3, 4), training=False)
+    assert checked(program, "region_order").oracles == ("region_order",)
