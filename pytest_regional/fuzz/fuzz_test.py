@@ -135,7 +135,9 @@ class FuzzTest:
         __tracebackhide__ = True
         self.mode = mode
         folder = self._made_folder()
-        self.guidance = self._guidance(folder) if draw is None and self.guided != GUIDANCE[0] else None
+        # Mode aten has one pass run, of which no decision is recorded.
+        is_guided = draw is None and mode != "aten" and self.guided != GUIDANCE[0]
+        self.guidance = self._guidance(folder) if is_guided else None
         programs = Programs(
             functools.partial(check, self.regional, mode=mode),
             functools.partial(self._varied, draw or self._programs) if mode == "aten" else draw or self._programs,

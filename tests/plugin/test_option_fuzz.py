@@ -296,6 +296,15 @@ def test_a_campaign_is_not_guided_unless_told_and_never_where_the_test_draws(dow
         result.stdout.no_fnmatch_line("*guided:*")
 
 
+def test_a_campaign_of_a_mode_without_decisions_is_not_guided(downstream):
+    aten = GUIDED.replace('"native", oracles=("compiles",)', '"aten"')
+    guidance = "--override-ini=regional_fuzz_guidance=on"
+    result = fuzzed(downstream, aten, "--regional-fuzz=2", "--regional-seed=7", guidance, backend="reference")
+
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*guided:*")
+
+
 @pytest.mark.parametrize("backend", [["--regional-backend=aot_eager"], []], ids=["on", "off"])
 def test_guidance_of_another_word_is_a_usage_error(downstream, backend):
     result = downstream(HOLDS, *backend, "--override-ini=regional_fuzz_guidance=maybe")
