@@ -7,10 +7,11 @@ an error: generators skip it, reducers take that as "keep it".
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -398,7 +399,7 @@ class Builder:
         functions = self._functions(step)
         if self._room is not None and not makes_at_most(self._room, operator, step, operands, functions):
             raise Refused(f"{operator.name} would make more elements than are made for a program that is read")
-        with eager(step.scope):
+        with eager(step.scope), _kept_sizes(operator, operands):
             try:
                 made = evaluate(operator, step, operands, functions)
             except REFUSALS as error:
@@ -460,6 +461,27 @@ def _settled(operator: Operator, tensor: torch.Tensor, value_range: ValueRange) 
     if not fits_dtype(tensor, settled):
         raise Refused(f"{operator.name} would make what the dtype cannot hold", "leaves the dtype")
     return settled
+
+
+@contextlib.contextmanager
+def _kept_sizes(operator: Operator, operands: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Give what ``operator`` writes to its size back where eager changes it.
+
+    Some operators do so before they refuse: ``addbmm_`` resizes a ``self`` that is to be broadcast, for one.
+
+    Raises:
+        Refused: eager has changed a size, and raised nothing.
+    """
+    written = [(operands[position], operands[position].detach()) for position in operator.writes]
+    resized = False
+    try:
+        yield
+    finally:
+        for tensor, before in written:
+            if tensor.shape != before.shape:
+                tensor.data, resized = before, True
+    if resized:
+        raise Refused(f"{operator.name} would resize what it writes to")
 
 
 def _is_usable(tensor: torch.Tensor) -> bool:

@@ -11,6 +11,7 @@ from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.features import DECLARED, features_of
 from pytest_regional.fuzz.findings import files
+from pytest_regional.fuzz.model.building import check_buildable
 from pytest_regional.fuzz.model.evaluation import REFUSALS
 from pytest_regional.fuzz.model.program import renumbered
 from pytest_regional.fuzz.operators.table import operator_named
@@ -20,7 +21,10 @@ EXAMPLES = 300
 
 
 def drawn(count, strategy):
-    """Return ``count`` programs, the same in every run."""
+    """Return ``count`` programs, the same in every run where the same modules are imported.
+
+    Hypothesis draws constants that it finds in the modules of this repository, too.
+    """
     found = []
 
     @settings(
@@ -111,6 +115,11 @@ def test_those_to_train_train(generated):
         except REFUSALS as error:
             refused.append(f"{error}\n{program}")
     assert len(refused) <= 1, "\n\n".join(refused)
+
+
+def test_can_be_built_again(generated):
+    for program in generated:
+        check_buildable(program)
 
 
 def test_files_keep_programs(generated):

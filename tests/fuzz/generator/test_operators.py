@@ -224,3 +224,14 @@ def test_values_that_eager_must_not_write_to_are_not_written_to(name, trained):
             builder.add(write)
     else:
         builder.add(write)
+
+
+def test_a_refused_step_leaves_sizes_alone():
+    """``addbmm_`` resizes what it writes to, and only then refuses that it is expanded."""
+    builder = Builder((TensorInput((3, 1, 1)), TensorInput((3, 1, 1)), TensorInput((3,))))
+    (product,) = builder.add(Step("dot", (2, 2))).results
+    write = Step("aten_addbmm_", (0, 1, product), (("beta", 1), ("alpha", -1)))
+    with pytest.raises(Refused, match="eager refuses"):
+        builder.add(write)
+    assert builder.values[product].shape == ()
+    assert [step.operator for step in builder.steps] == ["dot"]
