@@ -12,7 +12,6 @@ from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.features import DECLARED, features_of
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.model.building import check_buildable
-from pytest_regional.fuzz.model.evaluation import REFUSALS
 from pytest_regional.fuzz.model.program import renumbered
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.strategies import programs
@@ -103,18 +102,12 @@ def test_source_runs_with_torch_alone(generated):
 
 
 def test_those_to_train_train(generated):
-    """Eager refuses at most 1 program in 100, as campaigns demand."""
-    refused = []
     for program in (program for program in generated[:150] if program.training and is_quick(program)):
         inputs = program.inputs(seed=7)
         assert any(leaf.requires_grad for leaf in inputs)
-        try:
-            roots = {id(result): result for result in program(*inputs) if result.requires_grad}
-            if roots:
-                torch.autograd.backward(list(roots.values()), [torch.ones_like(root) for root in roots.values()])
-        except REFUSALS as error:
-            refused.append(f"{error}\n{program}")
-    assert len(refused) <= 1, "\n\n".join(refused)
+        roots = {id(result): result for result in program(*inputs) if result.requires_grad}
+        if roots:
+            torch.autograd.backward(list(roots.values()), [torch.ones_like(root) for root in roots.values()])
 
 
 def test_can_be_built_again(generated):
