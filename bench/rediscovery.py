@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from suites.history.__main__ import VERSIONS
 from suites.history.known_bugs import BACKENDS, KnownBug, all_bugs
@@ -78,6 +79,7 @@ def _finding(path: Path) -> FindingData:
     words |= {"training"} if program.get("training") else set()
     words |= {"dynamic"} if program.get("dynamic") or any(each.get("dynamic") for each in inputs) else set()
     words |= {f"setting:{name}" for name, _ in program.get("settings", [])}
+    words |= {"large"} if "input:large" in words or any(map(_has_large_number, steps)) else set()
     return FindingData(
         path.stem,
         data["backend"],
@@ -85,6 +87,11 @@ def _finding(path: Path) -> FindingData:
         frozenset(step["operator"] for step in steps),
         frozenset({*data["features"], *words}),
     )
+
+
+def _has_large_number(step: Mapping[str, Any]) -> bool:
+    """Tell whether a parameter of a step is so large that its square is infinite in float32."""
+    return any(isinstance(value, float) and abs(value) > 1e19 for value in step.get("parameters", {}).values())
 
 
 @dataclass(frozen=True)
@@ -155,7 +162,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "power_of_negative_number": Signature(_VALUE, (".*size.*|.*pow.*",), ("dynamic",)),
     # Floats
     "deviation_of_large_numbers": Signature(
-        "(nan|value) of", (".*(std|var).*|unit_vectors|.*norm.*",), ("input:large",)
+        "(nan|value) of", (".*(std|var).*|deviation_of_large|unit_vectors|.*norm.*",), ("large",)
     ),
     "negative_zero": Signature("(nan|value) of", ("(aten_)?elu_?|add|aten_add.*",), ("input:edges",)),
     "erf_near_zero": Signature("value of", ("(aten_)?(erf|gelu).*",)),

@@ -67,6 +67,18 @@ def test_another_finding_is_no_such_bug(tmp_path, changed):
     assert not rediscovery.match(findings, all_bugs(), "2.13.0")["cat_strides"]
 
 
+def test_a_number_in_the_program_may_be_what_is_large(tmp_path):
+    steps = [
+        {"operator": "mul_number", "parameters": {"value": 1e20}},
+        {"operator": "deviation_of_large", "parameters": {"dim": 0}},
+    ]
+    shown = {"origin": "nan of output", "program": {"arguments": [], "steps": steps}}
+    smaller = {**shown, "program": {"arguments": [], "steps": steps[1:]}}
+    for folder, changed, expected in (("large", shown, ["a-finding"]), ("small", smaller, [])):
+        findings = rediscovery.read(folder_with(tmp_path / folder, **changed))
+        assert rediscovery.match(findings, all_bugs(), "2.13.0")["deviation_of_large_numbers"] == expected
+
+
 def test_the_report_counts_by_class_and_lists_what_is_unmatched(tmp_path):
     known = folder_with(tmp_path / "known")
     other = folder_with(tmp_path / "other", origin="something else")
