@@ -467,7 +467,7 @@ def _settled(operator: Operator, tensor: torch.Tensor, value_range: ValueRange) 
 def _kept_sizes(operator: Operator, operands: Sequence[torch.Tensor]) -> Iterator[None]:
     """Give what ``operator`` writes to its size back where eager changes it.
 
-    Some operators do so before they refuse: ``addbmm_`` resizes a ``self`` that is to be broadcast, for one.
+    Of a ``self`` that is to be broadcast ``addbmm_`` makes a larger one, and sometimes refuses to write to it only then.
 
     Raises:
         Refused: eager has changed a size, and raised nothing.
@@ -481,7 +481,7 @@ def _kept_sizes(operator: Operator, operands: Sequence[torch.Tensor]) -> Iterato
             if tensor.shape != before.shape:
                 tensor.data, resized = before, True
     if resized:
-        raise Refused(f"{operator.name} would resize what it writes to")
+        raise Refused(f"{operator.name} would resize what it writes to", "would resize what it writes to")
 
 
 def _is_usable(tensor: torch.Tensor) -> bool:

@@ -226,12 +226,14 @@ def test_values_that_eager_must_not_write_to_are_not_written_to(name, trained):
         builder.add(write)
 
 
-def test_a_refused_step_leaves_sizes_alone():
-    """``addbmm_`` resizes what it writes to, and only then refuses that it is expanded."""
-    builder = Builder((TensorInput((3, 1, 1)), TensorInput((3, 1, 1)), TensorInput((3,))))
+@pytest.mark.parametrize(("size", "why"), [(1, "eager refuses"), (2, "would resize")])
+def test_a_refused_step_leaves_sizes_alone(size, why):
+    """``addbmm_`` resizes what it writes to, and only then refuses to write to one element that is expanded."""
+    batch = TensorInput((3, size, size))
+    builder = Builder((batch, batch, TensorInput((3,))))
     (product,) = builder.add(Step("dot", (2, 2))).results
     write = Step("aten_addbmm_", (0, 1, product), (("beta", 1), ("alpha", -1)))
-    with pytest.raises(Refused, match="eager refuses"):
+    with pytest.raises(Refused, match=why):
         builder.add(write)
     assert builder.values[product].shape == ()
     assert [step.operator for step in builder.steps] == ["dot"]
