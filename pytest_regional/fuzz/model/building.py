@@ -467,7 +467,7 @@ def _settled(operator: Operator, tensor: torch.Tensor, value_range: ValueRange) 
 def _kept_sizes(operator: Operator, operands: Sequence[torch.Tensor]) -> Iterator[None]:
     """Give what ``operator`` writes to its size back where eager changes it.
 
-    Of a ``self`` that is to be broadcast ``addbmm_`` makes a larger one, and sometimes refuses to write to it only then.
+    ``addbmm_`` makes a ``self`` that is to be broadcast larger, and sometimes refuses to write to it only then.
 
     Raises:
         Refused: eager has changed a size, and raised nothing.
