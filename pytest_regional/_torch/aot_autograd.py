@@ -183,6 +183,11 @@ def with_serialization(compiled: Callable[..., Any], entry: Callable[[], Any]) -
     return wrapped
 
 
+def effect_token_count() -> int:
+    """Count the effect tokens before the inputs of the graph that is compiled (``fw_metadata``, 2.11 to 2.15)."""
+    return len(getattr(_metadata(), "tokens", ()))
+
+
 def user_output_count() -> int | None:
     """Count the user's outputs of a forward graph; None if the tracing context has no metadata.
 

@@ -177,6 +177,18 @@ def is_zero_tensor(tensor: Any) -> bool:
     return bool(tensor._is_zerotensor())
 
 
+def with_memory(func: Any, args: Sequence[Any]) -> Sequence[Any]:
+    """Return ``args`` as an operator may be called with in a dispatch mode.
+
+    PyTorch kills the process where a mode multiplies a zero tensor by a number, or adds one (2.11 to 2.15); here that
+    tensor is given memory. ``docs/findings/zero_tensor_in_graph.py`` says when this can go.
+    """
+    import torch
+
+    deadly = func in (torch.ops.aten.mul.Scalar, torch.ops.aten.add.Scalar) and is_zero_tensor(args[0])
+    return (torch.zeros_like(args[0]), *args[1:]) if deadly else args
+
+
 def view_like(tensor: Any, base: Any) -> Any:
     """Return the view of ``base`` that ``tensor`` is of the tensor it views, or None where that cannot be made.
 
@@ -251,10 +263,29 @@ def fakes_checked() -> contextlib.AbstractContextManager[Any]:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if is_higher_order_op(func):
                 return func(*args, **(kwargs or {}))
-            return super().__torch_dispatch__(func, types, args, kwargs)
+            made = super().__torch_dispatch__(func, types, with_memory(func, args), kwargs)
+            _check_fake_of_index(func, args, made)
+            return made
 
     mode: contextlib.AbstractContextManager[Any] = Checking(check_aliasing=False, only_check_ops_with_meta=False)
     return mode
+
+
+def _check_fake_of_index(func: Any, args: Sequence[Any], made: Any) -> None:
+    """Raise if the fake ``index`` by integers has other strides: PyTorch checks no operator whose masks count."""
+    import torch
+
+    if func is not torch.ops.aten.index.Tensor or any(
+        index is not None and index.dtype == torch.bool for index in args[1]
+    ):
+        return
+    with symbol("torch._subclasses.fake_tensor", "FakeTensorMode")() as mode:
+        indices = [None if index is None else mode.from_tensor(index) for index in args[1]]
+        fake = func(mode.from_tensor(args[0]), indices)
+    strides = zip(made.shape, fake.stride(), made.stride(), strict=True)
+    if any(size > 1 and said != found for size, said, found in strides):
+        mismatch = symbol("torch._subclasses.fake_tensor", "MetadataMismatchError")
+        raise mismatch(f"found in {func} strides {fake.stride()}, not {made.stride()}")
 
 
 def is_fake_disagreement(error: BaseException | None) -> bool:

@@ -77,10 +77,19 @@ def effect_classes(node: torch.fx.Node) -> frozenset[str]:
         return own.union(*map(_body_effects, bodies_of(node)))
     if is_op_overload(target):
         if torch.Tag.nondeterministic_seeded in target.tags:
-            return frozenset((RANDOM,))
+            return frozenset() if _drops_nothing(node) else frozenset((RANDOM,))
         if target.namespace in _COLLECTIVE_NAMESPACES:
             return frozenset((COLLECTIVE,))
     return _impurity(node)
+
+
+def _drops_nothing(node: torch.fx.Node) -> bool:
+    """Return whether ``node`` draws for a dropout alone, as attention does, and that drops no element."""
+    for index, argument in enumerate(schema_of(node.target).arguments):
+        if argument.name == "dropout_p":
+            given = node.args[index] if index < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
+            return type(given) in (int, float) and given == 0
+    return False
 
 
 def _impurity(node: torch.fx.Node) -> frozenset[str]:

@@ -1,7 +1,8 @@
 """Fingerprints of partitions: equal up to names means interchangeable.
 
-They include ops, arguments, the metadata of every value (dtype, device, shape, strides, shared memory), symbolic
-shapes, other annotations, and configs. They exclude names and the region's id.
+They include ops, arguments, the metadata of every value (dtype, device, shape, strides), which inputs and results share
+memory, symbolic shapes, other annotations, and configs. They exclude names, the region's id, and which of the values in
+between share memory: the ops say that, and the metadata of a recomputed op may not.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def fingerprint(request: RegionRequest) -> Fingerprint:
         description.add(source, "attribute", description.constant(value))
     for node in region.partition.nodes:
         description.add_node(node)
-    results = description.arguments(region.results)
+    memory = tuple(description.memory(node.meta.get("val")) for node in region.results)
+    results = description.arguments(region.results), memory
     order = tuple(sorted(region.order))
     return Fingerprint((request.key.configs, tuple(description.lines), results, order), description.symbolic)
 
@@ -67,7 +69,7 @@ class _Description:
         """Append the line of an op."""
         target: Hashable = node.target
         self.symbolic |= getattr(target, "__name__", "") in _KERNEL_TABLE_OPS
-        value = self.value(node.meta.get("val"))
+        value = self.value(node.meta.get("val"), in_between=True)
         arguments = self.arguments(node.args), self.arguments(node.kwargs)
         self.add(node, node.op, target, *arguments, value, _other_annotations(node))
 
@@ -104,16 +106,20 @@ class _Description:
             return tuple(map(self._plain, value))
         return ("symbol", self._number(value)) if is_symbolic(value) else value
 
-    def value(self, value: Any) -> Hashable:
-        """Describe the (fake) value of a node."""
+    def value(self, value: Any, *, in_between: bool = False) -> Hashable:
+        """Describe the (fake) value of a node; without its memory where it is neither an input nor a result."""
         if isinstance(value, (list, tuple)):
-            return tuple(map(self.value, value))
+            return tuple(self.value(element, in_between=in_between) for element in value)
         if not isinstance(value, torch.Tensor):
             return type(value).__name__, self._number(value)
-        storage = storage_key(value)
-        alias = None if storage is None else self._storages.setdefault(storage, len(self._storages))
+        alias = None if in_between else self.memory(value)
         kind = type(value), value.dtype, str(value.device), str(value.layout), value.requires_grad, alias
         return *kind, *self._geometry(value)
+
+    def memory(self, value: Any) -> int | None:
+        """Return the number of the storage of a value; None if it has none."""
+        storage = storage_key(value)
+        return None if storage is None else self._storages.setdefault(storage, len(self._storages))
 
     def _geometry(self, value: torch.Tensor) -> Iterable[Hashable]:
         yield self._sizes(value.shape)

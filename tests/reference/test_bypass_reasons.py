@@ -54,6 +54,11 @@ def condition(x, w):
     return torch.cond(x.sum() > 0, mlp, lambda x, w: w @ x, (x, w))
 
 
+def checked(x, w):
+    """``linalg.inv`` raises for a matrix without an inverse, which takes an effect token."""
+    return mlp(x, w) + torch.linalg.inv(x @ x.mT + 2 * torch.eye(4))
+
+
 class Owner:
     pass
 
@@ -88,6 +93,8 @@ def policy(name):
 BYPASSES = {
     "a function that is not traced": (not_traced, False, "untraced"),
     "a condition": (condition, False, "cond"),
+    "an effect": (checked, False, "effect tokens"),
+    "an effect in training": (checked, True, "effect tokens"),
     "an annotation": (annotated, False, "Owner'> of type type means nothing in another process"),
     "frozen weights in a region": (configured(freezing=True), False, "region .*mlp.* freezing enabled"),
     "a region that caches nothing": (configured(force_disable_caches=True), False, "region .*mlp.* caches were off"),

@@ -9,6 +9,9 @@ from pytest_regional.reference.effects import effect_classes, order_edges, writt
 from pytest_regional.reference.partition import plan_partitions
 from tests.reference.graphs import ATEN, annotate_node
 
+#: It draws for its dropout, and is marked as an operator that draws whether it has one or not.
+ATTENTION = ATEN._scaled_dot_product_flash_attention_for_cpu.default
+
 
 def graph_of(*calls):
     """Build a graph from ``(op, arguments, marked)``; arguments are numbers of earlier values, 0 being ``x``."""
@@ -114,6 +117,9 @@ def test_out_argument_is_written():
     [
         (ATEN.sin.default, (0,), set()),
         (ATEN.native_dropout.default, (0, 0.5, True), {"random"}),
+        (ATTENTION, (0, 0, 0), set()),
+        (ATTENTION, (0, 0, 0, 0.0), set()),
+        (ATTENTION, (0, 0, 0, 0.5), {"random"}),
         (torch.ops._c10d_functional.all_reduce.default, (0, "sum", "0"), {"collective"}),
         (torch.ops._c10d_functional.wait_tensor.default, (0,), {"collective"}),
         (ATEN._assert_scalar.default, (0, "message"), set()),

@@ -15,7 +15,7 @@ import torch
 
 from pytest_regional._torch.operators import is_op_overload, schema_of
 from pytest_regional._torch.pytree import flatten
-from pytest_regional._torch.tracing import is_zero_tensor
+from pytest_regional._torch.tracing import is_zero_tensor, with_memory
 from pytest_regional.fuzz.model.value_range import DIGITS, unit_of
 from pytest_regional.harness.parity.rounding import EXACT_OPS, OutsideCompilers
 
@@ -143,7 +143,7 @@ class RoundingWatch(OutsideCompilers):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         exact = bool(self.rounding) or _exact_operands(func, args, kwargs or {})
-        made = func(*args, **(kwargs or {}))
+        made = func(*with_memory(func, args), **(kwargs or {}))
         results = [one for one in flatten(made)[0] if isinstance(one, torch.Tensor)]
         rounds = [one for one in results if one.is_floating_point() or one.is_complex()]
         if rounds and not (exact if isinstance(exact, bool) else all(_holds(one, exact) for one in rounds)):

@@ -88,12 +88,17 @@ class BoundaryChecker:
                     continue
                 if is_so:
                     self._note(f"an output of {_region_name(region)} of the {self._kind} graph shares memory with {of}")
-                elif of == "an input":
+                elif of == "an input" and not _may_be_recomputed(one):
                     self._note(f"an output of {_region_name(region)} of the {self._kind} graph is no view of {of} now")
 
     def _note(self, message: str) -> None:
         if message not in self._found:
             self._found.append(message)
+
+
+def _may_be_recomputed(node: Node) -> bool:
+    """Return whether ``node`` may be computed again, with the fake value of a twin, whose memory it does not share."""
+    return node.meta.get("recompute") is not None
 
 
 def _region_name(region: Node) -> str:

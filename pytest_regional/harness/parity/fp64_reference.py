@@ -23,7 +23,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from pytest_regional._torch import pytree
 from pytest_regional._torch.aot_autograd import backwards_inside
 from pytest_regional._torch.operators import written_arguments
-from pytest_regional._torch.tracing import dispatch_mode
+from pytest_regional._torch.tracing import dispatch_mode, with_memory
 from pytest_regional.harness.parity.state import LOW_PRECISION_TO_FP64
 
 _CASTS = {
@@ -201,11 +201,11 @@ class _RoundsOperands(dispatch_mode()):  # type: ignore[misc]
     ) -> Any:
         named = kwargs or {}
         if getattr(func, "is_view", False):
-            return func(*args, **named)
+            return func(*with_memory(func, args), **named)
         written = [leaf for leaf in pytree.flatten(written_arguments(func, args, named))[0] if _is_tensor(leaf)]
         keep = {id(tensor) for tensor in written}
         rounded_args, rounded_named = pytree.map_leaves(lambda leaf: self._rounded(leaf, keep), (args, named))
-        result = func(*rounded_args, **rounded_named)
+        result = func(*with_memory(func, rounded_args), **rounded_named)
         for tensor in written:
             if self._precision.is_coarser_than(tensor.dtype):
                 tensor.copy_(self._precision.round(tensor))

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pytest_regional._torch.operators import is_op_overload, schema_of
-from pytest_regional._torch.tracing import dispatch_mode, is_zero_tensor
+from pytest_regional._torch.tracing import dispatch_mode, is_zero_tensor, with_memory
 from pytest_regional.harness.parity.tolerance import ulp
 
 #: What of a result no gradient flows through, and no rounding of an input shows in.
@@ -56,7 +56,7 @@ class RecordedRandomOps(OutsideCompilers):
         self.recorded: list[torch.Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        made = func(*with_memory(func, args), **(kwargs or {}))
         if is_random_op(func):
             self.recorded.append(made.detach().clone())
         return made
@@ -74,13 +74,13 @@ class ReplayedRandomOps(OutsideCompilers):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not is_random_op(func) or not self.left:
-            return func(*args, **(kwargs or {}))
+            return func(*with_memory(func, args), **(kwargs or {}))
         wide = self.left.popleft()
         if wide.is_floating_point():
             wide = wide.double()
         if not schema_of(func).is_mutable:
             return wide
-        return args[0].copy_(wide) if args[0].shape == wide.shape else func(*args, **(kwargs or {}))
+        return args[0].copy_(wide) if args[0].shape == wide.shape else func(*with_memory(func, args), **(kwargs or {}))
 
 
 #: Operators whose results are their arguments' values, chosen, copied or moved: nothing is rounded in them.
@@ -109,7 +109,7 @@ class Rounded(OutsideCompilers):
         self._generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        made = func(*with_memory(func, args), **(kwargs or {}))
         if not _rounds(func):
             return made
         if isinstance(made, tuple | list):

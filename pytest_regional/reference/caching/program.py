@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from pytest_regional._torch.aot_autograd import effect_token_count
 from pytest_regional._torch.autograd_cache import is_serializable, why_unserializable
 from pytest_regional._torch.caches import CodeFile, code_files, inductor_cache_dir, libraries_at_hand
 from pytest_regional._torch.fx_graphs import attribute, is_graph_module, use_boxed_codegen
@@ -252,6 +253,7 @@ class CompiledGraph(output_code()):  # type: ignore[misc]
         super().__init__()
         self._graph_module: torch.fx.GraphModule | None = graph_module
         self._program = b""
+        self._takes_tokens = effect_token_count() > 0
         self._boxed_call = True
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
@@ -264,6 +266,10 @@ class CompiledGraph(output_code()):  # type: ignore[misc]
         Raises:
             UnsavableGraphError: it holds something that cannot be stored.
         """
+        if self._takes_tokens:
+            raise UnsavableGraphError(
+                "AOTAutograd passes no effect tokens (of a print, of linalg.inv) to what it loads"
+            )
         if self._graph_module is not None:
             self._program = dump_program(self._graph_module)
             self._graph_module = None

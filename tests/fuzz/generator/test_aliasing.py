@@ -13,7 +13,7 @@ from pytest_regional.fuzz.model.arguments import LAYOUTS, PARTS, PARTS_OF_ANY_RA
 from pytest_regional.fuzz.model.building import Builder, Refused
 from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.fuzz.model.source import make_inputs
-from pytest_regional.fuzz.operators.operator import apart
+from pytest_regional.fuzz.operators.operator import Picks, apart
 from pytest_regional.fuzz.operators.table import operator_named, operators
 from pytest_regional.fuzz.shrink.edits import reduce_program
 
@@ -103,6 +103,19 @@ def test_slices_of_one_memory_that_share_nothing_are_copied_into_each_other():
     builder.add(Step("copy_", (1, 2)))
     with pytest.raises(Refused, match="operand 1"):
         builder.add(Step("copy_", (1, 3)))
+
+
+@pytest.mark.parametrize("name", ["put_list", "scatter_add_", "index_add_", "index_put_"])
+def test_rows_are_not_written_from_the_same_memory(name):
+    """Eager reads what it wrote before, and the result depends on the order."""
+    whole = TensorInput((2, 2), alias_of=0, part="whole")
+    of_elements = name == "scatter_add_"
+    index = TensorInput((2, 2) if of_elements else (2,), "int64", content="index", below=2)
+    builder = Builder((TensorInput((2, 2)), whole, TensorInput((2, 2)), index))
+    between = () if name == "put_list" else (3,)
+    for source, fits in ((0, False), (1, False), (2, True)):
+        found = builder.parameters(operator_named(name), (0, *between, source), Picks((0, 0, 0)))
+        assert (found is not None) == fits
 
 
 def test_a_write_to_a_slice_is_a_write_to_the_other_inputs_there():

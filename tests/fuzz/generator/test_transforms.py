@@ -86,3 +86,11 @@ def test_a_block_that_is_differentiated_compiles(name):
     compiled = torch.compile(program.function, backend="eager", fullgraph=True)
     (x,) = program.inputs(seed=1)
     torch.testing.assert_close(compiled(x), program(x))
+
+
+@pytest.mark.parametrize(("requires_grad", "fits"), [(False, True), (True, False)])
+def test_nothing_is_drawn_that_kills_the_process_once_compiled(requires_grad, fits):
+    """``docs/findings/zero_tensor_in_graph.py``."""
+    square = Block((0,), (Step("square", (0,), (), (1,)),), 1)
+    _, step = built("forward_over_reverse", TensorInput((3, 2), requires_grad=requires_grad), block=square)
+    assert (step is not None) == fits

@@ -368,6 +368,36 @@ def test_strides_of_pytorchs_own_fake_operators_are_no_fault_of_the_backend(chec
     assert "aten.copysign" in result.skipped["region_boundary"]
 
 
+def test_strides_of_a_fake_index_are_no_fault_of_the_backend(checked):
+    """PyTorch's own comparison of fake and real operators leaves ``index`` out."""
+    arguments = (TensorInput((3, 3), layout="transposed", content="positive"),)
+    steps = (Step("to_int64", (0,), results=(1,)), Step("index", (0, 1), results=(2,), scope=A))
+    skipped = checked(Program(arguments, steps, (2,), training=False), "region_boundary", "parity").skipped
+    assert "aten.index" in skipped["region_boundary"]
+    assert "aten.index" in skipped["parity"]
+
+
+def test_region_boundary_allows_what_a_checkpoint_computes_again(checked):
+    """Its fake value is that of the first time, which a saved value is a view of."""
+    block = Block((0,), (Step("copysign", (0, 0), (), (1,)),), 1)
+    steps = (
+        Step("checkpoint", (0,), (), (1,), A, (0,)),
+        Step("jvp", (1,), (), (2,), A, (0,)),
+        Step("sin", (1,), (), (3,)),
+    )
+    checked(Program((TensorInput((), requires_grad=True),), steps, (2, 3), (block,)), "region_boundary")
+
+
+def test_attention_without_dropout_may_wait_for_a_later_one(checked):
+    """PyTorch marks it as an operator that draws random numbers, whose order is the program's."""
+    later = (Region("b", after=("one",)),)
+    steps = (
+        Step("attention", (0, 0, 0), results=(1,), scope=later),
+        Step("attention", (0, 0, 0), results=(2,), scope=(Region("one"),)),
+    )
+    checked(Program((TensorInput((1, 1, 2, 2)),), steps, (1, 2), training=False), "compiles", "parity")
+
+
 def test_strides_of_pytorchs_own_are_no_fault_where_a_program_runs_once_more(checked):
     arguments = tuple(
         TensorInput((1, 2, 4, 4), layout=layout, requires_grad=True) for layout in ("channels_last", "dense")
