@@ -412,6 +412,8 @@ class Builder:
             except REFUSALS as error:
                 # Whatever eager raises on small valid tensors means one thing here: this step does not fit.
                 raise Refused(f"eager refuses {operator.name}: {error}", "eager refuses") from error
+        if sum(tensor.numel() for tensor in made) > MOST_ELEMENTS:
+            raise Refused(f"{operator.name} would make more than {MOST_ELEMENTS} elements", "makes too many elements")
         if self._room is not None:
             self._room -= sum(tensor.numel() for tensor in made)
         return made

@@ -237,3 +237,10 @@ def test_a_refused_step_leaves_sizes_alone(size, why):
         builder.add(write)
     assert builder.values[product].shape == ()
     assert [step.operator for step in builder.steps] == ["dot"]
+
+
+@pytest.mark.parametrize(("size", "fits"), [(8, True), (2**13, False)])
+def test_nothing_is_drawn_that_fills_the_memory(size, fits):
+    builder = Builder((TensorInput((size,)),))
+    step = builder.choose(operator_named("aten_diag_embed"), (0,), (0, 0, 0, 0))
+    assert (step is not None) == fits
