@@ -156,10 +156,17 @@ SIGNATURES: Mapping[str, Signature] = {
     "write_to_windows": Signature(_INPUT, ("unfold",)),
     "dynamic_aliases": Signature("compute_overlapping", ("reshape|view|flatten",)),
     "dynamic_aliases_written": Signature("RuntimeError at .*merge_view_inputs"),
+    "aliases_at_another_offset": Signature("^further_calls .*value of", (), ("input:alias",)),
+    "effect_token_and_written_view": Signature(
+        "effect_token|graph_capture_wrappers", ("inverse|solve|cholesky.*|aten_linalg.*",)
+    ),
     # Caches
     "empty_backward_is_not_saved": Signature("^(warm|caches) restart"),
     # Sizes that are symbols
     "power_of_negative_number": Signature(_VALUE, (".*size.*|.*pow.*",), ("dynamic",)),
+    "view_of_strided_dynamic_input": Signature(
+        "^further_calls .*value of output", (".*_|aten_.*__.*|custom_.*|.*foreach.*|set_.*|put_.*",)
+    ),
     # Floats
     "deviation_of_large_numbers": Signature(
         "(nan|value) of", (".*(std|var).*|deviation_of_large|unit_vectors|.*norm.*",), ("large",)
@@ -187,6 +194,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "aliases_into_nested_region": Signature("UncapturedHigherOrderOpError", ("nested.*",)),
     "while_loop_result_in_function": Signature("_lift_symbols_in_symint", ("while_loop.*",)),
     "condition_writes_what_was_written": Signature("value of", ("while_loop.*",)),
+    "scan_of_one_row": Signature("value of", ("running_sum",)),
     # Lowerings
     "argmax_of_transposed_sum": Signature("value of", (".*arg(max|min).*|value_at_.*",)),
     "argmax_of_permuted_reduction": Signature(

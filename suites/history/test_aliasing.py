@@ -284,6 +284,38 @@ def dynamic_aliases_written(regional):
     regional.assert_parity(program, *shared(regional, 2))
 
 
+@bugs(layer="aot_autograd", notices="second call", in_region=False)
+def aliases_at_another_offset(regional):
+    """Two slices of one memory that begin elsewhere in the second call: it writes where the first call wrote."""
+
+    def program(x, y):
+        y.neg_()
+        return x.sin()
+
+    def slices(offset):
+        memory = torch.arange(6.0, device=regional.device)
+        return memory[offset : offset + 2], memory[offset : offset + 2].view(2)
+
+    compiled = regional.compile(program)
+    compiled(*slices(0))
+    same("second call", compiled(*slices(3)), program(*slices(3)))
+
+
+@bugs(layer="aot_autograd", torch=">=2.13", notices="exception", in_region=False, requires=("backward",))
+def effect_token_and_written_view(regional):
+    """``linalg.inv`` takes an effect token, as it may raise, and an input that another one is a view of is written."""
+
+    def program(x, y, z):
+        y.bitwise_not_()
+        inverse = torch.linalg.inv(x @ x.mT)
+        z.isnan()
+        return inverse
+
+    y = torch.ones((), dtype=torch.bool, device=regional.device)
+    x = torch.ones(1, 1, device=regional.device).requires_grad_()
+    same("value", regional.compile(program)(x, y, y.view_as(y)), program(x, y, y.view_as(y)))
+
+
 @pytest.mark.parametrize("bug", bugs.cases())
 def test_known_bug(regional, bug, record_property):
     assert_as_listed(bug, regional, record_property)

@@ -20,6 +20,18 @@ def power_of_negative_number(regional):
     regional.assert_parity(program, regional.randn(4))
 
 
+@bugs(layer="aot_autograd", notices="value", in_region=False, dynamic=True, requires=("mutation",))
+def view_of_strided_dynamic_input(regional):
+    """An input with gaps is written, and a view of it returned: its elements are those of the gaps."""
+
+    def program(x):
+        view = x.view_as(x)
+        x.mul_(x)
+        return view
+
+    regional.assert_parity(program, regional.randn(8)[::2])
+
+
 @pytest.mark.parametrize("bug", bugs.cases())
 def test_known_bug(regional, bug, record_property):
     assert_as_listed(bug, regional, record_property)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch._higher_order_ops import while_loop
+from torch._higher_order_ops import associative_scan, while_loop
 
 from pytest_regional import torch_matches
 
@@ -137,6 +137,19 @@ def while_loop_result_in_function(regional):
         return Product.apply(y, x)
 
     regional.assert_parity(program, regional.randn(3, 4, requires_grad=True))
+
+
+@bugs(layer="aot_autograd", notices="value", in_region=False, requires=("mutation",))
+def scan_of_one_row(regional):
+    """``associative_scan`` over one row returns its input, not a copy, and both are written."""
+
+    def program(x):
+        first = x.sin()
+        second = associative_scan(lambda left, right: left + right, first, 0, combine_mode="generic")
+        torch._foreach_neg_([first, second])
+        return second
+
+    regional.assert_parity(program, regional.randn(1))
 
 
 @bugs(195327, layer="inductor", torch=">=2.13,<2.15", notices="value", in_region=False, requires=("mutation",))
