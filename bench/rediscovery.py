@@ -182,12 +182,14 @@ SIGNATURES: Mapping[str, Signature] = {
         f"{_GRADIENT}|modified by an inplace", (".*_|custom_.*|copy_.*|foreach_.*|set_.*",), ("training",)
     ),
     "gradient_of_overlapping_output": Signature(_GRADIENT, ("unfold|as_strided|expand.*",)),
-    "write_by_gradient": Signature("^compiles backward|^compiles run", ("(aten_)?(mul|add|sub|div|addcmul)_.*",)),
+    "write_by_gradient": Signature(
+        "^compiles backward|^compiles run RuntimeError", ("(aten_)?(mul|add|sub|div|addcmul)_.*",)
+    ),
     "index_select_of_equal_indices": Signature("codegen.cpp:store"),
     "condition_and_nested_region": Signature(_GRADIENT, ("cond", "nested.*")),
     # Guards
     "number_not_finite": Signature("CompileForbiddenError|^counters|without another compile"),
-    "scale_factor_in_the_cache": Signature("further_calls|second call", (".*upsample.*",)),
+    "scale_factor_in_the_cache": Signature("^further_calls .*value of", (".*upsample.*",)),
     # Higher-order operators
     "nested_region_of_equal_inputs": Signature("value of output", ("nested_of_two",)),
     "write_to_nested_result": Signature("exc:unimplemented", ("nested.*", ".*_")),
@@ -349,13 +351,15 @@ def _environment() -> dict[str, str]:
 def match(findings: Iterable[FindingData], bugs: Iterable[KnownBug], version: str) -> dict[str, list[str]]:
     """Return by the name of a known bug that stands on ``version`` the findings that look like it.
 
-    A finding counts for a backend that the table of known bugs lists with the bug, or for AOTAutograd alone.
+    A finding counts for a backend that the table of known bugs lists with the bug. One of AOTAutograd counts on
+    ``aot_eager`` as well: a campaign draws the partitioner there, and the table is of its own one.
     """
     found = {}
     for bug in bugs:
         signature = SIGNATURES.get(bug.name)
         if bug.stands_in(version) and signature is not None:
             backends = {backend for backend in BACKENDS if bug.stands(backend, version)}
+            backends |= {"aot_eager"} if bug.layer == "aot_autograd" else set()
             found[bug.name] = [each.name for each in findings if each.backend in backends and signature.matches(each)]
     return found
 

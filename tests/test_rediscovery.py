@@ -79,6 +79,15 @@ def test_a_number_in_the_program_may_be_what_is_large(tmp_path):
         assert rediscovery.match(findings, all_bugs(), "2.13.0")["deviation_of_large_numbers"] == expected
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "torch", "reference"])
+def test_the_partitioner_is_drawn_where_autograd_is_captured(tmp_path, backend):
+    program = {"arguments": [], "steps": [{"operator": "dropout"}], "training": True}
+    changed = {"backend": backend, "origin": "draws of random state", "program": program}
+    findings = rediscovery.read(folder_with(tmp_path, **changed))
+    found = rediscovery.match(findings, all_bugs(), "2.13.0")["dropout_draws_again"]
+    assert bool(found) == (backend != "reference")
+
+
 def test_the_report_counts_by_class_and_lists_what_is_unmatched(tmp_path):
     known = folder_with(tmp_path / "known")
     other = folder_with(tmp_path / "other", origin="something else")
