@@ -92,8 +92,22 @@ CAUSES = (
 )
 
 
+#: Scripts of defects that raise an error of their own, by what the origin of an alarm then holds.
+ERRORS = {
+    "Cannot call storage_offset() on tensor with symbolic": "jvp_of_slice_dynamic.py",
+    "RuntimeError at torch._functorch._aot_autograd.runtime_wrappers:merge_view_inputs": "dynamic_aliases_written.py",
+    "AssertionError at torch._functorch._aot_autograd.runtime_wrappers:merge_view_inputs": "detached_alias_written.py",
+    "input_output_analysis:compute_overlapping_inputs": "dynamic_aliases.py",
+}
+
+
 def cause_of(harness: Regional, program: Program, mode: str, alarm: OracleViolationError) -> str | None:
-    """Return the script of the defect without which ``program`` keeps the oracle; None where it is none of them."""
+    """Return the script of the defect that raises such an error, or without which ``program`` keeps the oracle.
+
+    None where it is none of them.
+    """
+    if raised := next((script for what, script in ERRORS.items() if what in alarm.origin), None):
+        return raised
     found = (cause.script for cause, other in _without(program, alarm) if _keeps(harness, other, mode, alarm.oracle))
     return next(found, None)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.alarm_causes import CAUSES, cause_of
+from bench.alarm_causes import CAUSES, ERRORS, cause_of
 from bench.fuzz_false_alarms import Tally
 from pytest_regional.fuzz.findings.folder import Finding, signature_of
 from pytest_regional.fuzz.model.arguments import TensorInput
@@ -45,7 +45,8 @@ def test_an_alarm_that_is_not_reduced_is_one_each_time():
 
 def test_causes_have_a_script():
     findings = Path(__file__).parents[2] / "docs" / "findings"
-    assert [cause.script for cause in CAUSES if not (findings / cause.script).is_file()] == []
+    scripts = [*(cause.script for cause in CAUSES), *ERRORS.values()]
+    assert [script for script in scripts if not (findings / script).is_file()] == []
 
 
 DRAWN_AGAIN = Program(
@@ -97,3 +98,18 @@ def test_a_cause_is_found_by_taking_it_out_of_the_program(program, script):
         assert cause_of(harness, program, "native", result.known[0]) == script
         other = OracleViolationError("parity", "run", "something else", origin="dtype of output")
         assert cause_of(harness, replace(program, training=False), "native", other) is None
+
+
+WRITTEN_WITH_A_VIEW = Program(
+    (TensorInput((2,)), TensorInput((), alias_of=0)),
+    (Step("add_", (1, 0)),),
+    (0,),
+    training=False,
+    dynamic=True,
+)
+
+
+def test_a_cause_is_found_by_the_error_that_it_raises():
+    with regional("aot_eager", "cpu", expects_regions=False) as harness:
+        result = check(harness, WRITTEN_WITH_A_VIEW, oracles=["compiles"], blame=False, known=lambda error: True)
+        assert cause_of(harness, WRITTEN_WITH_A_VIEW, "native", result.known[0]) == "dynamic_aliases_written.py"
