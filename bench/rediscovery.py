@@ -160,6 +160,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "effect_token_and_written_view": Signature(
         "effect_token|graph_capture_wrappers", ("inverse|solve|cholesky.*|aten_linalg.*",)
     ),
+    "sum_of_one_element": Signature("value of", ("sum.*|aten_sum.*|prod|mean.*|amax|amin", "custom_.*")),
     # Caches
     "empty_backward_is_not_saved": Signature("^(warm|caches) restart"),
     # Sizes that are symbols

@@ -316,6 +316,18 @@ def effect_token_and_written_view(regional):
     same("value", regional.compile(program)(x, y, y.view_as(y)), program(x, y, y.view_as(y)))
 
 
+@bugs(layer="inductor", notices="value", in_region=False)
+def sum_of_one_element(regional):
+    """The sum of one element is a view of it, and a custom operator then writes to the tensor."""
+
+    def program(x, y):
+        total = x.sum()
+        add_to(x, y)
+        return total
+
+    regional.assert_parity(program, regional.randn(1), regional.randn(1))
+
+
 @pytest.mark.parametrize("bug", bugs.cases())
 def test_known_bug(regional, bug, record_property):
     assert_as_listed(bug, regional, record_property)
