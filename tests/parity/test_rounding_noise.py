@@ -132,6 +132,24 @@ def test_gradients_that_are_zero_in_theory_raise_no_false_alarm(pair, dtype):
         assert "rounding only: grad of input 2" in report.summary()
 
 
+def sum_of_norm(x):
+    return torch.nn.functional.layer_norm(x.sin(), (2,)).sum(-1)
+
+
+def sum_of_norm_unrounded(x, off=0.0):
+    return (torch.nn.functional.layer_norm(x.float().sin(), (2,)).sum(-1) + off + 2e-4).to(x.dtype)
+
+
+def test_terms_that_cancel_without_a_rest_may_leave_one_elsewhere():
+    """Two elements less their mean, in eager exactly opposite: it is luck that nothing is left of their sum."""
+    x = torch.tensor([0.7, -0.4], dtype=torch.float16)
+    assert execute(sum_of_norm, (x,)).outputs[0][1].value == 0
+
+    assert parity(sum_of_norm, sum_of_norm_unrounded, x).ok
+    assert not parity(sum_of_norm, lambda x: sum_of_norm_unrounded(x, 0.01), x).ok
+    assert not parity(lambda x: (-x.abs()).relu(), lambda x: (-x.abs()).relu() + 2e-4, x).ok
+
+
 def test_the_float64_rule_alone_does_alarm_there():
     """What the measured noise is for: without it an honest other order of sums fails."""
     eager, candidate, inputs = PAIRS["norm, one by one"]
