@@ -87,9 +87,10 @@ def compiled_output_strides(compiled: Any, outputs: int) -> list[tuple[str, ...]
     """Strides of a compiled region's ``outputs``, as text, chosen by Inductor; empty if not reported.
 
     ``CompiledFxGraph.output_strides``, which AOTAutograd's wrappers pass on as an attribute (2.11, 2.13, 2.15). A graph
-    that returns more, such as mutated inputs, has them in another order.
+    that returns more, such as mutated inputs, has them in another order. A region that is interpreted has them itself.
     """
-    function = getattr(getattr(compiled, "inner_fn", None), "compiled_fn", None)
+    inner = getattr(compiled, "inner_fn", None)
+    function = getattr(inner, "compiled_fn", inner)
     strides = getattr(function, "output_strides", None) or []
     return list(strides) if len(strides) == outputs else []
 
@@ -311,10 +312,15 @@ class InterpretedRegion:
     """Replaces the result of ``compile_fx`` for a region: runs its graph, and can be stored like the real one.
 
     ``AOTCompiledArtifact`` and its loader only use ``serialize`` and the class below (2.11 to 2.15).
+
+    Attributes:
+        output_strides: strides of its outputs as they were traced, as text: eager operators have them.
     """
 
     def __init__(self, gm: Any) -> None:
         self._gm = gm
+        (returned,) = gm.graph.find_nodes(op="output")[0].args
+        self.output_strides = [_strides_of(node) for node in returned]
 
     def __call__(self, *inputs: Any) -> Any:
         """Return the region's outputs, as a tuple."""
@@ -326,6 +332,15 @@ class InterpretedRegion:
     def serialize(self) -> Any:
         """Return the entry for AOTAutograd's cache."""
         return StoredRegion(self._gm)
+
+
+def _strides_of(node: Any) -> tuple[str, ...] | None:
+    import torch
+
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return None
+    return tuple(map(str, value.stride()))
 
 
 _stored: dict[int, Any] = {}
@@ -351,7 +366,12 @@ class StoredRegion:
             LookupError: another process stored it, or another execution mode.
         """
         region = InterpretedRegion(_stored[self._number])
-        return lambda given: region(*given)
+
+        def call(given: list[Any]) -> Any:
+            return region(*given)
+
+        call.output_strides = region.output_strides  # type: ignore[attr-defined]
+        return call
 
 
 _WHOLE_COMPILE = {"compile": PatchPoint("torch._inductor.compile_fx", "compile_fx")}

@@ -279,18 +279,21 @@ def _check_fake_of_index(func: Any, args: Sequence[Any], made: Any) -> None:
         index is not None and index.dtype == torch.bool for index in args[1]
     ):
         return
-    with symbol("torch._subclasses.fake_tensor", "FakeTensorMode")() as mode:
-        indices = [None if index is None else mode.from_tensor(index) for index in args[1]]
-        fake = func(mode.from_tensor(args[0]), indices)
+    with new_fake_mode() as mode:
+        fake = func(as_fake(args[0], mode), [None if index is None else as_fake(index, mode) for index in args[1]])
     strides = zip(made.shape, fake.stride(), made.stride(), strict=True)
     if any(size > 1 and said != found for size, said, found in strides):
-        mismatch = symbol("torch._subclasses.fake_tensor", "MetadataMismatchError")
-        raise mismatch(f"found in {func} strides {fake.stride()}, not {made.stride()}")
+        raise _mismatch_error()(f"found in {func} strides {fake.stride()}, not {made.stride()}")
 
 
 def is_fake_disagreement(error: BaseException | None) -> bool:
-    """Return whether :func:`fakes_checked` raised ``error`` (``MetadataMismatchError``, 2.11 to 2.15)."""
-    return isinstance(error, symbol("torch._subclasses.fake_tensor", "MetadataMismatchError"))
+    """Return whether :func:`fakes_checked` raised ``error``."""
+    return isinstance(error, _mismatch_error())
+
+
+def _mismatch_error() -> Any:
+    """``MetadataMismatchError``, for a fake operator that differs from the real one (2.11 to 2.15)."""
+    return symbol("torch._subclasses.fake_tensor", "MetadataMismatchError")
 
 
 def without_writes(fn: Callable[..., Any]) -> Callable[..., Any]:

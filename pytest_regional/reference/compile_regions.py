@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import operator
 import warnings
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -53,17 +52,13 @@ def restore_strides(call: torch.fx.Node, actual: Sequence[Strides | None]) -> li
         actual: Strides of each output; None, or a list that is too short, if unknown.
     """
     inputs = {storage_key(argument.meta.get("val")) for argument in call.all_input_nodes}
-    elements = [user for user in call.users if user.target is operator.getitem]
-    results = Counter(storage_key(element.meta.get("val")) for element in elements)
     restored = []
-    for element in elements:
+    for element in [user for user in call.users if user.target is operator.getitem]:
         index: Any = element.args[1]
         expected = element.meta.get("val")
         if storage_key(expected) in {None, *inputs} or expected.layout is not torch.strided or not expected.dim():
             continue
         known = actual[index] if index < len(actual) else None
-        if known is None and results[storage_key(expected)] > 1:
-            continue  # a copy would no longer share memory with the other result
         if known is None or _differ(expected, known):
             _restore(element, expected, is_known=known is not None)
             restored.append(index)

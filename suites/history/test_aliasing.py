@@ -316,7 +316,7 @@ def effect_token_and_written_view(regional):
     same("value", regional.compile(program)(x, y, y.view_as(y)), program(x, y, y.view_as(y)))
 
 
-@bugs(layer="inductor", notices="value", in_region=False)
+@bugs(layer="inductor", notices="value", in_region=False, requires=("custom_ops",))
 def sum_of_one_element(regional):
     """The sum of one element is a view of it, and a custom operator then writes to the tensor."""
 

@@ -20,7 +20,7 @@ def power_of_negative_number(regional):
     regional.assert_parity(program, regional.randn(4))
 
 
-@bugs(layer="aot_autograd", notices="value", in_region=False, dynamic=True, requires=("mutation",))
+@bugs(layer="aot_autograd", notices="value", in_region=False, dynamic=True, requires=("aliasing", "mutation"))
 def view_of_strided_dynamic_input(regional):
     """An input with gaps is written, and a view of it returned: its elements are those of the gaps."""
 

@@ -57,21 +57,6 @@ def test_a_dense_value_with_the_right_strides_is_not_copied(told):
     assert restored == ([] if told else [0])
 
 
-@pytest.mark.parametrize(("told", "copied"), [(None, False), (("1", "1"), True)])
-def test_results_that_share_memory_still_do(told, copied):
-    """A slice with gaps is not copied for strides that nobody knows to be others."""
-    whole = torch.arange(6.0).reshape(3, 2)
-    graph = torch.fx.Graph()
-    call = graph.call_function(lambda value: (value, value[:, :1]), (graph.placeholder("x"),))
-    elements = [graph.call_function(operator.getitem, (call, index)) for index in range(2)]
-    for element, value in zip(elements, (whole, whole[:, :1]), strict=True):
-        element.meta = {"val": value}
-    graph.output(tuple(elements))
-    assert restore_strides(call, [("2", "1"), told]) == ([1] if copied else [])
-    first, second = torch.fx.GraphModule({}, graph)(whole)
-    assert (first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr()) == copied
-
-
 def test_a_slice_has_gaps_again():
     """As a trained ``associative_scan`` saves them for a region of the backward, which is compiled for them."""
     expected = torch.arange(12.0).reshape(2, 6)[:, ::2][:1]
