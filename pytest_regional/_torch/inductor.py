@@ -320,7 +320,7 @@ class InterpretedRegion:
     def __init__(self, gm: Any) -> None:
         self._gm = gm
         (returned,) = gm.graph.find_nodes(op="output")[0].args
-        self.output_strides = [_strides_of(node) for node in returned]
+        self.output_strides = [_strides_of(node) for node in returned] if isinstance(returned, tuple | list) else []
 
     def __call__(self, *inputs: Any) -> Any:
         """Return the region's outputs, as a tuple."""
@@ -366,12 +366,7 @@ class StoredRegion:
             LookupError: another process stored it, or another execution mode.
         """
         region = InterpretedRegion(_stored[self._number])
-
-        def call(given: list[Any]) -> Any:
-            return region(*given)
-
-        call.output_strides = region.output_strides  # type: ignore[attr-defined]
-        return call
+        return lambda given: region(*given)
 
 
 _WHOLE_COMPILE = {"compile": PatchPoint("torch._inductor.compile_fx", "compile_fx")}

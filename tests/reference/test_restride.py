@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_regional._torch.inductor import InterpretedRegion
 from pytest_regional.reference.compile_regions import restore_strides
 from tests.reference.strided_views import LAYOUTS, laid_out, padded, row_major, same_strides, views
 
@@ -69,3 +70,15 @@ def test_the_layouts_are_not_those_of_the_views():
     expected = torch.arange(120.0).reshape(4, 5, 6)
     assert not same_strides(laid_out(expected, padded), expected)
     assert not same_strides(laid_out(expected[:, ::2], row_major), expected[:, ::2])
+
+
+def test_an_interpreted_region_has_the_strides_of_its_trace():
+    """One without a tuple of outputs, which a backend of somebody else's may give, says nothing of them."""
+    graph = torch.fx.Graph()
+    made = graph.call_function(torch.neg, (graph.placeholder("x"),))
+    made.meta = {"val": torch.empty(2, 3).t()}
+    graph.output((made, 1))
+    single = torch.fx.Graph()
+    single.output(single.placeholder("x"))
+    modules = [torch.fx.GraphModule({}, one) for one in (graph, single)]
+    assert [InterpretedRegion(gm).output_strides for gm in modules] == [[("1", "3"), None], []]

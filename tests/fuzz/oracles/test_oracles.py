@@ -388,14 +388,13 @@ def test_region_boundary_allows_what_a_checkpoint_computes_again(checked):
     checked(Program((TensorInput((), requires_grad=True),), steps, (2, 3), (block,)), "region_boundary")
 
 
-@pytest.mark.parametrize("oracle", ["parity", "warm"])
-def test_results_of_an_interpreted_region_share_memory_as_in_eager(checked, oracle):
+def test_results_of_an_interpreted_region_share_memory_as_in_eager(checked):
     """A slice with gaps is not copied, for its strides are those of the trace."""
     steps = (
         Step("sin", (0,), results=(1,), scope=A),
         Step("diagonal", (1,), (("offset", 0), ("dim1", 0), ("dim2", -1)), (2,), A),
     )
-    assert oracle in checked(Program((TensorInput((2, 2)),), steps, (1, 2), training=False), oracle).oracles
+    checked(Program((TensorInput((2, 2)),), steps, (1, 2), training=False), "parity", "warm")
 
 
 def test_attention_without_dropout_may_wait_for_a_later_one(checked):
