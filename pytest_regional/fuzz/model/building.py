@@ -127,7 +127,7 @@ class Builder:
         if parameters is None or called is None:
             self._count_refusal(operator, "no parameters")
             return None
-        if reason := self.unwritable(operator, operands) or self._deadly(operator, operands, called):
+        if reason := self.unwritable(operator, operands) or self._crash(operator, operands, called):
             self._count_refusal(operator, reason)
             return None
         chosen = Step(
@@ -148,8 +148,8 @@ class Builder:
             return "writes to what a checkpoint recomputes from"  # eager refuses it
         return ""
 
-    def _deadly(self, operator: Operator, operands: Sequence[ProgramValue], called: Sequence[int]) -> str:
-        """Return why a program that is drawn has no step that kills the process once compiled."""
+    def _crash(self, operator: Operator, operands: Sequence[ProgramValue], called: Sequence[int]) -> str:
+        """Return why a step is not drawn that PyTorch crashes on once compiled; a program that is read may have it."""
         inner = {step.operator for index in called for step in self.blocks[index].steps}
         if operator.name == "forward_over_reverse" and "square" in inner and operands[0].requires_grad:
             return "kills the process"  # docs/findings/zero_tensor_in_graph.py

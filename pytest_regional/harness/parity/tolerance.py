@@ -16,8 +16,8 @@ a half times the largest error of those runs is allowed, where that is more: eag
 decides on which side of a kink a value falls. On the whole, as a root mean square, the error may then be one and a
 half times the largest of those runs too, and 0.4 of the tensor. A tensor whose float64 values are all below
 eager's error holds *no digit*: it is what rounding left of terms that cancel, and may be four times as large as those
-runs made it. And without a float64 run, ``close`` allows four times what rounding moves the tensor by, where that is
-more than ``dtype`` allows.
+runs made it; so may a tensor that is exactly zero in eager and float64, where those runs are not. And without a float64
+run, ``close`` allows four times what rounding moves the tensor by, where that is more than ``dtype`` allows.
 Of a backend that computes in a coarser precision, the error that eager has in that one counts where it is larger.
 ``bitwise`` wants equal bytes, NaN payloads and the sign of zero included.
 """
@@ -340,7 +340,7 @@ def _is_rounding(reference: torch.Tensor, errors_of_eager: torch.Tensor | None, 
     size = _size(reference)
     if errors_of_eager is not None and (size or errors_of_eager.any()):
         return without_digits(size, float(errors_of_eager.max()))
-    # No float64 run, or terms that cancel without a rest in eager, and not once they are rounded otherwise.
+    # Without a float64 run, or where eager's terms cancel exactly, runs that are rounded otherwise show the rounding.
     return noise is not None and without_digits(size, noise.usual or 0.0)
 
 
