@@ -1,9 +1,10 @@
 """How many known bugs a campaign finds by itself: ``python -m bench.rediscovery run FOLDER``, then ``count FOLDER``.
 
 ``run`` fuzzes several backends in a row, each for its share of a budget of processor time (``--core-minutes``, of all
-processes together, so that a busy machine changes nothing), from fresh seeds, into an empty folder of findings. The
-cases of ``suites/history`` are hidden from it: no campaign reads them. A campaign whose process dies is started again
-with another seed. ``--tree`` and ``--python`` fuzz with another checkout, and another version of PyTorch.
+processes together, so that a busy machine changes nothing), from fresh seeds, into a folder of findings. The cases of
+``suites/history`` are hidden from it: no campaign reads them. A campaign whose process dies is started again with
+another seed, and a run that was ended goes on where the folder holds what it has used. ``--tree`` and ``--python`` fuzz
+with another checkout, and another version of PyTorch.
 
 ``count`` compares the findings with the cases of ``suites/history`` that stand on that version, by the signatures
 below, and prints a table by class. A signature is no proof: it says what a reduced program has to hold, and how it has
@@ -290,35 +291,47 @@ GRACE = 120.0
 
 
 def run(part: Part, folder: Path, core_seconds: float, *, tree: Path, python: str, seed: int) -> dict[str, object]:
-    """Fuzz one part; return what it used.
+    """Fuzz one part; return what it used, which the folder's file of that part's name holds at all times.
 
     Raises:
         RuntimeError: campaigns end at once, again and again.
     """
-    findings = folder / part.name
-    findings.mkdir(parents=True)
-    used, starts = 0.0, 0
-    while used < core_seconds:
-        starts += 1
+    findings, record = folder / part.name, folder / f"{part.name}.json"
+    findings.mkdir(parents=True, exist_ok=True)
+    used: dict[str, Any] = {"part": part.name, "core_seconds": 0.0, "starts": 0, "seed": seed}
+    if record.exists():
+        used |= json.loads(record.read_text())
+    while used["core_seconds"] < core_seconds:
+        used["starts"] += 1
+        before = used["core_seconds"]
         command = [python, "-m", "pytest", "suites/fuzz/test_programs.py", "-k", f"test_{part.mode}", "-q", "-n0"]
         command += [f"--regional-backend={part.backend}", "--regional-fuzz=24h", "--regional-timeout=60"]
-        command += [f"--regional-findings={findings}", f"--regional-seed={seed + 1000 * starts}", *part.options]
-        with (findings / f"log-{starts}.txt").open("w") as log:
+        command += [f"--regional-findings={findings}", f"--regional-seed={used['seed'] + 1000 * used['starts']}"]
+        with (findings / f"log-{used['starts']}.txt").open("w") as log:
             process = subprocess.Popen(
-                command, cwd=tree, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=_environment()
+                [*command, *part.options],
+                cwd=tree,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=_environment(),
             )
-            spent = _until(process, core_seconds - used)
-        used += spent
-        if starts > 20 and used / starts < 10:
-            raise RuntimeError(f"{part.name}: {starts} campaigns ended within {used:.0f} s; see {findings}")
-    return {"part": part.name, "core_seconds": round(used), "starts": starts, "seed": seed}
+            for spent in _until(process, core_seconds - before):
+                used["core_seconds"] = round(before + spent, 2)
+                record.write_text(json.dumps(used))
+        if used["starts"] > 20 and used["core_seconds"] / used["starts"] < 10:
+            raise RuntimeError(
+                f"{part.name}: {used['starts']} campaigns ended within {used['core_seconds']:.0f} s; see {findings}"
+            )
+    return used
 
 
-def _until(process: subprocess.Popen[bytes], core_seconds: float) -> float:
-    """Wait until ``process`` ends, or has used ``core_seconds`` and is interrupted; return the seconds used."""
+def _until(process: subprocess.Popen[bytes], core_seconds: float) -> Iterator[float]:
+    """Wait until ``process`` ends, or has used ``core_seconds`` and is interrupted; yield the seconds used so far."""
     used = 0.0
     while process.poll() is None:
         used = max(used, processor_seconds(process.pid))
+        yield used
         if used >= core_seconds:
             process.send_signal(signal.SIGINT)
             try:
@@ -329,7 +342,6 @@ def _until(process: subprocess.Popen[bytes], core_seconds: float) -> float:
             break
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(INTERVAL)
-    return used
 
 
 def processor_seconds(session: int) -> float:
@@ -399,7 +411,6 @@ def main() -> None:
                 continue
             seconds = options.core_minutes * 60 * part.share
             used = run(part, options.folder, seconds, tree=options.tree, python=options.python, seed=options.seed)
-            (options.folder / f"{part.name}.json").write_text(json.dumps(used))
             print(used, flush=True)
 
 
@@ -407,7 +418,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     running = commands.add_parser("run", help="fuzz")
-    running.add_argument("folder", type=Path, help="an empty folder")
+    running.add_argument("folder", type=Path, help="an empty folder, or one of a run that was ended")
     running.add_argument("--core-minutes", type=float, default=240.0)
     running.add_argument("--tree", type=Path, default=Path(), help="the checkout whose suites/fuzz run")
     running.add_argument("--python", default=sys.executable)

@@ -100,13 +100,13 @@ def test_the_report_counts_by_class_and_lists_what_is_unmatched(tmp_path):
 
 
 def test_processor_time_of_children_counts():
-    burn = "import time\nwhile time.process_time() < 0.5: pass"
+    burn = "import time\nwhile time.process_time() < 1: pass"  # the kernel counts whole ticks: a little may be lost
     parent = f"import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', {burn!r}])\n"
     parent += "print(flush=True)\ntime.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, start_new_session=True)
     try:
         process.stdout.readline()
-        assert 0.5 <= rediscovery.processor_seconds(process.pid) < 30
+        assert 0.9 <= rediscovery.processor_seconds(process.pid) < 30
     finally:
         process.kill()
         process.wait()
@@ -130,3 +130,24 @@ def test_a_campaign_ends_when_its_processor_time_is_used(tmp_path, monkeypatch):
     pytest_in_its_place.write_text("")
     with pytest.raises(RuntimeError, match="21 campaigns ended"):
         rediscovery.run(part, tmp_path / "idle", 60.0, tree=tree, python=sys.executable, seed=1)
+
+
+def test_a_run_that_was_ended_goes_on(tmp_path, monkeypatch):
+    """What was used counts, its findings stay, and the seeds that follow are of the run's own seed."""
+    monkeypatch.setattr(rediscovery, "GRACE", 5.0)
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "pytest.py").write_text(
+        "import sys, time\nprint(sys.argv, flush=True)\nwhile time.process_time() < 60: pass\n"
+    )
+    part = rediscovery.Part("inductor", "native", 1.0)
+    (tmp_path / "inductor-native").mkdir()
+    record = tmp_path / "inductor-native.json"
+    record.write_text(json.dumps({"part": part.name, "core_seconds": 100.0, "starts": 2, "seed": 7}))
+
+    rest = rediscovery.run(part, tmp_path, 101.0, tree=tree, python=sys.executable, seed=5)
+
+    assert 101 <= rest["core_seconds"] < 120
+    assert json.loads(record.read_text()) == rest
+    assert "--regional-seed=3007" in (tmp_path / "inductor-native" / "log-3.txt").read_text()
+    assert rediscovery.run(part, tmp_path, 101.0, tree=tree, python=sys.executable, seed=5) == rest
