@@ -33,7 +33,7 @@ def stale_hit_autocast(regional):
         regional.restart()
 
 
-@bugs(184405, layer="inductor", torch="<2.15", notices="dtype", in_region=False)
+@bugs(184405, layer="inductor", torch="<2.13", notices="dtype", in_region=False)
 def default_dtype_is_not_in_the_key(regional):
     """``torch.zeros(3)`` that was compiled under another default dtype is given back."""
 

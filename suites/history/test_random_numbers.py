@@ -114,7 +114,7 @@ def checkpoint_draws_without_gradient(regional):
     regional.assert_parity(program, regional.ones(3, requires_grad=True), regional.ones(3))
 
 
-@bugs(layer="inductor", notices="random state", in_region=False, requires=("backward",))
+@bugs(layer="inductor", notices="random state", in_region=False, requires=("backward",), but={"torch": ""})
 def backward_draws_for_nothing(regional):
     """The backward draws again what it does not need."""
 
