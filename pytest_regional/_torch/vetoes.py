@@ -1,0 +1,152 @@
+"""Steps of a compile that can be left out one by one: decompositions, passes, rewrites, lowerings, fusions.
+
+PyTorch has a bisector (``torch._inductor.compiler_bisector``) that each decomposition, graph pass and lowering asks
+whether it is disabled. Its answers are given here, without its files and environment variables. It knows nothing of
+rewrites by a pattern and of fusions, so those are asked about at the functions that do them. Read in torch 2.11, 2.13
+and 2.15; what a torch lacks is named in :attr:`Applied.missing`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_regional._torch.inductor import import_compilers
+from pytest_regional._torch.patching import PatchPoint, Wrapper, missing, wrapped
+
+KINDS = ("decomposition", "pre_grad_pass", "joint_graph_pass", "post_grad_pass", "rewrite", "lowering", "fusion")
+"""What can be vetoed, in the order in which a compile does it."""
+
+#: Names of the bisector's subsystems, and what they are called here.
+_SUBSYSTEMS = {
+    "decomposition": "decomposition",
+    "pre_grad_passes": "pre_grad_pass",
+    "joint_graph_passes": "joint_graph_pass",
+    "post_grad_passes": "post_grad_pass",
+    "lowerings": "lowering",
+}
+
+_POINTS: dict[str, PatchPoint] = {
+    # ``disable_subsystem(backend, subsystem, debug_info)``, a class method: whether to leave one step out.
+    "subsystem": PatchPoint(
+        "torch._inductor.compiler_bisector:CompilerBisector",
+        "disable_subsystem",
+        "decompositions, passes and lowerings ask it",
+        static=True,
+    ),
+    # ``apply(self, match, graph, node)``: one rewrite of what a pattern found.
+    "lowering_pattern": PatchPoint("torch._inductor.pattern_matcher:LoweringPatternEntry", "apply"),
+    "graph_pattern": PatchPoint("torch._inductor.pattern_matcher:GraphPatternEntry", "apply"),
+    "replacement_pattern": PatchPoint("torch._inductor.pattern_matcher:ReplacementPatternEntry", "apply"),
+    # ``can_fuse(self, node1, node2, ...)``: whether two nodes may become one kernel.
+    "fusion": PatchPoint("torch._inductor.scheduler:Scheduler", "can_fuse"),
+}
+
+
+@dataclass(frozen=True)
+class Application:
+    """One step of a compile.
+
+    Attributes:
+        kind: one of :data:`KINDS`.
+        what: the name of the pass, the operator, the pattern and its node, or the two nodes that are fused.
+        occurrence: how many of the same kind and name came before; always 0 for a fusion, which is asked about again.
+    """
+
+    kind: str
+    what: str
+    occurrence: int = 0
+
+
+@dataclass
+class Applied:
+    """What :func:`vetoing` saw, in the order of the compile, what was vetoed included.
+
+    Attributes:
+        applications: the steps.
+        missing: functions that this torch lacks: steps of theirs were not seen.
+    """
+
+    applications: list[Application] = field(default_factory=list)
+    missing: tuple[str, ...] = ()
+
+    def of_kind(self, kind: str) -> list[Application]:
+        """Return the steps of one kind."""
+        return [one for one in self.applications if one.kind == kind]
+
+
+@contextlib.contextmanager
+def vetoing(vetoed: Collection[Application] = (), kinds: Collection[str] = ()) -> Iterator[Applied]:
+    """Leave steps out of every compile while the context lasts.
+
+    Args:
+        vetoed: single steps, as an earlier context saw them.
+        kinds: all steps of these kinds.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+    if unknown := set(kinds) - set(KINDS):
+        raise ValueError(f"unknown kinds of steps {sorted(unknown)}; known: {', '.join(KINDS)}")
+    import_compilers()
+    points = {name: point for name, point in _POINTS.items() if not missing({name: point})}
+    applied = Applied(missing=tuple(missing(_POINTS)))
+    wrappers = _Vetoes(applied, frozenset(vetoed), frozenset(kinds)).wrappers
+    with wrapped(points, {name: wrapper for name, wrapper in wrappers.items() if name in points}):
+        yield applied
+
+
+class _Vetoes:
+    """Notes every step, and says which are left out."""
+
+    def __init__(self, applied: Applied, vetoed: Collection[Application], kinds: Collection[str]) -> None:
+        self._applied, self._vetoed, self._kinds = applied, vetoed, kinds
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._fusions: set[str] = set()
+
+    @property
+    def wrappers(self) -> Mapping[str, Wrapper]:
+        return {
+            "subsystem": self._subsystem,
+            "lowering_pattern": self._rewrite,
+            "graph_pattern": self._rewrite,
+            "replacement_pattern": self._rewrite,
+            "fusion": self._fusion,
+        }
+
+    def _is_vetoed(self, kind: str, what: str) -> bool:
+        if kind == "fusion":
+            occurrence, is_new = 0, what not in self._fusions
+            self._fusions.add(what)
+        else:
+            occurrence, is_new = self._counts[kind, what], True
+            self._counts[kind, what] += 1
+        step = Application(kind, what, occurrence)
+        if is_new:
+            self._applied.applications.append(step)
+        return kind in self._kinds or step in self._vetoed
+
+    def _subsystem(
+        self, original: Callable[..., bool], backend: str, subsystem: str, debug_info: Callable[[], str] | None = None
+    ) -> bool:
+        kind = _SUBSYSTEMS.get(subsystem)
+        if kind is None or debug_info is None:
+            return False
+        return self._is_vetoed(kind, debug_info())
+
+    def _rewrite(self, original: Callable[..., None], entry: Any, match: Any, graph: Any, node: Any) -> None:
+        if not self._is_vetoed("rewrite", f"{_pattern_name(entry)} at {node.name}"):
+            original(entry, match, graph, node)
+
+    def _fusion(self, original: Callable[..., bool], scheduler: Any, first: Any, second: Any, *others: Any) -> bool:
+        allowed = original(scheduler, first, second, *others)
+        return allowed and not self._is_vetoed("fusion", f"{first.get_name()} with {second.get_name()}")
+
+
+def _pattern_name(entry: Any) -> str:
+    """Return the name of a pattern: its handler's, or the one that its maker gave it (``pattern_name``)."""
+    handler = getattr(entry, "handler", None)
+    return getattr(handler, "__name__", None) or getattr(entry, "pattern_name", None) or type(entry).__name__

@@ -1,0 +1,1 @@
+"""Which layer, step and kernel of a compiler a failure comes from."""

@@ -1,0 +1,109 @@
+"""Steps of a compile that are left out: what is seen, that it is left out, and that nothing stays behind."""
+
+import pytest
+import torch
+
+from pytest_regional._torch import patching, vetoes
+from pytest_regional._torch.vetoes import KINDS, Application, vetoing
+from pytest_regional.testing import regional
+
+
+def with_ones(x):
+    return torch.ones_like(x) * x
+
+
+def norm(x):
+    return torch.nn.functional.gelu(x).sum(-1) * 2
+
+
+@pytest.fixture
+def compiled():
+    """Return a function that compiles a program anew, calls it, and returns the result and the code."""
+    with regional("inductor", "cpu", expects_regions=False) as harness:
+
+        def call(program, *inputs):
+            harness.reset()
+            record = harness.run(program, *inputs)
+            return record.output, str(record.code)
+
+        yield call
+
+
+def test_every_kind_is_seen_in_the_order_of_the_compile(compiled):
+    x = torch.randn(8, 8)
+    with vetoing() as applied:
+        result, _ = compiled(norm, x)
+    torch.testing.assert_close(result, norm(x))
+    kinds = [one.kind for one in applied.applications]
+    assert {"pre_grad_pass", "joint_graph_pass", "post_grad_pass", "decomposition", "lowering", "fusion"} <= set(kinds)
+    assert kinds.index("pre_grad_pass") < kinds.index("post_grad_pass") < kinds.index("lowering")
+    assert kinds.index("lowering") < kinds.index("fusion")
+    assert not applied.missing
+
+
+def test_the_same_steps_are_seen_again(compiled):
+    x = torch.randn(8, 8)
+    seen = []
+    for _ in range(2):
+        with vetoing() as applied:
+            compiled(norm, x)
+        seen.append(applied.applications)
+    assert seen[0] == seen[1]
+
+
+def test_a_pass_that_is_left_out_does_nothing(compiled):
+    """``docs/findings/product_with_ones.py``: the result is the input itself."""
+    x = torch.randn(4)
+    assert compiled(with_ones, x)[0].data_ptr() == x.data_ptr()
+    with vetoing([Application("joint_graph_pass", "constant_fold_uniform_value")]):
+        assert compiled(with_ones, x)[0].data_ptr() != x.data_ptr()
+
+
+def test_a_lowering_that_is_left_out_calls_the_operator(compiled):
+    x = torch.randn(8, 8)
+    assert "aten.sum" not in compiled(norm, x)[1]
+    with vetoing(kinds=["lowering"]):
+        result, code = compiled(norm, x)
+    assert "aten.sum" in code
+    torch.testing.assert_close(result, norm(x))
+
+
+def test_a_fusion_that_is_left_out_makes_two_kernels(compiled):
+    def two(x):
+        return x.exp().sum(-1), x.exp().amax(-1)
+
+    x = torch.randn(64, 64)
+    with vetoing() as applied:
+        compiled(two, x)
+    (fused,) = applied.of_kind("fusion")
+    from torch._inductor import metrics
+
+    counts = []
+    for vetoed in ([], [fused]):
+        with vetoing(vetoed):
+            metrics.reset()
+            compiled(two, x)
+            counts.append(metrics.generated_kernel_count)
+    assert counts[1] == counts[0] + 1
+
+
+def test_nothing_stays_behind(compiled):
+    points = vetoes._POINTS.values()
+    before = [point.current() for point in points]
+    with pytest.raises(RuntimeError, match="in the body"), vetoing(kinds=KINDS):
+        raise RuntimeError("in the body")
+    assert [point.current() for point in points] == before
+
+
+def test_an_unknown_kind_is_an_error():
+    with pytest.raises(ValueError, match="unknown kinds of steps.*loops"), vetoing(kinds=["loops"]):
+        pass
+
+
+def test_what_a_torch_lacks_is_named(compiled, monkeypatch):
+    gone = patching.PatchPoint("torch._inductor.scheduler:Scheduler", "may_fuse")
+    monkeypatch.setitem(vetoes._POINTS, "fusion", gone)
+    with vetoing() as applied:
+        compiled(norm, torch.randn(8, 8))
+    assert applied.missing == ("torch._inductor.scheduler.Scheduler.may_fuse",)
+    assert not applied.of_kind("fusion")
