@@ -1,0 +1,97 @@
+"""A failure that recompiling reproduces, and what becomes of it where one thing is changed."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Signature = frozenset[str]
+"""What fails, each difference or exception by its kind and place; empty where nothing does."""
+
+Outcome = Literal["mended", "the same", "another failure"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one experiment does otherwise.
+
+    Attributes:
+        sentence: what is changed, as a clause: "rewrite pad_mm at mm_1 left out"; empty for nothing.
+        within: makes a context around the compile and the calls.
+        backend: a backend of Dynamo's that compiles in place of the one under test.
+    """
+
+    sentence: str = ""
+    within: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    backend: Any = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment that was made.
+
+    Attributes:
+        sentence: what was changed.
+        outcome: what became of the failure.
+        seconds: wall clock.
+        signature: what failed.
+    """
+
+    sentence: str
+    outcome: Outcome
+    seconds: float
+    signature: Signature = frozenset()
+
+
+class OutOfTimeError(Exception):
+    """The experiments took as long as they may, or there were as many as may be."""
+
+
+@dataclass
+class Experiments:
+    """Makes experiments with one failure, within limits, and keeps what they showed.
+
+    Attributes:
+        reproduce: compiles and calls the program under a change; returns what fails.
+        usual: what fails without a change.
+        most: how many experiments may be made.
+        seconds: how long they may take together.
+        made: those that were made, in order.
+    """
+
+    reproduce: Callable[[Change], Signature]
+    usual: Signature
+    most: int = 40
+    seconds: float = 60.0
+    made: list[Experiment] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Start the clock.
+
+        Raises:
+            ValueError: nothing fails.
+        """
+        if not self.usual:
+            raise ValueError("nothing fails, so nothing is to blame")
+        self._started = time.monotonic()
+
+    def outcome_of(self, change: Change) -> Outcome:
+        """Make one experiment.
+
+        Raises:
+            OutOfTimeError: no more may be made.
+        """
+        if len(self.made) >= self.most or time.monotonic() - self._started > self.seconds:
+            raise OutOfTimeError
+        began = time.monotonic()
+        signature = self.reproduce(change)
+        outcome: Outcome = "mended" if not signature else "the same" if signature & self.usual else "another failure"
+        self.made.append(Experiment(change.sentence, outcome, time.monotonic() - began, signature))
+        return outcome
+
+    def mends(self, change: Change) -> bool:
+        """Say whether the failure is gone under ``change``; another failure in its place says nothing."""
+        return self.outcome_of(change) == "mended"

@@ -1,0 +1,47 @@
+"""Experiments with one failure: outcomes, limits, and what is kept."""
+
+import pytest
+
+from pytest_regional.harness.blame.experiments import Change, Experiments, OutOfTimeError
+
+USUAL = frozenset({"value of output[0]", "value of output[1]"})
+
+
+def experiments(answers, **limits):
+    return Experiments(lambda change: frozenset(answers[change.sentence]), USUAL, **limits)
+
+
+@pytest.mark.parametrize(
+    ("fails", "outcome"),
+    [
+        ((), "mended"),
+        (USUAL, "the same"),
+        (("value of output[1]",), "the same"),
+        (("RuntimeError",), "another failure"),
+    ],
+)
+def test_outcomes(fails, outcome):
+    made = experiments({"a": fails})
+    assert made.outcome_of(Change("a")) == outcome
+    assert made.mends(Change("a")) == (outcome == "mended")
+    assert [(one.sentence, one.outcome) for one in made.made] == [("a", outcome)] * 2
+    assert all(one.seconds >= 0 for one in made.made)
+
+
+def test_there_are_only_so_many():
+    made = experiments({"a": ()}, most=2)
+    made.outcome_of(Change("a"))
+    made.outcome_of(Change("a"))
+    with pytest.raises(OutOfTimeError):
+        made.outcome_of(Change("a"))
+
+
+def test_they_take_only_so_long():
+    made = experiments({"a": ()}, seconds=-1.0)
+    with pytest.raises(OutOfTimeError):
+        made.outcome_of(Change("a"))
+
+
+def test_without_a_failure_there_is_nothing_to_blame():
+    with pytest.raises(ValueError, match="nothing fails"):
+        Experiments(lambda change: frozenset(), frozenset())
