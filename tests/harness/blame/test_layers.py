@@ -86,4 +86,4 @@ def test_experiments_run_out():
     found = search(of_steps([PASSES[1]]), most=5)
     assert (found.layer, found.steps, found.confidence) == ("pass", tuple(PASSES), "necessary")
     assert len(found.experiments) == 5
-    assert search(of_steps([PASSES[1]]), most=4).layer == "unknown"
+    assert search(of_steps([PASSES[1]]), most=3).layer == "unknown"

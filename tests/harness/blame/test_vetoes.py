@@ -96,7 +96,7 @@ def test_nothing_stays_behind(compiled):
 
 
 def test_an_unknown_kind_is_an_error():
-    with pytest.raises(ValueError, match="unknown kinds of steps.*loops"), vetoing(kinds=["loops"]):
+    with pytest.raises(ValueError, match=r"unknown kinds of steps.*loops"), vetoing(kinds=["loops"]):
         pass
 
 
