@@ -9,11 +9,13 @@ and 2.15; what a torch lacks is named in :attr:`Applied.missing`.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_regional._torch import private_module
 from pytest_regional._torch.inductor import import_compilers
 from pytest_regional._torch.patching import PatchPoint, Wrapper, missing, wrapped
 
@@ -150,3 +152,26 @@ def _pattern_name(entry: Any) -> str:
     """Return the name of a pattern: its handler's, or the one that its maker gave it (``pattern_name``)."""
     handler = getattr(entry, "handler", None)
     return getattr(handler, "__name__", None) or getattr(entry, "pattern_name", None) or type(entry).__name__
+
+
+#: Settings of Inductor's that take one thing out of scheduling or code generation, by what is then not done.
+_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "no vectorized code": {"cpp.simdlen": 1},
+    "no writing of results into inputs of a kernel": {"inplace_buffers": False},
+    "no reuse of buffers": {"allow_buffer_reuse": False},
+    "no other order of kernels": {"reorder_for_locality": False, "reorder_for_peak_memory": False},
+    "no other memory layouts": {"layout_optimization": False, "comprehensive_padding": False},
+    "low precision rounded as in eager": {"emulate_precision_casts": True},
+}
+
+
+def without_settings() -> dict[str, Callable[[], contextlib.AbstractContextManager[Any]]]:
+    """Return contexts, by what Inductor does not do in them; without settings that this torch lacks."""
+    config = private_module("torch._inductor.config")
+    known = {name: {key: value for key, value in one.items() if _has(config, key)} for name, one in _SETTINGS.items()}
+    return {name: functools.partial(config.patch, one) for name, one in known.items() if one}
+
+
+def _has(config: Any, key: str) -> bool:
+    owner, _, name = key.rpartition(".")
+    return hasattr(getattr(config, owner) if owner else config, name)

@@ -7,6 +7,7 @@ backward inside of the autocast around the call, and the backend's own random nu
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,12 @@ import torch
 
 from pytest_regional._errors import RegionalError
 from pytest_regional._text import first_line
-from pytest_regional._torch.dynamo import never_compiled, original_of
+from pytest_regional._torch.dynamo import aot_eager_within, never_compiled, original_of
+from pytest_regional._torch.vetoes import vetoing, without_settings
 from pytest_regional.harness import isolation
+from pytest_regional.harness.blame.culprit import Culprit
+from pytest_regional.harness.blame.experiments import Change, Experiments, Signature
+from pytest_regional.harness.blame.layers import culprit_of
 from pytest_regional.harness.compiling import raise_annotation_error
 from pytest_regional.harness.parity.captured import Captured, dense_value
 from pytest_regional.harness.parity.compare import (
@@ -307,7 +312,7 @@ class ParityCheck:
         """Return which region causes the difference, by leaving regions eager in turn."""
         names = list(dict.fromkeys(r.name for g in self.regional.graphs for r in g.regions))
         if not self.regional.supports("regions"):
-            return "no region can be singled out: the backend compiles whole graphs, or parts that it chooses itself"
+            return self._culprit(first, second).sentence
         if not names:
             return "the program has no region, so none can be singled out"
         # The recompiles below are ours, not the test's: they must not show in its counters.
@@ -324,6 +329,38 @@ class ParityCheck:
         if guilty:
             return _regions(guilty) + ": each differs even when it is the only one compiled"
         return f"a combination of {_regions(names)}: every region alone agrees with eager"
+
+    def _culprit(self, first: _Case, second: _Case) -> Culprit:
+        """Return the layer, and the step in it, that the difference comes from."""
+        folders = map(str, itertools.count())
+
+        def reproduce(change: Change) -> Signature:
+            self.regional.restart()
+            # A folder for each: a cache would answer with what was compiled without the change.
+            with isolation.cache_folder(self.regional.folder / "blame" / next(folders)), change.within():
+                return self._signature(self._compile_under(change), first, second)
+
+        with self.regional._observer.paused():
+            with vetoing() as applied:
+                usual = reproduce(Change())
+            if not usual:
+                return Culprit("nothing")
+            experiments = Experiments(reproduce, usual)
+            return culprit_of(experiments, applied.applications, captures=_captures(), settings=without_settings())
+
+    def _compile_under(self, change: Change) -> Any:
+        if change.backend is None:
+            return self._compile()
+        options = replace(self.options or self.regional._options, fallback_random=True)
+        with options.scope(self.regional._spec.compile_options):
+            return torch.compile(self.fn, backend=change.backend, dynamic=options.dynamic, fullgraph=options.fullgraph)
+
+    def _signature(self, compiled: Any, first: _Case, second: _Case) -> Signature:
+        candidate = self._call(compiled, first, keep=True)
+        found = [self._judge(first, candidate)]
+        if candidate.exception is None:
+            found.append(self._judge(second, self._call(compiled, second)))
+        return frozenset(f"{mismatch.kind} of {mismatch.where}" for report in found for mismatch in report.mismatches)
 
     def _agrees(self, first: _Case, second: _Case, eager_regions: frozenset[str]) -> bool:
         self.regional.restart()
@@ -358,6 +395,15 @@ class GivenParity(ParityCheck):
 
     def _blame(self, first: _Case, second: _Case) -> str:
         return "not searched for: the program was compiled by the function given as compiled="
+
+
+def _captures() -> dict[str, Any]:
+    """Return backends that capture as Inductor does, and run what they captured eagerly."""
+    return {
+        "dynamo": "eager",
+        "aot_autograd": aot_eager_within("min_cut", contextlib.nullcontext),
+        "partitioner": aot_eager_within("default", contextlib.nullcontext),
+    }
 
 
 def _merged(first: ParityReport, second: ParityReport, label: str) -> ParityReport:
