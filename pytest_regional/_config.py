@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import pytest
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import argparse
 
     from pytest_regional.fuzz.budget import Budget
+    from pytest_regional.harness.blame.culprit import BlameDepth
 
 DEFAULT_BACKEND = "reference"
 DEFAULT_FINDINGS = "regional-findings"
@@ -53,6 +54,7 @@ class Settings:
         known_failures: the adopter's file, or ``None``.
         reports: the files that results are written to.
         audit: also run tests for unsupported capabilities.
+        blame: how far a failed comparison with eager is followed up: ``"off"``, ``"region"`` or ``"deep"``.
     """
 
     backends: tuple[str, ...]
@@ -71,6 +73,7 @@ class Settings:
     known_failures: Path | None
     reports: tuple[Path, ...]
     audit: bool
+    blame: BlameDepth
 
 
 class OptionError(RegionalError, ValueError):
@@ -245,6 +248,14 @@ def _reports(value: str | None, config: pytest.Config) -> tuple[Path, ...]:
     return paths
 
 
+def _blame(value: str | None, config: pytest.Config) -> str:
+    from pytest_regional.harness.blame.culprit import BlameDepth
+
+    if value and value not in get_args(BlameDepth):
+        raise OptionError(f"expected one of {', '.join(get_args(BlameDepth))}")
+    return value or "region"
+
+
 def _audit(given: Any, config: pytest.Config) -> bool:
     return bool(given)
 
@@ -331,6 +342,16 @@ OPTIONS = (
         "regional_audit",
         "Also run tests for unsupported capabilities; an unexpected pass is a failure.",
         _audit,
+    ),
+    Option(
+        "blame",
+        "regional_blame",
+        "How far a failed comparison with eager is followed up: 'off', 'region' (default: to the region), or 'deep' "
+        "(to the layer, pass, rewrite, lowering or fusion, which takes up to a minute for each failure).",
+        _blame,
+        metavar="DEPTH",
+        echo=True,
+        checked_when_off=True,
     ),
     Option(
         "gpus",

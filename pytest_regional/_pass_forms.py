@@ -112,7 +112,7 @@ def _by_signature(
     others = [p for p in positional[1:] if p.name not in facts]
     variadic = offers_inputs and any(p.kind is p.VAR_POSITIONAL for p in parameters)
     if not positional and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        raise PassFormUnknownError(f"{_name(given)} takes no graph module and no graph")
+        raise PassFormUnknownError(f"{pass_name(given)} takes no graph module and no graph")
     taken = tuple(p.name for p in parameters if p.name in facts and p not in positional[:1])
     if variadic or any(offers_inputs or p.default is p.empty for p in others):
         # (gm, *example_inputs) is the convention of PyTorch's regional_inductor; (*args) alone is a wrapper's.
@@ -134,13 +134,17 @@ def _declared(given: Any, parameter: inspect.Parameter, default: str) -> str:
     other = GRAPH if default == MODULE else MODULE
     if parameter.name in _NAMES[other]:
         raise PassFormUnknownError(
-            f"{_name(given)} does not say what it takes: here a pass that declares nothing gets a {_CLASSES[default]}, "
-            f"and its parameter is called {parameter.name!r}. Annotate it, ({parameter.name}: {_CLASSES[other]}), or "
-            f"decorate the pass with pytest_regional.testing.pass_form({other!r})"
+            f"{pass_name(given)} does not say what it takes: here a pass that declares nothing gets a "
+            f"{_CLASSES[default]}, and its parameter is called {parameter.name!r}. Annotate it, ({parameter.name}: "
+            f"{_CLASSES[other]}), or decorate the pass with pytest_regional.testing.pass_form({other!r})"
         )
     return default
 
 
-def _name(given: Any) -> str:
+def pass_name(given: Any) -> str:
+    """Return what to call a pass in messages: its ``name``, a function's name, else its class."""
+    name = getattr(given, "name", None)
+    if isinstance(name, str) and name:
+        return name
     inner = getattr(given, "func", given)
-    return str(getattr(given, "name", None) or getattr(inner, "__name__", type(inner).__name__))
+    return str(getattr(inner, "__name__", type(inner).__name__))

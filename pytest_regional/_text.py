@@ -1,7 +1,8 @@
-"""Small helpers for messages: the nearest valid name, lists a person can read."""
+"""Small helpers for messages: the nearest valid name, lists a person can read, what two messages have in common."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 
@@ -69,3 +70,12 @@ def shown(value: object, most: int = 60) -> str:
     text = str(value)
     short = text if len(text) <= most else f"{text[:most]}..."
     return short if short.isprintable() else short.encode("unicode_escape").decode("ascii")
+
+
+_LONGEST_REASON = 160
+
+
+def without_numbers(text: str) -> str:
+    """Return the first line of ``text`` without what differs from one program to the next: numbers, addresses."""
+    plain = re.sub(r"0x[0-9a-fA-F]+|\d+(\.\d+)?(e[+-]?\d+)?", "N", text.strip().partition("\n")[0])
+    return plain if len(plain) <= _LONGEST_REASON else f"{plain[:_LONGEST_REASON]} ..."

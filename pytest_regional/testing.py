@@ -29,6 +29,7 @@ from pytest_regional.harness.vacuity import check_backend_leaks
 
 if TYPE_CHECKING:
     from pytest_regional.backends.spec import BackendSpec
+    from pytest_regional.harness.blame.culprit import BlameDepth
     from pytest_regional.harness.devices.on_device import KernelReport
     from pytest_regional.harness.graph_passes.result import PassRun
     from pytest_regional.harness.parity.compare import ParityReport
@@ -78,11 +79,12 @@ def regional(
     seed: int = DEFAULT_SEED,
     cache_dir: str | Path | None = None,
     shared_cache: bool = False,
+    blame_depth: BlameDepth = "region",
 ) -> Iterator[Regional]:
     """Give what the ``regional_compile`` marker and the ``regional`` fixture give; the keywords are the marker's.
 
-    Three are not: ``seed`` and ``cache_dir``, which the plugin chooses for a test, and ``shared_cache``, which lets
-    compiles inside use a cache on a server that the environment names.
+    Four are not: ``seed`` and ``cache_dir``, which the plugin chooses for a test, ``shared_cache``, which lets compiles
+    inside use a cache on a server that the environment names, and ``blame_depth``, the value of ``--regional-blame``.
 
     Yields:
         the harness. When the block ends without an exception, it is checked that something was compiled.
@@ -96,7 +98,14 @@ def regional(
     options = CompileOptions(dynamic, fullgraph, inductor_configs or {}, None, pre_grad_pass_timing)
     folder = Path(cache_dir) if cache_dir is not None else None
     with harness(
-        backend, device, folder=folder, seed=seed, options=options, isolate=isolate, shared_cache=shared_cache
+        backend,
+        device,
+        folder=folder,
+        seed=seed,
+        options=options,
+        isolate=isolate,
+        shared_cache=shared_cache,
+        blame_depth=blame_depth,
     ) as made:
         _skip_without(made, requires)
         made.require_device(*device_requires)

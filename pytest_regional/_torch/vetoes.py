@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
 
 from pytest_regional._torch import private_module
 from pytest_regional._torch.inductor import import_compilers
@@ -56,11 +60,18 @@ class Application:
         kind: one of :data:`KINDS`.
         what: the name of the pass, the operator, the pattern and its node, or the two nodes that are fused.
         occurrence: how many of the same kind and name came before; always 0 for a fusion, which is asked about again.
+        where: the line of the program, ``"model.py:41"``, that the node came from; empty where none is known.
     """
 
     kind: str
     what: str
     occurrence: int = 0
+    where: str = field(default="", compare=False)
+
+    @property
+    def family(self) -> str:
+        """What is left out with it where all of its kind and name are: the name without numbers and node."""
+        return self.what if self.kind == "fusion" else re.sub(r"\d+", "N", self.what.partition(" at ")[0])
 
 
 @dataclass
@@ -81,12 +92,16 @@ class Applied:
 
 
 @contextlib.contextmanager
-def vetoing(vetoed: Collection[Application] = (), kinds: Collection[str] = ()) -> Iterator[Applied]:
+def vetoing(
+    vetoed: Collection[Application] = (), kinds: Collection[str] = (), families: Collection[tuple[str, str]] = ()
+) -> Iterator[Applied]:
     """Leave steps out of every compile while the context lasts.
 
     Args:
         vetoed: single steps, as an earlier context saw them.
         kinds: all steps of these kinds.
+        families: all steps of these kinds and families. What is left out may give another step of its family its turn,
+            as patterns that match the same nodes do.
 
     Raises:
         ValueError: an unknown kind.
@@ -96,7 +111,7 @@ def vetoing(vetoed: Collection[Application] = (), kinds: Collection[str] = ()) -
     import_compilers()
     points = {name: point for name, point in _POINTS.items() if not missing({name: point})}
     applied = Applied(missing=tuple(missing(_POINTS)))
-    wrappers = _Vetoes(applied, frozenset(vetoed), frozenset(kinds)).wrappers
+    wrappers = _Vetoes(applied, frozenset(vetoed), frozenset(kinds), frozenset(families)).wrappers
     with wrapped(points, {name: wrapper for name, wrapper in wrappers.items() if name in points}):
         yield applied
 
@@ -104,8 +119,14 @@ def vetoing(vetoed: Collection[Application] = (), kinds: Collection[str] = ()) -
 class _Vetoes:
     """Notes every step, and says which are left out."""
 
-    def __init__(self, applied: Applied, vetoed: Collection[Application], kinds: Collection[str]) -> None:
-        self._applied, self._vetoed, self._kinds = applied, vetoed, kinds
+    def __init__(
+        self,
+        applied: Applied,
+        vetoed: Collection[Application],
+        kinds: Collection[str],
+        families: Collection[tuple[str, str]],
+    ) -> None:
+        self._applied, self._vetoed, self._kinds, self._families = applied, vetoed, kinds, families
         self._counts: Counter[tuple[str, str]] = Counter()
         self._fusions: set[str] = set()
 
@@ -119,17 +140,17 @@ class _Vetoes:
             "fusion": self._fusion,
         }
 
-    def _is_vetoed(self, kind: str, what: str) -> bool:
+    def _is_vetoed(self, kind: str, what: str, where: str = "") -> bool:
         if kind == "fusion":
             occurrence, is_new = 0, what not in self._fusions
             self._fusions.add(what)
         else:
             occurrence, is_new = self._counts[kind, what], True
             self._counts[kind, what] += 1
-        step = Application(kind, what, occurrence)
+        step = Application(kind, what, occurrence, where)
         if is_new:
             self._applied.applications.append(step)
-        return kind in self._kinds or step in self._vetoed
+        return kind in self._kinds or step in self._vetoed or (kind, step.family) in self._families
 
     def _subsystem(
         self, original: Callable[..., bool], backend: str, subsystem: str, debug_info: Callable[[], str] | None = None
@@ -137,15 +158,43 @@ class _Vetoes:
         kind = _SUBSYSTEMS.get(subsystem)
         if kind is None or debug_info is None:
             return False
-        return self._is_vetoed(kind, debug_info())
+        return self._is_vetoed(kind, *_described(debug_info))
 
     def _rewrite(self, original: Callable[..., None], entry: Any, match: Any, graph: Any, node: Any) -> None:
-        if not self._is_vetoed("rewrite", f"{_pattern_name(entry)} at {node.name}"):
+        if not self._is_vetoed("rewrite", f"{_pattern_name(entry)} at {node.name}", _line_of(node)):
             original(entry, match, graph, node)
 
     def _fusion(self, original: Callable[..., bool], scheduler: Any, first: Any, second: Any, *others: Any) -> bool:
         allowed = original(scheduler, first, second, *others)
-        return allowed and not self._is_vetoed("fusion", f"{first.get_name()} with {second.get_name()}")
+        return allowed and not self._is_vetoed("fusion", f"{_fused(first)} with {_fused(second)}")
+
+
+def _described(debug_info: Callable[[], str]) -> tuple[str, str]:
+    """Return what a step is about, and the line of the program: of a lowering its operator and node.
+
+    The bisector is given a function that returns a text; the node or operator is in that function's closure (read in
+    torch 2.11, 2.13 and 2.15). Where none is there the text has to do.
+    """
+    held = [cell.cell_contents for cell in debug_info.__closure__ or ()]
+    for one in held:
+        if isinstance(one, torch.fx.Node):
+            return f"{one.target} at {one.name}", _line_of(one)
+        if isinstance(one, torch._ops.OpOverload):
+            return str(one), ""
+    return debug_info(), ""
+
+
+def _line_of(node: torch.fx.Node) -> str:
+    """Return file and line of the program's own that made a node; the innermost one of its stack."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    return f"{Path(frames[-1][0]).name}:{frames[-1][1]}" if frames else ""
+
+
+def _fused(node: Any) -> str:
+    """Return the name of a node of the scheduler, and the operators that it computes."""
+    origins = (one for inner in node.get_nodes() for one in getattr(inner.node, "origins", ()) or ())
+    names = sorted({str(getattr(one.target, "overloadpacket", one.target)) for one in origins if one.op != "output"})
+    return f"{node.get_name()} ({', '.join(names[:3])}{', ...' * (len(names) > 3)})" if names else node.get_name()
 
 
 def _pattern_name(entry: Any) -> str:
@@ -154,22 +203,45 @@ def _pattern_name(entry: Any) -> str:
     return getattr(handler, "__name__", None) or getattr(entry, "pattern_name", None) or type(entry).__name__
 
 
-#: Settings of Inductor's that take one thing out of scheduling or code generation, by what is then not done.
-_SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    "no vectorized code": {"cpp.simdlen": 1},
-    "no writing of results into inputs of a kernel": {"inplace_buffers": False},
-    "no reuse of buffers": {"allow_buffer_reuse": False},
-    "no other order of kernels": {"reorder_for_locality": False, "reorder_for_peak_memory": False},
-    "no other memory layouts": {"layout_optimization": False, "comprehensive_padding": False},
-    "low precision rounded as in eager": {"emulate_precision_casts": True},
-}
+@dataclass(frozen=True)
+class Setting:
+    """Settings of Inductor's that take one thing out of scheduling or code generation.
+
+    Attributes:
+        sentence: what is then not done, or done as in eager.
+        layer: where it would have been done: ``"codegen"``, ``"memory"``, ``"scheduling"`` or ``"layout"``.
+        context: makes the context in which the settings hold.
+    """
+
+    sentence: str
+    layer: Literal["codegen", "memory", "scheduling", "layout"]
+    context: Callable[[], contextlib.AbstractContextManager[Any]]
 
 
-def without_settings() -> dict[str, Callable[[], contextlib.AbstractContextManager[Any]]]:
-    """Return contexts, by what Inductor does not do in them; without settings that this torch lacks."""
+_SETTINGS: tuple[tuple[str, Literal["codegen", "memory", "scheduling", "layout"], Mapping[str, Any]], ...] = (
+    ("no vectorized code", "codegen", {"cpp.simdlen": 1}),
+    ("no results written into inputs of a kernel", "memory", {"inplace_buffers": False}),
+    ("no reuse of buffers", "memory", {"allow_buffer_reuse": False}),
+    (
+        "no other order of kernels",
+        "scheduling",
+        {"reorder_for_locality": False, "reorder_for_peak_memory": False},
+    ),
+    ("no other memory layouts", "layout", {"layout_optimization": False, "comprehensive_padding": False}),
+    ("low precision rounded as in eager", "codegen", {"emulate_precision_casts": True}),
+)
+
+
+def settings_to_try() -> tuple[Setting, ...]:
+    """Return what can be taken out by settings; without those that this torch lacks."""
     config = private_module("torch._inductor.config")
-    known = {name: {key: value for key, value in one.items() if _has(config, key)} for name, one in _SETTINGS.items()}
-    return {name: functools.partial(config.patch, one) for name, one in known.items() if one}
+    known = (
+        (sentence, layer, {key: value for key, value in values.items() if _has(config, key)})
+        for sentence, layer, values in _SETTINGS
+    )
+    return tuple(
+        Setting(sentence, layer, functools.partial(config.patch, values)) for sentence, layer, values in known if values
+    )
 
 
 def _has(config: Any, key: str) -> bool:

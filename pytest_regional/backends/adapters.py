@@ -21,6 +21,9 @@ def reference() -> BackendSpec:
     def variant(option: str, value: str) -> Any:
         return functools.partial(factory(), **{option: value})
 
+    def without(option: str) -> Any:
+        return functools.partial(factory(), **{option: False})
+
     def forget() -> None:
         from pytest_regional.reference.dynamo_backend import clear_caches
 
@@ -39,6 +42,10 @@ def reference() -> BackendSpec:
         forget=forget,
         compile_options=frozenset({"pre_grad_pass_timing"}),
         variants={option: functools.partial(variant, option) for option in ("partitioner", "on_region_error")},
+        alternatives={
+            "equal regions compiled one by one": functools.partial(without, "share_identical"),
+            "no result stored or loaded": functools.partial(without, "outer_cache"),
+        },
     )
 
 

@@ -16,6 +16,9 @@ COMPILE_OPTIONS = frozenset({"pre_grad_pass_timing"})
 #: ``on_region_error``: ``"raise"``, or ``"eager"`` for a region that runs eager where it does not compile.
 VARIANTS = frozenset({"partitioner", "on_region_error"})
 
+#: AOTAutograd's partitioners, as the variant ``partitioner`` calls them.
+PARTITIONERS = ("default", "min_cut")
+
 #: Precisions that a backend may compute in, coarsest first.
 PRECISIONS = ("bfloat16", "float16", "tf32", "float32")
 
@@ -42,6 +45,9 @@ class BackendSpec:
         variants: by the name of one of its options, a function of the option's value that returns the Dynamo backend
             with it: ``{"partitioner": lambda value: mine(partitioner=value)}``. A suite skips
             where it needs a variant that is not there. Suites use ``partitioner`` and ``on_region_error``.
+        alternatives: by what is then otherwise, in words (``"equal regions compiled one by one"``), a function that
+            returns the Dynamo backend so. The search for a culprit tries each: where one is right, the step that
+            it leaves out is to blame.
         compilers: returns functions that do its work wherever they are called from, such as what stands in
             ``aot_autograd(fw_compiler=...)``: a Dynamo backend that a test puts together from them counts as this one.
         precision: the precision that it computes in where the program's is finer: ``"bfloat16"``, ``"float16"``,
@@ -64,6 +70,7 @@ class BackendSpec:
     compile_options: frozenset[str] = frozenset()
     graph_pass: Callable[[], Any] | None = None
     variants: Mapping[str, Callable[[str], DynamoBackend]] = field(default_factory=dict)
+    alternatives: Mapping[str, Callable[[], DynamoBackend]] = field(default_factory=dict)
     compilers: Callable[[], Sequence[Callable[..., Any]]] = tuple
     precision: Any = None
     compiled: Callable[[], int] | None = None
@@ -92,6 +99,11 @@ class BackendSpec:
             self._checked_precision(self.precision)
         for option in self.compile_options - COMPILE_OPTIONS:
             raise ValueError(f"backend {self.name!r}: {unknown_name('compile option', option, COMPILE_OPTIONS)}")
+        for words, alternative in self.alternatives.items():
+            if not callable(alternative):
+                raise TypeError(
+                    f"backend {self.name!r}: the alternative {words!r} must be a function that returns a Dynamo backend"
+                )
         for option, variant in self.variants.items():
             if option not in VARIANTS:
                 raise ValueError(f"backend {self.name!r}: {unknown_name('variant', option, VARIANTS)}")

@@ -127,8 +127,8 @@ class FuzzTest:
                 without the backend is kept as a finding of ``aot_eager``, and is no reason to fail another backend.
             RefusedProgramsError: eager refuses more than a few of a hundred programs; fewer are skipped.
         """
+        from pytest_regional.backends.spec import PARTITIONERS
         from pytest_regional.fuzz.campaign import CONFIRMED_IN, Programs
-        from pytest_regional.fuzz.model.program import PARTITIONERS
         from pytest_regional.fuzz.modes import WITHOUT_DYNAMO
         from pytest_regional.fuzz.oracles import check
 

@@ -8,17 +8,20 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from pytest_regional._errors import RegionalError
+from pytest_regional._pass_forms import pass_name
 from pytest_regional._region import AnnotationError
 from pytest_regional._torch.dynamo import annotation_mistake_in, invalid_backend_error, registered_backend, to_compile
 from pytest_regional._torch.pytree import flatten_with_path
 from pytest_regional._torch.tracing import fake_mode_of, new_fake_mode, tracing, tracing_inputs
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
+from pytest_regional.harness.blame.experiments import Change
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.attribution import Ownership
 from pytest_regional.harness.observe.listeners import compile_graph_observed
@@ -38,6 +41,8 @@ class CompilesWithBackend:
         self._whose = Ownership(self._spec)
         self._backends: dict[Any, Callable[..., Any]] = {}
         self._current = threading.local()
+        self._change = Change()
+        self.passes_applied: tuple[str, ...] = ()
         self._observer = Observer(self._capture_scope, self._whose, self._named)
 
     def _compile_with(
@@ -49,6 +54,9 @@ class CompilesWithBackend:
         """
         import torch
 
+        if not self._change.compiles:
+            return to_compile(fn)
+        options = replace(options, pre_grad_pass=self._passes_left(options.pre_grad_pass))
         with options.scope(self._spec.compile_options):
             # A wrong setting is an error here, at the user's call, not deep inside the first compile.
             backend = self._backend(options, eager_regions, apart)
@@ -70,6 +78,28 @@ class CompilesWithBackend:
                 self._observer.listeners, "inference", gm, lambda: graph_pass(gm, list(inputs))
             )
 
+    @contextlib.contextmanager
+    def changed(self, change: Change) -> Iterator[None]:
+        """Compile everything otherwise while the context lasts: an experiment of the search for a culprit."""
+        outer, self._change = self._change, change
+        self.passes_applied = ()
+        try:
+            with change.within():
+                yield
+        finally:
+            self._change = outer
+
+    def _passes_left(self, given: Any) -> Any:
+        """Return the passes that the change at work does not leave out, in the form in which they were given."""
+        if given is None:
+            return None
+        passes = list(given) if isinstance(given, list | tuple) else [given]
+        self.passes_applied = tuple(map(pass_name, passes))
+        left = [one for place, one in enumerate(passes) if place not in self._change.passes_left_out]
+        if len(left) == len(passes):
+            return given
+        return left if isinstance(given, list | tuple) and left else next(iter(left), None)
+
     @property
     def dynamo_backend(self) -> Callable[..., Any]:
         """The backend under test for ``torch.compile(fn, backend=...)``, with the settings of the marker.
@@ -89,14 +119,14 @@ class CompilesWithBackend:
 
     def _backend(self, options: CompileOptions, eager_regions: frozenset[str], apart: str = "") -> Callable[..., Any]:
         # Dynamo tells backends apart by identity: the same options must give the same object, or it recompiles.
-        identity = (options.identity(), eager_regions, apart)
+        identity = (options.identity(), eager_regions, apart, self._change)
         if identity not in self._backends:
             self._backends[identity] = self._make_backend(options, eager_regions)
         return self._backends[identity]
 
     def _make_backend(self, options: CompileOptions, eager_regions: frozenset[str]) -> Callable[..., Any]:
-        inner, taken = self._inner_backend(options.partitioner), self._spec.compile_options
-        keywords = options.backend_keywords(taken)
+        inner, taken = self._change.backend or self._inner_backend(options.partitioner), self._spec.compile_options
+        keywords, eager_regions = options.backend_keywords(taken), eager_regions | self._change.eager_regions
 
         def backend_under_test(gm: Any, example_inputs: Any) -> Any:
             for region in eager_regions:

@@ -40,6 +40,7 @@ from pytest_regional.harness.vacuity import check_fallbacks, check_not_vacuous, 
 
 if TYPE_CHECKING:
     from pytest_regional.backends.capabilities import Support
+    from pytest_regional.harness.blame.culprit import BlameDepth, Culprit
     from pytest_regional.harness.graph_passes.result import PassRun
     from pytest_regional.harness.parity.compare import ParityReport
     from pytest_regional.harness.training import TrainingReport
@@ -62,15 +63,25 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         looks_again: whether parity checks the results of the first call again after the second; not where the backend
             disclaims ``results_kept``.
         leaks: after the end, what was left changed, and was restored.
+        blame_depth: how far a failed comparison is followed up: ``"off"``, ``"region"`` or ``"deep"``.
     """
 
-    def __init__(self, spec: BackendSpec, device: str, folder: Path, seed: int, options: CompileOptions) -> None:
+    def __init__(
+        self,
+        spec: BackendSpec,
+        device: str,
+        folder: Path,
+        seed: int,
+        options: CompileOptions,
+        blame_depth: BlameDepth = "region",
+    ) -> None:
         self._spec = spec
         self.device_under_test = device_under_test(device)
         self.device = self.device_under_test.torch_device
         self.folder = folder
         self.seed = seed
         self._options = options
+        self.blame_depth: BlameDepth = blame_depth
         self._start_observing()
         self.forward_only = not spec.supports("backward")
         self.looks_again = bool(spec.supports("results_kept"))
@@ -239,6 +250,54 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         self._parity_reports.append(report)
         return report
 
+    def blame(
+        self,
+        fn: Any,
+        *inputs: Any,
+        check: Callable[..., object] | None = None,
+        backward: Any = None,
+        level: str = "close",
+        rtol: float | None = None,
+        atol: float | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        seconds: float = 60.0,
+        **unknown: Any,
+    ) -> Culprit:
+        """Search for what a failure comes from: layer, region, and step of the compile; see ``docs/blame.md``.
+
+        The program is compiled again and again, each time with one thing changed. Counters and records of the test are
+        afterwards as they were.
+
+        Args:
+            fn: a function or module.
+            inputs: its arguments.
+            check: called as ``check(fn, *inputs, **kwargs)``: compiles with this harness, and raises where something is
+                wrong. By default :meth:`assert_parity`.
+            backward: as :meth:`assert_parity`.
+            level: as :meth:`assert_parity`.
+            rtol: as :meth:`assert_parity`.
+            atol: as :meth:`assert_parity`.
+            kwargs: the program's keyword arguments, by name.
+            seconds: how long the search may take; the last experiment may take longer.
+            unknown: refused; the message says how to pass keyword arguments of the program.
+
+        Returns:
+            What was found. Its layer is ``"nothing"`` where nothing fails.
+
+        Raises:
+            BadProgramError: the program fails in eager.
+            TypeError: a keyword that ``blame`` does not have.
+        """
+        from pytest_regional.harness.blame.reproducing import blame, failure_of
+        from pytest_regional.harness.parity.check import ParityCheck
+
+        refuse_keywords(Regional.blame, unknown)
+        refuse_no_program("blame", fn)
+        if check is None:
+            parity = ParityCheck(self, fn, inputs, backward, level, rtol, atol, kwargs=dict(kwargs or {}))
+            return parity.culprit(seconds)
+        return blame(self, lambda: failure_of(lambda: check(fn, *inputs, **(kwargs or {}))), seconds=seconds)
+
     def assert_training_parity(self, model: Any, batches: Sequence[Any], **options: Any) -> TrainingReport:
         """Assert that a compiled module trains as eager does, step by step; see ``docs/training-parity.md``.
 
@@ -334,6 +393,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
             "folder": self.folder,
             # What this test set since it began is for its children, too.
             "shared_cache": True,
+            "blame_depth": self.blame_depth,
         }
 
     # Ending
@@ -386,6 +446,7 @@ def harness(
     options: CompileOptions | None = None,
     isolate: bool = True,
     shared_cache: bool = False,
+    blame_depth: BlameDepth = "region",
 ) -> Iterator[Regional]:
     """Isolate and observe what runs inside; yields the :class:`Regional` to do it with.
 
@@ -397,12 +458,13 @@ def harness(
         options: how programs are compiled by default.
         isolate: ``False`` only observes; the caller is then responsible for caches, configuration and seeds.
         shared_cache: whether isolation allows a cache server that the environment names.
+        blame_depth: how far a failed comparison with eager is followed up: ``"off"``, ``"region"`` or ``"deep"``.
     """
     resolved = registry.resolve(spec) if isinstance(spec, str) else spec
     with contextlib.ExitStack() as stack:
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pytest-regional-"))).absolute()
-        regional = Regional(resolved, device, folder, seed, options or CompileOptions())
+        regional = Regional(resolved, device, folder, seed, options or CompileOptions(), blame_depth)
         stack.enter_context(structured_trace_off())
         import_compilers()
         check_emulation(regional.device_under_test)

@@ -15,7 +15,7 @@ from pytest_regional.fuzz.caches.model import STATES, Answer, CacheModel, Key, p
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import keeping_whole_results
 from pytest_regional.fuzz.oracles import OracleViolationError
-from pytest_regional.fuzz.oracles.oracle import message_of
+from pytest_regional.harness.raised import message_of
 
 if TYPE_CHECKING:
     import torch

@@ -15,12 +15,13 @@ from typing import Any, TypeAlias
 
 import torch
 
+from pytest_regional.backends.spec import PARTITIONERS
 from pytest_regional.fuzz.draw.encoding import SCOPES, SHAPES, Options, table, with_order
 from pytest_regional.fuzz.model.arguments import FLOATS, LAYOUTS, TOO_LARGE, Content, TensorInput
 from pytest_regional.fuzz.model.building import Builder, Refused
 from pytest_regional.fuzz.model.claims import needs_of, restricted
 from pytest_regional.fuzz.model.evaluation import REFUSALS
-from pytest_regional.fuzz.model.program import PARTITIONERS, Context, Program, Region, Scope, Step
+from pytest_regional.fuzz.model.program import Context, Program, Region, Scope, Step
 from pytest_regional.fuzz.operators.operator import Operator, Picks
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.shrink.candidates import Candidate, rebuild

@@ -17,13 +17,13 @@ from typing import Any
 
 from pytest_regional._errors import RegionalError
 from pytest_regional._files import write_whole
+from pytest_regional.backends.spec import PARTITIONERS
 from pytest_regional.fuzz.findings import strict_json
 from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
 from pytest_regional.fuzz.model.arguments import CONTENT_SOURCES, DTYPES, LAYOUTS, PARTS, TensorInput
 from pytest_regional.fuzz.model.building import check_buildable
 from pytest_regional.fuzz.model.program import (
     CONTEXT_SOURCES,
-    PARTITIONERS,
     Block,
     Context,
     Parameter,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._text import plural
+from pytest_regional._text import plural, without_numbers
 from pytest_regional.fuzz.findings.strict_json import Field
 from pytest_regional.fuzz.modes import MODES
 
@@ -166,14 +166,6 @@ REFUSED_AT_MOST = 0.01
 
 #: That many refused programs say nothing of a generator yet, however short the campaign.
 REFUSED_BY_CHANCE = 2
-
-_LONGEST_REASON = 160
-
-
-def without_numbers(text: str) -> str:
-    """Return the first line of ``text`` without what differs from one program to the next: numbers, addresses."""
-    plain = re.sub(r"0x[0-9a-fA-F]+|\d+(\.\d+)?(e[+-]?\d+)?", "N", text.strip().partition("\n")[0])
-    return plain if len(plain) <= _LONGEST_REASON else f"{plain[:_LONGEST_REASON]} ..."
 
 
 def reason_of(error: BadProgramError) -> str:

@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 Parameter: TypeAlias = "bool | int | float | str | tuple[Parameter, ...] | None"
 
 
-#: AOTAutograd's partitioners, as the variant ``partitioner`` of a backend calls them.
-PARTITIONERS = ("default", "min_cut")
-
-
 class ProgramError(RegionalError, ValueError):
     """A program that cannot be: it reads what is not there, or eager execution refuses it."""
 

@@ -11,9 +11,10 @@ from pytest_regional.fuzz.model.arguments import LAYOUTS, TensorInput
 from pytest_regional.fuzz.model.building import check_buildable
 from pytest_regional.fuzz.model.program import Program, ProgramError
 from pytest_regional.fuzz.oracles.example_run import ExampleRun, ExpectedResults
-from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of, message_of, origin_of, root_of
+from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of
 from pytest_regional.fuzz.oracles.parity import without_fake_strides
 from pytest_regional.harness.parity.compare import BadProgramError, compare
+from pytest_regional.harness.raised import message_of, origin_of, root_of
 
 #: What sizes grow by: the first other size makes Dynamo compile again, with symbols, and those serve the second.
 _GROWTH = (1, 4)

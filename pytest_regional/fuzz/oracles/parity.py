@@ -13,20 +13,12 @@ from pytest_regional._torch.config import INDUCTOR, patched_config
 from pytest_regional._torch.process_state import COMPILING
 from pytest_regional.fuzz.modes import MODES
 from pytest_regional.fuzz.oracles.example_run import ExampleRun, Run
-from pytest_regional.fuzz.oracles.oracle import (
-    NoClaim,
-    Oracle,
-    OracleViolationError,
-    frames_of,
-    kinds_of,
-    message_of,
-    origin_of,
-    root_of,
-)
+from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, OracleViolationError, kinds_of
 from pytest_regional.fuzz.oracles.watching import WatchedGraph, WatchedPartition
 from pytest_regional.harness.parity.check import ParityCheck
 from pytest_regional.harness.parity.compare import Mismatch, compare_exceptions
 from pytest_regional.harness.parity.execution import Execution
+from pytest_regional.harness.raised import frames_of, message_of, origin_of, root_of
 
 #: Functions in which something compiles, as ``module:function``.
 _COMPILING = (

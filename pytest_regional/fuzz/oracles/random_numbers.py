@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
-from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of, message_of, origin_of, root_of
+from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of
 from pytest_regional.harness.parity.random_code import RUNS, random_mismatches, reseeded
+from pytest_regional.harness.raised import message_of, origin_of, root_of
 
 
 def check_own_random(example: ExampleRun) -> None:

@@ -20,10 +20,11 @@ from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.modes import in_mode
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.oracles.example_run import ExampleRun, ExpectedResults, Run
-from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of, origin_of
+from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of
 from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure, without_fake_strides
 from pytest_regional.harness.parity.compare import BadProgramError, compare
 from pytest_regional.harness.parity.execution import random_cotangent
+from pytest_regional.harness.raised import origin_of
 from pytest_regional.harness.record import GeneratedCode
 
 

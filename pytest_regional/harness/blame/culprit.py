@@ -1,23 +1,46 @@
-"""What a search for a culprit found, as a record and as a sentence."""
+"""What a search for a culprit found, as a record and as sentences."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pytest_regional._torch.vetoes import Application
+from pytest_regional.backends.spec import PARTITIONERS
 from pytest_regional.harness.blame.experiments import Experiment
 
+BlameDepth = Literal["off", "region", "deep"]
+"""How far a failed comparison with eager is followed up: not, to a region, or to a step of the compile."""
+
 Layer = Literal[
-    "nothing", "dynamo", "aot_autograd", "partitioner", "pass", "rewrite", "decomposition", "fusion", "lowering", "setting",
+    "nothing",
+    "flaky",
+    "eager",
+    "dynamo",
+    "aot_autograd",
+    "partitioner",
+    "backend",
+    "pass",
+    "region",
+    "rewrite",
+    "decomposition",
+    "lowering",
+    "fusion",
+    "layout",
+    "scheduling",
+    "memory",
+    "codegen",
     "unknown",
-]  # fmt: skip
+]
 
 Confidence = Literal["confirmed", "necessary", "unknown"]
-"""Whether leaving one step out mends the failure, or only several together, or nothing that was tried does."""
+"""``confirmed``: leaving it out alone mends the failure, and leaving out the others of its kind does not.
+``necessary``: it mends together with others, or others mend as well. ``unknown``: nothing that was tried does."""
 
 #: What kinds of steps are called in a sentence.
 SAID = {
+    "graph_pass": "graph pass",
     "pre_grad_pass": "pre-grad pass",
     "joint_graph_pass": "joint-graph pass",
     "post_grad_pass": "post-grad pass",
@@ -25,6 +48,13 @@ SAID = {
     "decomposition": "decomposition of",
     "fusion": "fusion of",
     "lowering": "lowering of",
+}
+
+_SENTENCES: Mapping[str, str] = {
+    "nothing": "nothing can be blamed: the failure does not come again where nothing is changed",
+    "eager": "no compiler: the same fails where nothing is compiled",
+    "dynamo": "Dynamo: the graph that it captured is wrong already when it runs eagerly",
+    "aot_autograd": "AOTAutograd: its graphs are wrong already when they run eagerly",
 }
 
 
@@ -35,33 +65,98 @@ class Culprit:
     Attributes:
         layer: the layer of the compiler.
         steps: the steps of that layer that are to blame; empty where the layer has none.
-        setting: the setting that mends it, for the layer "setting".
+        regions: the regions whose compiled code is wrong; empty where the program has none, or it was not looked for.
+        setting: under what the failure is gone, for layers that are settings or options: "no vectorized code".
         confidence: see :data:`Confidence`.
-        experiments: the evidence.
+        also: other steps of that kind without any of which it is gone as well.
+        lowerings: for layers behind lowering, operators whose fallback mends it as well: where to look.
+        experiments: the evidence, in order.
+        not_tried: what this torch lacks, so that steps of it could not be left out.
     """
 
     layer: Layer
     steps: tuple[Application, ...] = ()
+    regions: tuple[str, ...] = ()
     setting: str = ""
     confidence: Confidence = "unknown"
+    also: tuple[Application, ...] = ()
+    lowerings: tuple[str, ...] = ()
     experiments: tuple[Experiment, ...] = ()
+    not_tried: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
         """The answer."""
-        if self.layer == "nothing":
-            return "nothing can be blamed: the failure does not come again where nothing is changed"
-        if self.layer == "dynamo":
-            return "Dynamo: the graph that it captured is wrong already when it runs eagerly"
-        if self.layer == "aot_autograd":
-            return "AOTAutograd: its graphs are wrong already when they run eagerly"
-        if self.layer == "partitioner":
-            return "the partitioner: AOTAutograd's graphs are wrong with this one and right with the other"
-        if self.layer == "setting":
-            return f"right with {self.setting} ({self.confidence})"
+        if not self.regions or self.layer == "region":
+            return self._said
+        return f"{_named(self.regions)}: {self._said}"
+
+    @property
+    def _said(self) -> str:
+        if self.layer in _SENTENCES:
+            return _SENTENCES[self.layer]
+        if self.layer == "partitioner" and self.setting in PARTITIONERS:
+            return f"the {self.setting} partitioner: AOTAutograd's graphs are wrong with it alone when they run eagerly"
+        if self.layer == "flaky":
+            return f"a flaky failure: {self._flaky}; nothing can be blamed"
+        if self.layer == "region":
+            return f"{_named(self.regions)}: right where left eager ({self.confidence}); no single step mends it"
+        if self.setting:
+            near = f"; so is the fallback of {', '.join(self.lowerings)}" if self.lowerings else ""
+            return f"{_LAYERS.get(self.layer, self.layer)}: right with {self.setting} ({self.confidence}){near}"
+        if self.layer == "backend":
+            return "the backend: wrong with every region left eager, and right where AOTAutograd's graphs run eagerly"
         if self.layer == "unknown":
-            tried = ", ".join(one.sentence for one in self.experiments if one.sentence)
-            return f"unknown: the failure remains under each of: {tried}"
-        steps = " and ".join(f"{SAID[step.kind]} {step.what}" for step in self.steps)
+            tried = "; ".join(dict.fromkeys(one.sentence for one in self.experiments if one.sentence))
+            return f"unknown: the failure remains, or another one comes, with each of: {tried}"
+        if len(self.steps) > 3:
+            steps = f"{_step(self.steps[0])} and {len(self.steps) - 1} more"
+        else:
+            steps = " and ".join(map(_step, self.steps))
         without = "that is left out" if len(self.steps) == 1 else "these are left out together"
-        return f"{steps}: right where {without} ({self.confidence})"
+        also = "".join(f", or without {_step(step)}" for step in self.also)
+        return f"{steps}: right where {without}{also} ({self.confidence})"
+
+    @property
+    def _flaky(self) -> str:
+        unchanged = [one.outcome == "the same" for one in self.experiments if not one.sentence]
+        if all(unchanged):
+            return "one change mends it now, and now not"
+        return f"it came again in {sum(unchanged)} of {len(unchanged)} runs in which nothing is changed"
+
+    @property
+    def evidence(self) -> str:
+        """Each experiment in a line: its outcome, its seconds, what was changed."""
+        return "\n".join(
+            f"{one.outcome:15} {one.seconds:5.1f} s  {one.sentence or 'nothing changed'}" for one in self.experiments
+        )
+
+    def as_data(self) -> dict[str, Any]:
+        """Return what a JSON file holds of it."""
+        return {
+            "sentence": self.sentence,
+            "layer": self.layer,
+            "steps": [f"{step.kind} {step.what}" for step in self.steps],
+            "regions": list(self.regions),
+            "setting": self.setting,
+            "confidence": self.confidence,
+            "experiments": [[one.sentence, one.outcome, round(one.seconds, 2)] for one in self.experiments],
+            "not_tried": list(self.not_tried),
+        }
+
+
+_LAYERS = {
+    "codegen": "code generation",
+    "memory": "reuse of memory",
+    "layout": "memory layouts",
+    "backend": "the backend",
+    "partitioner": "the partitioner",
+}
+
+
+def _step(step: Application) -> str:
+    return f"{SAID[step.kind]} {step.what}" + (f" ({step.where})" if step.where else "")
+
+
+def _named(names: tuple[str, ...]) -> str:
+    return ("region " if len(names) == 1 else "regions ") + ", ".join(map(repr, names))

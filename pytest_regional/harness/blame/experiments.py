@@ -19,14 +19,20 @@ class Change:
     """What one experiment does otherwise.
 
     Attributes:
-        sentence: what is changed, as a clause: "rewrite pad_mm at mm_1 left out"; empty for nothing.
+        sentence: what is changed, as a clause: "without rewrite pad_mm at mm_1"; empty for nothing.
         within: makes a context around the compile and the calls.
-        backend: a backend of Dynamo's that compiles in place of the one under test.
+        backend: a Dynamo backend that compiles in place of the one under test.
+        eager_regions: regions that lose their annotation.
+        passes_left_out: the user's graph passes that do not run, by their place in the list.
+        compiles: whether anything is compiled; else the program is called as it is.
     """
 
     sentence: str = ""
     within: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-    backend: Any = None
+    backend: Callable[..., Any] | None = None
+    eager_regions: frozenset[str] = frozenset()
+    passes_left_out: frozenset[int] = frozenset()
+    compiles: bool = True
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class Experiments:
 
     reproduce: Callable[[Change], Signature]
     usual: Signature
-    most: int = 40
+    most: int = 60
     seconds: float = 60.0
     made: list[Experiment] = field(default_factory=list)
 
@@ -78,13 +84,18 @@ class Experiments:
             raise ValueError("nothing fails, so nothing is to blame")
         self._started = time.monotonic()
 
+    @property
+    def left(self) -> int:
+        """How many may still be made, if time allows."""
+        return self.most - len(self.made)
+
     def outcome_of(self, change: Change) -> Outcome:
         """Make one experiment.
 
         Raises:
             OutOfTimeError: no more may be made.
         """
-        if len(self.made) >= self.most or time.monotonic() - self._started > self.seconds:
+        if self.left <= 0 or time.monotonic() - self._started > self.seconds:
             raise OutOfTimeError
         began = time.monotonic()
         signature = self.reproduce(change)
@@ -95,3 +106,7 @@ class Experiments:
     def mends(self, change: Change) -> bool:
         """Say whether the failure is gone under ``change``; another failure in its place says nothing."""
         return self.outcome_of(change) == "mended"
+
+    def fails(self, change: Change) -> bool:
+        """Say whether the same still fails under ``change``."""
+        return self.outcome_of(change) == "the same"

@@ -1,109 +1,361 @@
 """The search: layer after layer, each by experiment.
 
-What Dynamo captured runs eagerly; then what AOTAutograd made of it does, with either partitioner; then steps of
-Inductor's are left out, all of a kind and then few of them; last come settings that take something out of code
-generation. Where two kinds mend a failure, the one nearer to it comes first: a rewrite is part of a pass, and without a
-lowering there is nothing to fuse.
+What Dynamo captured runs eagerly; then what AOTAutograd made of it does, with either partitioner; then passes of the
+user's are left out, and the backend's own steps; then regions are left eager; then steps of Inductor's are left out,
+all of a kind and then few of them, and settings that take something out of code generation. Where two kinds mend a
+failure, the one nearer to it comes first: a rewrite is part of a pass, and without a lowering there is nothing to fuse.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
 
-from pytest_regional._torch.vetoes import Application, vetoing
+from pytest_regional._torch.vetoes import KINDS, Application, Setting, vetoing
+from pytest_regional.backends.spec import PARTITIONERS
 from pytest_regional.harness.blame.culprit import SAID, Culprit, Layer
 from pytest_regional.harness.blame.experiments import Change, Experiments, OutOfTimeError
-from pytest_regional.harness.blame.search import few_that_mend
+from pytest_regional.harness.blame.search import Found, few_that_mend
 
-#: Kinds of steps, in the order in which they are left out, and the layer that each is of.
-ORDER: Mapping[str, Layer] = {
+T = TypeVar("T")
+
+_UNCOMPILED = Change("nothing compiled", backend=None, compiles=False)
+
+#: How often a failure has to come before a change is said to mend it.
+_OFTEN = 5
+
+#: Of more steps of one name none is singled out.
+_MANY = 12
+
+#: Kinds of steps, in the order in which they are left out, and the layer that each is of; settings come in between.
+_GRAPH_CHANGES: Mapping[str, Layer] = {
     "rewrite": "rewrite",
     "pre_grad_pass": "pass",
     "joint_graph_pass": "pass",
     "post_grad_pass": "pass",
-    "fusion": "fusion",
-    "decomposition": "decomposition",
-    "lowering": "lowering",
 }
+_CODE: Mapping[str, Layer] = {"fusion": "fusion", "decomposition": "decomposition", "lowering": "lowering"}
 
 
-def culprit_of(
-    experiments: Experiments,
-    applied: Sequence[Application],
-    *,
-    captures: Mapping[str, Any],
-    settings: Mapping[str, Callable[[], Any]],
-) -> Culprit:
-    """Return where the failure comes from.
+@dataclass(frozen=True)
+class Suspects:
+    """What may be to blame.
 
-    Args:
-        experiments: makes experiments with it.
+    Attributes:
         applied: the steps of the compile that failed.
-        captures: backends that only capture: ``"dynamo"``, ``"aot_autograd"``, and ``"partitioner"`` with the other
-            partitioner; those that are not there are not tried.
-        settings: contexts that take something out of code generation, by what they are called in a sentence.
+        captures: Dynamo backends that only capture: ``"dynamo"``, and AOTAutograd with the partitioners ``"min_cut"``
+            and ``"default"``; those that are not there are not tried.
+        passes: names of the user's graph passes, in order.
+        alternatives: Dynamo backends that do one thing otherwise than the one under test, by what is then so.
+        regions: names of the program's regions; empty where the backend has none.
+        settings: what takes something out of scheduling or code generation.
+        not_tried: what this torch lacks.
     """
+
+    applied: Sequence[Application] = ()
+    captures: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    passes: Sequence[str] = ()
+    alternatives: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    regions: Sequence[str] = ()
+    settings: Sequence[Setting] = ()
+    not_tried: tuple[str, ...] = ()
+
+
+def culprit_of(experiments: Experiments, suspects: Suspects) -> Culprit:
+    """Return where the failure comes from; where the experiments run out, what is known by then."""
+    search = _Search(experiments, suspects)
     try:
-        found = _search(experiments, applied, captures, settings)
+        found = search.run()
     except OutOfTimeError:
-        found = Culprit("unknown")
-    return replace(found, experiments=tuple(experiments.made))
+        found = search.known
+    return replace(found, experiments=tuple(experiments.made), not_tried=suspects.not_tried)
 
 
-def _search(
-    experiments: Experiments,
-    applied: Sequence[Application],
-    captures: Mapping[str, Any],
-    settings: Mapping[str, Callable[[], Any]],
-) -> Culprit:
-    if experiments.outcome_of(Change()) != "the same":
-        return Culprit("nothing")
-    if captured := _captured(experiments, captures):
-        return captured
-    for kind, layer in ORDER.items():
-        steps = [step for step in applied if step.kind == kind]
-        if steps and experiments.mends(_without_kind(kind)):
-            return _few(experiments, steps, layer)
-    for name, context in settings.items():
-        if experiments.mends(Change(name, within=context)):
-            return Culprit("setting", setting=name, confidence="confirmed")
-    return Culprit("unknown")
+class Veto:
+    """Makes contexts in which steps are left out (:func:`vetoing`), and keeps what the last one saw."""
+
+    def __init__(
+        self,
+        steps: tuple[Application, ...] = (),
+        kinds: tuple[str, ...] = (),
+        families: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        self.steps, self.kinds, self.families = steps, kinds, families
+        self.applied: list[Application] = []
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Leave them out."""
+        with vetoing(self.steps, self.kinds, self.families) as seen:
+            self.applied = seen.applications
+            yield
 
 
-def _captured(experiments: Experiments, captures: Mapping[str, Any]) -> Culprit | None:
-    """Return a culprit where no code of the backend has to run for the failure."""
-    if "dynamo" in captures and _fails_with(experiments, captures["dynamo"], "Dynamo's graph run eagerly"):
-        return Culprit("dynamo", confidence="confirmed")
-    alone = "AOTAutograd's graphs run eagerly"
-    if "aot_autograd" not in captures or not _fails_with(experiments, captures["aot_autograd"], alone):
+@dataclass(frozen=True)
+class _Narrowed(Generic[T]):
+    items: tuple[T, ...]
+    also: tuple[T, ...] = ()
+
+
+class _Search:
+    def __init__(self, experiments: Experiments, suspects: Suspects) -> None:
+        self._experiments, self._suspects = experiments, suspects
+        self._regions: tuple[str, ...] = ()
+        self._eager: frozenset[str] = frozenset()
+        self.known = Culprit("unknown")
+
+    def run(self) -> Culprit:
+        if not self._experiments.fails(Change()):
+            return Culprit("flaky" if self._experiments.fails(Change()) else "nothing")
+        if self._experiments.fails(_UNCOMPILED):
+            again = self._experiments.fails(_UNCOMPILED)
+            return Culprit("eager", confidence="confirmed") if again else Culprit("flaky")
+        return (
+            self._captured()
+            or self._passes()
+            or self._alternatives()
+            or self._region()
+            or self._graph_changes()
+            or self._settings()
+            or self._kinds(_CODE)
+            or self._all_kinds()
+            or self._whole_regions()
+        )
+
+    def _captured(self) -> Culprit | None:
+        """Return a culprit where no code of the backend has to run for the failure."""
+        dynamo = self._captured_by("dynamo", "Dynamo's graph run eagerly")
+        if dynamo and self._experiments.fails(dynamo):
+            return self._again(Culprit("dynamo"), dynamo)
+        graphs = "AOTAutograd's graphs run eagerly, of the {} partitioner"
+        made = {name: self._captured_by(name, graphs.format(name)) for name in PARTITIONERS}
+        fails = {name: change for name, change in made.items() if change and self._experiments.fails(change)}
+        if not fails:
+            return None
+        (name, change), *both = fails.items()
+        if both or None in made.values():
+            return self._again(Culprit("aot_autograd"), change)
+        right = [one for one in made.values() if one and one is not change]
+        return self._again(Culprit("partitioner", setting=name), change, *right)
+
+    def _captured_by(self, name: str, sentence: str) -> Change | None:
+        backend = self._suspects.captures.get(name)
+        return Change(sentence, backend=backend) if backend else None
+
+    def _again(self, found: Culprit, wrong: Change, *right: Change) -> Culprit:
+        """Return what was found, if the same changes are wrong and right again, and the uncompiled program is right.
+
+        These runs cost little, and a program that fails by chance alone fails in eager as well.
+        """
+        for _ in range(_OFTEN - 2):
+            if not all(map(self._experiments.fails, (Change(), wrong))):
+                return Culprit("flaky")
+            if not all(map(self._experiments.mends, (_UNCOMPILED, *right))):
+                return Culprit("flaky")
+        return replace(found, confidence="confirmed")
+
+    def _passes(self) -> Culprit | None:
+        names = self._suspects.passes
+        steps = [Application("graph_pass", name, list(names[:place]).count(name)) for place, name in enumerate(names)]
+        if not steps or not self._experiments.mends(_without_passes(steps, steps)):
+            return None
+        self.known = Culprit("pass", confidence="necessary")
+        return self._culprit(steps, lambda some: _without_passes(some, steps))
+
+    def _alternatives(self) -> Culprit | None:
+        for name, backend in self._suspects.alternatives.items():
+            change = Change(name, backend=backend)
+            if self._experiments.mends(change):
+                layer: Layer = "partitioner" if "partitioner" in name else "backend"
+                return self._confirmed(Culprit(layer, setting=name), change)
         return None
-    other = captures.get("partitioner")
-    if other is not None and not _fails_with(experiments, other, f"{alone}, with the other partitioner"):
-        return Culprit("partitioner", confidence="confirmed")
-    return Culprit("aot_autograd", confidence="confirmed")
+
+    def _region(self) -> Culprit | None:
+        """Note which regions the rest of the search is about; return a culprit where it is none of them."""
+        names = self._suspects.regions
+        if not names:
+            return None
+        none = _left_eager(names, names)
+        if not self._experiments.mends(none):
+            return self._again(Culprit("backend"), none)
+        alone = [name for name in names if len(names) > 1 and self._experiments.mends(_left_eager([name], names))]
+        if len(names) == 1:
+            alone = list(names)
+        if not alone:
+            others = {name: [one for one in names if one != name] for name in names}
+            alone = [name for name in names if not self._experiments.mends(_left_eager(others[name], names))]
+            self._regions = tuple(alone or names)
+            self.known = Culprit("region", regions=self._regions, confidence="necessary")
+            return None
+        self._regions = tuple(alone)
+        self.known = Culprit("region", regions=self._regions, confidence="confirmed")
+        rest = [name for name in names if name not in alone]
+        if len(alone) == 1 and rest and self._experiments.fails(_left_eager(rest, names)):
+            self._eager = frozenset(rest)
+        return None
+
+    def _whole_regions(self) -> Culprit:
+        """Return what is left to say where no step mends the failure: that it is these regions."""
+        if not self._regions:
+            return Culprit("unknown")
+        left_eager = _left_eager(self._regions, self._suspects.regions)
+        alone = self.known.confidence == "confirmed"
+        return self._confirmed(Culprit("region", regions=self._regions), left_eager, alone=alone)
+
+    def _graph_changes(self) -> Culprit | None:
+        """Return passes or rewrites that are to blame; all are left out first, which mostly rules out all."""
+        kinds = tuple(_GRAPH_CHANGES)
+        if not self._has(kinds) or not self._experiments.mends(self._without_kinds(kinds)):
+            return None
+        return self._kinds(_GRAPH_CHANGES) or self._of_kinds(kinds, "pass")
+
+    def _kinds(self, order: Mapping[str, Layer]) -> Culprit | None:
+        found = (self._of_kinds((kind,), layer) for kind, layer in order.items())
+        return next((one for one in found if one), None)
+
+    def _has(self, kinds: Sequence[str]) -> bool:
+        return any(step.kind in kinds for step in self._suspects.applied)
+
+    def _all_kinds(self) -> Culprit | None:
+        """Return steps of several kinds that are to blame together."""
+        found = self._of_kinds(KINDS, "unknown")
+        if not found or not found.steps:
+            return None
+        layers = {**_GRAPH_CHANGES, **_CODE}
+        return replace(found, layer=layers[min((step.kind for step in found.steps), key=KINDS.index)])
+
+    def _of_kinds(self, kinds: Sequence[str], layer: Layer) -> Culprit | None:
+        """Return few steps of some kinds that are to blame, if none of these steps mends the failure.
+
+        First families of steps are left out, then steps of those. They are the steps that were left out when all were:
+        one that is left out may give another one its turn.
+        """
+        if not self._has(kinds):
+            return None
+        veto = Veto(kinds=tuple(kinds))
+        change = self._without_kinds(kinds, veto)
+        if not self._experiments.mends(change):
+            return None
+        self.known = Culprit(layer, (), self._regions, confidence="necessary")
+        steps = [step for step in veto.applied if step.kind in kinds]
+        families = list(dict.fromkeys((step.kind, step.family) for step in steps))
+        if not 1 < len(families) < len(steps):
+            return self._culprit(steps, self._without)
+        narrowed = self._narrowed(families, self._without_families)
+        if narrowed is None:
+            return Culprit("unknown", regions=self._regions)
+        steps = [step for step in steps if (step.kind, step.family) in narrowed.items]
+        change = self._without_families(narrowed.items)
+        if len(steps) <= _MANY:
+            steps = list(self._few(steps, self._without).steps)
+            change = self._without(steps)
+        also = tuple(step for step in veto.applied if (step.kind, step.family) in narrowed.also)
+        self.known = replace(self.known, steps=tuple(steps), also=also)
+        return self._confirmed(self.known, change, alone=len(narrowed.items) == 1 and not also)
+
+    def _settings(self) -> Culprit | None:
+        together = Change("with all settings below", within=functools.partial(_all_of, self._suspects.settings))
+        if not self._suspects.settings or not self._experiments.mends(self._on_regions(together)):
+            return None
+        for setting in self._suspects.settings:
+            change = self._on_regions(Change(setting.sentence, within=setting.context))
+            if self._experiments.mends(change):
+                self.known = Culprit(setting.layer, (), self._regions, setting.sentence, "necessary")
+                return replace(self._confirmed(self.known, change), lowerings=self._lowerings())
+        return None
+
+    def _lowerings(self) -> tuple[str, ...]:
+        """Return the operators without whose lowering the failure is gone, where they are few."""
+        steps = [step for step in self._suspects.applied if step.kind == "lowering"]
+        families = list(dict.fromkeys((step.kind, step.family) for step in steps))
+        try:
+            if not steps or not self._experiments.mends(self._without_kinds(("lowering",))):
+                return ()
+            found = self._few(families, self._without_families, most=8)
+        except OutOfTimeError:
+            return ()
+        return tuple(family for _, family in found.steps) if len(found.steps) <= 2 else ()
+
+    def _few(self, steps: Sequence[T], without: Callable[[Sequence[T]], Change], most: int | None = None) -> Found[T]:
+        left = self._experiments.left if most is None else most
+        return few_that_mend(steps, lambda some: self._experiments.mends(without(some)), left)
+
+    def _culprit(self, steps: Sequence[Application], without: Callable[[Sequence[Application]], Change]) -> Culprit:
+        """Return few of the steps, which mend the failure together, and how sure it is that it is these."""
+        self.known = replace(self.known, steps=tuple(steps))
+        narrowed = self._narrowed(steps, without)
+        if narrowed is None:
+            return Culprit("unknown", regions=self._regions)
+        self.known = replace(self.known, steps=narrowed.items, also=narrowed.also)
+        return self._confirmed(
+            self.known, without(narrowed.items), alone=len(narrowed.items) == 1 and not narrowed.also
+        )
+
+    def _narrowed(self, items: Sequence[T], without: Callable[[Sequence[T]], Change]) -> _Narrowed[T] | None:
+        """Return few of the items, which mend the failure together; ``None`` where any change seems to mend it."""
+        found = self._few(items, without)
+        others = [one for one in items if one not in found.steps]
+        if len(found.steps) > 1 or not others or not self._experiments.mends(without(others)):
+            return _Narrowed(found.steps)
+        # Alone it mends the failure, and so do others without it.
+        also = self._few(others, without)
+        rest = [one for one in others if one not in also.steps]
+        return None if rest and self._experiments.mends(without(rest)) else _Narrowed(found.steps, also.steps)
+
+    def _confirmed(self, found: Culprit, change: Change, *, alone: bool = True) -> Culprit:
+        """Return what was found, if it is found again, and if not every change mends the failure.
+
+        It is found again three times, and the failure comes so often that it hardly came by chance.
+        """
+        failed = sum(one.outcome == "the same" for one in self._experiments.made)
+        unchanged = [Change()] * max(2, _OFTEN - failed)
+        if not all(map(self._experiments.fails, unchanged)) or not all(map(self._experiments.mends, [change] * 3)):
+            return Culprit("flaky")
+        if not any(one.outcome == "the same" and one.sentence for one in self._experiments.made):
+            nothing = Veto((Application("rewrite", "of another program"),))
+            if not self._experiments.fails(self._on_regions(Change("without a step that it has not", nothing))):
+                return Culprit("unknown", regions=self._regions)
+        return replace(found, confidence="confirmed" if alone else "necessary")
+
+    def _on_regions(self, change: Change) -> Change:
+        return replace(change, eager_regions=self._eager)
+
+    def _without_kinds(self, kinds: Sequence[str], veto: Veto | None = None) -> Change:
+        names = SAID[kinds[0]].removesuffix(" of") if len(kinds) == 1 else "step that can be left out"
+        return self._on_regions(Change(f"without any {names}", veto or Veto(kinds=tuple(kinds))))
+
+    def _without_families(self, families: Sequence[tuple[str, str]]) -> Change:
+        names = _some([f"{SAID[kind]} {family}" for kind, family in families])
+        return self._on_regions(Change(f"without any {names}", Veto(families=tuple(families))))
+
+    def _without(self, steps: Sequence[Application]) -> Change:
+        return self._on_regions(Change(f"without {_listed(steps)}", Veto(tuple(steps))))
 
 
-def _fails_with(experiments: Experiments, backend: Any, sentence: str) -> bool:
-    return experiments.outcome_of(Change(sentence, backend=backend)) == "the same"
+@contextlib.contextmanager
+def _all_of(settings: Iterable[Setting]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for setting in settings:
+            stack.enter_context(setting.context())
+        yield
 
 
-def _few(experiments: Experiments, steps: Sequence[Application], layer: Layer) -> Culprit:
-    def mends(some: Sequence[Application]) -> bool:
-        return experiments.mends(_without(some))
-
-    left = experiments.most - len(experiments.made)
-    found = few_that_mend(steps, mends, left)
-    alone = len(found.steps) == 1 and found.is_minimal
-    return Culprit(layer, found.steps, confidence="confirmed" if alone else "necessary")
+def _left_eager(some: Sequence[str], names: Sequence[str]) -> Change:
+    said = "all regions" if len(some) == len(names) > 1 else f"region {', '.join(map(repr, some))}"
+    return Change(f"{said} left eager", eager_regions=frozenset(some))
 
 
-def _without_kind(kind: str) -> Change:
-    return Change(f"without any {SAID[kind].removesuffix(' of')}", within=functools.partial(vetoing, (), (kind,)))
+def _without_passes(some: Iterable[Application], steps: Sequence[Application]) -> Change:
+    left_out = list(some)
+    return Change(f"without {_listed(left_out)}", passes_left_out=frozenset(map(steps.index, left_out)))
 
 
-def _without(steps: Sequence[Application]) -> Change:
-    names = ", ".join(step.what for step in steps)
-    return Change(f"without {SAID[steps[0].kind]} {names}", within=functools.partial(vetoing, tuple(steps)))
+def _listed(steps: Sequence[Application]) -> str:
+    return _some([f"{SAID[step.kind]} {step.what}" for step in steps])
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]}, ..., {names[-1]} ({len(names)})"

@@ -65,8 +65,14 @@ class _Search(Generic[T]):
         self._mends, self._most = mends, most
         self.experiments = 0
         self.best: list[T] = []
+        self._known: dict[tuple[T, ...], bool] = {}
 
     def _try(self, steps: list[T]) -> bool:
+        if tuple(steps) not in self._known:
+            self._known[tuple(steps)] = self._made(steps)
+        return self._known[tuple(steps)]
+
+    def _made(self, steps: list[T]) -> bool:
         if self.experiments == self._most:
             raise _OutOfExperimentsError
         self.experiments += 1

@@ -9,7 +9,7 @@ import torch.fx
 
 from pytest_regional import _pass_forms
 from pytest_regional._errors import RegionalError
-from pytest_regional._pass_forms import PassForm, PassFormUnknownError, form_of
+from pytest_regional._pass_forms import PassForm, PassFormUnknownError, form_of, pass_name
 from pytest_regional._text import unknown_name
 
 
@@ -123,15 +123,6 @@ def graph_passes(given: Any, stage: Stage) -> tuple[PassUnderTest, ...]:
     if not passes:
         raise PassFormError("run_pass got an empty list of passes: there is nothing to run")
     return tuple(PassUnderTest(one, _form(one, stage)) for one in passes)
-
-
-def pass_name(given: Any) -> str:
-    """Return what to call a pass in messages: its ``name``, a function's name, else its class."""
-    name = getattr(given, "name", None)
-    if isinstance(name, str) and name:
-        return name
-    inner = getattr(given, "func", given)
-    return str(getattr(inner, "__name__", type(inner).__name__))
 
 
 def _form(given: Any, stage: Stage) -> PassForm:

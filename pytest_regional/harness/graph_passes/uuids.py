@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from pytest_regional.harness.graph_passes.forms import GraphAssertionError, NoUuidError, pass_name
+from pytest_regional._pass_forms import pass_name
+from pytest_regional.harness.graph_passes.forms import GraphAssertionError, NoUuidError
 
 
 def assert_uuid_changes(passes: Any, others: tuple[Any, ...], equal: Any) -> None:

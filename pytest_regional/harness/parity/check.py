@@ -7,7 +7,6 @@ backward inside of the autocast around the call, and the backend's own random nu
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -16,12 +15,10 @@ import torch
 
 from pytest_regional._errors import RegionalError
 from pytest_regional._text import first_line
-from pytest_regional._torch.dynamo import aot_eager_within, never_compiled, original_of
-from pytest_regional._torch.vetoes import vetoing, without_settings
+from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness import isolation
-from pytest_regional.harness.blame.culprit import Culprit
-from pytest_regional.harness.blame.experiments import Change, Experiments, Signature
-from pytest_regional.harness.blame.layers import culprit_of
+from pytest_regional.harness.blame.culprit import BlameDepth, Culprit
+from pytest_regional.harness.blame.reproducing import blame, failure_of
 from pytest_regional.harness.compiling import raise_annotation_error
 from pytest_regional.harness.parity.captured import Captured, dense_value
 from pytest_regional.harness.parity.compare import (
@@ -130,6 +127,7 @@ class ParityCheck:
     kwargs: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     raises: type[Exception] | None = field(default=None, kw_only=True)
     options: CompileOptions | None = field(default=None, kw_only=True)
+    depth: BlameDepth | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Unwrap a program that ``torch.compile`` returned: the backend under test is to compile it."""
@@ -155,7 +153,7 @@ class ParityCheck:
             report = _merged(report, self._compare_again(second, compiled), second.label)
             report = replace(report, mismatches=(*report.mismatches, *self._overwritten(kept, first, second)))
         if not report.ok:
-            raise ParityError(report, blame=self._blame(first, second)) from candidate.exception
+            raise self._error(report, first, second) from candidate.exception
         for way in self._other_ways():
             report = way(report, first, compiled)
         if report.compared == 0:
@@ -215,7 +213,7 @@ class ParityCheck:
         __tracebackhide__ = True
         merged = _merged(report, other, case.label)
         if not merged.ok:
-            raise ParityError(merged, blame=self._blame(case, case))
+            raise self._error(merged, case, case)
         return merged
 
     def _own_random_numbers(self, report: ParityReport, first: _Case, compiled: Any) -> ParityReport:
@@ -232,7 +230,7 @@ class ParityCheck:
         if found:
             label = "with the backend's own random numbers: "
             found = [replace(mismatch, where=label + mismatch.where) for mismatch in found]
-            raise ParityError(replace(report, mismatches=tuple(found))) from runs[0].exception
+            raise self._error(replace(report, mismatches=tuple(found))) from runs[0].exception
         return replace(report, random_runs=len(seeds))
 
     # Parts of all calls
@@ -304,6 +302,21 @@ class ParityCheck:
 
     # Blame
 
+    def culprit(self, seconds: float = 60.0) -> Culprit:
+        """Return where the failure comes from, by experiments; see ``docs/blame.md``."""
+        attempt = replace(self, depth="off")
+        return blame(self.regional, lambda: failure_of(attempt.run), seconds=seconds)
+
+    def _error(self, report: ParityReport, *cases: _Case) -> ParityError:
+        """Return the error of a failed comparison, with what is to blame as far as it is to be looked for."""
+        depth = self.depth or self.regional.blame_depth
+        if depth == "deep":
+            culprit = self.culprit()
+            return ParityError(report, culprit.sentence, culprit)
+        if depth == "off" or not cases:
+            return ParityError(report)
+        return ParityError(report, self._blame(*cases))
+
     def blame_for(self, second: tuple[Any, ...]) -> str:
         """Return which region causes a difference that was found on the inputs, or on a ``second`` set of them."""
         return self._blame(self._case(self.inputs, self.kwargs, ""), self._case(second, self.kwargs, ""))
@@ -312,7 +325,7 @@ class ParityCheck:
         """Return which region causes the difference, by leaving regions eager in turn."""
         names = list(dict.fromkeys(r.name for g in self.regional.graphs for r in g.regions))
         if not self.regional.supports("regions"):
-            return self._culprit(first, second).sentence
+            return "no region can be singled out: the backend compiles whole graphs, or parts that it chooses itself"
         if not names:
             return "the program has no region, so none can be singled out"
         # The recompiles below are ours, not the test's: they must not show in its counters.
@@ -329,38 +342,6 @@ class ParityCheck:
         if guilty:
             return _regions(guilty) + ": each differs even when it is the only one compiled"
         return f"a combination of {_regions(names)}: every region alone agrees with eager"
-
-    def _culprit(self, first: _Case, second: _Case) -> Culprit:
-        """Return the layer, and the step in it, that the difference comes from."""
-        folders = map(str, itertools.count())
-
-        def reproduce(change: Change) -> Signature:
-            self.regional.restart()
-            # A folder for each: a cache would answer with what was compiled without the change.
-            with isolation.cache_folder(self.regional.folder / "blame" / next(folders)), change.within():
-                return self._signature(self._compile_under(change), first, second)
-
-        with self.regional._observer.paused():
-            with vetoing() as applied:
-                usual = reproduce(Change())
-            if not usual:
-                return Culprit("nothing")
-            experiments = Experiments(reproduce, usual)
-            return culprit_of(experiments, applied.applications, captures=_captures(), settings=without_settings())
-
-    def _compile_under(self, change: Change) -> Any:
-        if change.backend is None:
-            return self._compile()
-        options = replace(self.options or self.regional._options, fallback_random=True)
-        with options.scope(self.regional._spec.compile_options):
-            return torch.compile(self.fn, backend=change.backend, dynamic=options.dynamic, fullgraph=options.fullgraph)
-
-    def _signature(self, compiled: Any, first: _Case, second: _Case) -> Signature:
-        candidate = self._call(compiled, first, keep=True)
-        found = [self._judge(first, candidate)]
-        if candidate.exception is None:
-            found.append(self._judge(second, self._call(compiled, second)))
-        return frozenset(f"{mismatch.kind} of {mismatch.where}" for report in found for mismatch in report.mismatches)
 
     def _agrees(self, first: _Case, second: _Case, eager_regions: frozenset[str]) -> bool:
         self.regional.restart()
@@ -395,15 +376,6 @@ class GivenParity(ParityCheck):
 
     def _blame(self, first: _Case, second: _Case) -> str:
         return "not searched for: the program was compiled by the function given as compiled="
-
-
-def _captures() -> dict[str, Any]:
-    """Return backends that capture as Inductor does, and run what they captured eagerly."""
-    return {
-        "dynamo": "eager",
-        "aot_autograd": aot_eager_within("min_cut", contextlib.nullcontext),
-        "partitioner": aot_eager_within("default", contextlib.nullcontext),
-    }
 
 
 def _merged(first: ParityReport, second: ParityReport, label: str) -> ParityReport:

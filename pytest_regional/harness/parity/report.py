@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_regional._errors import RegionalError
+from pytest_regional.harness.blame.culprit import Culprit
 from pytest_regional.harness.parity.execution import Execution
 from pytest_regional.harness.parity.noise import Noise
 from pytest_regional.harness.parity.tolerance import Errors, Tolerance, ValueEvidence, Verdict
@@ -125,12 +126,19 @@ class ParityReport:
 
 
 class ParityError(RegionalError, AssertionError):
-    """The compiled program differs from eager; ``report`` holds every difference and ``blame`` the suspect region."""
+    """The compiled program differs from eager.
 
-    def __init__(self, report: ParityReport, blame: str | None = None) -> None:
+    Attributes:
+        report: every difference.
+        blame: what is to blame, in a sentence; ``None`` where it was not looked for.
+        culprit: the same as a record, with the experiments; under ``--regional-blame=deep`` only.
+    """
+
+    def __init__(self, report: ParityReport, blame: str | None = None, culprit: Culprit | None = None) -> None:
         super().__init__(report.describe(blame))
         self.report = report
         self.blame = blame
+        self.culprit = culprit
 
 
 class BadProgramError(RegionalError):

@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from pytest_regional.fuzz.oracles.oracle import message_of, origin_of
+from pytest_regional.harness.raised import message_of, origin_of
 
 
 def raised_in(*modules):

@@ -1,0 +1,114 @@
+"""Reproduce a failure with a backend under changes, and search for what it comes from."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pytest_regional._text import without_numbers
+from pytest_regional._torch.dynamo import aot_eager_within, registered_backend
+from pytest_regional._torch.vetoes import settings_to_try, vetoing
+from pytest_regional.backends.spec import PARTITIONERS, BackendSpec
+from pytest_regional.harness import isolation
+from pytest_regional.harness.blame.culprit import Culprit
+from pytest_regional.harness.blame.experiments import Change, Experiments, Signature
+from pytest_regional.harness.blame.layers import Suspects, culprit_of
+from pytest_regional.harness.parity.report import BadProgramError, Mismatch, ParityError
+from pytest_regional.harness.raised import origin_of
+
+if TYPE_CHECKING:
+    from pytest_regional.harness.regional import Regional
+
+
+def blame(regional: Regional, attempt: Callable[[], Signature], *, seconds: float = 60.0) -> Culprit:
+    """Return where a failure of the backend under test comes from.
+
+    Args:
+        regional: the harness, inside of its context. Its counters and records are afterwards as they were.
+        attempt: compiles with it and checks, and returns what fails (:func:`failure_of`). It is called again and again,
+            each time with fresh caches.
+        seconds: how long that may take; the last attempt may take longer.
+    """
+    folders = map(str, itertools.count())
+
+    def reproduce(change: Change) -> Signature:
+        regional.restart()
+        # A folder for each: a cache would answer with what was compiled without the change.
+        with isolation.cache_folder(regional.folder / "blame" / next(folders)), regional.changed(change):
+            return attempt()
+
+    with regional._observer.paused():
+        before = len(regional.graphs)
+        with vetoing() as applied:
+            usual = reproduce(Change())
+        if not usual:
+            return Culprit("nothing")
+        regions = dict.fromkeys(region.name for graph in regional.graphs[before:] for region in graph.regions)
+        suspects = Suspects(
+            applied.applications,
+            _captures(),
+            regional.passes_applied,
+            _alternatives(regional._spec),
+            tuple(regions) if regional.supports("regions") else (),
+            settings_to_try(),
+            applied.missing,
+        )
+        try:
+            return culprit_of(Experiments(reproduce, usual, seconds=seconds), suspects)
+        finally:
+            regional.restart()
+
+
+def failure_of(check: Callable[[], object]) -> Signature:
+    """Call ``check`` and return what its exception says that fails; empty where it raises none.
+
+    Raises:
+        BadProgramError: the program fails in eager: no change to a compiler says anything.
+    """
+    try:
+        check()
+    except BadProgramError:
+        raise
+    except ParityError as error:
+        return signature_of(error.report.mismatches)
+    except Exception as error:  # noqa: BLE001 - whatever the check or a compiler raises is the failure
+        return frozenset({_raised(error)})
+    return frozenset()
+
+
+def signature_of(mismatches: Iterable[Mismatch]) -> Signature:
+    """Return what differs, without saying by how much; of exceptions also which."""
+    return frozenset(
+        f"{one.kind} of {one.where}" + (f": {without_numbers(one.detail)}" if one.kind == "exception" else "")
+        for one in mismatches
+    )
+
+
+def _raised(error: Exception) -> str:
+    origin = getattr(error, "origin", None)  # an oracle's violation says itself what makes two of them the same
+    return f"{getattr(error, 'oracle', '')} {origin}" if isinstance(origin, str) else origin_of(error)
+
+
+def _captures() -> dict[str, Callable[..., Any]]:
+    """Return backends that capture as others do, and run what they captured eagerly."""
+    partitioned = {name: aot_eager_within(name, contextlib.nullcontext) for name in PARTITIONERS}
+    made = {"dynamo": registered_backend("eager"), **partitioned}
+    return {name: _without_options(backend) for name, backend in made.items()}
+
+
+def _without_options(backend: Callable[..., Any]) -> Callable[..., Any]:
+    def capture(gm: Any, inputs: Any, **options: Any) -> Any:
+        return backend(gm, inputs)
+
+    return capture
+
+
+def _alternatives(spec: BackendSpec) -> Mapping[str, Callable[..., Any]]:
+    """Return what one can have otherwise of a backend: what it names itself, and its partitioners."""
+    alternatives = {words: make() for words, make in spec.alternatives.items()}
+    if "partitioner" in spec.variants:
+        variant = spec.variants["partitioner"]
+        alternatives |= {f"the {value} partitioner": variant(value) for value in PARTITIONERS}
+    return alternatives

@@ -1,0 +1,94 @@
+"""What a compiler raised: its first cause, what that says, and where it comes from."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterable, Iterator
+from types import FrameType
+
+from pytest_regional._text import without_numbers
+from pytest_regional._torch.config import GENERATED_MODULES
+from pytest_regional._torch.process_state import DISPATCHERS, REPORTERS
+from pytest_regional.harness.devices.emulated import causes
+
+#: Packages in which a backend lives; harness and fuzzer only watch.
+_COMPILERS = ("torch", "pytest_regional.reference", "triton")
+
+
+#: What Dynamo and the C++ core write in front of a stack (2.11 to 2.15).
+_STACKS = ("\n\nfrom user code:", "\n\nSet TORCHDYNAMO_VERBOSE", "\nException raised from ")
+
+
+def root_of(error: BaseException) -> BaseException:
+    """Return the first cause of ``error``: what compilers wrapped on its way out."""
+    known = {id(error)}
+    while True:
+        inner = getattr(error, "inner_exception", None) or error.__cause__
+        if inner is None or id(inner) in known:
+            return error
+        known.add(id(inner))
+        error = inner
+
+
+def message_of(error: BaseException, limit: int = 600) -> str:
+    """Return what ``error`` says, without the stacks that are added to it: they name places of this machine only."""
+    text = str(error)
+    for stack in _STACKS:
+        text = text.partition(stack)[0]
+    text = text.strip()
+    return text if len(text) <= limit else f"{text[:limit]} ..."
+
+
+def origin_of(error: BaseException, home: str = "") -> str:
+    """Return the type of an exception's root and the innermost frame of a compiler that it passed.
+
+    Where that frame raises all sorts of errors, what the message complains of as well.
+
+    Args:
+        error: what was raised.
+        home: the module of the backend under test, where that is none of the known ones.
+    """
+    root = root_of(error)
+    frames = [frame for frame, _ in traceback.walk_tb(root.__traceback__)]
+    named = [_name_of(frame) for frame in frames]
+    compilers = (*_COMPILERS, home) if home else _COMPILERS
+    inside = [name for name in named if _is_in(name, compilers) and not name.startswith(DISPATCHERS)]
+    where = inside[-1] if inside else _EAGER if any(_is_in(name, ("torch",)) for name in named) else _USER
+    origin = f"{type(root).__name__} at {where}"
+    # These places raise what was found elsewhere: only the message tells what.
+    return f"{origin}: {_complaint(str(root))}" if where.startswith(_SAYING_NOTHING) else origin
+
+
+_EAGER, _USER = "eager operators", "user code"
+_SAYING_NOTHING = (_EAGER, _USER, *REPORTERS)
+
+#: What Dynamo reports of an error that it met: type and message (2.11 to 2.15).
+_MET = re.compile(r": got (\w+)\((['\"])(.+?)(\\n|\2\))", re.DOTALL)
+
+
+def _complaint(message: str) -> str:
+    """Return what a message complains of, without numbers: the error that it reports, or its first line."""
+    met = _MET.search(message)
+    if met:
+        return without_numbers(f"{met[1]}: {met[3]}")
+    return without_numbers(message.partition("Got graph break/error:")[2] or message)
+
+
+def _name_of(frame: FrameType) -> str:
+    module = frame.f_globals.get("__name__", "")
+    # Below it each module is named by what it holds.
+    module = GENERATED_MODULES.rstrip(".") if module.startswith(GENERATED_MODULES) else module
+    return f"{module}:{frame.f_code.co_name}"
+
+
+def _is_in(name: str, packages: Iterable[str]) -> bool:
+    module = name.partition(":")[0]
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def frames_of(error: BaseException) -> Iterator[str]:
+    """Yield ``module:function`` of every frame that ``error`` and its causes passed."""
+    for cause in causes(error):
+        for frame, _ in traceback.walk_tb(cause.__traceback__):
+            yield _name_of(frame)
