@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import torch
 
-from pytest_regional._torch import private_module
+from pytest_regional._torch.config import INDUCTOR, inductor_config_names, patched_config
 from pytest_regional._torch.inductor import import_compilers
 from pytest_regional._torch.patching import PatchPoint, Wrapper, missing, wrapped
 
@@ -69,6 +69,11 @@ class Application:
     where: str = field(default="", compare=False)
 
     @property
+    def is_required(self) -> bool:
+        """Whether a compile most likely fails without it: what a pass decomposes has no lowering."""
+        return self.kind.endswith("_pass") and self.what.startswith("decompose_")
+
+    @property
     def family(self) -> str:
         """What is left out with it where all of its kind and name are: the name without numbers and node."""
         return self.what if self.kind == "fusion" else re.sub(r"\d+", "N", self.what.partition(" at ")[0])
@@ -99,7 +104,7 @@ def vetoing(
 
     Args:
         vetoed: single steps, as an earlier context saw them.
-        kinds: all steps of these kinds.
+        kinds: all steps of these kinds that are not required.
         families: all steps of these kinds and families. What is left out may give another step of its family its turn,
             as patterns that match the same nodes do.
 
@@ -150,7 +155,9 @@ class _Vetoes:
         step = Application(kind, what, occurrence, where)
         if is_new:
             self._applied.applications.append(step)
-        return kind in self._kinds or step in self._vetoed or (kind, step.family) in self._families
+        if step in self._vetoed or (kind, step.family) in self._families:
+            return True
+        return kind in self._kinds and not step.is_required
 
     def _subsystem(
         self, original: Callable[..., bool], backend: str, subsystem: str, debug_info: Callable[[], str] | None = None
@@ -234,16 +241,13 @@ _SETTINGS: tuple[tuple[str, Literal["codegen", "memory", "scheduling", "layout"]
 
 def settings_to_try() -> tuple[Setting, ...]:
     """Return what can be taken out by settings; without those that this torch lacks."""
-    config = private_module("torch._inductor.config")
+    names = inductor_config_names()
     known = (
-        (sentence, layer, {key: value for key, value in values.items() if _has(config, key)})
+        (sentence, layer, {key: value for key, value in values.items() if key in names})
         for sentence, layer, values in _SETTINGS
     )
     return tuple(
-        Setting(sentence, layer, functools.partial(config.patch, values)) for sentence, layer, values in known if values
+        Setting(sentence, layer, functools.partial(patched_config, INDUCTOR, values))
+        for sentence, layer, values in known
+        if values
     )
-
-
-def _has(config: Any, key: str) -> bool:
-    owner, _, name = key.rpartition(".")
-    return hasattr(getattr(config, owner) if owner else config, name)

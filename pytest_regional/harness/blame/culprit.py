@@ -107,8 +107,8 @@ class Culprit:
         if self.layer == "backend":
             return "the backend: wrong with every region left eager, and right where AOTAutograd's graphs run eagerly"
         if self.layer == "unknown":
-            tried = "; ".join(dict.fromkeys(one.sentence for one in self.experiments if one.sentence))
-            return f"unknown: the failure remains, or another one comes, with each of: {tried}"
+            tried = "; ".join(dict.fromkeys(one.sentence for one in self.experiments if one.outcome != "mended"))
+            return f"unknown: the failure remains, or another one comes, with each of: {tried.removeprefix('; ')}"
         if len(self.steps) > 3:
             steps = f"{_step(self.steps[0])} and {len(self.steps) - 1} more"
         else:

@@ -30,6 +30,9 @@ _OFTEN = 5
 #: Of more steps of one name none is singled out.
 _MANY = 12
 
+#: How many experiments may search for a step without which the program does not compile.
+_TO_NEEDED = 8
+
 #: Kinds of steps, in the order in which they are left out, and the layer that each is of; settings come in between.
 _GRAPH_CHANGES: Mapping[str, Layer] = {
     "rewrite": "rewrite",
@@ -38,6 +41,10 @@ _GRAPH_CHANGES: Mapping[str, Layer] = {
     "post_grad_pass": "pass",
 }
 _CODE: Mapping[str, Layer] = {"fusion": "fusion", "decomposition": "decomposition", "lowering": "lowering"}
+
+
+#: What several kinds are called together.
+_SEVERAL = {tuple(_GRAPH_CHANGES): "pass or rewrite", KINDS: "step that can be left out"}
 
 
 @dataclass(frozen=True)
@@ -208,16 +215,13 @@ class _Search:
     def _graph_changes(self) -> Culprit | None:
         """Return passes or rewrites that are to blame; all are left out first, which mostly rules out all."""
         kinds = tuple(_GRAPH_CHANGES)
-        if not self._has(kinds) or not self._experiments.mends(self._without_kinds(kinds)):
+        if not self._left_out(kinds):
             return None
         return self._kinds(_GRAPH_CHANGES) or self._of_kinds(kinds, "pass")
 
     def _kinds(self, order: Mapping[str, Layer]) -> Culprit | None:
         found = (self._of_kinds((kind,), layer) for kind, layer in order.items())
         return next((one for one in found if one), None)
-
-    def _has(self, kinds: Sequence[str]) -> bool:
-        return any(step.kind in kinds for step in self._suspects.applied)
 
     def _all_kinds(self) -> Culprit | None:
         """Return steps of several kinds that are to blame together."""
@@ -233,28 +237,44 @@ class _Search:
         First families of steps are left out, then steps of those. They are the steps that were left out when all were:
         one that is left out may give another one its turn.
         """
-        if not self._has(kinds):
-            return None
-        veto = Veto(kinds=tuple(kinds))
-        change = self._without_kinds(kinds, veto)
-        if not self._experiments.mends(change):
+        steps = self._left_out(kinds)
+        if not steps:
             return None
         self.known = Culprit(layer, (), self._regions, confidence="necessary")
-        steps = [step for step in veto.applied if step.kind in kinds]
-        families = list(dict.fromkeys((step.kind, step.family) for step in steps))
+        families = _families(steps)
         if not 1 < len(families) < len(steps):
             return self._culprit(steps, self._without)
         narrowed = self._narrowed(families, self._without_families)
         if narrowed is None:
             return Culprit("unknown", regions=self._regions)
-        steps = [step for step in steps if (step.kind, step.family) in narrowed.items]
+        chosen = [step for step in steps if (step.kind, step.family) in narrowed.items]
         change = self._without_families(narrowed.items)
-        if len(steps) <= _MANY:
-            steps = list(self._few(steps, self._without).steps)
-            change = self._without(steps)
-        also = tuple(step for step in veto.applied if (step.kind, step.family) in narrowed.also)
-        self.known = replace(self.known, steps=tuple(steps), also=also)
+        if len(chosen) <= _MANY:
+            chosen = list(self._few(chosen, self._without).steps)
+            change = self._without(chosen)
+        also = tuple(step for step in steps if (step.kind, step.family) in narrowed.also)
+        self.known = replace(self.known, steps=tuple(chosen), also=also)
         return self._confirmed(self.known, change, alone=len(narrowed.items) == 1 and not also)
+
+    def _left_out(self, kinds: Sequence[str]) -> list[Application]:
+        """Return the steps of some kinds if the failure is gone without all of them, else none.
+
+        Where the program then fails otherwise, what it needs is searched for, and stays.
+        """
+        if not any(step.kind in kinds and not step.is_required for step in self._suspects.applied):
+            return []
+        veto = Veto(kinds=tuple(kinds))
+        outcome = self._experiments.outcome_of(self._without_kinds(kinds, veto))
+        steps = [step for step in veto.applied if step.kind in kinds and not step.is_required]
+        if outcome != "another failure":
+            return steps if outcome == "mended" else []
+
+        def fails_otherwise(some: Sequence[tuple[str, str]]) -> bool:
+            return self._experiments.outcome_of(self._without_families(some)) == "another failure"
+
+        needed = few_that_mend(_families(steps), fails_otherwise, _TO_NEEDED).steps
+        steps = [step for step in steps if (step.kind, step.family) not in needed]
+        return steps if steps and self._experiments.mends(self._without_families(_families(steps))) else []
 
     def _settings(self) -> Culprit | None:
         together = Change("with all settings below", within=functools.partial(_all_of, self._suspects.settings))
@@ -270,7 +290,7 @@ class _Search:
     def _lowerings(self) -> tuple[str, ...]:
         """Return the operators without whose lowering the failure is gone, where they are few."""
         steps = [step for step in self._suspects.applied if step.kind == "lowering"]
-        families = list(dict.fromkeys((step.kind, step.family) for step in steps))
+        families = _families(steps)
         try:
             if not steps or not self._experiments.mends(self._without_kinds(("lowering",))):
                 return ()
@@ -324,7 +344,7 @@ class _Search:
         return replace(change, eager_regions=self._eager)
 
     def _without_kinds(self, kinds: Sequence[str], veto: Veto | None = None) -> Change:
-        names = SAID[kinds[0]].removesuffix(" of") if len(kinds) == 1 else "step that can be left out"
+        names = SAID[kinds[0]].removesuffix(" of") if len(kinds) == 1 else _SEVERAL[tuple(kinds)]
         return self._on_regions(Change(f"without any {names}", veto or Veto(kinds=tuple(kinds))))
 
     def _without_families(self, families: Sequence[tuple[str, str]]) -> Change:
@@ -333,6 +353,10 @@ class _Search:
 
     def _without(self, steps: Sequence[Application]) -> Change:
         return self._on_regions(Change(f"without {_listed(steps)}", Veto(tuple(steps))))
+
+
+def _families(steps: Iterable[Application]) -> list[tuple[str, str]]:
+    return list(dict.fromkeys((step.kind, step.family) for step in steps))
 
 
 @contextlib.contextmanager
