@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._text import without_numbers
@@ -15,8 +15,8 @@ from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.culprit import Culprit
 from pytest_regional.harness.blame.experiments import Change, Experiments, Signature
 from pytest_regional.harness.blame.layers import Suspects, culprit_of
-from pytest_regional.harness.parity.report import BadProgramError, Mismatch, ParityError
-from pytest_regional.harness.raised import origin_of
+from pytest_regional.harness.parity.report import BadProgramError, ParityError
+from pytest_regional.harness.raised import message_of, origin_of, root_of
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
@@ -72,23 +72,20 @@ def failure_of(check: Callable[[], object]) -> Signature:
     except BadProgramError:
         raise
     except ParityError as error:
-        return signature_of(error.report.mismatches)
+        differs = {f"{one.kind} of {one.where}" for one in error.report.mismatches if one.kind != "exception"}
+        return frozenset(differs) or _raised(error.__cause__ or error)
     except Exception as error:  # noqa: BLE001 - whatever the check or a compiler raises is the failure
-        return frozenset({_raised(error)})
+        return _raised(error)
     return frozenset()
 
 
-def signature_of(mismatches: Iterable[Mismatch]) -> Signature:
-    """Return what differs, without saying by how much; of exceptions also which."""
-    return frozenset(
-        f"{one.kind} of {one.where}" + (f": {without_numbers(one.detail)}" if one.kind == "exception" else "")
-        for one in mismatches
-    )
-
-
-def _raised(error: Exception) -> str:
+def _raised(error: BaseException) -> Signature:
+    """Return where an exception comes from, and what it says: either makes two of them the same."""
     origin = getattr(error, "origin", None)  # an oracle's violation says itself what makes two of them the same
-    return f"{getattr(error, 'oracle', '')} {origin}" if isinstance(origin, str) else origin_of(error)
+    if isinstance(origin, str):
+        return frozenset({f"{getattr(error, 'oracle', '')} {origin}"})
+    root = root_of(error)
+    return frozenset({origin_of(error), f"{type(root).__name__}: {without_numbers(message_of(root))}"})
 
 
 def _captures() -> dict[str, Callable[..., Any]]:

@@ -1,0 +1,176 @@
+"""``regional.blame``: a fault planted in each layer is found there, with any check, and nothing stays behind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.lowering import lowerings
+
+from pytest_regional import BackendSpec, BadProgramError, ParityError, region
+from pytest_regional.testing import regional
+from tests.harness.programs import two_products
+
+
+@pytest.fixture
+def wrong_sine(monkeypatch):
+    """Make Inductor compute the sine of a number as its cosine."""
+    for overload in (torch.ops.aten.sin.default, torch.ops.aten.sin):
+        monkeypatch.setitem(lowerings, overload, lowerings[torch.ops.aten.cos.default])
+
+
+def waves(x, y):
+    with region("first"):
+        a = x.exp() + 1
+    with region("second"):
+        return a.cos() + y.sin()
+
+
+def searched(program=waves, backend="reference", **options):
+    with regional(backend, "cpu", expects_regions=False) as r:
+        return r.blame(program, r.randn(8, 8), r.randn(8, 8), **options)
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+def test_a_wrong_lowering_in_a_region(wrong_sine, backend):
+    found = searched(backend=backend)
+    assert (found.layer, found.regions, found.confidence) == ("lowering", ("second",), "confirmed")
+    (step,) = found.steps
+    assert step.what.startswith("aten.sin.default at sin")
+    assert step.where.startswith("test_reproducing.py:")
+    assert found.sentence.startswith("region 'second': lowering of aten.sin.default at sin")
+
+
+def test_a_wrong_lowering_of_a_whole_graph(wrong_sine):
+    found = searched(backend="inductor")
+    assert (found.layer, found.regions, found.confidence) == ("lowering", (), "confirmed")
+    assert found.steps[0].what.startswith("aten.sin.default")
+
+
+def test_a_wrong_gradient(wrong_sine):
+    """The backward of a cosine has a sine."""
+
+    def cosine(x):
+        with region("only"):
+            return x.cos()
+
+    with regional("reference", "cpu", expects_regions=False) as r:
+        found = r.blame(cosine, r.randn(8, requires_grad=True))
+    assert (found.layer, found.confidence) == ("lowering", "confirmed")
+    assert found.steps[0].what.startswith("aten.sin.default")
+
+
+def test_nothing_is_to_blame():
+    found = searched()
+    assert (found.layer, found.confidence, found.experiments) == ("nothing", "unknown", ())
+
+
+def test_a_crash(monkeypatch):
+    def crashes(*arguments):
+        raise AssertionError("no lowering today")
+
+    for overload in (torch.ops.aten.sin.default, torch.ops.aten.sin):
+        monkeypatch.setitem(lowerings, overload, crashes)
+    found = searched()
+    assert (found.layer, found.regions) == ("lowering", ("second",))
+    assert found.steps[0].what.startswith("aten.sin.default")
+
+
+def test_a_check_of_the_users_own(wrong_sine):
+    """Whatever raises; here no comparison with eager but a fact of the result."""
+
+    def is_odd(program, x, y):
+        compiled = r.compile(program)
+        torch.testing.assert_close(compiled(x, -y), 2 * x.exp().add(1).cos() - compiled(x, y))
+
+    with regional("reference", "cpu", expects_regions=False) as r:
+        found = r.blame(waves, torch.randn(8), torch.randn(8), check=is_odd)
+    assert (found.layer, found.regions) == ("lowering", ("second",))
+
+
+def negates(graph: torch.fx.Graph) -> None:
+    for node in graph.find_nodes(op="call_method", target="cos"):
+        node.target = "sin"
+
+
+def leaves_all(graph: torch.fx.Graph) -> None:
+    pass
+
+
+@pytest.mark.filterwarnings("ignore:the pre-grad pass")
+def test_a_pass_of_the_users():
+
+    def check(program, *inputs):
+        compiled = r.compile(program, pre_grad_pass=[leaves_all, negates])
+        torch.testing.assert_close(compiled(*inputs), program(*inputs))
+
+    def cosine(x):
+        with region("only"):
+            return x.cos() * 2
+
+    with regional("reference", "cpu", expects_regions=False) as r:
+        found = r.blame(cosine, torch.randn(8), check=check)
+    assert (found.layer, [step.what for step in found.steps], found.confidence) == ("pass", ["negates"], "confirmed")
+
+
+def test_what_the_backend_can_do_otherwise():
+    """A backend that is wrong outside of regions, and says what it can leave out."""
+
+    def backend(gm, inputs, *, negate=True):
+        return lambda *arguments: [-one if negate else one for one in gm(*arguments)]
+
+    spec = BackendSpec(
+        "negated", lambda: backend, alternatives={"nothing negated": lambda: lambda *a: backend(*a, negate=False)}
+    )
+    found = searched(two_products, spec)
+    assert found.sentence == "the backend: right with nothing negated (confirmed)"
+    bare = searched(two_products, BackendSpec("negated", lambda: backend))
+    assert (bare.layer, bare.regions, bare.confidence) == ("backend", (), "confirmed")
+
+
+def test_a_check_that_is_wrong_itself():
+    found = searched(check=lambda program, *inputs: 1 / 0)
+    assert (found.layer, found.confidence) == ("eager", "confirmed")
+    assert found.sentence == "no compiler: the same fails where nothing is compiled"
+
+
+def test_a_program_that_fails_in_eager_is_no_failure_of_a_compiler():
+    with pytest.raises(BadProgramError):
+        searched(lambda x, y: x @ y.flatten(0, 1)[:-1])
+
+
+def test_the_depth_is_asked_for(wrong_sine):
+    for depth, blame in (("off", None), ("region", "region 'second': with it left eager"), ("deep", "lowering of")):
+        with regional("reference", "cpu", blame_depth=depth) as r, pytest.raises(ParityError) as caught:
+            r.assert_parity(waves, r.randn(8, 8), r.randn(8, 8))
+        assert blame is None if caught.value.blame is None else blame in caught.value.blame
+        assert (caught.value.culprit is not None) == (depth == "deep")
+
+
+def test_nothing_stays_behind(wrong_sine):
+    settings = inductor_config.save_config()
+    with regional("reference", "cpu") as r:
+        x = torch.randn(8, 8)
+        with r.expect(graphs=0, region_compiles=0):
+            assert r.blame(waves, x, x, seconds=20).layer == "lowering"
+        assert r.graphs == ()
+        with r.expect(graphs=1, region_compiles=2), pytest.raises(ParityError):
+            r.assert_parity(waves, x, x)
+    assert inductor_config.save_config() == settings
+
+
+def test_the_experiments_are_told(wrong_sine):
+    found = searched(seconds=30)
+    assert "the same" in found.evidence
+    assert "region 'second' left eager" in found.evidence
+    data = found.as_data()
+    assert data["confidence"] == "confirmed"
+    assert ["Dynamo's graph run eagerly", "mended"] in [one[:2] for one in data["experiments"]]
+
+
+def test_keywords_that_blame_does_not_have():
+    with (
+        regional("reference", "cpu", expects_regions=False) as r,
+        pytest.raises(TypeError, match=r"blame has no keyword"),
+    ):
+        r.blame(waves, torch.ones(2), torch.ones(2), scale=2)
