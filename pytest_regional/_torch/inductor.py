@@ -409,3 +409,8 @@ def without_timing(choices: Sequence[Any]) -> list[Any]:
     """
     template = symbol("torch._inductor.select_algorithm", "TritonTemplateCaller")
     return ([choice for choice in choices if isinstance(choice, template)] or list(choices))[:1]
+
+
+def has_lowering(operator: Any) -> bool:
+    """Return whether Inductor has a lowering for an operator (``torch._inductor.lowering.lowerings``, 2.11 to 2.15)."""
+    return operator in symbol("torch._inductor.lowering", "lowerings")

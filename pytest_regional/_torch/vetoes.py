@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 
 from pytest_regional._torch.config import INDUCTOR, inductor_config_names, patched_config
-from pytest_regional._torch.inductor import import_compilers
+from pytest_regional._torch.inductor import has_lowering, import_compilers
 from pytest_regional._torch.patching import PatchPoint, Wrapper, missing, wrapped
 
 KINDS = ("decomposition", "pre_grad_pass", "joint_graph_pass", "post_grad_pass", "rewrite", "lowering", "fusion")
@@ -61,17 +61,14 @@ class Application:
         what: the name of the pass, the operator, the pattern and its node, or the two nodes that are fused.
         occurrence: how many of the same kind and name came before; always 0 for a fusion, which is asked about again.
         where: the line of the program, ``"model.py:41"``, that the node came from; empty where none is known.
+        required: whether a compile fails without it: what these passes and decompositions replace has no lowering.
     """
 
     kind: str
     what: str
     occurrence: int = 0
     where: str = field(default="", compare=False)
-
-    @property
-    def is_required(self) -> bool:
-        """Whether a compile most likely fails without it: what a pass decomposes has no lowering."""
-        return self.kind.endswith("_pass") and self.what.startswith("decompose_")
+    required: bool = field(default=False, compare=False)
 
     @property
     def family(self) -> str:
@@ -145,19 +142,19 @@ class _Vetoes:
             "fusion": self._fusion,
         }
 
-    def _is_vetoed(self, kind: str, what: str, where: str = "") -> bool:
+    def _is_vetoed(self, kind: str, what: str, where: str = "", *, required: bool = False) -> bool:
         if kind == "fusion":
             occurrence, is_new = 0, what not in self._fusions
             self._fusions.add(what)
         else:
             occurrence, is_new = self._counts[kind, what], True
             self._counts[kind, what] += 1
-        step = Application(kind, what, occurrence, where)
+        step = Application(kind, what, occurrence, where, required)
         if is_new:
             self._applied.applications.append(step)
         if step in self._vetoed or (kind, step.family) in self._families:
             return True
-        return kind in self._kinds and not step.is_required
+        return kind in self._kinds and not required
 
     def _subsystem(
         self, original: Callable[..., bool], backend: str, subsystem: str, debug_info: Callable[[], str] | None = None
@@ -165,19 +162,26 @@ class _Vetoes:
         kind = _SUBSYSTEMS.get(subsystem)
         if kind is None or debug_info is None:
             return False
-        return self._is_vetoed(kind, *_described(debug_info))
+        about, what, where = _described(debug_info)
+        if kind == "decomposition":
+            required = about is not None and not has_lowering(about)
+        else:
+            required = kind.endswith("_pass") and what.startswith("decompose_")
+        return self._is_vetoed(kind, what, where, required=required)
 
     def _rewrite(self, original: Callable[..., None], entry: Any, match: Any, graph: Any, node: Any) -> None:
         if not self._is_vetoed("rewrite", f"{_pattern_name(entry)} at {node.name}", _line_of(node)):
             original(entry, match, graph, node)
 
-    def _fusion(self, original: Callable[..., bool], scheduler: Any, first: Any, second: Any, *others: Any) -> bool:
-        allowed = original(scheduler, first, second, *others)
+    def _fusion(
+        self, original: Callable[..., bool], scheduler: Any, first: Any, second: Any, *others: Any, **options: Any
+    ) -> bool:
+        allowed = original(scheduler, first, second, *others, **options)
         return allowed and not self._is_vetoed("fusion", f"{_fused(first)} with {_fused(second)}")
 
 
-def _described(debug_info: Callable[[], str]) -> tuple[str, str]:
-    """Return what a step is about, and the line of the program: of a lowering its operator and node.
+def _described(debug_info: Callable[[], str]) -> tuple[Any, str, str]:
+    """Return the node or operator that a step is about, what to call it, and the line of the program.
 
     The bisector is given a function that returns a text; the node or operator is in that function's closure (read in
     torch 2.11, 2.13 and 2.15). Where none is there the text has to do.
@@ -185,10 +189,10 @@ def _described(debug_info: Callable[[], str]) -> tuple[str, str]:
     held = [cell.cell_contents for cell in debug_info.__closure__ or ()]
     for one in held:
         if isinstance(one, torch.fx.Node):
-            return f"{one.target} at {one.name}", _line_of(one)
+            return one, f"{one.target} at {one.name}", _line_of(one)
         if isinstance(one, torch._ops.OpOverload):
-            return str(one), ""
-    return debug_info(), ""
+            return one, str(one), ""
+    return None, debug_info(), ""
 
 
 def _line_of(node: torch.fx.Node) -> str:
@@ -210,22 +214,26 @@ def _pattern_name(entry: Any) -> str:
     return getattr(handler, "__name__", None) or getattr(entry, "pattern_name", None) or type(entry).__name__
 
 
+SettingLayer = Literal["codegen", "memory", "scheduling", "layout", "cache"]
+
+
 @dataclass(frozen=True)
 class Setting:
     """Settings of Inductor's that take one thing out of scheduling or code generation.
 
     Attributes:
         sentence: what is then not done, or done as in eager.
-        layer: where it would have been done: ``"codegen"``, ``"memory"``, ``"scheduling"`` or ``"layout"``.
+        layer: where it would have been done.
         context: makes the context in which the settings hold.
     """
 
     sentence: str
-    layer: Literal["codegen", "memory", "scheduling", "layout"]
+    layer: SettingLayer
     context: Callable[[], contextlib.AbstractContextManager[Any]]
 
 
-_SETTINGS: tuple[tuple[str, Literal["codegen", "memory", "scheduling", "layout"], Mapping[str, Any]], ...] = (
+_SETTINGS: tuple[tuple[str, SettingLayer, Mapping[str, Any]], ...] = (
+    ("no cache of compiled graphs", "cache", {"force_disable_caches": True}),
     ("no vectorized code", "codegen", {"cpp.simdlen": 1}),
     ("no results written into inputs of a kernel", "memory", {"inplace_buffers": False}),
     ("no reuse of buffers", "memory", {"allow_buffer_reuse": False}),

@@ -31,6 +31,7 @@ Layer = Literal[
     "scheduling",
     "memory",
     "codegen",
+    "cache",
     "unknown",
 ]
 
@@ -69,6 +70,7 @@ class Culprit:
         setting: under what the failure is gone, for layers that are settings or options: "no vectorized code".
         confidence: see :data:`Confidence`.
         also: other steps of that kind without any of which it is gone as well.
+        others: culprits of other values that are wrong, with which this one has nothing to do.
         lowerings: for layers behind lowering, operators whose fallback mends it as well: where to look.
         experiments: the evidence, in order.
         not_tried: what this torch lacks, so that steps of it could not be left out.
@@ -80,6 +82,7 @@ class Culprit:
     setting: str = ""
     confidence: Confidence = "unknown"
     also: tuple[Application, ...] = ()
+    others: tuple[Culprit, ...] = ()
     lowerings: tuple[str, ...] = ()
     experiments: tuple[Experiment, ...] = ()
     not_tried: tuple[str, ...] = ()
@@ -87,14 +90,16 @@ class Culprit:
     @property
     def sentence(self) -> str:
         """The answer."""
+        others = "".join(f"; and of another value: {other.sentence}" for other in self.others)
         if not self.regions or self.layer == "region":
-            return self._said
-        return f"{_named(self.regions)}: {self._said}"
+            return self._said + others
+        return f"{_named(self.regions)}: {self._said}{others}"
 
     @property
     def _said(self) -> str:
         if self.layer in _SENTENCES:
-            return _SENTENCES[self.layer]
+            doubt = self.layer == "eager" and self.confidence == "unknown"
+            return _SENTENCES[self.layer] + ", as it has to if the check is about the compile" * doubt
         if self.layer == "partitioner" and self.setting in PARTITIONERS:
             return f"the {self.setting} partitioner: AOTAutograd's graphs are wrong with it alone when they run eagerly"
         if self.layer == "flaky":
@@ -140,6 +145,7 @@ class Culprit:
             "regions": list(self.regions),
             "setting": self.setting,
             "confidence": self.confidence,
+            "others": [other.as_data() for other in self.others],
             "experiments": [[one.sentence, one.outcome, round(one.seconds, 2)] for one in self.experiments],
             "not_tried": list(self.not_tried),
         }

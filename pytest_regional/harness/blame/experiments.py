@@ -11,6 +11,9 @@ from typing import Any, Literal
 Signature = frozenset[str]
 """What fails, each difference or exception by its kind and place; empty where nothing does."""
 
+RAISED = "raised "
+"""How a part of a signature begins that is of an exception."""
+
 Outcome = Literal["mended", "the same", "another failure"]
 
 
@@ -51,6 +54,11 @@ class Experiment:
     seconds: float
     signature: Signature = frozenset()
 
+    @property
+    def raised(self) -> bool:
+        """Whether an exception is what failed, and no comparison."""
+        return is_exception(self.signature)
+
 
 class OutOfTimeError(Exception):
     """The experiments took as long as they may, or there were as many as may be."""
@@ -83,6 +91,21 @@ class Experiments:
         if not self.usual:
             raise ValueError("nothing fails, so nothing is to blame")
         self._started = time.monotonic()
+        self.aim_at(self.usual)
+
+    def aim_at(self, failing: Signature) -> None:
+        """From now on see after one of several values that are wrong: they may have causes of their own."""
+        self._aim = self.usual if is_exception(self.usual) else frozenset({min(failing, key=_order)})
+
+    def remaining(self) -> Signature:
+        """Return what of the usual failure remained in the last experiment that mended what was aimed at."""
+        last = next((one for one in reversed(self.made) if one.outcome == "mended"), None)
+        return last.signature & self.usual if last else frozenset()
+
+    @property
+    def raises(self) -> bool:
+        """Whether an exception is what fails, and no comparison."""
+        return is_exception(self.usual)
 
     @property
     def left(self) -> int:
@@ -99,7 +122,10 @@ class Experiments:
             raise OutOfTimeError
         began = time.monotonic()
         signature = self.reproduce(change)
-        outcome: Outcome = "mended" if not signature else "the same" if signature & self.usual else "another failure"
+        if signature & self._aim:
+            outcome: Outcome = "the same"
+        else:
+            outcome = "mended" if signature <= self.usual else "another failure"
         self.made.append(Experiment(change.sentence, outcome, time.monotonic() - began, signature))
         return outcome
 
@@ -110,3 +136,13 @@ class Experiments:
     def fails(self, change: Change) -> bool:
         """Say whether the same still fails under ``change``."""
         return self.outcome_of(change) == "the same"
+
+
+def is_exception(signature: Signature) -> bool:
+    """Return whether what fails is an exception, and no comparison."""
+    return any(part.startswith(RAISED) for part in signature)
+
+
+def _order(part: str) -> tuple[bool, str]:
+    """Return what sorts the parts of a signature: the first call comes before the second."""
+    return "second call" in part, part.partition(" of ")[2] or part

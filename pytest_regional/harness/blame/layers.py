@@ -72,13 +72,26 @@ class Suspects:
 
 
 def culprit_of(experiments: Experiments, suspects: Suspects) -> Culprit:
-    """Return where the failure comes from; where the experiments run out, what is known by then."""
+    """Return where the failure comes from; where the experiments run out, what is known by then.
+
+    Of several values that are wrong the first is searched for; then, once, the first that remains wrong.
+    """
+    first = _found(experiments, suspects)
+    remaining = experiments.remaining()
+    others: tuple[Culprit, ...] = ()
+    if first.confidence == "confirmed" and remaining:
+        experiments.aim_at(remaining)
+        second = _found(experiments, suspects)
+        others = (second,) if second.confidence != "unknown" else ()
+    return replace(first, others=others, experiments=tuple(experiments.made), not_tried=suspects.not_tried)
+
+
+def _found(experiments: Experiments, suspects: Suspects) -> Culprit:
     search = _Search(experiments, suspects)
     try:
-        found = search.run()
+        return search.run()
     except OutOfTimeError:
-        found = search.known
-    return replace(found, experiments=tuple(experiments.made), not_tried=suspects.not_tried)
+        return search.known
 
 
 class Veto:
@@ -118,11 +131,17 @@ class _Search:
         if not self._experiments.fails(Change()):
             return Culprit("flaky" if self._experiments.fails(Change()) else "nothing")
         if self._experiments.fails(_UNCOMPILED):
-            again = self._experiments.fails(_UNCOMPILED)
-            return Culprit("eager", confidence="confirmed") if again else Culprit("flaky")
+            if not self._experiments.fails(_UNCOMPILED):
+                return Culprit("flaky")
+            # What checks facts of the compile fails without one, and says nothing of layers that compile nothing.
+            self.known = Culprit("eager", confidence="unknown" if self._experiments.raises else "confirmed")
+            captured = None
+        else:
+            captured = self._captured()
+        if captured or self.known.confidence == "confirmed":
+            return captured or self.known
         return (
-            self._captured()
-            or self._passes()
+            self._passes()
             or self._alternatives()
             or self._region()
             or self._graph_changes()
@@ -135,11 +154,11 @@ class _Search:
     def _captured(self) -> Culprit | None:
         """Return a culprit where no code of the backend has to run for the failure."""
         dynamo = self._captured_by("dynamo", "Dynamo's graph run eagerly")
-        if dynamo and self._experiments.fails(dynamo):
+        if dynamo and self._fails_captured(dynamo):
             return self._again(Culprit("dynamo"), dynamo)
         graphs = "AOTAutograd's graphs run eagerly, of the {} partitioner"
         made = {name: self._captured_by(name, graphs.format(name)) for name in PARTITIONERS}
-        fails = {name: change for name, change in made.items() if change and self._experiments.fails(change)}
+        fails = {name: change for name, change in made.items() if change and self._fails_captured(change)}
         if not fails:
             return None
         (name, change), *both = fails.items()
@@ -147,6 +166,11 @@ class _Search:
             return self._again(Culprit("aot_autograd"), change)
         right = [one for one in made.values() if one and one is not change]
         return self._again(Culprit("partitioner", setting=name), change, *right)
+
+    def _fails_captured(self, change: Change) -> bool:
+        """Say whether it fails alike, or raises whatever it raises: so early that is the same defect."""
+        outcome = self._experiments.outcome_of(change)
+        return outcome == "the same" or (outcome == "another failure" and self._experiments.made[-1].raised)
 
     def _captured_by(self, name: str, sentence: str) -> Change | None:
         backend = self._suspects.captures.get(name)
@@ -158,7 +182,7 @@ class _Search:
         These runs cost little, and a program that fails by chance alone fails in eager as well.
         """
         for _ in range(_OFTEN - 2):
-            if not all(map(self._experiments.fails, (Change(), wrong))):
+            if not (self._experiments.fails(Change()) and self._fails_captured(wrong)):
                 return Culprit("flaky")
             if not all(map(self._experiments.mends, (_UNCOMPILED, *right))):
                 return Culprit("flaky")
@@ -207,7 +231,7 @@ class _Search:
     def _whole_regions(self) -> Culprit:
         """Return what is left to say where no step mends the failure: that it is these regions."""
         if not self._regions:
-            return Culprit("unknown")
+            return self.known if self.known.layer == "eager" else Culprit("unknown")
         left_eager = _left_eager(self._regions, self._suspects.regions)
         alone = self.known.confidence == "confirmed"
         return self._confirmed(Culprit("region", regions=self._regions), left_eager, alone=alone)
@@ -261,11 +285,11 @@ class _Search:
 
         Where the program then fails otherwise, what it needs is searched for, and stays.
         """
-        if not any(step.kind in kinds and not step.is_required for step in self._suspects.applied):
+        if not any(step.kind in kinds and not step.required for step in self._suspects.applied):
             return []
         veto = Veto(kinds=tuple(kinds))
         outcome = self._experiments.outcome_of(self._without_kinds(kinds, veto))
-        steps = [step for step in veto.applied if step.kind in kinds and not step.is_required]
+        steps = [step for step in veto.applied if step.kind in kinds and not step.required]
         if outcome != "another failure":
             return steps if outcome == "mended" else []
 

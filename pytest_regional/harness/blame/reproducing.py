@@ -13,7 +13,7 @@ from pytest_regional._torch.vetoes import settings_to_try, vetoing
 from pytest_regional.backends.spec import PARTITIONERS, BackendSpec
 from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.culprit import Culprit
-from pytest_regional.harness.blame.experiments import Change, Experiments, Signature
+from pytest_regional.harness.blame.experiments import RAISED, Change, Experiments, Signature
 from pytest_regional.harness.blame.layers import Suspects, culprit_of
 from pytest_regional.harness.parity.report import BadProgramError, ParityError
 from pytest_regional.harness.raised import message_of, origin_of, root_of
@@ -83,9 +83,10 @@ def _raised(error: BaseException) -> Signature:
     """Return where an exception comes from, and what it says: either makes two of them the same."""
     origin = getattr(error, "origin", None)  # an oracle's violation says itself what makes two of them the same
     if isinstance(origin, str):
-        return frozenset({f"{getattr(error, 'oracle', '')} {origin}"})
+        return frozenset({f"{RAISED}{getattr(error, 'oracle', '')} {origin}"})
     root = root_of(error)
-    return frozenset({origin_of(error), f"{type(root).__name__}: {without_numbers(message_of(root))}"})
+    said = f"{type(root).__name__}: {without_numbers(message_of(root))}"
+    return frozenset({RAISED + origin_of(error), RAISED + said})
 
 
 def _captures() -> dict[str, Callable[..., Any]]:

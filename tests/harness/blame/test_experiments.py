@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_regional.harness.blame.experiments import Change, Experiments, OutOfTimeError
+from pytest_regional.harness.blame.experiments import RAISED, Change, Experiments, OutOfTimeError
 
 USUAL = frozenset({"value of output[0]", "value of output[1]"})
 
@@ -16,7 +16,10 @@ def experiments(answers, **limits):
     [
         ((), "mended"),
         (USUAL, "the same"),
-        (("value of output[1]",), "the same"),
+        (("value of output[0]",), "the same"),
+        (("value of output[1]",), "mended"),
+        (("value of output[0]", "value of output[2]"), "the same"),
+        (("value of output[2]",), "another failure"),
         (("RuntimeError",), "another failure"),
     ],
 )
@@ -45,3 +48,21 @@ def test_they_take_only_so_long():
 def test_without_a_failure_there_is_nothing_to_blame():
     with pytest.raises(ValueError, match="nothing fails"):
         Experiments(lambda change: frozenset(), frozenset())
+
+
+def test_what_remains_is_aimed_at_next():
+    made = experiments({"a": ("value of output[1]",), "b": ("value of output[0]",)})
+    assert made.mends(Change("a"))
+    assert made.remaining() == {"value of output[1]"}
+    made.aim_at(made.remaining())
+    assert made.fails(Change("a"))
+    assert made.mends(Change("b"))
+
+
+def test_either_part_makes_two_exceptions_the_same():
+    usual = frozenset({f"{RAISED}KeyError at torch", f"{RAISED}KeyError: 'x'"})
+    made = Experiments(lambda change: frozenset({f"{RAISED}{change.sentence}", "other"}), usual)
+    assert made.raises
+    assert made.fails(Change("KeyError at torch"))
+    assert made.fails(Change("KeyError: 'x'"))
+    assert not made.fails(Change("TypeError"))

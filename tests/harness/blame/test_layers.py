@@ -33,7 +33,9 @@ class Tried:
     passes: frozenset[int] = frozenset()
 
 
-def search(fails, applied=(*PASSES, *LOWERINGS), captures=CAPTURES, limits=None, eager_fails=False, **suspects):
+def search(
+    fails, applied=(*PASSES, *LOWERINGS), captures=CAPTURES, limits=None, eager_fails=False, usual=USUAL, **suspects
+):
     """Search with an experiment ``fails(tried)`` that says what fails."""
 
     def reproduce(change):
@@ -59,7 +61,7 @@ def search(fails, applied=(*PASSES, *LOWERINGS), captures=CAPTURES, limits=None,
         answer = (tried.compiles or eager_fails) and fails(tried)
         return answer if isinstance(answer, frozenset) else USUAL if answer else frozenset()
 
-    experiments = Experiments(reproduce, USUAL, **(limits or {}))
+    experiments = Experiments(reproduce, usual, **(limits or {}))
     return culprit_of(experiments, Suspects(applied, captures, settings=SETTINGS, **suspects))
 
 
@@ -182,6 +184,23 @@ def test_a_pass_of_the_users():
     found = search(lambda tried: not (tried.backend or 2 in tried.passes), passes=("clean", "fuse", "clean"))
     assert (found.layer, found.steps) == ("pass", (Application("graph_pass", "clean", 1),))
     assert found.sentence == "graph pass clean: right where that is left out (confirmed)"
+
+
+def test_two_values_with_a_cause_each():
+    """The first is searched for, whatever becomes of the second, and then the second."""
+    both = {"value of output[0]", "value of output[1]"}
+
+    def fails(tried):
+        if tried.backend:
+            return False
+        mended = {"value of output[0]": PASSES[1] in tried.steps, "value of output[1]": LOWERINGS[2] in tried.steps}
+        return frozenset(part for part, right in mended.items() if not right)
+
+    found = search(fails, usual=frozenset(both))
+    assert (found.steps, found.confidence) == ((PASSES[1],), "confirmed")
+    (other,) = found.others
+    assert (other.steps, other.confidence) == ((LOWERINGS[2],), "confirmed")
+    assert "; and of another value: lowering of mul: right where" in found.sentence
 
 
 # What has no culprit

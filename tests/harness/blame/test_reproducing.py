@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch._inductor import config as inductor_config
@@ -10,6 +12,8 @@ from torch._inductor.lowering import lowerings
 from pytest_regional import BackendSpec, BadProgramError, ParityError, region
 from pytest_regional.testing import regional
 from tests.harness.programs import two_products
+
+pytestmark = pytest.mark.filterwarnings("ignore:the pre-grad pass")
 
 
 @pytest.fixture
@@ -93,11 +97,15 @@ def negates(graph: torch.fx.Graph) -> None:
         node.target = "sin"
 
 
+def forgets(graph: torch.fx.Graph) -> None:
+    for node in graph.nodes:
+        node.meta.pop("custom", None)
+
+
 def leaves_all(graph: torch.fx.Graph) -> None:
     pass
 
 
-@pytest.mark.filterwarnings("ignore:the pre-grad pass")
 def test_a_pass_of_the_users():
 
     def check(program, *inputs):
@@ -129,9 +137,44 @@ def test_what_the_backend_can_do_otherwise():
 
 
 def test_a_check_that_is_wrong_itself():
+    """It may as well be right and about the compile, so that is not confirmed."""
     found = searched(check=lambda program, *inputs: 1 / 0)
+    assert (found.layer, found.confidence) == ("eager", "unknown")
+    assert found.sentence.startswith("no compiler: the same fails where nothing is compiled")
+
+
+CALLS = itertools.count()
+
+
+@torch.library.custom_op("blame::counted", mutates_args=())
+def counted(x: torch.Tensor) -> torch.Tensor:
+    return x + next(CALLS)
+
+
+@counted.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def test_a_program_that_eager_computes_otherwise_each_time():
+    found = searched(lambda x, y: counted(x) + y, level="bitwise")
     assert (found.layer, found.confidence) == ("eager", "confirmed")
-    assert found.sentence == "no compiler: the same fails where nothing is compiled"
+
+
+def test_a_check_of_the_compile_itself(wrong_sine):
+    """The pass that it misses is what it blames, though without a compile it fails as well."""
+
+    def check(program, x):
+        with r.expect(region_compiles=1):
+            r.compile(program, pre_grad_pass=[leaves_all, forgets])(x)
+
+    def cosine(x):
+        with region("only"):
+            return x.cos() * 2
+
+    with regional("reference", "cpu", expects_regions=False) as r:
+        found = r.blame(cosine, torch.randn(8), check=check)
+    assert (found.layer, [step.what for step in found.steps]) == ("pass", ["forgets"])
 
 
 def test_a_program_that_fails_in_eager_is_no_failure_of_a_compiler():
