@@ -71,18 +71,20 @@ def searched(bugs: Sequence[KnownBug], backend: str, seconds: float) -> Iterator
 
 def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield the table, in Markdown, and what it comes to."""
-    yield "| bug | layer | culprit | seconds |"
-    yield "|---|---|---|---|"
+    yield "| bug | layer | culprit | experiments | seconds |"
+    yield "|---|---|---|---|---|"
     for row in rows:
         right = "" if row["layer"] in LAYERS[row["listed"]] else " (**not** this layer)"
-        yield f"| {row['bug']} | {row['listed']}{right} | {row['sentence']} | {row.get('wall', '')} |"
+        cost = f"{len(row.get('experiments', ()))} | {row.get('wall', '')}"
+        yield f"| {row['bug']} | {row['listed']}{right} | {row['sentence']} | {cost} |"
     right = [row for row in rows if row["layer"] in LAYERS[row["listed"]]]
     named = [row for row in right if row["layer"] not in ("region", "backend", "dynamo", "aot_autograd")]
     asked = [row for row in rows if row["listed"] == "inductor"]
     seconds = [row["wall"] for row in rows if "wall" in row]
     yield ""
     yield f"layer right: {len(right)} of {len(rows)}; a step is named for {len(named)} of {len(asked)} of Inductor's"
-    yield f"median {statistics.median(seconds):.1f} s; torch {torch.__version__}"
+    made = statistics.median(len(row.get("experiments", ())) for row in rows)
+    yield f"median {statistics.median(seconds):.1f} s and {made:.0f} experiments; torch {torch.__version__}"
 
 
 def main() -> None:

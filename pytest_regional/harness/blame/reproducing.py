@@ -35,8 +35,9 @@ def blame(regional: Regional, attempt: Callable[[], Signature], *, seconds: floa
 
     def reproduce(change: Change) -> Signature:
         regional.restart()
-        # A folder for each: a cache would answer with what was compiled without the change.
-        with isolation.cache_folder(regional.folder / "blame" / next(folders)), regional.changed(change):
+        # A folder for each: a cache would answer with what was compiled without the change. And the same draws for all.
+        folder = regional.folder / "blame" / next(folders)
+        with isolation.cache_folder(folder), isolation.random_state_kept(), regional.changed(change):
             return attempt()
 
     with regional._observer.paused():

@@ -101,5 +101,6 @@ __all__ = [
     "clear_folder",
     "isolated",
     "no_shared_cache",
+    "random_state_kept",
     "seed_everything",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 import torch
@@ -190,12 +191,33 @@ def test_the_depth_is_asked_for(wrong_sine):
         assert (caught.value.culprit is not None) == (depth == "deep")
 
 
+def test_each_experiment_draws_the_same(wrong_sine):
+    """The check draws its inputs, with some of which nothing is wrong."""
+
+    def check(program):
+        x = torch.rand(1) * (random.random() < 0.5)
+        torch.testing.assert_close(r.compile(program)(x), program(x))
+
+    def sine(x):
+        with region("only"):
+            return x.sin() * x
+
+    with regional("reference", "cpu", seed=3, expects_regions=False) as r:
+        random.seed(1)
+        assert random.random() < 0.5
+        random.seed(1)
+        assert r.blame(sine, check=check).layer == "lowering"
+
+
 def test_nothing_stays_behind(wrong_sine):
     settings = inductor_config.save_config()
     with regional("reference", "cpu") as r:
         x = torch.randn(8, 8)
+        drawn = [one() for one in (random.getstate, torch.get_rng_state)]
         with r.expect(graphs=0, region_compiles=0):
             assert r.blame(waves, x, x, seconds=20).layer == "lowering"
+        assert random.getstate() == drawn[0]
+        assert torch.equal(torch.get_rng_state(), drawn[1])
         assert r.graphs == ()
         with r.expect(graphs=1, region_compiles=2), pytest.raises(ParityError):
             r.assert_parity(waves, x, x)
