@@ -30,7 +30,7 @@ def test_command_line_options():
         (row[0].partition("=")[0].partition("[")[0], row[1]) for row in table("docs/options.md", "Command line options")
     }
     assert shown == {(option.flag, option.ini) for option in OPTIONS if option.on_command_line}
-    assert len(shown) <= 9
+    assert len(shown) <= 10
 
 
 def test_settings_of_the_ini_file_alone():

@@ -133,7 +133,7 @@ class Culprit:
     def evidence(self) -> str:
         """Each experiment in a line: its outcome, its seconds, what was changed."""
         return "\n".join(
-            f"{one.outcome:15} {one.seconds:5.1f} s  {one.sentence or 'nothing changed'}" for one in self.experiments
+            f"{one.outcome:<15} {one.seconds:5.1f} s  {one.sentence or 'nothing changed'}" for one in self.experiments
         )
 
     def as_data(self) -> dict[str, Any]:

@@ -135,7 +135,7 @@ class ParityError(RegionalError, AssertionError):
     """
 
     def __init__(self, report: ParityReport, blame: str | None = None, culprit: Culprit | None = None) -> None:
-        super().__init__(report.describe(blame))
+        super().__init__("\n    ".join([report.describe(blame), *(culprit.evidence.splitlines() if culprit else ())]))
         self.report = report
         self.blame = blame
         self.culprit = culprit
