@@ -36,8 +36,8 @@ Layer = Literal[
 ]
 
 Confidence = Literal["confirmed", "necessary", "unknown"]
-"""``confirmed``: leaving it out alone mends the failure, and leaving out the others of its kind does not.
-``necessary``: it mends together with others, or others mend as well. ``unknown``: nothing that was tried does."""
+"""``confirmed``: leaving it out alone fixes the failure, and leaving out the others of its kind does not.
+``necessary``: it fixes together with others, or others fix as well. ``unknown``: nothing that was tried does."""
 
 #: What kinds of steps are called in a sentence.
 SAID = {
@@ -71,7 +71,7 @@ class Culprit:
         confidence: see :data:`Confidence`.
         also: other steps of that kind without any of which it is gone as well.
         others: culprits of other values that are wrong, with which this one has nothing to do.
-        lowerings: for layers behind lowering, operators whose fallback mends it as well: where to look.
+        lowerings: for layers behind lowering, operators whose fallback fixes it as well: where to look.
         experiments: the evidence, in order.
         not_tried: what this torch lacks, so that steps of it could not be left out.
     """
@@ -105,14 +105,14 @@ class Culprit:
         if self.layer == "flaky":
             return f"a flaky failure: {self._flaky}; nothing can be blamed"
         if self.layer == "region":
-            return f"{_named(self.regions)}: right where left eager ({self.confidence}); no single step mends it"
+            return f"{_named(self.regions)}: right where left eager ({self.confidence}); no single step fixes it"
         if self.setting:
             near = f"; so is the fallback of {', '.join(self.lowerings)}" if self.lowerings else ""
             return f"{_LAYERS.get(self.layer, self.layer)}: right with {self.setting} ({self.confidence}){near}"
         if self.layer == "backend":
             return "the backend: wrong with every region left eager, and right where AOTAutograd's graphs run eagerly"
         if self.layer == "unknown":
-            tried = "; ".join(dict.fromkeys(one.sentence for one in self.experiments if one.outcome != "mended"))
+            tried = "; ".join(dict.fromkeys(one.sentence for one in self.experiments if one.outcome != "fixed"))
             return f"unknown: the failure remains, or another one comes, with each of: {tried.removeprefix('; ')}"
         if len(self.steps) > 3:
             steps = f"{_step(self.steps[0])} and {len(self.steps) - 1} more"
@@ -126,7 +126,7 @@ class Culprit:
     def _flaky(self) -> str:
         unchanged = [one.outcome == "the same" for one in self.experiments if not one.sentence]
         if all(unchanged):
-            return "one change mends it now, and now not"
+            return "one change fixes it now, and now not"
         return f"it came again in {sum(unchanged)} of {len(unchanged)} runs in which nothing is changed"
 
     @property

@@ -14,7 +14,7 @@ Signature = frozenset[str]
 RAISED = "raised "
 """How a part of a signature begins that is of an exception."""
 
-Outcome = Literal["mended", "the same", "another failure"]
+Outcome = Literal["fixed", "the same", "another failure"]
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class Experiments:
         self._aim = self.usual if is_exception(self.usual) else frozenset({min(failing, key=_order)})
 
     def remaining(self) -> Signature:
-        """Return what of the usual failure remained in the last experiment that mended what was aimed at."""
-        last = next((one for one in reversed(self.made) if one.outcome == "mended"), None)
+        """Return what of the usual failure remained in the last experiment that fixed what was aimed at."""
+        last = next((one for one in reversed(self.made) if one.outcome == "fixed"), None)
         return last.signature & self.usual if last else frozenset()
 
     @property
@@ -125,13 +125,13 @@ class Experiments:
         if signature & self._aim:
             outcome: Outcome = "the same"
         else:
-            outcome = "mended" if signature <= self.usual else "another failure"
+            outcome = "fixed" if signature <= self.usual else "another failure"
         self.made.append(Experiment(change.sentence, outcome, time.monotonic() - began, signature))
         return outcome
 
-    def mends(self, change: Change) -> bool:
+    def fixes(self, change: Change) -> bool:
         """Say whether the failure is gone under ``change``; another failure in its place says nothing."""
-        return self.outcome_of(change) == "mended"
+        return self.outcome_of(change) == "fixed"
 
     def fails(self, change: Change) -> bool:
         """Say whether the same still fails under ``change``."""

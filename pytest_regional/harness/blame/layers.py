@@ -2,7 +2,7 @@
 
 What Dynamo captured runs eagerly; then what AOTAutograd made of it does, with either partitioner; then passes of the
 user's are left out, and the backend's own steps; then regions are left eager; then steps of Inductor's are left out,
-all of a kind and then few of them, and settings that take something out of code generation. Where two kinds mend a
+all of a kind and then few of them, and settings that take something out of code generation. Where two kinds fix a
 failure, the one nearer to it comes first: a rewrite is part of a pass, and without a lowering there is nothing to fuse.
 """
 
@@ -18,13 +18,13 @@ from pytest_regional._torch.vetoes import KINDS, Application, Setting, vetoing
 from pytest_regional.backends.spec import PARTITIONERS
 from pytest_regional.harness.blame.culprit import SAID, Culprit, Layer
 from pytest_regional.harness.blame.experiments import Change, Experiments, OutOfTimeError
-from pytest_regional.harness.blame.search import Found, few_that_mend
+from pytest_regional.harness.blame.search import Found, few_that_fix
 
 T = TypeVar("T")
 
 _UNCOMPILED = Change("nothing compiled", backend=None, compiles=False)
 
-#: How often a failure has to come before a change is said to mend it.
+#: How often a failure has to come before a change is said to fix it.
 _OFTEN = 5
 
 #: Of more steps of one name none is singled out.
@@ -184,14 +184,14 @@ class _Search:
         for _ in range(_OFTEN - 2):
             if not (self._experiments.fails(Change()) and self._fails_captured(wrong)):
                 return Culprit("flaky")
-            if not all(map(self._experiments.mends, (_UNCOMPILED, *right))):
+            if not all(map(self._experiments.fixes, (_UNCOMPILED, *right))):
                 return Culprit("flaky")
         return replace(found, confidence="confirmed")
 
     def _passes(self) -> Culprit | None:
         names = self._suspects.passes
         steps = [Application("graph_pass", name, list(names[:place]).count(name)) for place, name in enumerate(names)]
-        if not steps or not self._experiments.mends(_without_passes(steps, steps)):
+        if not steps or not self._experiments.fixes(_without_passes(steps, steps)):
             return None
         self.known = Culprit("pass", confidence="necessary")
         return self._culprit(steps, lambda some: _without_passes(some, steps))
@@ -199,7 +199,7 @@ class _Search:
     def _alternatives(self) -> Culprit | None:
         for name, backend in self._suspects.alternatives.items():
             change = Change(name, backend=backend)
-            if self._experiments.mends(change):
+            if self._experiments.fixes(change):
                 layer: Layer = "partitioner" if "partitioner" in name else "backend"
                 return self._confirmed(Culprit(layer, setting=name), change)
         return None
@@ -210,14 +210,14 @@ class _Search:
         if not names:
             return None
         none = _left_eager(names, names)
-        if not self._experiments.mends(none):
+        if not self._experiments.fixes(none):
             return self._again(Culprit("backend"), none)
-        alone = [name for name in names if len(names) > 1 and self._experiments.mends(_left_eager([name], names))]
+        alone = [name for name in names if len(names) > 1 and self._experiments.fixes(_left_eager([name], names))]
         if len(names) == 1:
             alone = list(names)
         if not alone:
             others = {name: [one for one in names if one != name] for name in names}
-            alone = [name for name in names if not self._experiments.mends(_left_eager(others[name], names))]
+            alone = [name for name in names if not self._experiments.fixes(_left_eager(others[name], names))]
             self._regions = tuple(alone or names)
             self.known = Culprit("region", regions=self._regions, confidence="necessary")
             return None
@@ -229,7 +229,7 @@ class _Search:
         return None
 
     def _whole_regions(self) -> Culprit:
-        """Return what is left to say where no step mends the failure: that it is these regions."""
+        """Return what is left to say where no step fixes the failure: that it is these regions."""
         if not self._regions:
             return self.known if self.known.layer == "eager" else Culprit("unknown")
         left_eager = _left_eager(self._regions, self._suspects.regions)
@@ -256,7 +256,7 @@ class _Search:
         return replace(found, layer=layers[min((step.kind for step in found.steps), key=KINDS.index)])
 
     def _of_kinds(self, kinds: Sequence[str], layer: Layer) -> Culprit | None:
-        """Return few steps of some kinds that are to blame, if none of these steps mends the failure.
+        """Return few steps of some kinds that are to blame, if none of these steps fixes the failure.
 
         First families of steps are left out, then steps of those. They are the steps that were left out when all were:
         one that is left out may give another one its turn.
@@ -291,22 +291,22 @@ class _Search:
         outcome = self._experiments.outcome_of(self._without_kinds(kinds, veto))
         steps = [step for step in veto.applied if step.kind in kinds and not step.required]
         if outcome != "another failure":
-            return steps if outcome == "mended" else []
+            return steps if outcome == "fixed" else []
 
         def fails_otherwise(some: Sequence[tuple[str, str]]) -> bool:
             return self._experiments.outcome_of(self._without_families(some)) == "another failure"
 
-        needed = few_that_mend(_families(steps), fails_otherwise, _TO_NEEDED).steps
+        needed = few_that_fix(_families(steps), fails_otherwise, _TO_NEEDED).steps
         steps = [step for step in steps if (step.kind, step.family) not in needed]
-        return steps if steps and self._experiments.mends(self._without_families(_families(steps))) else []
+        return steps if steps and self._experiments.fixes(self._without_families(_families(steps))) else []
 
     def _settings(self) -> Culprit | None:
         together = Change("with all settings below", within=functools.partial(_all_of, self._suspects.settings))
-        if not self._suspects.settings or not self._experiments.mends(self._on_regions(together)):
+        if not self._suspects.settings or not self._experiments.fixes(self._on_regions(together)):
             return None
         for setting in self._suspects.settings:
             change = self._on_regions(Change(setting.sentence, within=setting.context))
-            if self._experiments.mends(change):
+            if self._experiments.fixes(change):
                 self.known = Culprit(setting.layer, (), self._regions, setting.sentence, "necessary")
                 return replace(self._confirmed(self.known, change), lowerings=self._lowerings())
         return None
@@ -316,7 +316,7 @@ class _Search:
         steps = [step for step in self._suspects.applied if step.kind == "lowering"]
         families = _families(steps)
         try:
-            if not steps or not self._experiments.mends(self._without_kinds(("lowering",))):
+            if not steps or not self._experiments.fixes(self._without_kinds(("lowering",))):
                 return ()
             found = self._few(families, self._without_families, most=8)
         except OutOfTimeError:
@@ -325,10 +325,10 @@ class _Search:
 
     def _few(self, steps: Sequence[T], without: Callable[[Sequence[T]], Change], most: int | None = None) -> Found[T]:
         left = self._experiments.left if most is None else most
-        return few_that_mend(steps, lambda some: self._experiments.mends(without(some)), left)
+        return few_that_fix(steps, lambda some: self._experiments.fixes(without(some)), left)
 
     def _culprit(self, steps: Sequence[Application], without: Callable[[Sequence[Application]], Change]) -> Culprit:
-        """Return few of the steps, which mend the failure together, and how sure it is that it is these."""
+        """Return few of the steps, which fix the failure together, and how sure it is that it is these."""
         self.known = replace(self.known, steps=tuple(steps))
         narrowed = self._narrowed(steps, without)
         if narrowed is None:
@@ -339,24 +339,24 @@ class _Search:
         )
 
     def _narrowed(self, items: Sequence[T], without: Callable[[Sequence[T]], Change]) -> _Narrowed[T] | None:
-        """Return few of the items, which mend the failure together; ``None`` where any change seems to mend it."""
+        """Return few of the items, which fix the failure together; ``None`` where any change seems to fix it."""
         found = self._few(items, without)
         others = [one for one in items if one not in found.steps]
-        if len(found.steps) > 1 or not others or not self._experiments.mends(without(others)):
+        if len(found.steps) > 1 or not others or not self._experiments.fixes(without(others)):
             return _Narrowed(found.steps)
-        # Alone it mends the failure, and so do others without it.
+        # Alone it fixes the failure, and so do others without it.
         also = self._few(others, without)
         rest = [one for one in others if one not in also.steps]
-        return None if rest and self._experiments.mends(without(rest)) else _Narrowed(found.steps, also.steps)
+        return None if rest and self._experiments.fixes(without(rest)) else _Narrowed(found.steps, also.steps)
 
     def _confirmed(self, found: Culprit, change: Change, *, alone: bool = True) -> Culprit:
-        """Return what was found, if it is found again, and if not every change mends the failure.
+        """Return what was found, if it is found again, and if not every change fixes the failure.
 
         It is found again three times, and the failure comes so often that it hardly came by chance.
         """
         failed = sum(one.outcome == "the same" for one in self._experiments.made)
         unchanged = [Change()] * max(2, _OFTEN - failed)
-        if not all(map(self._experiments.fails, unchanged)) or not all(map(self._experiments.mends, [change] * 3)):
+        if not all(map(self._experiments.fails, unchanged)) or not all(map(self._experiments.fixes, [change] * 3)):
             return Culprit("flaky")
         if not any(one.outcome == "the same" and one.sentence for one in self._experiments.made):
             nothing = Veto((Application("rewrite", "of another program"),))

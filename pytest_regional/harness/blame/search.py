@@ -1,4 +1,4 @@
-"""Find few steps of many whose absence mends a failure, with few experiments.
+"""Find few steps of many whose absence fixes a failure, with few experiments.
 
 First by halves, which takes log2(n) experiments where one step alone is to blame; else by delta debugging
 (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002), which needs no step to be alone.
@@ -12,13 +12,13 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-Mends = Callable[[Sequence[T]], bool]
+Fixes = Callable[[Sequence[T]], bool]
 """Whether a failure is gone without these steps."""
 
 
 @dataclass(frozen=True)
 class Found(Generic[T]):
-    """Steps whose absence, together, mends a failure.
+    """Steps whose absence, together, fixes a failure.
 
     Attributes:
         steps: in the order in which they were given.
@@ -35,12 +35,12 @@ class _OutOfExperimentsError(Exception):
     """As many experiments were made as were allowed."""
 
 
-def few_that_mend(steps: Sequence[T], mends: Mends[T], most: int) -> Found[T]:
-    """Return few of ``steps`` whose absence mends a failure, which the absence of all of them does.
+def few_that_fix(steps: Sequence[T], fixes: Fixes[T], most: int) -> Found[T]:
+    """Return few of ``steps`` whose absence fixes a failure, which the absence of all of them does.
 
     Args:
         steps: what can be left out.
-        mends: makes one experiment.
+        fixes: makes one experiment.
         most: how many experiments may be made.
 
     Raises:
@@ -48,7 +48,7 @@ def few_that_mend(steps: Sequence[T], mends: Mends[T], most: int) -> Found[T]:
     """
     if not steps:
         raise ValueError("there is nothing to leave out")
-    search = _Search(mends, most)
+    search = _Search(fixes, most)
     kept: list[T] = list(steps)
     try:
         kept = search.by_halves(kept)
@@ -61,8 +61,8 @@ def few_that_mend(steps: Sequence[T], mends: Mends[T], most: int) -> Found[T]:
 
 
 class _Search(Generic[T]):
-    def __init__(self, mends: Mends[T], most: int) -> None:
-        self._mends, self._most = mends, most
+    def __init__(self, fixes: Fixes[T], most: int) -> None:
+        self._mends, self._most = fixes, most
         self.experiments = 0
         self.best: list[T] = []
         self._known: dict[tuple[T, ...], bool] = {}
@@ -76,13 +76,13 @@ class _Search(Generic[T]):
         if self.experiments == self._most:
             raise _OutOfExperimentsError
         self.experiments += 1
-        mended = self._mends(steps)
-        if mended:
+        fixed = self._mends(steps)
+        if fixed:
             self.best = steps
-        return mended
+        return fixed
 
     def by_halves(self, steps: list[T]) -> list[T]:
-        """Return the last half, of a half, ... that mends alone."""
+        """Return the last half, of a half, ... that fixes alone."""
         while len(steps) > 1:
             middle = len(steps) // 2
             halves = steps[:middle], steps[middle:]

@@ -14,10 +14,10 @@ def experiments(answers, **limits):
 @pytest.mark.parametrize(
     ("fails", "outcome"),
     [
-        ((), "mended"),
+        ((), "fixed"),
         (USUAL, "the same"),
         (("value of output[0]",), "the same"),
-        (("value of output[1]",), "mended"),
+        (("value of output[1]",), "fixed"),
         (("value of output[0]", "value of output[2]"), "the same"),
         (("value of output[2]",), "another failure"),
         (("RuntimeError",), "another failure"),
@@ -26,7 +26,7 @@ def experiments(answers, **limits):
 def test_outcomes(fails, outcome):
     made = experiments({"a": fails})
     assert made.outcome_of(Change("a")) == outcome
-    assert made.mends(Change("a")) == (outcome == "mended")
+    assert made.fixes(Change("a")) == (outcome == "fixed")
     assert [(one.sentence, one.outcome) for one in made.made] == [("a", outcome)] * 2
     assert all(one.seconds >= 0 for one in made.made)
 
@@ -52,11 +52,11 @@ def test_without_a_failure_there_is_nothing_to_blame():
 
 def test_what_remains_is_aimed_at_next():
     made = experiments({"a": ("value of output[1]",), "b": ("value of output[0]",)})
-    assert made.mends(Change("a"))
+    assert made.fixes(Change("a"))
     assert made.remaining() == {"value of output[1]"}
     made.aim_at(made.remaining())
     assert made.fails(Change("a"))
-    assert made.mends(Change("b"))
+    assert made.fixes(Change("b"))
 
 
 def test_either_part_makes_two_exceptions_the_same():

@@ -66,7 +66,7 @@ def search(
 
 
 def of_steps(guilty, needs=all):
-    """Return a failure that is mended where the ``guilty`` steps are left out."""
+    """Return a failure that is fixed where the ``guilty`` steps are left out."""
     return lambda tried: not (tried.backend or needs(step in tried.steps for step in guilty))
 
 
@@ -163,7 +163,7 @@ def test_the_region_and_the_step_in_it():
 def test_a_region_without_a_step():
     found = search(lambda tried: not (tried.backend or "mlp" in tried.eager), regions=REGIONS)
     assert (found.layer, found.regions, found.confidence) == ("region", ("mlp",), "confirmed")
-    assert found.sentence == "region 'mlp': right where left eager (confirmed); no single step mends it"
+    assert found.sentence == "region 'mlp': right where left eager (confirmed); no single step fixes it"
 
 
 def test_no_region():
@@ -193,8 +193,8 @@ def test_two_values_with_a_cause_each():
     def fails(tried):
         if tried.backend:
             return False
-        mended = {"value of output[0]": PASSES[1] in tried.steps, "value of output[1]": LOWERINGS[2] in tried.steps}
-        return frozenset(part for part, right in mended.items() if not right)
+        fixed = {"value of output[0]": PASSES[1] in tried.steps, "value of output[1]": LOWERINGS[2] in tried.steps}
+        return frozenset(part for part, right in fixed.items() if not right)
 
     found = search(fails, usual=frozenset(both))
     assert (found.steps, found.confidence) == ((PASSES[1],), "confirmed")

@@ -1,58 +1,58 @@
-"""Few steps that mend: one, several, those that need each other, and too few experiments."""
+"""Few steps that fix: one, several, those that need each other, and too few experiments."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_regional.harness.blame.search import few_that_mend
+from pytest_regional.harness.blame.search import few_that_fix
 
 
 def asked(guilty):
-    """Return an experiment that mends where all of ``guilty`` are left out, and what was tried."""
+    """Return an experiment that fixes where all of ``guilty`` are left out, and what was tried."""
     tried = []
 
-    def mends(steps):
+    def fixes(steps):
         tried.append(list(steps))
         return set(guilty) <= set(steps)
 
-    return mends, tried
+    return fixes, tried
 
 
 @pytest.mark.parametrize("guilty", [0, 13, 99])
 def test_one_of_a_hundred_takes_as_many_experiments_as_halves(guilty):
-    mends, tried = asked([guilty])
-    found = few_that_mend(range(100), mends, 20)
+    fixes, tried = asked([guilty])
+    found = few_that_fix(range(100), fixes, 20)
     assert (found.steps, found.is_minimal) == ((guilty,), True)
     assert len(tried) == found.experiments <= 14
 
 
 @given(st.sets(st.integers(0, 30), min_size=1, max_size=4))
 def test_all_that_are_needed_are_found_and_no_others(guilty):
-    mends, _ = asked(guilty)
-    found = few_that_mend(range(31), mends, 1000)
+    fixes, _ = asked(guilty)
+    found = few_that_fix(range(31), fixes, 1000)
     assert set(found.steps) == guilty
     assert found.is_minimal
 
 
 def test_any_one_of_two_is_enough():
-    found = few_that_mend("abcdef", lambda steps: bool({"b", "e"} & set(steps)), 50)
+    found = few_that_fix("abcdef", lambda steps: bool({"b", "e"} & set(steps)), 50)
     assert found.steps in (("b",), ("e",))
 
 
 def test_experiments_run_out():
-    mends, tried = asked([3, 40])
-    found = few_that_mend(range(64), mends, 5)
+    fixes, tried = asked([3, 40])
+    found = few_that_fix(range(64), fixes, 5)
     assert len(tried) == 5
     assert {3, 40} <= set(found.steps)
     assert not found.is_minimal
 
 
 def test_one_step_is_known_without_an_experiment():
-    mends, tried = asked([7])
-    assert few_that_mend([7], mends, 0).steps == (7,)
+    fixes, tried = asked([7])
+    assert few_that_fix([7], fixes, 0).steps == (7,)
     assert not tried
 
 
 def test_nothing_to_leave_out_is_an_error():
     with pytest.raises(ValueError, match="nothing to leave out"):
-        few_that_mend([], lambda steps: True, 1)
+        few_that_fix([], lambda steps: True, 1)
