@@ -64,6 +64,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
             disclaims ``results_kept``.
         leaks: after the end, what was left changed, and was restored.
         blame_depth: how far a failed comparison is followed up: ``"off"``, ``"region"`` or ``"deep"``.
+        culprits: what was found to be to blame for failed comparisons, under ``"deep"``.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         self.seed = seed
         self._options = options
         self.blame_depth: BlameDepth = blame_depth
+        self.culprits: list[Culprit] = []
         self._start_observing()
         self.forward_only = not spec.supports("backward")
         self.looks_again = bool(spec.supports("results_kept"))

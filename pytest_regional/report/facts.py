@@ -8,7 +8,8 @@ over allowed error, at most 1e300, or ``None``),
 ``fuzz``: see :attr:`pytest_regional.fuzz.fuzz_test.FuzzTest.facts`. Where a report is written, ``details`` holds what
 :mod:`pytest_regional.report.details` collects. What went wrong is ``failure``, the end of pytest's own text; ``phase``
 is what the test was in when it ended so: ``setup``, ``call`` or ``teardown``. ``runs`` says how often the test was run:
-more than once where a plugin runs tests again. The facts are those of the last time.
+more than once where a plugin runs tests again. The facts are those of the last time. ``culprits``, only under
+``--regional-blame=deep``, is what was found to be to blame (:meth:`Culprit.as_data`), one for each failed comparison.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class _LaterFacts(TypedDict, total=False):
 
     phase: str
     runs: int
+    culprits: list[dict[str, Any]]
 
 
 class Facts(_LaterFacts):
@@ -90,6 +92,7 @@ def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str
         "causes": _causes(regional._observer.log.since()) if regional else {},
         "fuzz": item.stash[FUZZ].facts if FUZZ in item.stash else None,
         "details": None,
+        **({"culprits": [one.as_data() for one in regional.culprits]} if regional and regional.culprits else {}),
     }
 
 

@@ -62,7 +62,7 @@ def few_that_fix(steps: Sequence[T], fixes: Fixes[T], most: int) -> Found[T]:
 
 class _Search(Generic[T]):
     def __init__(self, fixes: Fixes[T], most: int) -> None:
-        self._mends, self._most = fixes, most
+        self._fixes, self._most = fixes, most
         self.experiments = 0
         self.best: list[T] = []
         self._known: dict[tuple[T, ...], bool] = {}
@@ -76,7 +76,7 @@ class _Search(Generic[T]):
         if self.experiments == self._most:
             raise _OutOfExperimentsError
         self.experiments += 1
-        fixed = self._mends(steps)
+        fixed = self._fixes(steps)
         if fixed:
             self.best = steps
         return fixed

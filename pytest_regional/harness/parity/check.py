@@ -312,6 +312,7 @@ class ParityCheck:
         depth = self.depth or self.regional.blame_depth
         if depth == "deep":
             culprit = self.culprit()
+            self.regional.culprits.append(culprit)
             return ParityError(report, culprit.sentence, culprit)
         if depth == "off" or not cases:
             return ParityError(report)

@@ -109,7 +109,7 @@ def test_a_failure_that_does_not_come_again():
     assert "does not come again" in found.sentence
 
 
-def test_another_failure_mends_nothing():
+def test_another_failure_fixes_nothing():
     """Without its lowerings the program may not compile at all."""
     other = frozenset({"RuntimeError"})
     found = search(lambda tried: not tried.backend and (other if tried.steps else True))
