@@ -27,7 +27,7 @@ LAYERS = {
     "aot_autograd": ("aot_autograd", "partitioner"),
     "inductor": (
         *("pass", "rewrite", "decomposition", "lowering", "fusion"),
-        *("layout", "scheduling", "memory", "codegen", "region"),
+        *("layout", "scheduling", "memory", "codegen", "cache", "region", "backend"),
     ),
     "regions": ("backend", "partitioner"),
 }

@@ -54,7 +54,8 @@ class Settings:
         known_failures: the adopter's file, or ``None``.
         reports: the files that results are written to.
         audit: also run tests for unsupported capabilities.
-        blame: how far a failed comparison with eager is followed up: ``"off"``, ``"region"`` or ``"deep"``.
+        blame: how far a failed comparison with eager is followed up: ``"off"``, ``"region"`` or ``"deep"``; where it is
+            ``None``, to the region, and findings of fuzz tests to the step.
     """
 
     backends: tuple[str, ...]
@@ -73,7 +74,7 @@ class Settings:
     known_failures: Path | None
     reports: tuple[Path, ...]
     audit: bool
-    blame: BlameDepth
+    blame: BlameDepth | None
 
 
 class OptionError(RegionalError, ValueError):
@@ -248,12 +249,12 @@ def _reports(value: str | None, config: pytest.Config) -> tuple[Path, ...]:
     return paths
 
 
-def _blame(value: str | None, config: pytest.Config) -> str:
+def _blame(value: str | None, config: pytest.Config) -> str | None:
     from pytest_regional.harness.blame.culprit import BlameDepth
 
     if value and value not in get_args(BlameDepth):
         raise OptionError(f"expected one of {', '.join(get_args(BlameDepth))}")
-    return value or "region"
+    return value or None
 
 
 def _audit(given: Any, config: pytest.Config) -> bool:
@@ -347,7 +348,8 @@ OPTIONS = (
         "blame",
         "regional_blame",
         "How far a failed comparison with eager is followed up: 'off', 'region' (default: to the region), or 'deep' "
-        "(to the layer, pass, rewrite, lowering or fusion, which takes up to a minute for each failure).",
+        "(to the layer, pass, rewrite, lowering or fusion, which takes up to a minute for each failure; the default "
+        "for findings of fuzz tests).",
         _blame,
         metavar="DEPTH",
         echo=True,

@@ -86,7 +86,7 @@ class RunHooks:
             seed=seed_for(item.nodeid, settings.seed),
             options=options,
             isolate=mark.isolate,
-            blame_depth=settings.blame,
+            blame_depth=settings.blame or "region",
         ) as regional:
             item.stash[HARNESS] = regional
             # An audit checks the backward that is disclaimed, and the results that do not last.

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import torch
 
-from pytest_regional._torch.config import INDUCTOR, inductor_config_names, patched_config
+from pytest_regional._torch.config import FUNCTORCH, INDUCTOR, inductor_config_names, patched_config
 from pytest_regional._torch.inductor import has_lowering, import_compilers
 from pytest_regional._torch.patching import PatchPoint, Wrapper, missing, wrapped
 
@@ -71,9 +71,15 @@ class Application:
     required: bool = field(default=False, compare=False)
 
     @property
-    def family(self) -> str:
-        """What is left out with it where all of its kind and name are: the name without numbers and node."""
-        return self.what if self.kind == "fusion" else re.sub(r"\d+", "N", self.what.partition(" at ")[0])
+    def family(self) -> tuple[str, str]:
+        """What is left out with it where all of its name are: its kind, and its name without numbers and node.
+
+        A pass that runs in several stages is one family.
+        """
+        if self.kind == "fusion":
+            return self.kind, self.what
+        kind = "pass" if self.kind.endswith("_pass") else self.kind
+        return kind, re.sub(r"\d+", "N", self.what.partition(" at ")[0])
 
 
 @dataclass
@@ -102,7 +108,7 @@ def vetoing(
     Args:
         vetoed: single steps, as an earlier context saw them.
         kinds: all steps of these kinds that are not required.
-        families: all steps of these kinds and families. What is left out may give another step of its family its turn,
+        families: all steps of these families. What is left out may give another step of its family its turn,
             as patterns that match the same nodes do.
 
     Raises:
@@ -152,7 +158,7 @@ class _Vetoes:
         step = Application(kind, what, occurrence, where, required)
         if is_new:
             self._applied.applications.append(step)
-        if step in self._vetoed or (kind, step.family) in self._families:
+        if step in self._vetoed or step.family in self._families:
             return True
         return kind in self._kinds and not required
 
@@ -233,7 +239,6 @@ class Setting:
 
 
 _SETTINGS: tuple[tuple[str, SettingLayer, Mapping[str, Any]], ...] = (
-    ("no cache of compiled graphs", "cache", {"force_disable_caches": True}),
     ("no vectorized code", "codegen", {"cpp.simdlen": 1}),
     ("no results written into inputs of a kernel", "memory", {"inplace_buffers": False}),
     ("no reuse of buffers", "memory", {"allow_buffer_reuse": False}),
@@ -254,8 +259,21 @@ def settings_to_try() -> tuple[Setting, ...]:
         (sentence, layer, {key: value for key, value in values.items() if key in names})
         for sentence, layer, values in _SETTINGS
     )
-    return tuple(
-        Setting(sentence, layer, functools.partial(patched_config, INDUCTOR, values))
-        for sentence, layer, values in known
-        if values
+    return (
+        Setting("no cache of compiled graphs", "cache", _without_caches),
+        *(
+            Setting(sentence, layer, functools.partial(patched_config, INDUCTOR, values))
+            for sentence, layer, values in known
+            if values
+        ),
     )
+
+
+@contextlib.contextmanager
+def _without_caches() -> Iterator[None]:
+    # Not force_disable_caches, which warns.
+    with (
+        patched_config(INDUCTOR, {"fx_graph_cache": False}),
+        patched_config(FUNCTORCH, {"enable_autograd_cache": False}),
+    ):
+        yield

@@ -9,6 +9,7 @@ drawn and mostly skipped, so that it does not hide what else is there.
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import time
 from collections import Counter
@@ -36,6 +37,7 @@ from pytest_regional.fuzz.model.claims import needs_of
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.oracles import BadProgramError, OracleViolationError
 from pytest_regional.fuzz.shrink.edits import reduce_program
+from pytest_regional.harness.blame.culprit import Culprit
 
 #: Of the examples that show a known finding, the share that is checked nevertheless.
 CHECKED_ANYWAY = 0.1
@@ -51,6 +53,9 @@ MANY_HITS = 2
 
 #: The mode in which what a mode without Dynamo finds is checked again.
 CONFIRMED_IN = "interpret"
+
+#: The origin of a violation by a check that did not end.
+TOO_LONG = "longer than the time that one program may take"
 
 T = TypeVar("T")
 
@@ -136,7 +141,7 @@ class Subject(Protocol[T]):
         """
 
     def check_again(self, example: T, oracle: str, *, blame: bool = False) -> OracleViolationError | None:
-        """Check ``example`` against one oracle; ``blame`` asks for the region, too."""
+        """Check ``example`` against one oracle; ``blame`` asks what is to blame, too."""
 
     def reduce(self, example: T, still_fails: Callable[[T], bool], seconds: float) -> T:
         """Return a smaller example that ``still_fails``."""
@@ -310,6 +315,7 @@ class Programs:
         guidance: decides which programs are mutants of earlier ones; without it, all are drawn.
         through_dynamo: for a mode without Dynamo, what checks programs in :data:`CONFIRMED_IN`: what ``checker`` finds
             is found there or nowhere, and all that is done with it is done there.
+        blamer: searches for the step of the compile that is to blame for what a check, which it gets, raises.
     """
 
     checker: Check
@@ -324,6 +330,7 @@ class Programs:
     partitioners: Sequence[str] = ()
     guidance: Guidance | None = None
     through_dynamo: Check | None = None
+    blamer: Callable[[Callable[[], None]], Culprit] | None = None
     unit: str = "program"
 
     def draw(self, seed: int) -> Iterator[Program]:
@@ -375,7 +382,15 @@ class Programs:
 
     def check_again(self, example: Program, oracle: str, *, blame: bool = False) -> OracleViolationError | None:
         """Check the program against one oracle, through Dynamo."""
-        return self._violation(self.through_dynamo or self.checker, example, (oracle,), blame=blame)
+        violation = self._violation(self.through_dynamo or self.checker, example, (oracle,), blame=blame)
+        if blame and self.blamer is not None and violation is not None and violation.origin != TOO_LONG:
+            violation.culprit = self.blamer(functools.partial(self._check_once_more, example, oracle))
+        return violation
+
+    def _check_once_more(self, example: Program, oracle: str) -> None:
+        violation = self.check_again(example, oracle)
+        if violation is not None:
+            raise violation
 
     def reduce(self, example: Program, still_fails: Callable[[Program], bool], seconds: float) -> Program:
         """Return a smaller program that ``still_fails``."""
@@ -386,12 +401,14 @@ class Programs:
         mode = self.mode if self.through_dynamo is None else CONFIRMED_IN
         where = (CAPTURE, "cpu", "native") if violation.without_backend else (self.backend, self.device, mode)
         backend, device, mode = where
+        culprit = violation.culprit
         return Finding(
             signature_of(violation, reduced),
             reduced,
             original,
             violation.detail,
             violation.region,
+            f"{culprit.sentence}\n{culprit.evidence}" if culprit else None,
             backend=backend,
             device=device,
             mode=mode,
@@ -435,9 +452,7 @@ class Programs:
             with time_limit(self.limit):
                 yield
         except RegionalTimeoutError as late:
-            raise OracleViolationError(
-                "compiles", "compile", str(late), origin="longer than the time that one program may take"
-            ) from None
+            raise OracleViolationError("compiles", "compile", str(late), origin=TOO_LONG) from None
 
 
 __all__ = [

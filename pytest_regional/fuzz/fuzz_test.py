@@ -82,6 +82,7 @@ class FuzzTest:
         audit: whether what the backend disclaims is drawn as well.
         settings: names of the compiler settings that are drawn.
         guided: whether programs are guided, one of ``GUIDANCE``.
+        blames: whether the step of the compile that is to blame for a finding is searched for.
         shards: how many shards there are.
         result: what came of it, once it ran.
         mode: the mode that it ran in.
@@ -101,6 +102,7 @@ class FuzzTest:
     audit: bool = False
     settings: tuple[str, ...] = ()
     guided: str = GUIDANCE[0]
+    blames: bool = True
     shards: int = 1
     result: CampaignResult | None = None
     mode: str = ""
@@ -131,6 +133,7 @@ class FuzzTest:
         from pytest_regional.fuzz.campaign import CONFIRMED_IN, Programs
         from pytest_regional.fuzz.modes import WITHOUT_DYNAMO
         from pytest_regional.fuzz.oracles import check
+        from pytest_regional.harness.blame.reproducing import culprit_of
 
         __tracebackhide__ = True
         self.mode = mode
@@ -151,6 +154,7 @@ class FuzzTest:
             PARTITIONERS if "partitioner" in self.regional.variants else (),
             self.guidance,
             functools.partial(check, self.regional, mode=CONFIRMED_IN) if mode in WITHOUT_DYNAMO else None,
+            functools.partial(culprit_of, self.regional) if self.blames else None,
         )
         return self._campaign(programs, self.budget, folder)
 
@@ -336,6 +340,7 @@ def fuzz_test(item: pytest.Item, session: RegionalSession, regional: Regional, s
         settings.audit,
         settings.fuzz_settings,
         settings.fuzz_guidance,
+        settings.blame in (None, "deep"),
         shards(item.config),
     )
     item.stash[FUZZ] = test

@@ -290,7 +290,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
             BadProgramError: the program fails in eager.
             TypeError: a keyword that ``blame`` does not have.
         """
-        from pytest_regional.harness.blame.reproducing import blame, failure_of
+        from pytest_regional.harness.blame.reproducing import culprit_of
         from pytest_regional.harness.parity.check import ParityCheck
 
         refuse_keywords(Regional.blame, unknown)
@@ -298,7 +298,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         if check is None:
             parity = ParityCheck(self, fn, inputs, backward, level, rtol, atol, kwargs=dict(kwargs or {}))
             return parity.culprit(seconds)
-        return blame(self, lambda: failure_of(lambda: check(fn, *inputs, **(kwargs or {}))), seconds=seconds)
+        return culprit_of(self, lambda: check(fn, *inputs, **(kwargs or {})), seconds=seconds)
 
     def assert_training_parity(self, model: Any, batches: Sequence[Any], **options: Any) -> TrainingReport:
         """Assert that a compiled module trains as eager does, step by step; see ``docs/training-parity.md``.

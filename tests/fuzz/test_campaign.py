@@ -6,12 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_regional._torch.vetoes import Application
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.campaign import CHECKED_ANYWAY, MANY_HITS, Campaign, Programs
+from pytest_regional.fuzz.findings.folder import from_data, to_data
 from pytest_regional.fuzz.findings.provenance import too_many
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.oracles import OracleViolationError
+from pytest_regional.harness.blame.culprit import Culprit
+from pytest_regional.harness.blame.experiments import Experiment
 from pytest_regional.harness.parity.compare import BadProgramError
 
 
@@ -286,6 +290,27 @@ def test_which_region_is_to_blame_is_asked_once():
 
     assert result.findings[0].region == "a"
     assert (asked[-1], asked.count(True)) == (True, 1)
+
+
+def test_what_is_to_blame_is_searched_for_once_and_kept_with_the_finding():
+    searched = []
+
+    def blamer(check):
+        with pytest.raises(OracleViolationError, match="parity") as caught:
+            check()
+        searched.append(caught.value.oracle)
+        step = Application("rewrite", "pad_mm at mm")
+        made = (Experiment("without rewrite pad_mm at mm", "fixed", 1.0),)
+        return Culprit("rewrite", (step,), confidence="confirmed", experiments=made)
+
+    result = campaign(faulty("neg"), chain("neg", "sin"), budget=1, backend="inductor", blamer=blamer).run()
+
+    (finding,) = result.findings
+    assert searched == ["parity"]
+    assert finding.culprit.startswith("rewrite pad_mm at mm: right where that is left out (confirmed)\nfixed")
+    assert from_data(to_data(finding)) == finding
+    assert "To blame:\nrewrite pad_mm at mm: right where" in finding.script_with_torch_alone
+    assert "# rewrite pad_mm at mm: right where" in finding.script
 
 
 def test_failures_without_the_backend_are_findings_of_aot_eager():

@@ -49,6 +49,8 @@ class Finding(Provenance):
         original_program: the program that showed it first.
         detail: what was seen, for people.
         region: what is to blame, where that was looked for.
+        culprit: the step of the compile that is to blame, in a sentence, and the experiments in lines below it; where
+            that was looked for.
     """
 
     unit: ClassVar[str] = "step"
@@ -58,6 +60,7 @@ class Finding(Provenance):
     original_program: Program
     detail: str
     region: str | None = None
+    culprit: str | None = None
 
     @property
     def name(self) -> str:
@@ -90,12 +93,15 @@ class Finding(Provenance):
     @property
     def script(self) -> str:
         """Its script, which needs this package."""
-        return with_harness(self.title, self.text, self.backend, self.device)
+        blamed = f"To blame:\n{self.culprit}\n\n" if self.culprit else ""
+        return with_harness(self.title, blamed + self.text, self.backend, self.device)
 
     @property
     def script_with_torch_alone(self) -> str | None:
         """A script that needs nothing but torch; None where the oracle cannot be shown so."""
-        return stand_alone(ScriptSpec(self.program, self.signature.oracle, self.title, self.backend))
+        return stand_alone(
+            ScriptSpec(self.program, self.signature.oracle, self.title, self.backend, self.culprit or "")
+        )
 
     def check(self, regional: Regional) -> None:
         """Check the program against the violated oracle again, in its mode, or in the one that this harness can take.
@@ -113,6 +119,7 @@ class Finding(Provenance):
         return {
             "detail": self.detail,
             "region": self.region,
+            **({"culprit": self.culprit} if self.culprit else {}),
             **self.provenance(),
             "program": files.to_data(self.program),
             "original_program": files.to_data(self.original_program),
@@ -131,6 +138,7 @@ class Finding(Provenance):
             files.program_in(fields["original_program"]),
             fields["detail"].text(),
             fields["region"].or_none(Field.text),
+            fields["culprit"].text() if "culprit" in fields else None,
             **provenance_of(fields),
         )
 
@@ -173,7 +181,7 @@ def from_data(data: Any) -> AnyFinding:
         if "sequence" in data:
             fields = Field(data).fields(_OF_SEQUENCE)
             return SequenceFinding.from_fields(_signature(fields), fields)
-        fields = Field(data).fields(_OF_PROGRAM)
+        fields = Field(data).fields(_OF_PROGRAM, ("culprit",))
         return Finding.from_fields(_signature(fields), fields)
     except MalformedError as error:
         raise FindingError(f"no finding: {error}") from error

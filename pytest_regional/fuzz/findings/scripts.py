@@ -225,6 +225,7 @@ class ScriptSpec:
     oracle: str
     title: str
     backend: str = "torch"
+    culprit: str = ""
 
 
 def stand_alone(spec: ScriptSpec) -> str | None:
@@ -238,7 +239,7 @@ def stand_alone(spec: ScriptSpec) -> str | None:
         return None
     constants = f"SEEDS = (0, 1)\nTRAINING = {program.training}\nDYNAMIC = {program.dynamic}\n"
     return (
-        _START.format(title=_sentence(spec.title), note="Found by fuzzing, reduced.")
+        _START.format(title=_sentence(spec.title), note=f"Found by fuzzing, reduced.{_blamed(spec.culprit)}")
         + _program_with(program, backend)
         + f"\n\n{constants}\n\n"
         + _RUN
@@ -268,6 +269,10 @@ def _sentence(text: str) -> str:
     """Return one line that may stand at the beginning of a docstring: neither an escape nor its end is in it."""
     line = " ".join(printable(text).split()).replace("\\", "/").replace('"""', "'''")
     return line if line.endswith(".") else f"{line}."
+
+
+def _blamed(culprit: str) -> str:
+    return f" To blame:\n{_sentence(culprit.partition(chr(10))[0])}" if culprit else ""
 
 
 def _imported(backend: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_regional._errors import RegionalError
 from pytest_regional.fuzz.modes import COMPILED
+from pytest_regional.harness.blame.culprit import Culprit
 from pytest_regional.harness.parity.report import Mismatch
 
 if TYPE_CHECKING:
@@ -26,9 +27,11 @@ class OracleViolationError(RegionalError, AssertionError):
         program: source of the program.
         without_backend: whether the same goes wrong with AOTAutograd alone (``aot_eager``), which compiles nothing:
             then it is a defect of capture, and no backend can help it. Told for ``compiles`` and ``parity``.
+        culprit: the step of the compile that is to blame; of what a campaign found, once it is reduced.
     """
 
     without_backend = False
+    culprit: Culprit | None = None
 
     def __init__(
         self, oracle: str, stage: str, detail: str, *, origin: str, region: str | None = None, program: str = ""

@@ -42,6 +42,7 @@ Confidence = Literal["confirmed", "necessary", "unknown"]
 #: What kinds of steps are called in a sentence.
 SAID = {
     "graph_pass": "graph pass",
+    "pass": "pass",
     "pre_grad_pass": "pre-grad pass",
     "joint_graph_pass": "joint-graph pass",
     "post_grad_pass": "post-grad pass",
@@ -109,11 +110,12 @@ class Culprit:
         if self.setting:
             near = f"; so is the fallback of {', '.join(self.lowerings)}" if self.lowerings else ""
             return f"{_LAYERS.get(self.layer, self.layer)}: right with {self.setting} ({self.confidence}){near}"
-        if self.layer == "backend":
+        if self.layer == "backend" and self.confidence == "confirmed":
             return "the backend: wrong with every region left eager, and right where AOTAutograd's graphs run eagerly"
+        if self.layer == "backend":
+            return f"the backend: right where AOTAutograd's graphs run eagerly ({self.confidence}); {self._no_step}"
         if self.layer == "unknown":
-            tried = "; ".join(dict.fromkeys(one.sentence for one in self.experiments if one.outcome != "fixed"))
-            return f"unknown: the failure remains, or another one comes, with each of: {tried.removeprefix('; ')}"
+            return f"unknown: {self._no_step}"
         if len(self.steps) > 3:
             steps = f"{_step(self.steps[0])} and {len(self.steps) - 1} more"
         else:
@@ -121,6 +123,12 @@ class Culprit:
         without = "that is left out" if len(self.steps) == 1 else "these are left out together"
         also = "".join(f", or without {_step(step)}" for step in self.also)
         return f"{steps}: right where {without}{also} ({self.confidence})"
+
+    @property
+    def _no_step(self) -> str:
+        tried = dict.fromkeys(one.sentence for one in self.experiments if one.sentence and one.outcome != "fixed")
+        shown = [*tried][:6] + [f"{len(tried) - 6} other changes"] * (len(tried) > 6)
+        return f"the failure remains, or another one comes, {'; '.join(shown)}" if shown else "no single step fixes it"
 
     @property
     def _flaky(self) -> str:

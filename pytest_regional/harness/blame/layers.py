@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 _UNCOMPILED = Change("nothing compiled", backend=None, compiles=False)
 
+_GRAPHS = "AOTAutograd's graphs run eagerly, of the {} partitioner"
+
 #: How often a failure has to come before a change is said to fix it.
 _OFTEN = 5
 
@@ -71,7 +73,7 @@ class Suspects:
     not_tried: tuple[str, ...] = ()
 
 
-def culprit_of(experiments: Experiments, suspects: Suspects) -> Culprit:
+def search(experiments: Experiments, suspects: Suspects) -> Culprit:
     """Return where the failure comes from; where the experiments run out, what is known by then.
 
     Of several values that are wrong the first is searched for; then, once, the first that remains wrong.
@@ -87,11 +89,11 @@ def culprit_of(experiments: Experiments, suspects: Suspects) -> Culprit:
 
 
 def _found(experiments: Experiments, suspects: Suspects) -> Culprit:
-    search = _Search(experiments, suspects)
+    one = _Search(experiments, suspects)
     try:
-        return search.run()
+        return one.run()
     except OutOfTimeError:
-        return search.known
+        return one.known
 
 
 class Veto:
@@ -156,8 +158,7 @@ class _Search:
         dynamo = self._captured_by("dynamo", "Dynamo's graph run eagerly")
         if dynamo and self._fails_captured(dynamo):
             return self._again(Culprit("dynamo"), dynamo)
-        graphs = "AOTAutograd's graphs run eagerly, of the {} partitioner"
-        made = {name: self._captured_by(name, graphs.format(name)) for name in PARTITIONERS}
+        made = {name: self._captured_by(name, _GRAPHS.format(name)) for name in PARTITIONERS}
         fails = {name: change for name, change in made.items() if change and self._fails_captured(change)}
         if not fails:
             return None
@@ -210,8 +211,9 @@ class _Search:
         if not names:
             return None
         none = _left_eager(names, names)
-        if not self._experiments.fixes(none):
-            return self._again(Culprit("backend"), none)
+        outcome = self._experiments.outcome_of(none)
+        if outcome != "fixed":
+            return self._again(Culprit("backend"), none) if outcome == "the same" else None
         alone = [name for name in names if len(names) > 1 and self._experiments.fixes(_left_eager([name], names))]
         if len(names) == 1:
             alone = list(names)
@@ -231,10 +233,16 @@ class _Search:
     def _whole_regions(self) -> Culprit:
         """Return what is left to say where no step fixes the failure: that it is these regions."""
         if not self._regions:
-            return self.known if self.known.layer == "eager" else Culprit("unknown")
+            return self._whole_backend()
         left_eager = _left_eager(self._regions, self._suspects.regions)
         alone = self.known.confidence == "confirmed"
         return self._confirmed(Culprit("region", regions=self._regions), left_eager, alone=alone)
+
+    def _whole_backend(self) -> Culprit:
+        captured = next((self._captured_by(name, _GRAPHS.format(name)) for name in PARTITIONERS), None)
+        if self.known.layer == "eager" or captured is None:
+            return self.known if self.known.layer == "eager" else Culprit("unknown")
+        return self._confirmed(Culprit("backend"), captured, alone=False)
 
     def _graph_changes(self) -> Culprit | None:
         """Return passes or rewrites that are to blame; all are left out first, which mostly rules out all."""
@@ -271,12 +279,12 @@ class _Search:
         narrowed = self._narrowed(families, self._without_families)
         if narrowed is None:
             return Culprit("unknown", regions=self._regions)
-        chosen = [step for step in steps if (step.kind, step.family) in narrowed.items]
+        chosen = [step for step in steps if step.family in narrowed.items]
         change = self._without_families(narrowed.items)
         if len(chosen) <= _MANY:
             chosen = list(self._few(chosen, self._without).steps)
             change = self._without(chosen)
-        also = tuple(step for step in steps if (step.kind, step.family) in narrowed.also)
+        also = tuple(step for step in steps if step.family in narrowed.also)
         self.known = replace(self.known, steps=tuple(chosen), also=also)
         return self._confirmed(self.known, change, alone=len(narrowed.items) == 1 and not also)
 
@@ -297,7 +305,7 @@ class _Search:
             return self._experiments.outcome_of(self._without_families(some)) == "another failure"
 
         needed = few_that_fix(_families(steps), fails_otherwise, _TO_NEEDED).steps
-        steps = [step for step in steps if (step.kind, step.family) not in needed]
+        steps = [step for step in steps if step.family not in needed]
         return steps if steps and self._experiments.fixes(self._without_families(_families(steps))) else []
 
     def _settings(self) -> Culprit | None:
@@ -380,7 +388,7 @@ class _Search:
 
 
 def _families(steps: Iterable[Application]) -> list[tuple[str, str]]:
-    return list(dict.fromkeys((step.kind, step.family) for step in steps))
+    return list(dict.fromkeys(step.family for step in steps))
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from pytest_regional.backends.spec import PARTITIONERS, BackendSpec
 from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.culprit import Culprit
 from pytest_regional.harness.blame.experiments import RAISED, Change, Experiments, Signature
-from pytest_regional.harness.blame.layers import Suspects, culprit_of
+from pytest_regional.harness.blame.layers import Suspects, search
 from pytest_regional.harness.parity.report import BadProgramError, ParityError
 from pytest_regional.harness.raised import message_of, origin_of, root_of
 
@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
 
-def blame(regional: Regional, attempt: Callable[[], Signature], *, seconds: float = 60.0) -> Culprit:
-    """Return where a failure of the backend under test comes from.
+def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: float = 60.0) -> Culprit:
+    """Return where it comes from what a check raises.
 
     Args:
         regional: the harness, inside of its context. Its counters and records are afterwards as they were.
-        attempt: compiles with it and checks, and returns what fails (:func:`failure_of`). It is called again and again,
-            each time with fresh caches.
-        seconds: how long that may take; the last attempt may take longer.
+        check: compiles with it, and raises where something is wrong. It is called again and again, each time with
+            fresh caches.
+        seconds: how long that may take; the last call may take longer.
+
+    Raises:
+        BadProgramError: the program fails in eager.
     """
     folders = map(str, itertools.count())
 
@@ -38,7 +41,7 @@ def blame(regional: Regional, attempt: Callable[[], Signature], *, seconds: floa
         # A folder for each: a cache would answer with what was compiled without the change. And the same draws for all.
         folder = regional.folder / "blame" / next(folders)
         with isolation.cache_folder(folder), isolation.random_state_kept(), regional.changed(change):
-            return attempt()
+            return failure_of(check)
 
     with regional._observer.paused():
         before = len(regional.graphs)
@@ -57,7 +60,7 @@ def blame(regional: Regional, attempt: Callable[[], Signature], *, seconds: floa
             applied.missing,
         )
         try:
-            return culprit_of(Experiments(reproduce, usual, seconds=seconds), suspects)
+            return search(Experiments(reproduce, usual, seconds=seconds), suspects)
         finally:
             regional.restart()
 
@@ -84,7 +87,8 @@ def _raised(error: BaseException) -> Signature:
     """Return where an exception comes from, and what it says: either makes two of them the same."""
     origin = getattr(error, "origin", None)  # an oracle's violation says itself what makes two of them the same
     if isinstance(origin, str):
-        return frozenset({f"{RAISED}{getattr(error, 'oracle', '')} {origin}"})
+        oracle = getattr(error, "oracle", "")
+        return frozenset({f"{RAISED * (oracle == 'compiles')}{oracle} {origin}"})
     root = root_of(error)
     said = f"{type(root).__name__}: {without_numbers(message_of(root))}"
     return frozenset({RAISED + origin_of(error), RAISED + said})

@@ -18,7 +18,7 @@ from pytest_regional._text import first_line
 from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.culprit import BlameDepth, Culprit
-from pytest_regional.harness.blame.reproducing import blame, failure_of
+from pytest_regional.harness.blame.reproducing import culprit_of
 from pytest_regional.harness.compiling import raise_annotation_error
 from pytest_regional.harness.parity.captured import Captured, dense_value
 from pytest_regional.harness.parity.compare import (
@@ -305,7 +305,7 @@ class ParityCheck:
     def culprit(self, seconds: float = 60.0) -> Culprit:
         """Return where the failure comes from, by experiments; see ``docs/blame.md``."""
         attempt = replace(self, depth="off")
-        return blame(self.regional, lambda: failure_of(attempt.run), seconds=seconds)
+        return culprit_of(self.regional, attempt.run, seconds=seconds)
 
     def _error(self, report: ParityReport, *cases: _Case) -> ParityError:
         """Return the error of a failed comparison, with what is to blame as far as it is to be looked for."""

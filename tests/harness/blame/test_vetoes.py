@@ -59,6 +59,31 @@ def test_a_pass_that_is_left_out_does_nothing(compiled):
         assert compiled(with_ones, x)[0].data_ptr() != x.data_ptr()
 
 
+def test_a_family_is_left_out_wherever_it_is(compiled):
+    """The pass runs on the joint graph and after it; either run alone removes the no-op."""
+
+    def alias_of(x):
+        return torch.ops.aten.alias.default(x.sin()) * 2
+
+    with vetoing() as applied:
+        compiled(alias_of, torch.randn(8))
+    runs = [one for one in applied.applications if one.what == "remove_noop_ops"]
+    assert {one.kind for one in runs} == {"joint_graph_pass", "post_grad_pass"}
+    assert {one.family for one in runs} == {("pass", "remove_noop_ops")}
+    with vetoing(families=[("pass", "remove_noop_ops")]) as applied:
+        compiled(alias_of, torch.randn(8))
+    assert "aten.alias.default at alias" in [one.what for one in applied.of_kind("lowering")]
+
+
+def test_what_a_compile_needs_stays(compiled):
+    """``zeros_like`` has no lowering: Inductor refuses it where it is not decomposed."""
+    with vetoing(kinds=["decomposition", "post_grad_pass"]) as applied:
+        compiled(lambda x: torch.zeros_like(x) + x, torch.randn(8))
+    required = {one.what for one in applied.applications if one.required}
+    assert "aten.zeros_like.default" in required
+    assert "decompose_auto_functionalized" in required
+
+
 def test_a_lowering_that_is_left_out_calls_the_operator(compiled):
     x = torch.randn(8, 8)
     assert "aten.sum" not in compiled(norm, x)[1]
