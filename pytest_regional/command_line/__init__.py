@@ -1,7 +1,7 @@
 """The command ``pytest-regional``, also ``python -m pytest_regional``: ``pytest-regional explain module:factory``.
 
-One module per command: ``backends``, ``explain``, ``findings``, ``replay``, ``new_backend``, and ``reports`` for
-``compare`` and ``merge``. ``targets`` imports what a name says.
+One module per command: ``backends``, ``bisect_version``, ``explain``, ``findings``, ``replay``, ``new_backend``, and
+``reports`` for ``compare`` and ``merge``. ``targets`` imports what a name says.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_regional.command_line import backends, explain, findings, new_backend, replay, reports
+from pytest_regional.command_line import backends, bisect_version, explain, findings, new_backend, replay, reports
 from pytest_regional.command_line.targets import UsageError
 
 
@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     backends.add_command(commands)
+    bisect_version.add_command(commands)
     explain.add_command(commands)
     findings.add_command(commands)
     replay.add_command(commands)
