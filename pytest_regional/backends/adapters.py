@@ -150,7 +150,7 @@ def inductor() -> BackendSpec:
         ),
         outer_cache_of_functions=unsupported("a bypass, unless autograd_cache_allow_custom_autograd_functions is set"),
     )
-    return BackendSpec("inductor", lambda: "inductor", capabilities(), graph_pass=graph_pass)
+    return BackendSpec("inductor", lambda: "inductor", capabilities(), graph_pass=graph_pass, partitioner="min_cut")
 
 
 def aot_eager() -> BackendSpec:
@@ -172,6 +172,7 @@ def aot_eager() -> BackendSpec:
         lambda: "aot_eager",
         capabilities(),
         graph_pass=lambda: _as_it_is,
+        partitioner="min_cut",
         variants={"partitioner": with_partitioner},
     )
 

@@ -45,6 +45,8 @@ class BackendSpec:
         variants: by the name of one of its options, a function of the option's value that returns the Dynamo backend
             with it: ``{"partitioner": lambda value: mine(partitioner=value)}``. A suite skips
             where it needs a variant that is not there. Suites use ``partitioner`` and ``on_region_error``.
+        partitioner: which of AOTAutograd's partitioners it uses: ``"default"``, which is AOTAutograd's own, or
+            ``"min_cut"``. The search for a culprit asks.
         alternatives: by what is then otherwise, in words (``"equal regions compiled one by one"``), a function that
             returns the Dynamo backend so. The search for a culprit tries each: where one is right, the step that
             it leaves out is to blame.
@@ -70,6 +72,7 @@ class BackendSpec:
     compile_options: frozenset[str] = frozenset()
     graph_pass: Callable[[], Any] | None = None
     variants: Mapping[str, Callable[[str], DynamoBackend]] = field(default_factory=dict)
+    partitioner: str = "default"
     alternatives: Mapping[str, Callable[[], DynamoBackend]] = field(default_factory=dict)
     compilers: Callable[[], Sequence[Callable[..., Any]]] = tuple
     precision: Any = None
@@ -99,6 +102,8 @@ class BackendSpec:
             self._checked_precision(self.precision)
         for option in self.compile_options - COMPILE_OPTIONS:
             raise ValueError(f"backend {self.name!r}: {unknown_name('compile option', option, COMPILE_OPTIONS)}")
+        if self.partitioner not in PARTITIONERS:
+            raise ValueError(f"backend {self.name!r}: {unknown_name('partitioner', self.partitioner, PARTITIONERS)}")
         for words, alternative in self.alternatives.items():
             if not callable(alternative):
                 raise TypeError(

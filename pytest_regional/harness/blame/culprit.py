@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pytest_regional._torch.vetoes import Application
-from pytest_regional.backends.spec import PARTITIONERS
 from pytest_regional.harness.blame.experiments import Experiment
 
 BlameDepth = Literal["off", "region", "deep"]
@@ -101,8 +100,8 @@ class Culprit:
         if self.layer in _SENTENCES:
             doubt = self.layer == "eager" and self.confidence == "unknown"
             return _SENTENCES[self.layer] + ", as it has to if the check is about the compile" * doubt
-        if self.layer == "partitioner" and self.setting in PARTITIONERS:
-            return f"the {self.setting} partitioner: AOTAutograd's graphs are wrong with it alone when they run eagerly"
+        if self.layer == "partitioner" and not self.setting:
+            return "the partitioner: AOTAutograd's graphs are wrong when they run eagerly, and right with the other one"
         if self.layer == "flaky":
             return f"a flaky failure: {self._flaky}; nothing can be blamed"
         if self.layer == "region":

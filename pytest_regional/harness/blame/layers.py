@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from pytest_regional._torch.vetoes import KINDS, Application, Setting, vetoing
-from pytest_regional.backends.spec import PARTITIONERS
 from pytest_regional.harness.blame.culprit import SAID, Culprit, Layer
 from pytest_regional.harness.blame.experiments import Change, Experiments, OutOfTimeError
 from pytest_regional.harness.blame.search import Found, few_that_fix
@@ -24,7 +23,7 @@ T = TypeVar("T")
 
 _UNCOMPILED = Change("nothing compiled", backend=None, compiles=False)
 
-_GRAPHS = "AOTAutograd's graphs run eagerly, of the {} partitioner"
+_GRAPHS = "AOTAutograd's graphs run eagerly"
 
 #: How often a failure has to come before a change is said to fix it.
 _OFTEN = 5
@@ -55,8 +54,8 @@ class Suspects:
 
     Attributes:
         applied: the steps of the compile that failed.
-        captures: Dynamo backends that only capture: ``"dynamo"``, and AOTAutograd with the partitioners ``"min_cut"``
-            and ``"default"``; those that are not there are not tried.
+        captures: Dynamo backends that only capture: ``"dynamo"``, ``"aot_autograd"``, and ``"other_partitioner"`` for
+            AOTAutograd with the partitioner that the backend does not use; those that are not there are not tried.
         passes: names of the user's graph passes, in order.
         alternatives: Dynamo backends that do one thing otherwise than the one under test, by what is then so.
         regions: names of the program's regions; empty where the backend has none.
@@ -158,15 +157,13 @@ class _Search:
         dynamo = self._captured_by("dynamo", "Dynamo's graph run eagerly")
         if dynamo and self._fails_captured(dynamo):
             return self._again(Culprit("dynamo"), dynamo)
-        made = {name: self._captured_by(name, _GRAPHS.format(name)) for name in PARTITIONERS}
-        fails = {name: change for name, change in made.items() if change and self._fails_captured(change)}
-        if not fails:
+        graphs = self._captured_by("aot_autograd", _GRAPHS)
+        if graphs is None or not self._fails_captured(graphs):
             return None
-        (name, change), *both = fails.items()
-        if both or None in made.values():
-            return self._again(Culprit("aot_autograd"), change)
-        right = [one for one in made.values() if one and one is not change]
-        return self._again(Culprit("partitioner", setting=name), change, *right)
+        other = self._captured_by("other_partitioner", f"{_GRAPHS}, of the other partitioner")
+        if other is not None and self._experiments.fixes(other):
+            return self._again(Culprit("partitioner"), graphs, other)
+        return self._again(Culprit("aot_autograd"), graphs)
 
     def _fails_captured(self, change: Change) -> bool:
         """Say whether it fails alike, or raises whatever it raises: so early that is the same defect."""
@@ -239,7 +236,7 @@ class _Search:
         return self._confirmed(Culprit("region", regions=self._regions), left_eager, alone=alone)
 
     def _whole_backend(self) -> Culprit:
-        captured = next((self._captured_by(name, _GRAPHS.format(name)) for name in PARTITIONERS), None)
+        captured = self._captured_by("aot_autograd", _GRAPHS)
         if self.known.layer == "eager" or captured is None:
             return self.known if self.known.layer == "eager" else Culprit("unknown")
         return self._confirmed(Culprit("backend"), captured, alone=False)

@@ -52,7 +52,7 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
         regions = dict.fromkeys(region.name for graph in regional.graphs[before:] for region in graph.regions)
         suspects = Suspects(
             applied.applications,
-            _captures(),
+            _captures(regional._options.partitioner or regional._spec.partitioner),
             regional.passes_applied,
             _alternatives(regional._spec),
             tuple(regions) if regional.supports("regions") else (),
@@ -94,10 +94,14 @@ def _raised(error: BaseException) -> Signature:
     return frozenset({RAISED + origin_of(error), RAISED + said})
 
 
-def _captures() -> dict[str, Callable[..., Any]]:
-    """Return backends that capture as others do, and run what they captured eagerly."""
-    partitioned = {name: aot_eager_within(name, contextlib.nullcontext) for name in PARTITIONERS}
-    made = {"dynamo": registered_backend("eager"), **partitioned}
+def _captures(partitioner: str) -> dict[str, Callable[..., Any]]:
+    """Return backends that capture as others do, and run what they captured eagerly: first with ``partitioner``."""
+    (other,) = (name for name in PARTITIONERS if name != partitioner)
+    made = {
+        "dynamo": registered_backend("eager"),
+        "aot_autograd": aot_eager_within(partitioner, contextlib.nullcontext),
+        "other_partitioner": aot_eager_within(other, contextlib.nullcontext),
+    }
     return {name: _without_options(backend) for name, backend in made.items()}
 
 

@@ -18,7 +18,7 @@ LOWERINGS = [Application("lowering", name) for name in ("add", "argmax", "mul", 
 SETTINGS = tuple(
     Setting(name, layer, name.upper) for name, layer in (("no vectors", "codegen"), ("no reuse", "memory"))
 )
-CAPTURES = {"dynamo": "eager", "default": "aot", "min_cut": "aot, min_cut"}
+CAPTURES = {"dynamo": "eager", "aot_autograd": "aot", "other_partitioner": "aot, min_cut"}
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,11 @@ def search(
 def of_steps(guilty, needs=all):
     """Return a failure that is fixed where the ``guilty`` steps are left out."""
     return lambda tried: not (tried.backend or needs(step in tried.steps for step in guilty))
+
+
+def test_a_partitioner_that_the_backend_does_not_use():
+    found = search(lambda tried: tried.backend in (None, "aot, min_cut") and LOWERINGS[0] not in tried.steps)
+    assert (found.layer, found.steps) == ("lowering", (LOWERINGS[0],))
 
 
 @pytest.mark.parametrize(
