@@ -141,7 +141,7 @@ def environment(folder: Path, version: str, wheels: Path | None = None) -> Path:
     # PyTorch first, and exactly: a range would bring the newest release.
     for packages in ([f"torch=={version}"], [*_this_package(), f"torch=={version}"]):
         command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *found, *packages]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="backslashreplace", check=False)
         if done.returncode:
             last = (done.stderr.strip() or "no message").splitlines()[-1]
             raise EnvironmentMissingError(f"torch {version} cannot be installed into {folder}: {last}")
@@ -163,7 +163,9 @@ def _check(python: Path, finding: Path, version: str, backend: str | None) -> Ch
     replay = ["-m", "pytest_regional", "replay", str(finding), *(["--backend", backend] if backend else [])]
     command = [str(python), *([str(finding)] if finding.suffix == ".py" else replay)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="backslashreplace", check=False, timeout=_SECONDS
+        )
     except subprocess.TimeoutExpired:
         return Checked(version, 2, f"it took longer than {_SECONDS} s")
     lines = done.stdout.strip().splitlines() or done.stderr.strip().splitlines()[-1:]
