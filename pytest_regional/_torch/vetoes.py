@@ -176,7 +176,7 @@ class _Vetoes:
         return self._is_vetoed(kind, what, where, required=required)
 
     def _rewrite(self, original: Callable[..., None], entry: Any, match: Any, graph: Any, node: Any) -> None:
-        if not self._is_vetoed("rewrite", f"{_pattern_name(entry)} at {node.name}", _line_of(node)):
+        if not self._is_vetoed("rewrite", f"{_pattern_name(entry)} at {node.name}", line_of(node)):
             original(entry, match, graph, node)
 
     def _fusion(
@@ -195,13 +195,13 @@ def _described(debug_info: Callable[[], str]) -> tuple[Any, str, str]:
     held = [cell.cell_contents for cell in debug_info.__closure__ or ()]
     for one in held:
         if isinstance(one, torch.fx.Node):
-            return one, f"{one.target} at {one.name}", _line_of(one)
+            return one, f"{one.target} at {one.name}", line_of(one)
         if isinstance(one, torch._ops.OpOverload):
             return one, str(one), ""
     return None, debug_info(), ""
 
 
-def _line_of(node: torch.fx.Node) -> str:
+def line_of(node: torch.fx.Node) -> str:
     """Return file and line of the program's own that made a node; the innermost one of its stack."""
     frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
     return f"{Path(frames[-1][0]).name}:{frames[-1][1]}" if frames else ""

@@ -41,6 +41,7 @@ from pytest_regional.harness.vacuity import check_fallbacks, check_not_vacuous, 
 if TYPE_CHECKING:
     from pytest_regional.backends.capabilities import Support
     from pytest_regional.harness.blame.culprit import BlameDepth, Culprit
+    from pytest_regional.harness.blame.divergence import Divergence
     from pytest_regional.harness.graph_passes.result import PassRun
     from pytest_regional.harness.parity.compare import ParityReport
     from pytest_regional.harness.training import TrainingReport
@@ -299,6 +300,43 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
             parity = ParityCheck(self, fn, inputs, backward, level, rtol, atol, kwargs=dict(kwargs or {}))
             return parity.culprit(seconds)
         return culprit_of(self, lambda: check(fn, *inputs, **(kwargs or {})), seconds=seconds)
+
+    def first_divergence(
+        self,
+        fn: Any,
+        *inputs: Any,
+        backward: Any = None,
+        level: str = "close",
+        rtol: float | None = None,
+        atol: float | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        **unknown: Any,
+    ) -> Divergence:
+        """Return the first value of the program that differs from eager once compiled, or the first gradient.
+
+        Each intermediate value is compared as :meth:`assert_parity` compares outputs; see ``docs/blame.md``.
+
+        Args:
+            fn: a function or module of which Dynamo makes one graph.
+            inputs: its arguments.
+            backward: as :meth:`assert_parity`; ``False`` compares no gradients.
+            level: as :meth:`assert_parity`.
+            rtol: as :meth:`assert_parity`.
+            atol: as :meth:`assert_parity`.
+            kwargs: the program's keyword arguments, by name.
+            unknown: refused; the message says how to pass keyword arguments of the program.
+
+        Raises:
+            NoGraphError: Dynamo makes none or several graphs of the program.
+            BadProgramError: the program fails in eager.
+            TypeError: a keyword that ``first_divergence`` does not have.
+        """
+        from pytest_regional.harness.blame.divergence import first_divergence
+        from pytest_regional.harness.parity.check import ParityCheck
+
+        refuse_keywords(Regional.first_divergence, unknown)
+        refuse_no_program("first_divergence", fn)
+        return first_divergence(ParityCheck(self, fn, inputs, backward, level, rtol, atol, kwargs=dict(kwargs or {})))
 
     def assert_training_parity(self, model: Any, batches: Sequence[Any], **options: Any) -> TrainingReport:
         """Assert that a compiled module trains as eager does, step by step; see ``docs/training-parity.md``.
