@@ -72,6 +72,7 @@ class Culprit:
         also: other steps of that kind without any of which it is gone as well.
         others: culprits of other values that are wrong, with which this one has nothing to do.
         lowerings: for layers behind lowering, operators whose fallback fixes it as well: where to look.
+        first_wrong: the first value of the program that differs from eager, in a sentence; of a failed comparison.
         experiments: the evidence, in order.
         not_tried: what this torch lacks, so that steps of it could not be left out.
     """
@@ -84,6 +85,7 @@ class Culprit:
     also: tuple[Application, ...] = ()
     others: tuple[Culprit, ...] = ()
     lowerings: tuple[str, ...] = ()
+    first_wrong: str = ""
     experiments: tuple[Experiment, ...] = ()
     not_tried: tuple[str, ...] = ()
 
@@ -138,10 +140,11 @@ class Culprit:
 
     @property
     def evidence(self) -> str:
-        """Each experiment in a line: its outcome, its seconds, what was changed."""
-        return "\n".join(
+        """The first wrong value, if one is known; then each experiment: its outcome, its seconds, what was changed."""
+        made = [
             f"{one.outcome:<15} {one.seconds:5.1f} s  {one.sentence or 'nothing changed'}" for one in self.experiments
-        )
+        ]
+        return "\n".join([f"first wrong value: {self.first_wrong}"] * bool(self.first_wrong) + made)
 
     def as_data(self) -> dict[str, Any]:
         """Return what a JSON file holds of it."""
@@ -152,6 +155,7 @@ class Culprit:
             "regions": list(self.regions),
             "setting": self.setting,
             "confidence": self.confidence,
+            "first_wrong": self.first_wrong,
             "others": [other.as_data() for other in self.others],
             "experiments": [[one.sentence, one.outcome, round(one.seconds, 2)] for one in self.experiments],
             "not_tried": list(self.not_tried),

@@ -206,7 +206,8 @@ class _Values:
         """Return the first wrong value by halves, each seen alone; those with which nothing is wrong are hidden."""
         low, high = 0, len(names)
         found: dict[str, Mismatch] = {}
-        hidden, right = [], []
+        hidden: list[str] = []
+        right: list[str] = []
         while low < high:
             middle = (low + high) // 2
             wrong, report = self._wrong(shows, [names[middle]])

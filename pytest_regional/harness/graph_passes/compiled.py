@@ -6,7 +6,7 @@ import itertools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch.fx
 
@@ -183,6 +183,7 @@ class PassParity(ParityCheck):
 
     tested: ProgramUnderTest
     recorder: Recorder
+    searchable: ClassVar[bool] = False
 
     def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:
         options = replace(self.tested.options, fallback_random=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -128,6 +128,9 @@ class ParityCheck:
     raises: type[Exception] | None = field(default=None, kw_only=True)
     options: CompileOptions | None = field(default=None, kw_only=True)
     depth: BlameDepth | None = field(default=None, kw_only=True)
+
+    #: Whether the harness compiles the program, so that changes reach it.
+    searchable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Unwrap a program that ``torch.compile`` returned: the backend under test is to compile it."""
@@ -300,6 +303,18 @@ class ParityCheck:
                 found.pop(name, None)
         return tuple(found.values())
 
+    def _first_wrong(self, report: ParityReport) -> str:
+        """Return which value of the program, or gradient, is the first that differs; empty where none is found."""
+        from pytest_regional.harness.blame.divergence import NoGraphError, first_divergence
+
+        if not any(mismatch.kind in ("value", "nan") for mismatch in report.mismatches):
+            return ""
+        try:
+            found = first_divergence(replace(self, depth="off"))
+        except NoGraphError:
+            return ""
+        return found.sentence if found.operator else ""
+
     # Blame
 
     def culprit(self, seconds: float = 60.0) -> Culprit:
@@ -310,8 +325,8 @@ class ParityCheck:
     def _error(self, report: ParityReport, *cases: _Case) -> ParityError:
         """Return the error of a failed comparison, with what is to blame as far as it is to be looked for."""
         depth = self.depth or self.regional.blame_depth
-        if depth == "deep":
-            culprit = self.culprit()
+        if depth == "deep" and self.searchable:
+            culprit = replace(self.culprit(), first_wrong=self._first_wrong(report))
             self.regional.culprits.append(culprit)
             return ParityError(report, culprit.sentence, culprit)
         if depth == "off" or not cases:
@@ -365,6 +380,7 @@ class GivenParity(ParityCheck):
     """Parity of a program that the user's function compiles, such as a pipeline."""
 
     compiled: Callable[[Any], Any]
+    searchable: ClassVar[bool] = False
 
     def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:
         options = replace(self.regional._options, fallback_random=True)

@@ -189,6 +189,17 @@ def test_the_depth_is_asked_for(wrong_sine):
             r.assert_parity(waves, r.randn(8, 8), r.randn(8, 8))
         assert blame is None if caught.value.blame is None else blame in caught.value.blame
         assert (caught.value.culprit is not None) == (depth == "deep")
+        assert ("first wrong value: region 'second', sin (test_rep" in str(caught.value)) == (depth == "deep")
+
+
+def test_what_the_harness_does_not_compile_is_not_searched():
+    """No change would reach it, so a search would say that eager is wrong."""
+    wrong = torch.compile(lambda x: x + 1, backend="eager")
+    with regional("reference", "cpu", blame_depth="deep", expects_regions=False) as r:
+        with pytest.raises(ParityError) as caught:
+            r.assert_parity(torch.sin, torch.ones(3), compiled=lambda fn: wrong)
+        assert r.culprits == []
+    assert caught.value.blame.startswith("not searched for")
 
 
 def test_each_experiment_draws_the_same(wrong_sine):
