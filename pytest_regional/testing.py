@@ -29,7 +29,8 @@ from pytest_regional.harness.vacuity import check_backend_leaks
 
 if TYPE_CHECKING:
     from pytest_regional.backends.spec import BackendSpec
-    from pytest_regional.harness.blame.culprit import BlameDepth
+    from pytest_regional.harness.blame.culprit import BlameDepth, Culprit
+    from pytest_regional.harness.blame.divergence import Divergence
     from pytest_regional.harness.devices.on_device import KernelReport
     from pytest_regional.harness.graph_passes.result import PassRun
     from pytest_regional.harness.parity.compare import ParityReport
@@ -44,11 +45,13 @@ __all__ = [
     "assert_training_parity",
     "at_least",
     "at_most",
+    "blame",
     "compile",
     "counters",
     "current",
     "expect",
     "fake_pg",
+    "first_divergence",
     "in_new_process",
     "kernels_not_built",
     "no_compile",
@@ -168,6 +171,16 @@ def assert_training_parity(model: Any, batches: Sequence[Any], **options: Any) -
     """As :meth:`Regional.assert_training_parity` of :func:`current`."""
     __tracebackhide__ = True
     return current().assert_training_parity(model, batches, **options)
+
+
+def blame(fn: Any, *inputs: Any, **options: Any) -> Culprit:
+    """As :meth:`Regional.blame` of :func:`current`."""
+    return current().blame(fn, *inputs, **options)
+
+
+def first_divergence(fn: Any, *inputs: Any, **options: Any) -> Divergence:
+    """As :meth:`Regional.first_divergence` of :func:`current`."""
+    return current().first_divergence(fn, *inputs, **options)
 
 
 def require_device(*requirements: str) -> None:
