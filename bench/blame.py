@@ -1,7 +1,9 @@
 """Which culprit ``regional.blame`` names, for failures whose layer is known: ``python -m bench.blame history``.
 
 ``history`` takes the cases of ``suites/history`` that stand on a backend with this torch, whose layer the suite lists.
-Each is searched in a process of its own, so that one that dies is one line of the table.
+Each is searched in a process of its own, so that one that dies is one line of the table. With ``--bisector`` PyTorch's
+own bisector (``torch._inductor.compiler_bisector``) searches in place of ours: for a case that the backend ``inductor``
+fails.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 import torch
 
 from pytest_regional._torch import torch_version
+from pytest_regional.harness.blame.reproducing import failure_of
 from suites.history.known_bugs import KnownBug, all_bugs
 
 #: Layers of a culprit, by the layer that the suite lists with a bug.
@@ -50,10 +53,44 @@ def search(bug: KnownBug, backend: str, seconds: float) -> dict[str, Any]:
     return {"bug": bug.id, "listed": bug.layer, "wall": round(time.monotonic() - began, 1), **culprit.as_data()}
 
 
-def searched(bugs: Sequence[KnownBug], backend: str, seconds: float) -> Iterator[dict[str, Any]]:
+def bisect(bug: KnownBug) -> dict[str, Any]:
+    """Search for the culprit of one bug with PyTorch's bisector, in this process."""
+    from torch._inductor.compiler_bisector import CompilerBisector
+
+    from pytest_regional.testing import regional
+
+    runs, began = 0, time.monotonic()
+    with regional("inductor", **{**bug.marks, "expects_regions": False}) as harness:
+
+        def is_right() -> bool:
+            nonlocal runs
+            runs += 1
+            harness.reset()
+            return not failure_of(lambda: bug.check(harness))
+
+        if is_right():
+            raise SystemExit(f"{bug.id} is right without the bisector")
+        found = CompilerBisector.do_bisect(is_right)
+    said = f"{found.backend} {found.subsystem or ''} {found.debug_info or ''}".strip() if found else "nothing"
+    named = bool(found and found.debug_info)
+    wall = round(time.monotonic() - began, 1)
+    return {
+        "bug": bug.id,
+        "listed": bug.layer,
+        "layer": "",
+        "sentence": said,
+        "named": named,
+        "runs": runs,
+        "wall": wall,
+    }
+
+
+def searched(
+    bugs: Sequence[KnownBug], backend: str, seconds: float, options: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
     """Search for the culprit of each bug in a new process; yield what each printed."""
     for bug in bugs:
-        command = [sys.executable, "-m", "bench.blame", "history", "--backend", backend, "--one", bug.name]
+        command = [sys.executable, "-m", "bench.blame", "history", "--backend", backend, "--one", bug.name, *options]
         try:
             done = subprocess.run(
                 [*command, "--seconds", str(seconds)], capture_output=True, text=True, timeout=5 * seconds
@@ -67,6 +104,18 @@ def searched(bugs: Sequence[KnownBug], backend: str, seconds: float) -> Iterator
         else:
             last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
             yield {"bug": bug.id, "listed": bug.layer, "layer": "none", "sentence": f"the process died: {last}"}
+
+
+def table_of_bisector(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield what PyTorch's bisector found, and what it comes to."""
+    yield "| bug | layer | PyTorch's bisector | runs | seconds |"
+    yield "|---|---|---|---|---|"
+    for row in rows:
+        yield f"| {row['bug']} | {row['listed']} | {row['sentence']} | {row.get('runs', '')} | {row.get('wall', '')} |"
+    seconds = [row["wall"] for row in rows if "wall" in row]
+    yield ""
+    yield f"a step is named for {sum(row.get('named', False) for row in rows)} of {len(rows)}"
+    yield f"median {statistics.median(seconds):.1f} s; torch {torch.__version__}"
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -95,22 +144,23 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="names of bugs")
     parser.add_argument("--one", help="one bug, in this process; prints JSON")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long one search may take")
+    parser.add_argument("--bisector", action="store_true", help="search with PyTorch's bisector")
     parser.add_argument("--json", type=Path, help="where the rows are written")
     options = parser.parse_args()
     bugs = history(options.backend)
     if options.one:
         (bug,) = (bug for bug in bugs if bug.name == options.one)
-        print(json.dumps(search(bug, options.backend, options.seconds)))
+        print(json.dumps(bisect(bug) if options.bisector else search(bug, options.backend, options.seconds)))
         return
     rows = []
-    for row in searched(
-        [bug for bug in bugs if not options.only or bug.name in options.only], options.backend, options.seconds
-    ):
+    chosen = [bug for bug in bugs if not options.only or bug.name in options.only]
+    passed_on = ["--bisector"] * options.bisector
+    for row in searched(chosen, options.backend, options.seconds, passed_on):
         rows.append(row)
         print(f"{row['bug']}: {row['listed']} -> {row['layer']}: {row['sentence']}", file=sys.stderr, flush=True)
         if options.json:
             options.json.write_text(json.dumps(rows, indent=1) + "\n")
-    print("\n".join(table(rows)))
+    print("\n".join((table_of_bisector if options.bisector else table)(rows)))
 
 
 if __name__ == "__main__":
