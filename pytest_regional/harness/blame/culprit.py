@@ -73,6 +73,7 @@ class Culprit:
         others: culprits of other values that are wrong, with which this one has nothing to do.
         lowerings: for layers behind lowering, operators whose fallback fixes it as well: where to look.
         first_wrong: the first value of the program that differs from eager, in a sentence; of a failed comparison.
+        ended_early: whether the search ran out of time, or of experiments.
         experiments: the evidence, in order.
         not_tried: what this torch lacks, so that steps of it could not be left out.
     """
@@ -86,16 +87,18 @@ class Culprit:
     others: tuple[Culprit, ...] = ()
     lowerings: tuple[str, ...] = ()
     first_wrong: str = ""
+    ended_early: bool = False
     experiments: tuple[Experiment, ...] = ()
     not_tried: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
         """The answer."""
+        early = "; the search ran out of time" * self.ended_early
         others = "".join(f"; and of another value: {other.sentence}" for other in self.others)
         if not self.regions or self.layer == "region":
-            return self._said + others
-        return f"{_named(self.regions)}: {self._said}{others}"
+            return self._said + early + others
+        return f"{_named(self.regions)}: {self._said}{early}{others}"
 
     @property
     def _said(self) -> str:
@@ -107,7 +110,10 @@ class Culprit:
         if self.layer == "flaky":
             return f"a flaky failure: {self._flaky}; nothing can be blamed"
         if self.layer == "region":
-            return f"{_named(self.regions)}: right where left eager ({self.confidence}); no single step fixes it"
+            return (
+                f"{_named(self.regions)}: right where left eager ({self.confidence})"
+                + "; no single step fixes it" * (not self.ended_early)
+            )
         if self.setting:
             near = f"; so is the fallback of {', '.join(self.lowerings)}" if self.lowerings else ""
             return f"{_LAYERS.get(self.layer, self.layer)}: right with {self.setting} ({self.confidence}){near}"
@@ -120,7 +126,7 @@ class Culprit:
         if len(self.steps) > 3:
             steps = f"{_step(self.steps[0])} and {len(self.steps) - 1} more"
         else:
-            steps = " and ".join(map(_step, self.steps))
+            steps = " and ".join(dict.fromkeys(map(_step, self.steps)))
         without = "that is left out" if len(self.steps) == 1 else "these are left out together"
         also = "".join(f", or without {_step(step)}" for step in self.also)
         return f"{steps}: right where {without}{also} ({self.confidence})"
@@ -156,6 +162,7 @@ class Culprit:
             "setting": self.setting,
             "confidence": self.confidence,
             "first_wrong": self.first_wrong,
+            "ended_early": self.ended_early,
             "others": [other.as_data() for other in self.others],
             "experiments": [[one.sentence, one.outcome, round(one.seconds, 2)] for one in self.experiments],
             "not_tried": list(self.not_tried),

@@ -129,6 +129,17 @@ class Experiments:
         self.made.append(Experiment(change.sentence, outcome, time.monotonic() - began, signature))
         return outcome
 
+    def signature_under(self, change: Change) -> Signature:
+        """Return what fails under a change: what was seen when it was tried last, or now.
+
+        Raises:
+            OutOfTimeError: it was not tried, and no more may be.
+        """
+        tried = [one for one in self.made if one.sentence == change.sentence]
+        if not tried:
+            self.outcome_of(change)
+        return (tried or self.made)[-1].signature
+
     def fixes(self, change: Change) -> bool:
         """Say whether the failure is gone under ``change``; another failure in its place says nothing."""
         return self.outcome_of(change) == "fixed"

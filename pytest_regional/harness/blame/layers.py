@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from pytest_regional._torch.vetoes import KINDS, Application, Setting, vetoing
-from pytest_regional.harness.blame.culprit import SAID, Culprit, Layer
-from pytest_regional.harness.blame.experiments import Change, Experiments, OutOfTimeError
+from pytest_regional.harness.blame.culprit import SAID, Confidence, Culprit, Layer
+from pytest_regional.harness.blame.experiments import Change, Experiments, OutOfTimeError, Signature
 from pytest_regional.harness.blame.search import Found, few_that_fix
 
 T = TypeVar("T")
@@ -92,7 +92,8 @@ def _found(experiments: Experiments, suspects: Suspects) -> Culprit:
     try:
         return one.run()
     except OutOfTimeError:
-        return one.known
+        confidence: Confidence = "unknown" if one.known.layer == "unknown" else "necessary"
+        return replace(one.known, confidence=confidence, ended_early=True)
 
 
 class Veto:
@@ -211,9 +212,8 @@ class _Search:
         outcome = self._experiments.outcome_of(none)
         if outcome != "fixed":
             return self._again(Culprit("backend"), none) if outcome == "the same" else None
-        alone = [name for name in names if len(names) > 1 and self._experiments.fixes(_left_eager([name], names))]
-        if len(names) == 1:
-            alone = list(names)
+        outcomes = {name: self._experiments.outcome_of(_left_eager([name], names)) for name in names if len(names) > 1}
+        alone = [name for name in names if outcomes.get(name, outcome) == "fixed"]
         if not alone:
             others = {name: [one for one in names if one != name] for name in names}
             alone = [name for name in names if not self._experiments.fixes(_left_eager(others[name], names))]
@@ -223,8 +223,9 @@ class _Search:
         self._regions = tuple(alone)
         self.known = Culprit("region", regions=self._regions, confidence="confirmed")
         rest = [name for name in names if name not in alone]
-        if len(alone) == 1 and rest and self._experiments.fails(_left_eager(rest, names)):
-            self._eager = frozenset(rest)
+        if len(alone) == 1 and rest:
+            known = outcomes[rest[0]] if len(rest) == 1 else self._experiments.outcome_of(_left_eager(rest, names))
+            self._eager = frozenset(rest) if known == "the same" else frozenset()
         return None
 
     def _whole_regions(self) -> Culprit:
@@ -279,11 +280,20 @@ class _Search:
         chosen = [step for step in steps if step.family in narrowed.items]
         change = self._without_families(narrowed.items)
         if len(chosen) <= _MANY:
-            chosen = list(self._few(chosen, self._without).steps)
+            chosen = self._as_good(chosen, self._experiments.signature_under(change))
             change = self._without(chosen)
         also = tuple(step for step in steps if step.family in narrowed.also)
         self.known = replace(self.known, steps=tuple(chosen), also=also)
         return self._confirmed(self.known, change, alone=len(narrowed.items) == 1 and not also)
+
+    def _as_good(self, steps: Sequence[Application], remains: Signature) -> list[Application]:
+        """Return few of the steps without which nothing more remains than without all: backwards repeat operators."""
+
+        def fixes(some: Sequence[Application]) -> bool:
+            change = self._without(some)
+            return self._experiments.fixes(change) and self._experiments.made[-1].signature <= remains
+
+        return list(few_that_fix(steps, fixes, self._experiments.left).steps)
 
     def _left_out(self, kinds: Sequence[str]) -> list[Application]:
         """Return the steps of some kinds if the failure is gone without all of them, else none.

@@ -128,6 +128,8 @@ def test_experiments_run_out():
     found = search(of_steps([PASSES[1]]), limits={"most": 7})
     assert (found.layer, found.steps, found.confidence) == ("pass", tuple(PASSES), "necessary")
     assert len(found.experiments) == 7
+    assert found.ended_early
+    assert "the search ran out of time" in found.sentence
     assert search(of_steps([PASSES[1]]), limits={"most": 3}).layer == "unknown"
 
 
@@ -207,6 +209,23 @@ def test_two_values_with_a_cause_each():
     (other,) = found.others
     assert (other.steps, other.confidence) == ((LOWERINGS[2],), "confirmed")
     assert "; and of another value: lowering of mul: right where" in found.sentence
+
+
+def test_an_operator_that_the_backward_has_as_well():
+    """Without the one of the forward the gradient remains wrong: both are to blame, and one value is no other's."""
+    wrong = [Application("lowering", "erf at erf"), Application("lowering", "erf at erf", 1)]
+
+    def fails(tried):
+        values = ("value of output", "value of grad of input 0")
+        return frozenset(
+            v for v, step in zip(values, wrong, strict=True) if not tried.backend and step not in tried.steps
+        )
+
+    usual = frozenset({"value of output", "value of grad of input 0"})
+    found = search(fails, applied=[*wrong, *LOWERINGS], usual=usual)
+    assert (found.layer, found.steps, found.others) == ("lowering", tuple(wrong), ())
+    assert found.confidence == "confirmed"
+    assert found.sentence.startswith("lowering of erf at erf: right where these are left out together")
 
 
 # What has no culprit
