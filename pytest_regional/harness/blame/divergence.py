@@ -279,6 +279,5 @@ def _operator(node: torch.fx.Node) -> str:
     """Return what a node calls, as people write it."""
     if isinstance(node.target, str):
         return node.target
-    module = getattr(node.target, "__module__", None) or ""
-    name = getattr(node.target, "__name__", str(node.target))
-    return f"{module}.{name}".removeprefix("_operator.").removeprefix("torch._C._nn.").lstrip(".")
+    name = torch.overrides.resolve_name(node.target) if callable(node.target) else None
+    return str(name or getattr(node.target, "__name__", node.target))
