@@ -277,12 +277,14 @@ class _Search:
         narrowed = self._narrowed(families, self._without_families)
         if narrowed is None:
             return Culprit("unknown", regions=self._regions)
-        chosen = [step for step in steps if step.family in narrowed.items]
+        # A pass that runs in several stages is one family, also where only one of the stages was left out so far.
+        known = dict.fromkeys([*steps, *self._suspects.applied])
+        chosen = [step for step in known if step.family in narrowed.items]
         change = self._without_families(narrowed.items)
         if len(chosen) <= _MANY:
             chosen = self._as_good(chosen, self._experiments.signature_under(change))
             change = self._without(chosen)
-        also = tuple(step for step in steps if step.family in narrowed.also)
+        also = tuple(step for step in known if step.family in narrowed.also)
         self.known = replace(self.known, steps=tuple(chosen), also=also)
         return self._confirmed(self.known, change, alone=len(narrowed.items) == 1 and not also)
 

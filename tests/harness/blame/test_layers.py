@@ -228,6 +228,17 @@ def test_an_operator_that_the_backward_has_as_well():
     assert found.sentence.startswith("lowering of erf at erf: right where these are left out together")
 
 
+def test_a_pass_of_two_stages_or_another():
+    """In one of its stages alone the pass does no harm, but leaving that stage out is not enough."""
+    twice = [Application("joint_graph_pass", "noops"), Application("post_grad_pass", "noops")]
+
+    def fails(tried):
+        return not (tried.backend or set(twice) <= tried.steps or PASSES[2] in tried.steps)
+
+    found = search(fails, applied=[*twice, *PASSES, PASSES[2]])
+    assert (set(found.steps), found.also, found.confidence) == (set(twice), (PASSES[2],), "necessary")
+
+
 # What has no culprit
 
 
