@@ -42,7 +42,7 @@ class CompilesWithBackend:
         self._backends: dict[Any, Callable[..., Any]] = {}
         self._current = threading.local()
         self._change = Change()
-        self.passes_applied: tuple[str, ...] = ()
+        self._passes_applied: tuple[str, ...] = ()
         self._observer = Observer(self._capture_scope, self._whose, self._named)
 
     def _compile_with(
@@ -79,10 +79,10 @@ class CompilesWithBackend:
             )
 
     @contextlib.contextmanager
-    def changed(self, change: Change) -> Iterator[None]:
+    def _changed(self, change: Change) -> Iterator[None]:
         """Compile everything otherwise while the context lasts: an experiment of the search for a culprit."""
         outer, self._change = self._change, change
-        self.passes_applied = ()
+        self._passes_applied = ()
         try:
             with change.within():
                 yield
@@ -94,7 +94,7 @@ class CompilesWithBackend:
         if given is None:
             return None
         passes = list(given) if isinstance(given, list | tuple) else [given]
-        self.passes_applied = tuple(map(pass_name, passes))
+        self._passes_applied = tuple(map(pass_name, passes))
         left = [one for place, one in enumerate(passes) if place not in self._change.passes_left_out]
         if len(left) == len(passes):
             return given

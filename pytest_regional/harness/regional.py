@@ -289,6 +289,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
 
         Raises:
             BadProgramError: the program fails in eager.
+            AnnotationError: the backend does not understand an annotation of the program.
             TypeError: a keyword that ``blame`` does not have.
         """
         from pytest_regional.harness.blame.reproducing import culprit_of

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 
@@ -25,10 +25,6 @@ from pytest_regional.harness.parity.check import ParityCheck
 from pytest_regional.harness.parity.compare import check_program
 from pytest_regional.harness.parity.inputs import copy_inputs
 from pytest_regional.harness.parity.report import Mismatch, ParityReport
-
-if TYPE_CHECKING:
-    pass
-
 
 #: Mismatches that say that a value is wrong.
 _OF_VALUES = ("value", "nan", "dtype", "shape", "missing-grad")
@@ -114,7 +110,7 @@ def _captured(check: ParityCheck) -> tuple[torch.fx.GraphModule, list[Any]]:
     regional = check.regional
     regional.restart()
     options = replace(check.options or regional._options, fallback_random=True, dynamic=False)
-    with regional.changed(Change("values", backend=capture)), torch.enable_grad():
+    with regional._changed(Change("values", backend=capture)), torch.enable_grad():
         copied = copy_inputs(check.inputs, kwargs=check.kwargs)
         regional._compile_with(check.fn, options)(*copied.arguments, **copied.keywords)
     regional.restart()

@@ -1,9 +1,9 @@
 """The search: layer after layer, each by experiment.
 
-What Dynamo captured runs eagerly; then what AOTAutograd made of it does, with either partitioner; then passes of the
-user's are left out, and the backend's own steps; then regions are left eager; then steps of Inductor's are left out,
-all of a kind and then few of them, and settings that take something out of code generation. Where two kinds fix a
-failure, the one nearer to it comes first: a rewrite is part of a pass, and without a lowering there is nothing to fuse.
+What Dynamo captured runs eagerly; then what AOTAutograd made of it does; then passes of the user's are left out, and
+what the backend can do otherwise is tried; then regions are left eager; then steps of Inductor's are left out, all of a
+kind and then few of them, and settings that take something out of code generation. Where two kinds fix a failure, the
+one nearer to it comes first: a rewrite is part of a pass, and without a lowering there is nothing to fuse.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pytest_regional.harness.blame.search import Found, few_that_fix
 
 T = TypeVar("T")
 
-_UNCOMPILED = Change("nothing compiled", backend=None, compiles=False)
+_UNCOMPILED = Change("nothing compiled", compiles=False)
 
 _GRAPHS = "AOTAutograd's graphs run eagerly"
 
@@ -58,6 +58,7 @@ class Suspects:
             AOTAutograd with the partitioner that the backend does not use; those that are not there are not tried.
         passes: names of the user's graph passes, in order.
         alternatives: Dynamo backends that do one thing otherwise than the one under test, by what is then so.
+        partitioners: the one under test with each of its partitioners, by what is then so.
         regions: names of the program's regions; empty where the backend has none.
         settings: what takes something out of scheduling or code generation.
         not_tried: what this torch lacks.
@@ -67,6 +68,7 @@ class Suspects:
     captures: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     passes: Sequence[str] = ()
     alternatives: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    partitioners: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     regions: Sequence[str] = ()
     settings: Sequence[Setting] = ()
     not_tried: tuple[str, ...] = ()
@@ -196,11 +198,15 @@ class _Search:
         return self._culprit(steps, lambda some: _without_passes(some, steps))
 
     def _alternatives(self) -> Culprit | None:
-        for name, backend in self._suspects.alternatives.items():
-            change = Change(name, backend=backend)
-            if self._experiments.fixes(change):
-                layer: Layer = "partitioner" if "partitioner" in name else "backend"
-                return self._confirmed(Culprit(layer, setting=name), change)
+        tried: tuple[tuple[Layer, Mapping[str, Callable[..., Any]]], ...] = (
+            ("backend", self._suspects.alternatives),
+            ("partitioner", self._suspects.partitioners),
+        )
+        for layer, backends in tried:
+            for name, backend in backends.items():
+                change = Change(name, backend=backend)
+                if self._experiments.fixes(change):
+                    return self._confirmed(Culprit(layer, setting=name), change)
         return None
 
     def _region(self) -> Culprit | None:

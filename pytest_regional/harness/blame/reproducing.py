@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pytest_regional._region import AnnotationError
 from pytest_regional._text import without_numbers
 from pytest_regional._torch.dynamo import aot_eager_within, registered_backend
 from pytest_regional._torch.vetoes import settings_to_try, vetoing
@@ -33,6 +34,7 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
 
     Raises:
         BadProgramError: the program fails in eager.
+        AnnotationError: it has a wrong annotation.
     """
     folders = map(str, itertools.count())
 
@@ -40,7 +42,7 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
         regional.restart()
         # A folder for each: a cache would answer with what was compiled without the change. And the same draws for all.
         folder = regional.folder / "blame" / next(folders)
-        with isolation.cache_folder(folder), isolation.random_state_kept(), regional.changed(change):
+        with isolation.cache_folder(folder), isolation.random_state_kept(), regional._changed(change):
             return failure_of(check)
 
     with regional._observer.paused():
@@ -53,8 +55,9 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
         suspects = Suspects(
             applied.applications,
             _captures(regional._options.partitioner or regional._spec.partitioner),
-            regional.passes_applied,
-            _alternatives(regional._spec),
+            regional._passes_applied,
+            {words: make() for words, make in regional._spec.alternatives.items()},
+            _with_each_partitioner(regional._spec),
             tuple(regions) if regional.supports("regions") else (),
             settings_to_try(),
             applied.missing,
@@ -70,10 +73,11 @@ def failure_of(check: Callable[[], object]) -> Signature:
 
     Raises:
         BadProgramError: the program fails in eager: no change to a compiler says anything.
+        AnnotationError: the program has a wrong annotation, which is no failure of a compiler either.
     """
     try:
         check()
-    except BadProgramError:
+    except (BadProgramError, AnnotationError):
         raise
     except ParityError as error:
         differs = {f"{one.kind} of {one.where}" for one in error.report.mismatches if one.kind != "exception"}
@@ -112,10 +116,6 @@ def _without_options(backend: Callable[..., Any]) -> Callable[..., Any]:
     return capture
 
 
-def _alternatives(spec: BackendSpec) -> Mapping[str, Callable[..., Any]]:
-    """Return what one can have otherwise of a backend: what it names itself, and its partitioners."""
-    alternatives = {words: make() for words, make in spec.alternatives.items()}
-    if "partitioner" in spec.variants:
-        variant = spec.variants["partitioner"]
-        alternatives |= {f"the {value} partitioner": variant(value) for value in PARTITIONERS}
-    return alternatives
+def _with_each_partitioner(spec: BackendSpec) -> Mapping[str, Callable[..., Any]]:
+    variant = spec.variants.get("partitioner")
+    return {f"the {value} partitioner": variant(value) for value in PARTITIONERS} if variant else {}

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch._inductor.lowering import lowerings
 
 from pytest_regional import BackendSpec, BadProgramError, region
 from pytest_regional.harness.blame.divergence import Divergence, NoGraphError
 from pytest_regional.testing import regional
-
-
-@pytest.fixture
-def wrong_sine(monkeypatch):
-    """Make Inductor compute the sine of a number as its cosine."""
-    for overload in (torch.ops.aten.sin.default, torch.ops.aten.sin):
-        monkeypatch.setitem(lowerings, overload, lowerings[torch.ops.aten.cos.default])
 
 
 def waves(x, y):

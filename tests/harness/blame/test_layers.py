@@ -180,10 +180,13 @@ def test_no_region():
 
 
 def test_what_the_backend_does_otherwise():
-    alternatives = {"equal regions compiled one by one": "one by one", "the min_cut partitioner": "reference, min_cut"}
-    found = search(lambda tried: tried.backend is None, alternatives=alternatives, regions=REGIONS)
+    suspects = {
+        "alternatives": {"equal regions compiled one by one": "one by one"},
+        "partitioners": {"the min_cut partitioner": "reference, min_cut"},
+    }
+    found = search(lambda tried: tried.backend is None, **suspects, regions=REGIONS)
     assert (found.layer, found.setting) == ("backend", "equal regions compiled one by one")
-    found = search(lambda tried: tried.backend in (None, "one by one"), alternatives=alternatives, regions=REGIONS)
+    found = search(lambda tried: tried.backend in (None, "one by one"), **suspects, regions=REGIONS)
     assert (found.layer, found.setting) == ("partitioner", "the min_cut partitioner")
 
 

@@ -10,18 +10,11 @@ import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.lowering import lowerings
 
-from pytest_regional import BackendSpec, BadProgramError, ParityError, region
+from pytest_regional import AnnotationError, BackendSpec, BadProgramError, ParityError, region
 from pytest_regional.testing import regional
 from tests.harness.programs import two_products
 
 pytestmark = pytest.mark.filterwarnings("ignore:the pre-grad pass")
-
-
-@pytest.fixture
-def wrong_sine(monkeypatch):
-    """Make Inductor compute the sine of a number as its cosine."""
-    for overload in (torch.ops.aten.sin.default, torch.ops.aten.sin):
-        monkeypatch.setitem(lowerings, overload, lowerings[torch.ops.aten.cos.default])
 
 
 def waves(x, y):
@@ -181,6 +174,15 @@ def test_a_check_of_the_compile_itself(wrong_sine):
 def test_a_program_that_fails_in_eager_is_no_failure_of_a_compiler():
     with pytest.raises(BadProgramError):
         searched(lambda x, y: x @ y.flatten(0, 1)[:-1])
+
+
+def test_a_wrong_annotation_is_no_failure_of_a_compiler():
+    def misspelt(x):
+        with torch.fx.traceback.annotate({"compile_with_inductor": {"inductor_regions": "mlp"}}):
+            return x.sin() + 1
+
+    with regional("reference", "cpu", expects_regions=False) as r, pytest.raises(AnnotationError):
+        r.blame(misspelt, torch.ones(3), check=lambda program, x: r.run(program, x))
 
 
 def test_the_depth_is_asked_for(wrong_sine):
