@@ -127,8 +127,8 @@ def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         cost = f"{len(row.get('experiments', ()))} | {row.get('wall', '')}"
         yield f"| {row['bug']} | {row['listed']}{right} | {row['sentence']} | {cost} |"
     right = [row for row in rows if row["layer"] in LAYERS[row["listed"]]]
-    named = [row for row in right if row["layer"] not in ("region", "backend", "dynamo", "aot_autograd")]
     asked = [row for row in rows if row["listed"] == "inductor"]
+    named = [row for row in asked if row in right and row["layer"] not in ("region", "backend")]
     seconds = [row["wall"] for row in rows if "wall" in row]
     yield ""
     yield f"layer right: {len(right)} of {len(rows)}; a step is named for {len(named)} of {len(asked)} of Inductor's"

@@ -25,6 +25,7 @@ ROWS = [
         "wall": 1.0,
     },
     {"bug": "d", "listed": "inductor", "layer": "none", "sentence": "the process died"},
+    {"bug": "e", "listed": "aot_autograd", "layer": "partitioner", "sentence": "the partitioner", "wall": 2.0},
 ]
 
 
@@ -32,7 +33,7 @@ def test_layers_and_steps_are_counted():
     lines = list(table(ROWS))
     assert "| a | inductor | rewrite x | 9 | 4.0 |" in lines
     assert "| c | dynamo (**not** this layer) | AOTAutograd | 0 | 1.0 |" in lines
-    assert "layer right: 2 of 4; a step is named for 1 of 3 of Inductor's" in lines
+    assert "layer right: 3 of 5; a step is named for 1 of 3 of Inductor's" in lines
     assert any(line.startswith("median 2.0 s and 0 experiments") for line in lines)
 
 
