@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pytest_regional._errors import RegionalError
+
 Signature = frozenset[str]
 """What fails, each difference or exception by its kind and place; empty where nothing does."""
 
@@ -60,7 +62,7 @@ class Experiment:
         return is_exception(self.signature)
 
 
-class OutOfTimeError(Exception):
+class OutOfTimeError(RegionalError):
     """The experiments took as long as they may, or there were as many as may be."""
 
 
