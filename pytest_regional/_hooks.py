@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_regional import _environment, _hypothesis
+from pytest_regional._blame import SECTION, blamed, section_of
 from pytest_regional._collection import apply_unsupported
 from pytest_regional._errors import RegionalLeakWarning
 from pytest_regional._phases import limits_of, stderr_of
@@ -199,6 +200,7 @@ class RunHooks:
             _located_skips(),
             skipping_unsupported(regional, _skip),
             _hypothesis.adapted(item, regional, self._session.settings.examples, limits_of(item).time),
+            blamed(item, regional) if self._session.settings.blame == "deep" else contextlib.nullcontext(),
         ):
             result = yield
         _check_fuzzed(item)
@@ -227,6 +229,9 @@ class RunHooks:
         if report.when == "call":
             # The JUnit file takes them from the report of the teardown, which comes next.
             item.user_properties.extend(details.properties_of_test(known["counters"], known["worst_parity"]))
+        if report.failed and regional is not None:
+            blame = section_of(regional, report.longreprtext)
+            report.sections.extend([(SECTION, blame)] * bool(blame))
         if report.failed and regional is not None and self._session.config.get_verbosity() > 0:
             plan = facts.plan_of(regional.graphs)
             report.sections.append(("regional: what was compiled", plan or "no graph was compiled"))

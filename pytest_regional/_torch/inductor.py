@@ -395,11 +395,13 @@ def interpreting_regions() -> Iterator[None]:
         finally:
             inside.standalone = False
 
+    outer = dict(_stored)
     with patched_stages({"standalone_compile": standalone}), wrapped(_WHOLE_COMPILE, {"compile": compile_region}):
         try:
             yield
         finally:
             _stored.clear()
+            _stored.update(outer)
 
 
 def without_timing(choices: Sequence[Any]) -> list[Any]:

@@ -43,3 +43,82 @@ def test_what_is_no_depth(downstream):
     result = downstream(WRONG, "--regional-blame=deeper")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--regional-blame=deeper: expected one of off, region, deep*"])
+
+
+FACTS = """
+    import pytest, torch
+
+    @pytest.fixture
+    def calls():
+        return []
+
+    class TestOnes:
+        @pytest.mark.regional_compile(expects_regions=False)
+        @pytest.mark.parametrize("size", [4])
+        def test_copy(self, regional, calls, size):
+            print("once")
+            calls.append(size)
+            x = regional.randn(size)
+            made = regional.compile(lambda x: torch.ones_like(x) * x)(x)
+            if made is x:
+                {fails}
+"""
+SECTION = [
+    "*- regional: what is to blame -*",
+    "joint-graph pass constant_fold_uniform_value: right where that is left out (confirmed)",
+    "the same * nothing changed",
+]
+
+
+@pytest.mark.parametrize("fails", ["raise AssertionError('the input')", "pytest.fail('the input')", "assert not size"])
+def test_any_failure_is_followed_up(downstream, pytester, fails):
+    options = ("--regional-backend=inductor", "--regional-report=run.json,run.html")
+    result = downstream(FACTS.format(fails=fails), *options, "--regional-blame=deep")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(SECTION)
+    assert result.stdout.str().count("once") == 2  # in the source, and as captured output
+    (test,) = json.loads((pytester.path / "run.json").read_text())["tests"]
+    (culprit,) = test["culprits"]
+    assert culprit["steps"] == ["joint_graph_pass constant_fold_uniform_value"]
+    assert test["counters"]["region_compiles"] == 1
+
+
+def test_less_is_followed_up_no_further(downstream, pytester):
+    result = downstream(FACTS.format(fails="assert False"), "--regional-backend=inductor")
+    assert "to blame" not in result.stdout.str()
+
+
+ONCE = """
+    import pytest, unittest
+
+    @pytest.mark.regional_compile(expects_regions=False)
+    def test_first_call_alone(regional, request):
+        request.config.failed = not hasattr(request.config, "failed")
+        assert not request.config.failed
+
+    @pytest.mark.regional_compile(expects_regions=False)
+    @pytest.mark.xfail(reason="known")
+    def test_known(regional):
+        assert False
+
+    @pytest.mark.regional_compile(expects_regions=False)
+    class TestOld(unittest.TestCase):
+        def test_old(self):
+            assert False
+"""
+
+
+def test_what_does_not_fail_again(downstream, pytester):
+    options = ("--regional-backend=aot_eager", "--regional-blame=deep", "--regional-report=run.json")
+    result = downstream(ONCE, *options)
+    result.assert_outcomes(failed=2, xfailed=1)
+    tests = json.loads((pytester.path / "run.json").read_text())["tests"]
+    said = {test["test"].rpartition("::")[2]: [one["layer"] for one in test.get("culprits", ())] for test in tests}
+    assert said == {"test_first_call_alone": ["nothing"], "test_known": [], "test_old": []}
+
+
+def test_a_search_does_not_count_as_the_tests_time(downstream):
+    options = ("--regional-backend=inductor", "--regional-blame=deep", "--regional-timeout=5")
+    result = downstream(FACTS.format(fails="import time; time.sleep(2); assert False"), *options)
+    assert "still running" not in result.stdout.str()
+    result.stdout.fnmatch_lines(SECTION)

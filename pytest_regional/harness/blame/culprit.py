@@ -22,6 +22,12 @@ Layer = Literal[
     "backend",
     "pass",
     "region",
+    "partitioning",
+    "extraction",
+    "sharing",
+    "settings",
+    "order",
+    "call",
     "rewrite",
     "decomposition",
     "lowering",
@@ -76,6 +82,8 @@ class Culprit:
         ended_early: whether the search ran out of time, or of experiments.
         experiments: the evidence, in order.
         not_tried: what this torch lacks, so that steps of it could not be left out.
+        difference: for a layer of the backend, the first thing that another backend, which is right, does otherwise.
+        without_inductor: whether regions fail also where their graphs are interpreted, so that it is not Inductor.
     """
 
     layer: Layer
@@ -90,6 +98,8 @@ class Culprit:
     ended_early: bool = False
     experiments: tuple[Experiment, ...] = ()
     not_tried: tuple[str, ...] = ()
+    difference: str = ""
+    without_inductor: bool = False
 
     @property
     def sentence(self) -> str:
@@ -109,11 +119,14 @@ class Culprit:
             return "the partitioner: AOTAutograd's graphs are wrong when they run eagerly, and right with the other one"
         if self.layer == "flaky":
             return f"a flaky failure: {self._flaky}; nothing can be blamed"
+        if self.difference:
+            eager = "wrong where interpreted, " * self.without_inductor
+            stage = _LAYERS.get(self.layer, self.layer)
+            return f"{stage}: {eager}right with {self.setting} ({self.confidence}); {self.difference}"
         if self.layer == "region":
-            return (
-                f"{_named(self.regions)}: right where left eager ({self.confidence})"
-                + "; no single step fixes it" * (not self.ended_early)
-            )
+            interpreted = ", wrong where interpreted, so that it is not Inductor" * self.without_inductor
+            no_step = "; no single step fixes it" * (not self.ended_early and not self.without_inductor)
+            return f"{_named(self.regions)}: right where left eager{interpreted} ({self.confidence}){no_step}"
         if self.setting:
             near = f"; so is the fallback of {', '.join(self.lowerings)}" if self.lowerings else ""
             return f"{_LAYERS.get(self.layer, self.layer)}: right with {self.setting} ({self.confidence}){near}"
@@ -160,6 +173,8 @@ class Culprit:
             "steps": [f"{step.kind} {step.what}" for step in self.steps],
             "regions": list(self.regions),
             "setting": self.setting,
+            "difference": self.difference,
+            "without_inductor": self.without_inductor,
             "confidence": self.confidence,
             "first_wrong": self.first_wrong,
             "ended_early": self.ended_early,
@@ -175,6 +190,13 @@ _LAYERS = {
     "layout": "memory layouts",
     "backend": "the backend",
     "partitioner": "the partitioner",
+    "partitioning": "the backend's partitions",
+    "extraction": "the graph that the backend hands to Inductor",
+    "sharing": "the backend's sharing of compiled regions",
+    "settings": "the settings that the backend compiles a region with",
+    "order": "the order in which the backend runs things",
+    "call": "how the backend calls a region's code",
+    "pass": "the backend's graph passes",
 }
 
 

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from pytest_regional._torch.vetoes import KINDS, Application, Setting, vetoing
 from pytest_regional.harness.blame.culprit import SAID, Confidence, Culprit, Layer
 from pytest_regional.harness.blame.experiments import Change, Experiments, OutOfTimeError, Signature
+from pytest_regional.harness.blame.facts import CompileFacts, Difference, first_difference
 from pytest_regional.harness.blame.search import Found, few_that_fix
 
 T = TypeVar("T")
@@ -62,6 +63,9 @@ class Suspects:
         regions: names of the program's regions; empty where the backend has none.
         settings: what takes something out of scheduling or code generation.
         not_tried: what this torch lacks.
+        interpreting: makes a context in which graphs of regions are interpreted, and Inductor compiles none.
+        peers: other backends that compile regions, by name.
+        seen: what was seen of the compiles of each experiment, by its sentence.
     """
 
     applied: Sequence[Application] = ()
@@ -72,6 +76,9 @@ class Suspects:
     regions: Sequence[str] = ()
     settings: Sequence[Setting] = ()
     not_tried: tuple[str, ...] = ()
+    interpreting: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
+    peers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    seen: Mapping[str, CompileFacts] = field(default_factory=dict)
 
 
 def search(experiments: Experiments, suspects: Suspects) -> Culprit:
@@ -148,6 +155,7 @@ class _Search:
             self._passes()
             or self._alternatives()
             or self._region()
+            or self._without_inductor()
             or self._graph_changes()
             or self._settings()
             or self._kinds(_CODE)
@@ -216,8 +224,10 @@ class _Search:
             return None
         none = _left_eager(names, names)
         outcome = self._experiments.outcome_of(none)
+        if outcome == "the same" and self.known.layer != "eager":
+            return self._compared(self._again(Culprit("backend"), none))
         if outcome != "fixed":
-            return self._again(Culprit("backend"), none) if outcome == "the same" else None
+            return None
         outcomes = {name: self._experiments.outcome_of(_left_eager([name], names)) for name in names if len(names) > 1}
         alone = [name for name in names if outcomes.get(name, outcome) == "fixed"]
         if not alone:
@@ -234,13 +244,41 @@ class _Search:
             self._eager = frozenset(rest) if known == "the same" else frozenset()
         return None
 
-    def _whole_regions(self) -> Culprit:
+    def _without_inductor(self) -> Culprit | None:
+        """Return a culprit where the failure remains though Inductor compiles no region."""
+        interpreting = self._suspects.interpreting
+        if interpreting is None or not self._suspects.regions:
+            return None
+        change = self._on_regions(Change("graphs of regions interpreted, not compiled by Inductor", interpreting))
+        return self._whole_regions(without_inductor=True) if self._experiments.fails(change) else None
+
+    def _whole_regions(self, *, without_inductor: bool = False) -> Culprit:
         """Return what is left to say where no step fixes the failure: that it is these regions."""
         if not self._regions:
-            return self._whole_backend()
+            return self._compared(self._whole_backend())
+        found = Culprit("region", regions=self._regions, without_inductor=without_inductor)
         left_eager = _left_eager(self._regions, self._suspects.regions)
         alone = self.known.confidence == "confirmed"
-        return self._confirmed(Culprit("region", regions=self._regions), left_eager, alone=alone)
+        return self._compared(self._confirmed(found, left_eager, alone=alone))
+
+    def _compared(self, found: Culprit) -> Culprit:
+        """Return the stage of the backend at which one that is right does something else, where there is one."""
+        if found.layer not in ("region", "backend", "eager", "unknown"):
+            return found
+        for name, backend in self._suspects.peers.items():
+            instead = Change(f"backend {name!r} in its place", backend=backend)
+            if not self._experiments.fixes(instead):
+                continue
+            seen = self._suspects.seen
+            of_compile = self._experiments.raises or found.layer == "eager"
+            difference = first_difference(seen[""], seen[instead.sentence], of_compile=of_compile)
+            if difference is None and not found.without_inductor:
+                return found
+            layer, sentence = difference or Difference("call", "both compile the same")
+            setting = instead.sentence
+            known = replace(found, layer=layer, setting=setting, difference=sentence)
+            return self._confirmed(known, instead, alone=False)
+        return found
 
     def _whole_backend(self) -> Culprit:
         captured = self._captured_by("aot_autograd", _GRAPHS)

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 from pytest_regional._region import AnnotationError
 from pytest_regional._text import without_numbers
 from pytest_regional._torch.dynamo import aot_eager_within, registered_backend
+from pytest_regional._torch.inductor import interpreting_regions
 from pytest_regional._torch.vetoes import settings_to_try, vetoing
+from pytest_regional.backends import registry
 from pytest_regional.backends.spec import PARTITIONERS, BackendSpec
 from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.culprit import Culprit
 from pytest_regional.harness.blame.experiments import RAISED, Change, Experiments, Signature
+from pytest_regional.harness.blame.facts import CompileFacts
 from pytest_regional.harness.blame.layers import Suspects, search
 from pytest_regional.harness.parity.report import BadProgramError, ParityError
 from pytest_regional.harness.raised import message_of, origin_of, root_of
@@ -38,34 +41,44 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
     """
     folders = map(str, itertools.count())
 
+    seen: dict[str, CompileFacts] = {}
+    compared = len(regional._parity_reports)
+
     def reproduce(change: Change) -> Signature:
         regional.restart()
+        facts = seen[change.sentence] = CompileFacts()
         # A folder for each: a cache would answer with what was compiled without the change. And the same draws for all.
         folder = regional.folder / "blame" / next(folders)
-        with isolation.cache_folder(folder), isolation.random_state_kept(), regional._changed(change):
-            return failure_of(check)
+        alone = isolation.cache_folder(folder)
+        with alone, isolation.random_state_kept(), regional._observer.from_zero(facts), regional._changed(change):
+            signature = failure_of(check)
+            facts.note(regional.counters, regional.graphs, regional.supports)
+        del regional._parity_reports[compared:]
+        return signature
 
-    with regional._observer.paused():
-        before = len(regional.graphs)
-        with vetoing() as applied:
-            usual = reproduce(Change())
-        if not usual:
-            return Culprit("nothing")
-        regions = dict.fromkeys(region.name for graph in regional.graphs[before:] for region in graph.regions)
-        suspects = Suspects(
-            applied.applications,
-            _captures(regional._options.partitioner or regional._spec.partitioner),
-            regional._passes_applied,
-            {words: make() for words, make in regional._spec.alternatives.items()},
-            _with_each_partitioner(regional._spec),
-            tuple(regions) if regional.supports("regions") else (),
-            settings_to_try(),
-            applied.missing,
-        )
-        try:
-            return search(Experiments(reproduce, usual, seconds=seconds), suspects)
-        finally:
-            regional.restart()
+    with vetoing() as applied:
+        usual = reproduce(Change())
+    if not usual:
+        return Culprit("nothing")
+    spec, has_regions = regional._spec, bool(regional.supports("regions"))
+    regions = dict.fromkeys(region.name for graph in seen[""].graphs for region in graph.regions)
+    suspects = Suspects(
+        applied.applications,
+        _captures(regional._options.partitioner or spec.partitioner),
+        regional._passes_applied,
+        {words: make() for words, make in spec.alternatives.items()},
+        _with_each_partitioner(spec),
+        tuple(regions) if has_regions else (),
+        settings_to_try(),
+        applied.missing,
+        interpreting_regions,
+        _peers(spec) if has_regions else {},
+        seen,
+    )
+    try:
+        return search(Experiments(reproduce, usual, seconds=seconds), suspects)
+    finally:
+        regional.restart()
 
 
 def failure_of(check: Callable[[], object]) -> Signature:
@@ -114,6 +127,19 @@ def _without_options(backend: Callable[..., Any]) -> Callable[..., Any]:
         return backend(gm, inputs)
 
     return capture
+
+
+def _peers(spec: BackendSpec) -> dict[str, Callable[..., Any]]:
+    """Return another backend that compiles regions: with it the same check shows whether this one is at fault."""
+    peer = registry.resolve("torch" if spec.name == "reference" else "reference")
+
+    def compile_graph(gm: Any, inputs: Any, **options: Any) -> Any:
+        understood = {name: value for name, value in options.items() if name in peer.compile_options}
+        backend = peer.factory()
+        assert not isinstance(backend, str), "both are functions"
+        return backend(gm, inputs, **understood)
+
+    return {peer.name: compile_graph}
 
 
 def _with_each_partitioner(spec: BackendSpec) -> Mapping[str, Callable[..., Any]]:

@@ -135,6 +135,20 @@ class Observer:
                 del records[length:]
             self.called_compiled_region, self.loaded_code, self.listeners = called, loaded, listeners
 
+    @contextlib.contextmanager
+    def from_zero(self, *listeners: CompileListener) -> Iterator[None]:
+        """Count and record what compiles inside from zero, for these listeners; afterwards all is as it was."""
+        self.flush()
+        kept = (self._log, self.graphs, self.sources, self.compile_times)
+        with self.paused():
+            self._log, self.graphs, self.sources, self.compile_times = CounterLog(), [], [], []
+            self.listeners = [*listeners]
+            try:
+                yield
+            finally:
+                self.flush()
+                self._log, self.graphs, self.sources, self.compile_times = kept
+
     def _refuse(self, what: str) -> None:
         if self._forbidden:
             raise CompileForbiddenError(

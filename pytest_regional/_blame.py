@@ -1,0 +1,80 @@
+"""What is to blame for a failed test: under ``--regional-blame=deep`` it is called again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import unittest
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_regional._limits import RegionalTimeoutError, time_limit
+from pytest_regional._phases import limits_of
+from pytest_regional.fuzz.fuzz_test import is_fuzz_test
+
+if TYPE_CHECKING:
+    from pytest_regional.harness.blame.culprit import Culprit
+    from pytest_regional.harness.regional import Regional
+
+SECTION = "regional: what is to blame"
+
+#: Seconds for a search: no more experiment begins after the first number, and the last ends by the second.
+_SEARCH, _AT_MOST = 60.0, 180.0
+
+_ENDINGS = (pytest.fail.Exception, pytest.skip.Exception, pytest.xfail.Exception)
+"""What ``pytest.fail`` and the like raise: no ``Exception``, which is all that a search for a culprit looks at."""
+
+
+@contextlib.contextmanager
+def blamed(item: pytest.Item, regional: Regional) -> Iterator[None]:
+    """Run a test; where it fails, add what is to blame to ``regional.culprits``.
+
+    A failed comparison has looked already; a property test or a fuzz test looks by itself. A test of unittest keeps
+    state in its object, and a known failure is known. Neither is called again.
+    """
+    __tracebackhide__ = True
+    known = len(regional.culprits)
+    try:
+        yield
+    except (Exception, pytest.fail.Exception) as error:
+        searched = isinstance(error, RegionalTimeoutError) or len(regional.culprits) > known
+        if isinstance(item, pytest.Function) and not searched and _is_called_again(item):
+            regional.culprits.extend(_culprit(item, regional))
+        raise
+
+
+def _is_called_again(item: pytest.Function) -> bool:
+    own = not getattr(item.obj, "is_hypothesis_test", False) and not is_fuzz_test(item)
+    state = issubclass(item.cls or object, unittest.TestCase)
+    return own and not state and item.get_closest_marker("xfail") is None
+
+
+def _culprit(item: pytest.Function, regional: Regional) -> list[Culprit]:
+    """Return what is to blame; nothing where the program is at fault and no compiler, or an experiment does not end."""
+    from pytest_regional._region import AnnotationError
+    from pytest_regional.harness.blame.reproducing import culprit_of
+    from pytest_regional.harness.parity.report import BadProgramError
+
+    def call_again() -> None:
+        # What it prints was printed the first time.
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            try:
+                item.runtest()
+            except _ENDINGS as ending:
+                raise AssertionError(f"{type(ending).__name__}: {ending}") from ending
+
+    depth, regional.blame_depth = regional.blame_depth, "off"
+    try:
+        with limits_of(item).suspended(), time_limit(_AT_MOST, phase="the search for what is to blame"):
+            return [culprit_of(regional, call_again, seconds=_SEARCH)]
+    except (BadProgramError, AnnotationError, RegionalTimeoutError):
+        return []
+    finally:
+        regional.blame_depth = depth
+
+
+def section_of(regional: Regional, said: str) -> str:
+    """Return what is to blame, with the experiments, as far as ``said``, the text of the failure, lacks it."""
+    return "\n".join(f"{one.sentence}\n{one.evidence}" for one in regional.culprits if one.sentence not in said)

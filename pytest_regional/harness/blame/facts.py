@@ -1,0 +1,207 @@
+"""What a backend did with a program, stage by stage, to be compared with what another one did with the same."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx.node import map_arg
+
+from pytest_regional._text import plural
+from pytest_regional._torch import fx_graphs
+from pytest_regional._torch.codegen import RawLaunch
+from pytest_regional._torch.config import config_values
+from pytest_regional._torch.inductor import is_region_artifact
+from pytest_regional.harness.blame.culprit import Layer
+from pytest_regional.harness.counters import Counters
+from pytest_regional.harness.observe import annotated
+from pytest_regional.harness.observe.listeners import CompileListener
+from pytest_regional.harness.record import GraphRecord, RegionRecord
+
+_INDUCTOR = "torch._inductor.config"
+
+
+@dataclass
+class CompileFacts(CompileListener):
+    """What was seen of all compiles of one run of a check.
+
+    Attributes:
+        counters: the harness's counters of what the backend claims to do.
+        graphs: the graphs that AOTAutograd made, and the regions of each.
+        eager: for each of them that shows it, the operators that stay eager.
+        calls: for each of them that shows it, the regions whose code it calls, in order.
+        handed_over: the graphs that Inductor got on their own, in order.
+        settings: Inductor's settings at each of those compiles.
+        launches: of each code generation, the operators behind each kernel, in order.
+    """
+
+    counters: Mapping[str, int] = field(default_factory=dict)
+    graphs: tuple[GraphRecord, ...] = ()
+    eager: list[Counter[str]] = field(default_factory=list)
+    calls: list[list[str]] = field(default_factory=list)
+    handed_over: list[tuple[str, ...]] = field(default_factory=list)
+    settings: list[dict[str, Any]] = field(default_factory=list)
+    launches: list[tuple[tuple[str, ...], ...]] = field(default_factory=list)
+
+    def note(self, counters: Counters, graphs: tuple[GraphRecord, ...], supports: Callable[[str], object]) -> None:
+        """Note what is known at the end: counters only of what the backend under test claims to do."""
+        claimed = {name: counters[name] for name, (_, needs) in {**_FIRST, **_LAST}.items() if supports(needs)}
+        self.counters, self.graphs = claimed, graphs
+
+    @contextlib.contextmanager
+    def compiling_graph(self, kind: str, gm: Any) -> Iterator[Callable[[Any], None]]:
+        """Note what the compiled graph calls, and what it runs eagerly."""
+        yield self._finish
+
+    def _finish(self, result: Any) -> None:
+        gm = fx_graphs.graph_module_in(result)
+        if isinstance(gm, torch.fx.GraphModule):
+            compiled = [name for name, _ in annotated.compiled_calls_in(result)]
+            nodes = [node for node in annotated.nodes_of(gm) if not is_region_artifact(node.target)]
+            self.eager.append(Counter(filter(None, map(annotated.operator_of, nodes))))
+            self.calls.append(compiled)
+
+    @contextlib.contextmanager
+    def compiling_region(self, gm: Any, inputs: Sequence[Any]) -> Iterator[Callable[[Any], None]]:
+        """Note a graph that Inductor gets, before Inductor changes it."""
+        self.handed_over.append(tuple(_lines(gm.graph)))
+        self.settings.append(config_values(_INDUCTOR))
+        yield lambda result: None
+
+    def code_generated(self, launches: Sequence[RawLaunch]) -> None:
+        """Note the operators behind each kernel."""
+        behind = (tuple(str(node) for _, nodes in launch.buffers for node in nodes) for launch in launches)
+        self.launches.append(tuple(behind))
+
+
+def _lines(graph: Any) -> Iterator[str]:
+    """Yield a line for each node: operator and operands, by place instead of name; of inputs what they are."""
+    place = {node: f"%{number}" for number, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        target = node.target if node.op == "call_function" else node.op
+        operands = map_arg((node.args, dict(node.kwargs)), place.__getitem__)
+        value = node.meta.get("val")
+        is_input = node.op == "placeholder" and isinstance(value, torch.Tensor) and value.layout == torch.strided
+        line = f"{target} {operands}"
+        yield f"{line} {value.dtype} {[*value.shape]} {[*value.stride()]}" if is_input else line
+
+
+class Difference(NamedTuple):
+    """The first stage at which two backends did something else.
+
+    Attributes:
+        layer: the stage.
+        sentence: what was done, and what the other backend did.
+    """
+
+    layer: Layer
+    sentence: str
+
+
+def first_difference(ours: CompileFacts, theirs: CompileFacts, *, of_compile: bool) -> Difference | None:
+    """Return the first difference, in the order in which a backend works; ``None`` where there is none.
+
+    Args:
+        ours: of the backend under test.
+        theirs: of one that is right.
+        of_compile: whether the check may be about the compile itself. Values are no other for another count, unless a
+            cache answered.
+    """
+    counts = of_compile or ours.counters.get("cache_hits", 0) > 0
+    return next(_differences(ours, theirs, counts=counts), None)
+
+
+#: The stage that a counter is of, and the capability of a backend that moves it. Lookups come before all graphs.
+_FIRST: Mapping[str, tuple[Layer, str]] = {
+    "pre_grad_calls": ("pass", "pre_grad_passes"),
+    "region_pre_grad_calls": ("pass", "pre_grad_passes"),
+    "cache_hits": ("cache", "outer_cache"),
+    "cache_misses": ("cache", "outer_cache"),
+    "cache_bypasses": ("cache", "outer_cache"),
+}
+_LAST: Mapping[str, tuple[Layer, str]] = {
+    "region_compiles": ("sharing", "share_identical"),
+    "fallbacks": ("region", "regions"),
+    "cache_saves": ("cache", "outer_cache"),
+}
+
+
+def _differences(ours: CompileFacts, theirs: CompileFacts, *, counts: bool) -> Iterator[Difference]:
+    if counts:
+        yield from _counters(ours, theirs, _FIRST)
+    if any(graph.ops != other.ops for graph, other in zip(ours.graphs, theirs.graphs, strict=False)):
+        return  # they were given other graphs: one of them does without AOTAutograd
+    yield from _partitions(ours, theirs)
+    yield from _inside(ours, theirs)
+    yield from _order(ours, theirs)
+    if counts:
+        yield from _counters(ours, theirs, _LAST)
+
+
+def _counters(
+    ours: CompileFacts, theirs: CompileFacts, stages: Mapping[str, tuple[Layer, str]]
+) -> Iterator[Difference]:
+    for name, (layer, _) in stages.items():
+        if name in ours.counters and ours.counters[name] != theirs.counters[name]:
+            yield Difference(layer, f"{name}: {ours.counters[name]}, there {theirs.counters[name]}")
+
+
+def _partitions(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference]:
+    for graph, other in zip(ours.graphs, theirs.graphs, strict=False):
+        partitions = {region.name: region for region in other.regions}
+        for region in graph.regions:
+            same = partitions.get(region.name)
+            if same and same.partitions != region.partitions:
+                yield Difference("partitioning", f"{_said(region)}, there {same.partitions}")
+    for number, (eager, other_eager) in enumerate(zip(ours.eager, theirs.eager, strict=False)):
+        if eager != other_eager:
+            more, less = eager - other_eager, other_eager - eager
+            said = [f"eager here {_names(more)}"] * bool(more) + [f"eager there {_names(less)}"] * bool(less)
+            yield Difference("partitioning", f"graph {number}: {', '.join(said)}")
+
+
+def _said(region: RegionRecord) -> str:
+    return f"region {region.name!r} of the {region.graph} graph: {plural(region.partitions, 'partition')}"
+
+
+def _names(operators: Counter[str]) -> str:
+    return ", ".join(sorted(operators))
+
+
+def _inside(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference]:
+    """Yield what is different in what Inductor gets: its graphs, how often it gets one, settings."""
+    here, there = Counter(ours.handed_over), Counter(theirs.handed_over)
+    for graph in here:
+        if graph not in there:
+            known = set().union(*there)
+            odd = next((line for line in graph if line not in known), graph[-1] if graph else "")
+            yield Difference("extraction", f"a graph that Inductor gets here and not there, with {odd}")
+    for graph in there:
+        if graph not in here:
+            yield Difference("extraction", f"a graph of {plural(len(graph), 'node')} that Inductor gets there only")
+    if len(ours.handed_over) != len(theirs.handed_over):
+        gets = plural(len(ours.handed_over), "graph")
+        yield Difference("sharing", f"Inductor gets {gets}, there {len(theirs.handed_over)}, and the same ones")
+    for number, (settings, others) in enumerate(zip(ours.settings, theirs.settings, strict=False)):
+        for name, value in settings.items():
+            if value != others.get(name, value):
+                yield Difference("settings", f"graph {number} for Inductor: {name}={value!r}, there {others[name]!r}")
+
+
+def _order(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference]:
+    for calls, other_calls in zip(ours.calls, theirs.calls, strict=False):
+        if calls != other_calls:
+            yield Difference("order", f"regions called: {', '.join(calls)}, there {', '.join(other_calls)}")
+    if ours.handed_over != theirs.handed_over:
+        yield Difference("order", "Inductor gets the same graphs in another order")
+    for launches, others in zip(ours.launches, theirs.launches, strict=False):
+        if launches != others:
+            yield Difference("order", f"kernels compute {_kernels(launches)}, there {_kernels(others)}")
+
+
+def _kernels(launches: Sequence[tuple[str, ...]]) -> str:
+    return " then ".join("+".join(nodes) or "nothing" for nodes in launches)
