@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import unittest
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -28,20 +28,25 @@ _ENDINGS = (pytest.fail.Exception, pytest.skip.Exception, pytest.xfail.Exception
 
 
 @contextlib.contextmanager
-def blamed(item: pytest.Item, regional: Regional) -> Iterator[None]:
-    """Run a test; where it fails, add what is to blame to ``regional.culprits``.
+def blamed(item: pytest.Item, regional: Regional, check_end: Callable[[], None]) -> Iterator[None]:
+    """Run a test and the checks at its end; where it fails, add what is to blame to ``regional.culprits``.
 
     A failed comparison has looked already; a property test or a fuzz test looks by itself. A test of unittest keeps
     state in its object, and a known failure is known. Neither is called again.
     """
     __tracebackhide__ = True
     known = len(regional.culprits)
+    put_back = _as_they_are(getattr(item, "funcargs", {}))
+    at_end = _nothing
     try:
         yield
+        # Only where they fail they belong to the failure: a test may pass without a compile otherwise.
+        at_end = check_end
+        check_end()
     except (Exception, pytest.fail.Exception) as error:
         searched = isinstance(error, RegionalTimeoutError) or len(regional.culprits) > known
         if isinstance(item, pytest.Function) and not searched and _is_called_again(item):
-            regional.culprits.extend(_culprit(item, regional))
+            regional.culprits.extend(_culprit(item, regional, put_back, at_end))
         raise
 
 
@@ -51,7 +56,34 @@ def _is_called_again(item: pytest.Function) -> bool:
     return own and not state and item.get_closest_marker("xfail") is None
 
 
-def _culprit(item: pytest.Function, regional: Regional) -> list[Culprit]:
+def _nothing() -> None:
+    """Check nothing."""
+
+
+def _as_they_are(values: Mapping[str, Any]) -> Callable[[], None]:
+    """Return a function that gives lists, dictionaries, sets and tensors of fixtures what they hold now."""
+    import torch
+
+    containers = [(value, value.copy()) for value in values.values() if isinstance(value, list | dict | set)]
+    plain = [one for one in values.values() if isinstance(one, torch.Tensor) and one.layout == torch.strided]
+    # Of one whose elements share memory none can be put back alone.
+    tensors = [(one, one.detach().clone(), one.grad) for one in plain if one.nbytes <= one.untyped_storage().nbytes()]
+
+    def put_back() -> None:
+        for value, kept in containers:
+            value.clear()
+            (value.extend if isinstance(value, list) else value.update)(kept)
+        with torch.no_grad():
+            for value, held, grad in tensors:
+                value.copy_(held)
+                value.grad = grad
+
+    return put_back
+
+
+def _culprit(
+    item: pytest.Function, regional: Regional, put_back: Callable[[], None], at_end: Callable[[], None]
+) -> list[Culprit]:
     """Return what is to blame; nothing where the program is at fault and no compiler, or an experiment does not end."""
     from pytest_regional._region import AnnotationError
     from pytest_regional.harness.blame.reproducing import culprit_of
@@ -60,8 +92,10 @@ def _culprit(item: pytest.Function, regional: Regional) -> list[Culprit]:
     def call_again() -> None:
         # What it prints was printed the first time.
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            put_back()
             try:
                 item.runtest()
+                at_end()
             except _ENDINGS as ending:
                 raise AssertionError(f"{type(ending).__name__}: {ending}") from ending
 

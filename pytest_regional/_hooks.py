@@ -196,15 +196,22 @@ class RunHooks:
         from pytest_regional.harness.devices.emulated import skipping_unsupported
 
         __tracebackhide__ = True
+
+        def check_end() -> None:
+            __tracebackhide__ = True
+            _check_fuzzed(item)
+            _check_end(regional, vacuity=target.mark.expects_regions and not _failed_inside_unittest(item))
+
+        follow_up = self._session.settings.blame == "deep"
         with (
             _located_skips(),
             skipping_unsupported(regional, _skip),
             _hypothesis.adapted(item, regional, self._session.settings.examples, limits_of(item).time),
-            blamed(item, regional) if self._session.settings.blame == "deep" else contextlib.nullcontext(),
+            blamed(item, regional, check_end) if follow_up else contextlib.nullcontext(),
         ):
             result = yield
-        _check_fuzzed(item)
-        _check_end(regional, vacuity=target.mark.expects_regions and not _failed_inside_unittest(item))
+        if not follow_up:
+            check_end()
         return result
 
     @pytest.hookimpl(wrapper=True)

@@ -220,5 +220,11 @@ def spec_of(mutant: Mutant) -> BackendSpec:
         graph_pass=mutant.planted.graph_pass,
         compile_options=reference.compile_options,
         variants={option: functools.partial(mutant.planted.variant, option) for option in reference.variants},
+        alternatives={
+            "equal regions compiled one by one": lambda: functools.partial(
+                mutant.planted.backend(), share_identical=False
+            ),
+            "no result stored or loaded": lambda: functools.partial(mutant.planted.backend(), outer_cache=False),
+        },
         origin=f"bench.mutants.backends:{mutant.name}",
     )

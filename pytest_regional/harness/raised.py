@@ -15,6 +15,7 @@ from pytest_regional.harness.devices.emulated import causes
 #: Packages in which a backend lives; harness and fuzzer only watch.
 _COMPILERS = ("torch", "pytest_regional.reference", "triton")
 
+_NOT_THE_USERS = ("torch", "pytest_regional", "triton", "_pytest", "pluggy", "contextlib")
 
 #: What Dynamo and the C++ core write in front of a stack (2.11 to 2.15).
 _STACKS = ("\n\nfrom user code:", "\n\nSet TORCHDYNAMO_VERBOSE", "\nException raised from ")
@@ -80,6 +81,15 @@ def _name_of(frame: FrameType) -> str:
     # Below it each module is named by what it holds.
     module = GENERATED_MODULES.rstrip(".") if module.startswith(GENERATED_MODULES) else module
     return f"{module}:{frame.f_code.co_name}"
+
+
+def asserted_at(error: BaseException) -> str:
+    """Return file and line of the user's whose assertion failed, or one of the harness's that it calls; else empty."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if not isinstance(error, AssertionError) or any(_is_in(_name_of(frame), _COMPILERS) for frame, _ in frames[-1:]):
+        return ""
+    own = [(frame, line) for frame, line in frames if not _is_in(_name_of(frame), _NOT_THE_USERS)]
+    return f"{own[-1][0].f_code.co_filename}:{own[-1][1]}" if own else ""
 
 
 def _is_in(name: str, packages: Iterable[str]) -> bool:

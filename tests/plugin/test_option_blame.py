@@ -122,3 +122,40 @@ def test_a_search_does_not_count_as_the_tests_time(downstream):
     result = downstream(FACTS.format(fails="import time; time.sleep(2); assert False"), *options)
     assert "still running" not in result.stdout.str()
     result.stdout.fnmatch_lines(SECTION)
+
+
+STATE = """
+    import pytest, torch
+
+    @pytest.fixture
+    def seen():
+        return []
+
+    @pytest.fixture
+    def weight(regional):
+        return regional.randn(4).abs()
+
+    @pytest.mark.regional_compile(expects_regions=False)
+    def test_state(regional, seen, weight):
+        seen.append(0)
+        weight.mul_(2)
+        assert seen == [0] and weight.sum() > 0, "state is as it was"
+        assert regional.compile(lambda x: torch.ones_like(x) * x)(weight) is not weight
+"""
+VACUOUS = """
+    import pytest, torch
+
+    @pytest.mark.regional_compile
+    def test_nothing(regional):
+        regional.compile(torch.sin)(regional.randn(2))
+"""
+
+
+def test_values_of_fixtures_are_put_back(downstream):
+    result = downstream(STATE, "--regional-backend=inductor", "--regional-blame=deep")
+    result.stdout.fnmatch_lines(SECTION)
+
+
+def test_a_vacuous_test_is_followed_up_too(downstream):
+    result = downstream(VACUOUS, "--regional-backend=reference", "--regional-blame=deep")
+    result.stdout.fnmatch_lines([SECTION[0], "no compiler: the same fails where nothing is compiled, as it has to *"])

@@ -16,6 +16,9 @@ Signature = frozenset[str]
 RAISED = "raised "
 """How a part of a signature begins that is of an exception."""
 
+ASSERTED = RAISED + "by the check at "
+"""How one begins that names the line of the check whose assertion fails."""
+
 Outcome = Literal["fixed", "the same", "another failure"]
 
 
@@ -57,9 +60,9 @@ class Experiment:
     signature: Signature = frozenset()
 
     @property
-    def raised(self) -> bool:
-        """Whether an exception is what failed, and no comparison."""
-        return is_exception(self.signature)
+    def crashed(self) -> bool:
+        """Whether a compiler raised what failed: no comparison, and no assertion of the check's."""
+        return is_exception(self.signature) and not any(part.startswith(ASSERTED) for part in self.signature)
 
 
 class OutOfTimeError(RegionalError):

@@ -175,6 +175,9 @@ def _names(operators: Counter[str]) -> str:
 def _inside(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference]:
     """Yield what is different in what Inductor gets: its graphs, how often it gets one, settings."""
     here, there = Counter(ours.handed_over), Counter(theirs.handed_over)
+    gets = f"Inductor gets {plural(len(ours.handed_over), 'graph')}, there {len(theirs.handed_over)}"
+    if len(ours.handed_over) != len(theirs.handed_over) and _operators(here) == _operators(there):
+        yield Difference("partitioning", f"{gets}, of the same operators")
     for graph in here:
         if graph not in there:
             known = set().union(*there)
@@ -184,12 +187,17 @@ def _inside(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference]:
         if graph not in here:
             yield Difference("extraction", f"a graph of {plural(len(graph), 'node')} that Inductor gets there only")
     if len(ours.handed_over) != len(theirs.handed_over):
-        gets = plural(len(ours.handed_over), "graph")
-        yield Difference("sharing", f"Inductor gets {gets}, there {len(theirs.handed_over)}, and the same ones")
+        yield Difference("sharing", f"{gets}, and the same ones")
     for number, (settings, others) in enumerate(zip(ours.settings, theirs.settings, strict=False)):
         for name, value in settings.items():
             if value != others.get(name, value):
                 yield Difference("settings", f"graph {number} for Inductor: {name}={value!r}, there {others[name]!r}")
+
+
+def _operators(graphs: Counter[tuple[str, ...]]) -> Counter[str]:
+    """Return how often each operator is in all graphs together."""
+    named = (line.partition(" ")[0] for graph in graphs.elements() for line in graph)
+    return Counter(name for name in named if "." in name)
 
 
 def _order(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference]:

@@ -141,11 +141,13 @@ class _Search:
     def run(self) -> Culprit:
         if not self._experiments.fails(Change()):
             return Culprit("flaky" if self._experiments.fails(Change()) else "nothing")
-        if self._experiments.fails(_UNCOMPILED):
-            if not self._experiments.fails(_UNCOMPILED):
+        uncompiled = self._experiments.outcome_of(_UNCOMPILED)
+        if uncompiled != "fixed":
+            if self._experiments.outcome_of(_UNCOMPILED) != uncompiled:
                 return Culprit("flaky")
             # What checks facts of the compile fails without one, and says nothing of layers that compile nothing.
-            self.known = Culprit("eager", confidence="unknown" if self._experiments.raises else "confirmed")
+            of_compile = self._experiments.raises or uncompiled == "another failure"
+            self.known = Culprit("eager", confidence="unknown" if of_compile else "confirmed")
             captured = None
         else:
             captured = self._captured()
@@ -160,6 +162,7 @@ class _Search:
             or self._settings()
             or self._kinds(_CODE)
             or self._all_kinds()
+            or self._other_partitioner()
             or self._whole_regions()
         )
 
@@ -177,9 +180,9 @@ class _Search:
         return self._again(Culprit("aot_autograd"), graphs)
 
     def _fails_captured(self, change: Change) -> bool:
-        """Say whether it fails alike, or raises whatever it raises: so early that is the same defect."""
+        """Say whether it fails alike, or a compiler raises whatever it raises: so early that is the same defect."""
         outcome = self._experiments.outcome_of(change)
-        return outcome == "the same" or (outcome == "another failure" and self._experiments.made[-1].raised)
+        return outcome == "the same" or (outcome == "another failure" and self._experiments.made[-1].crashed)
 
     def _captured_by(self, name: str, sentence: str) -> Change | None:
         backend = self._suspects.captures.get(name)
@@ -206,15 +209,16 @@ class _Search:
         return self._culprit(steps, lambda some: _without_passes(some, steps))
 
     def _alternatives(self) -> Culprit | None:
-        tried: tuple[tuple[Layer, Mapping[str, Callable[..., Any]]], ...] = (
-            ("backend", self._suspects.alternatives),
-            ("partitioner", self._suspects.partitioners),
-        )
-        for layer, backends in tried:
-            for name, backend in backends.items():
-                change = Change(name, backend=backend)
-                if self._experiments.fixes(change):
-                    return self._confirmed(Culprit(layer, setting=name), change)
+        return self._otherwise("backend", self._suspects.alternatives)
+
+    def _other_partitioner(self) -> Culprit | None:
+        return self._otherwise("partitioner", self._suspects.partitioners)
+
+    def _otherwise(self, layer: Layer, backends: Mapping[str, Callable[..., Any]]) -> Culprit | None:
+        for name, backend in backends.items():
+            change = Change(name, backend=backend)
+            if self._experiments.fixes(change):
+                return self._confirmed(Culprit(layer, setting=name), change)
         return None
 
     def _region(self) -> Culprit | None:
@@ -225,7 +229,7 @@ class _Search:
         none = _left_eager(names, names)
         outcome = self._experiments.outcome_of(none)
         if outcome == "the same" and self.known.layer != "eager":
-            return self._compared(self._again(Culprit("backend"), none))
+            return self._other_partitioner() or self._compared(self._again(Culprit("backend"), none))
         if outcome != "fixed":
             return None
         outcomes = {name: self._experiments.outcome_of(_left_eager([name], names)) for name in names if len(names) > 1}
@@ -272,9 +276,10 @@ class _Search:
             seen = self._suspects.seen
             of_compile = self._experiments.raises or found.layer == "eager"
             difference = first_difference(seen[""], seen[instead.sentence], of_compile=of_compile)
-            if difference is None and not found.without_inductor:
+            of_region = found.layer == "region"
+            if difference is None and (found.layer == "backend" or (of_region and not seen[""].handed_over)):
                 return found
-            layer, sentence = difference or Difference("call", "both compile the same")
+            layer, sentence = difference or Difference("call" if of_region else "backend", "both compile the same")
             setting = instead.sentence
             known = replace(found, layer=layer, setting=setting, difference=sentence)
             return self._confirmed(known, instead, alone=False)

@@ -16,11 +16,11 @@ from pytest_regional.backends import registry
 from pytest_regional.backends.spec import PARTITIONERS, BackendSpec
 from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.culprit import Culprit
-from pytest_regional.harness.blame.experiments import RAISED, Change, Experiments, Signature
+from pytest_regional.harness.blame.experiments import ASSERTED, RAISED, Change, Experiments, Signature
 from pytest_regional.harness.blame.facts import CompileFacts
 from pytest_regional.harness.blame.layers import Suspects, search
 from pytest_regional.harness.parity.report import BadProgramError, ParityError
-from pytest_regional.harness.raised import message_of, origin_of, root_of
+from pytest_regional.harness.raised import asserted_at, message_of, origin_of, root_of
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
@@ -101,14 +101,18 @@ def failure_of(check: Callable[[], object]) -> Signature:
 
 
 def _raised(error: BaseException) -> Signature:
-    """Return where an exception comes from, and what it says: either makes two of them the same."""
+    """Return where an exception comes from, and what it says: either makes two of them the same.
+
+    Of an assertion of the check's also the line, as it may say something else each time.
+    """
     origin = getattr(error, "origin", None)  # an oracle's violation says itself what makes two of them the same
     if isinstance(origin, str):
         oracle = getattr(error, "oracle", "")
         return frozenset({f"{RAISED * (oracle == 'compiles')}{oracle} {origin}"})
     root = root_of(error)
     said = f"{type(root).__name__}: {without_numbers(message_of(root))}"
-    return frozenset({RAISED + origin_of(error), RAISED + said})
+    line = asserted_at(root)
+    return frozenset({RAISED + origin_of(error), RAISED + said, *([ASSERTED + line] if line else [])})
 
 
 def _captures(partitioner: str) -> dict[str, Callable[..., Any]]:

@@ -143,6 +143,7 @@ class Observer:
         with self.paused():
             self._log, self.graphs, self.sources, self.compile_times = CounterLog(), [], [], []
             self.listeners = [*listeners]
+            self.called_compiled_region = self.loaded_code = False
             try:
                 yield
             finally:

@@ -1,0 +1,126 @@
+"""Which culprit the harness names for faults that were planted in a backend: ``python -m bench.blame_faults``.
+
+Each faulty backend of ``bench/mutants`` is given to the test that notices it (``bench/mutants/kills.json``), under
+``--regional-blame=deep``, in a process of its own. The table says which stage of the backend is named, and which one
+the fault was planted in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.mutants import faults
+from bench.mutants.by_suites import ROOT
+from bench.mutants.faults import FAULTS
+
+KILLS = ROOT / "bench/mutants/kills.json"
+
+#: Layers of a culprit that are stages of a backend.
+OF_BACKEND = (
+    *("backend", "region", "partitioning", "extraction", "sharing", "settings"),
+    *("order", "call", "pass", "cache"),
+)
+
+#: Stages that name the place of a fault, by the module of ``bench/mutants/faults`` that it is in.
+PLACES = {
+    "plans": ("partitioning",),
+    "values": ("call",),
+    "arithmetic": ("extraction",),
+    "graphs": ("backend",),
+    "sharing": ("sharing",),
+    "configs": ("settings",),
+    "order": ("order",),
+    "caching": ("cache",),
+    "passes": ("pass", "cache"),
+}
+
+#: Faults that are planted elsewhere than the others of their module.
+ELSEWHERE = {}
+
+#: Stages that an alternative of the reference backend leaves out.
+ALTERNATIVES = {"equal regions compiled one by one": "sharing", "no result stored or loaded": "cache"}
+
+
+def searched(name: str, seconds: float) -> dict[str, Any]:
+    """Run the test that notices a fault, and return what its report says of it."""
+    test = json.loads(KILLS.read_text(encoding="utf-8"))[name]
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="blame-") as folder:
+        report = Path(folder, "report.json")
+        command = [sys.executable, "-m", "pytest", test, f"--regional-backend=bench.mutants.backends:{name}"]
+        command += ["--regional-device=cpu", "--regional-blame=deep", f"--regional-report={report}", "--maxfail=1"]
+        try:
+            subprocess.run(
+                [*command, "-q", "-p", "no:cacheprovider"], cwd=ROOT, capture_output=True, check=False, timeout=seconds
+            )
+            tests = json.loads(report.read_text(encoding="utf-8"))["tests"]
+        except (subprocess.TimeoutExpired, FileNotFoundError) as error:
+            return {"fault": name, "layer": "none", "sentence": f"no report: {type(error).__name__}"}
+    failed = [one for one in tests if one["outcome"] not in ("passed", "skipped")]
+    found = next((culprit for one in failed for culprit in one.get("culprits", ())), None)
+    if found is None:
+        said = failed[0]["failure"][-200:] if failed else "nothing failed"
+        return {"fault": name, "layer": "none", "sentence": f"nothing was searched for: {said}"}
+    return {"fault": name, "test": failed[0]["test"], "wall": round(time.monotonic() - began, 1), **found}
+
+
+def stage_of(row: dict[str, Any]) -> str:
+    """Return the stage of the backend that a culprit names."""
+    return ALTERNATIVES.get(row.get("setting", ""), row["layer"]) if row["layer"] == "backend" else row["layer"]
+
+
+def places_of(name: str) -> tuple[str, ...]:
+    """Return the stages that name the place of a fault."""
+    module = next(module for module in PLACES if name in {one.name for one in getattr(faults, module).FAULTS})
+    return ELSEWHERE.get(name, PLACES[module])
+
+
+def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield the table, in Markdown, and what it comes to."""
+    yield "| faulty backend | what is wrong | culprit |"
+    yield "|---|---|---|"
+    for row in rows:
+        named = "" if stage_of(row) in places_of(row["fault"]) else " (**not** the place)"
+        yield f"| `{row['fault']}` | {FAULTS[row['fault']].sentence} | {row['sentence']}{named} |"
+    layers = sum(row["layer"] in OF_BACKEND for row in rows)
+    places = sum(stage_of(row) in places_of(row["fault"]) for row in rows)
+    made = [len(row["experiments"]) for row in rows if "experiments" in row]
+    took = [sum(seconds for _, _, seconds in row["experiments"]) for row in rows if "experiments" in row]
+    yield ""
+    yield f"layer right: {layers} of {len(rows)}; place named: {places} of {len(rows)}"
+    made_and_took = f"{statistics.median(took):.1f} s and {statistics.median(made):.0f} experiments"
+    yield f"median {made_and_took}; torch {torch.__version__}"
+
+
+def main() -> None:
+    """Search, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", help="names of faults")
+    parser.add_argument("--seconds", type=float, default=300.0, help="how long one test may take")
+    parser.add_argument("--json", type=Path, help="where the rows are written; those that are there are kept")
+    options = parser.parse_args()
+    rows = json.loads(options.json.read_text(encoding="utf-8")) if options.json and options.json.exists() else []
+    known = {row["fault"] for row in rows}
+    for name in FAULTS:
+        if name in known or (options.only and name not in options.only):
+            continue
+        rows.append(searched(name, options.seconds))
+        print(f"{name}: {rows[-1]['layer']}: {rows[-1]['sentence']}", file=sys.stderr, flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    print("\n".join(table(rows)))
+
+
+if __name__ == "__main__":
+    main()
