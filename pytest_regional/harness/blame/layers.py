@@ -180,9 +180,10 @@ class _Search:
         return self._again(Culprit("aot_autograd"), graphs)
 
     def _fails_captured(self, change: Change) -> bool:
-        """Say whether it fails alike, or a compiler raises whatever it raises: so early that is the same defect."""
+        """Say whether it fails alike, or a compiler raises another error: so early that is the same defect."""
         outcome = self._experiments.outcome_of(change)
-        return outcome == "the same" or (outcome == "another failure" and self._experiments.made[-1].crashed)
+        crashed = self._experiments.raises and self._experiments.made[-1].crashed
+        return outcome == "the same" or (outcome == "another failure" and crashed)
 
     def _captured_by(self, name: str, sentence: str) -> Change | None:
         backend = self._suspects.captures.get(name)

@@ -1,0 +1,145 @@
+"""What two backends did with a program: each stage that differs is named, and the first one comes first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bench.mutants import backends
+from pytest_regional import BackendSpec, region
+from pytest_regional.harness.blame.facts import CompileFacts, first_difference
+from pytest_regional.harness.record import GraphRecord, RegionRecord
+from pytest_regional.testing import regional
+
+OPS = ("aten.mm.default", "aten.sin.default")
+MM, SIN = "aten.mm.default (%0, %1)", "aten.sin.default (%2,)"
+COUNTERS = {"pre_grad_calls": 1, "cache_hits": 0, "cache_misses": 1, "region_compiles": 2, "cache_saves": 1}
+
+
+def graph(partitions=1, ops=OPS):
+    return GraphRecord("forward", ops, "", (RegionRecord("mlp", "forward", ops, {}, partitions),))
+
+
+def facts(**changed):
+    made = CompileFacts(
+        counters=COUNTERS,
+        graphs=(graph(),),
+        eager=[Counter(["aten.add.Tensor"])],
+        calls=[["mlp", "norm"]],
+        handed_over=[(MM,), (SIN,)],
+        settings=[{"fusion": True}, {"fusion": True}],
+        launches=[(("mm",), ("sin",))],
+    )
+    return replace(made, **changed)
+
+
+@pytest.mark.parametrize(
+    ("ours", "layer", "said"),
+    [
+        ({"counters": {**COUNTERS, "pre_grad_calls": 2}}, "pass", "pre_grad_calls: 2, there 1"),
+        ({"counters": {**COUNTERS, "cache_misses": 2}}, "cache", "cache_misses: 2, there 1"),
+        ({"counters": {**COUNTERS, "region_compiles": 3}}, "sharing", "region_compiles: 3, there 2"),
+        ({"counters": {**COUNTERS, "cache_saves": 0}}, "cache", "cache_saves: 0, there 1"),
+        ({"graphs": (graph(2),)}, "partitioning", "region 'mlp' of the forward graph: 2 partitions, there 1"),
+        ({"eager": [Counter(["aten.sin.default"])]}, "partitioning", "eager here aten.sin.default"),
+        ({"handed_over": [(MM, SIN)]}, "partitioning", "Inductor gets 1 graph, there 2, of the same operators"),
+        ({"handed_over": [(MM,), ("aten.cos.default (%2,)",)]}, "extraction", "with aten.cos.default (%2,)"),
+        ({"handed_over": [(MM,)]}, "extraction", "a graph of 1 node that Inductor gets there only"),
+        ({"handed_over": [(MM,), (MM,), (SIN,)]}, "sharing", "Inductor gets 3 graphs, there 2, and the same ones"),
+        ({"handed_over": [(SIN,), (MM,)]}, "order", "the same graphs in another order"),
+        ({"settings": [{"fusion": True}, {"fusion": False}]}, "settings", "fusion=False, there True"),
+        ({"calls": [["norm", "mlp"]]}, "order", "regions called: norm, mlp, there mlp, norm"),
+        ({"launches": [(("sin",), ("mm",))]}, "order", "kernels compute sin then mm, there mm then sin"),
+    ],
+)
+def test_a_stage(ours, layer, said):
+    found = first_difference(facts(**ours), facts(), of_compile=True)
+    assert found is not None
+    assert found.layer == layer
+    assert said in found.sentence
+
+
+def test_nothing_differs():
+    assert first_difference(facts(), facts(), of_compile=True) is None
+
+
+def test_the_earlier_stage_comes_first():
+    several = facts(counters={**COUNTERS, "cache_saves": 0}, graphs=(graph(2),), calls=[["norm", "mlp"]])
+    assert first_difference(several, facts(), of_compile=True).layer == "partitioning"
+
+
+def test_counts_do_not_change_values():
+    """Unless a cache answered, which may hold something else."""
+    counters = {**COUNTERS, "cache_misses": 2}
+    assert first_difference(facts(counters=counters), facts(), of_compile=False) is None
+    hit = {**COUNTERS, "cache_misses": 0, "cache_hits": 1}
+    assert first_difference(facts(counters=hit), facts(), of_compile=False).layer == "cache"
+
+
+def test_graphs_of_dynamo_and_of_aot_autograd_are_not_compared():
+    """One of the two backends does without AOTAutograd: nothing after that can be the same."""
+    ours = facts(graphs=(graph(2, ("torch.mm", "torch.sin")),), handed_over=[])
+    assert first_difference(ours, facts(), of_compile=True) is None
+
+
+def test_a_counter_of_what_the_backend_disclaims_is_left_out():
+    made = CompileFacts()
+    made.note(dict.fromkeys((*COUNTERS, "fallbacks", *_MORE), 1), (), lambda needs: needs != "outer_cache")
+    assert {"pre_grad_calls", "region_compiles"} <= set(made.counters)
+    assert not any(name.startswith("cache") for name in made.counters)
+
+
+_MORE = ("region_pre_grad_calls", "cache_bypasses")
+
+
+def twins(x, w):
+    with region("one"):
+        h = (x @ w).sin()
+    with region("two"):
+        return (h @ w).sin()
+
+
+def holds(r, fn, *inputs):
+    r.assert_parity(fn, *inputs)
+
+
+def has_a_partition_each(r, fn, *inputs):
+    record = r.run(fn, *inputs)
+    assert {one.partitions for one in record.regions} == {1}
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "layer"),
+    [
+        ("every_op_alone", has_a_partition_each, "partitioning"),
+        ("first_input_kept", holds, "call"),
+        ("sigmoid_rounded", holds, "extraction"),
+        ("output_detached", holds, "backend"),
+    ],
+)
+def test_a_fault_in_a_stage_of_a_backend(fault, check, layer):
+    def program(x, w):
+        return twins(torch.tanh(x) if fault == "output_detached" else x, w)
+
+    def rounded(x, w):
+        with region("one"):
+            return torch.sigmoid(x @ w)
+
+    spec: BackendSpec = getattr(backends, fault)
+    with regional(spec, "cpu", expects_regions=False) as r:
+        inputs = [r.randn(8, 8, requires_grad=True), r.randn(8, 8)]
+        chosen = rounded if fault == "sigmoid_rounded" else program
+        found = r.blame(chosen, *inputs, check=lambda fn, *given: check(r, fn, *given))
+    assert found.layer == layer, found.evidence
+    if layer not in ("backend",):
+        assert "right with backend 'reference' in its place" in found.sentence
+
+
+def test_the_reference_is_compared_with_pytorchs_own():
+    with regional("reference", "cpu", expects_regions=False) as r:
+        found = r.blame(twins, r.randn(8, 8), r.randn(8, 8), check=lambda fn, *given: int("none"))
+    assert "backend 'torch' in its place" in found.evidence
+    assert found.layer == "eager"
