@@ -96,7 +96,7 @@ def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     layers = sum(row["layer"] in OF_BACKEND for row in rows)
     places = sum(stage_of(row) in places_of(row["fault"]) for row in rows)
     made = [len(row["experiments"]) for row in rows if "experiments" in row]
-    took = [sum(seconds for _, _, seconds in row["experiments"]) for row in rows if "experiments" in row]
+    took = [sum(one["seconds"] for one in row["experiments"]) for row in rows if "experiments" in row]
     yield ""
     yield f"layer right: {layers} of {len(rows)}; place named: {places} of {len(rows)}"
     made_and_took = f"{statistics.median(took):.1f} s and {statistics.median(made):.0f} experiments"

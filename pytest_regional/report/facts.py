@@ -9,7 +9,7 @@ over allowed error, at most 1e300, or ``None``),
 :mod:`pytest_regional.report.details` collects. What went wrong is ``failure``, the end of pytest's own text; ``phase``
 is what the test was in when it ended so: ``setup``, ``call`` or ``teardown``. ``runs`` says how often the test was run:
 more than once where a plugin runs tests again. The facts are those of the last time. ``culprits``, only under
-``--regional-blame=deep``, is what was found to be to blame (:meth:`Culprit.as_data`), one for each failed comparison.
+``--regional-blame=deep``, is what was found to be to blame (:meth:`Culprit.as_data`), one for each failure.
 """
 
 from __future__ import annotations

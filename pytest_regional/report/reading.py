@@ -222,7 +222,10 @@ _DETAILS = _record(
     left_out=_table(_count),
 )
 _FINDING = _record(("text",), name=_text, title=_text, script=_text, text=_text)
+_EXPERIMENT = _record(changed=_text, outcome=_text, seconds=_number)
+_CULPRIT = _record(sentence=_text, first_wrong=_text, experiments=_list(_EXPERIMENT))
 _TEST = _record(
+    ("culprits",),
     version=_count,
     test=_text,
     suite=_text,
@@ -238,6 +241,7 @@ _TEST = _record(
     fuzz=_maybe(_record(findings=_list(_FINDING))),
     details=_maybe(_DETAILS),
     failure=_text,
+    culprits=_list(_CULPRIT),
 )
 _RUN = _record(
     ("lost_workers", "merged_from"),

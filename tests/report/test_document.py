@@ -60,6 +60,7 @@ def test_what_is_written_is_read(tmp_path):
         (whole(other=1), "unknown key 'other'"),
         (whole(1), r"tests\[0\] is 1, expected a table"),
         (whole({}), r"tests\[0\] lacks backend, causes, "),
+        (whole({**fact("t"), "culprits": [{}]}), r"tests\[0\].culprits\[0\] lacks experiments, first_wrong, sentence"),
         (whole(fact("a", "well")), r"tests\[0\].outcome is 'well', expected one of the endings"),
         (whole(fact("a", cache_hits=1.5)), r"tests\[0\].counters.cache_hits is 1.5, expected a whole number"),
         (whole(fact("a"), fact("a", "failed")), r"tests\[1\] stands there twice: 'a'"),

@@ -232,3 +232,22 @@ def test_the_page_says_that_its_script_has_not_run_until_it_has():
     (said,) = [attributes for attributes in seen.of("p") if attributes.get("id") == "script-state"]
     assert "hidden" not in said
     assert seen.scripts[1].rstrip().endswith("state.hidden = true;")
+
+
+CULPRIT = {
+    "sentence": "region 'mlp': lowering of <aten.gelu>: right where that is left out (confirmed)",
+    "first_wrong": "gelu (model.py:41)",
+    "experiments": [
+        {"changed": "", "outcome": "the same", "seconds": 0.25},
+        {"changed": "without any lowering", "outcome": "fixed", "seconds": 1.0},
+    ],
+}
+
+
+def test_what_is_to_blame_is_in_the_page():
+    made = html_of(report({**fact("t.py::t", "failed"), "culprits": [CULPRIT]}, fact("t.py::other")))
+    assert made.count("What is to blame: ") == 1
+    assert "lowering of &lt;aten.gelu&gt;: right where that is left out (confirmed)" in made
+    assert "The first wrong value: gelu (model.py:41)" in made
+    assert "<td>nothing</td><td>the same</td><td>0.2</td>" in made
+    assert "<td>without any lowering</td><td>fixed</td><td>1.0</td>" in made

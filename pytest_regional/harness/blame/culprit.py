@@ -179,7 +179,10 @@ class Culprit:
             "first_wrong": self.first_wrong,
             "ended_early": self.ended_early,
             "others": [other.as_data() for other in self.others],
-            "experiments": [[one.sentence, one.outcome, round(one.seconds, 2)] for one in self.experiments],
+            "experiments": [
+                {"changed": one.sentence, "outcome": one.outcome, "seconds": round(one.seconds, 2)}
+                for one in self.experiments
+            ],
             "not_tried": list(self.not_tried),
         }
 
