@@ -29,7 +29,7 @@ KILLS = ROOT / "bench/mutants/kills.json"
 #: Layers of a culprit that are stages of a backend.
 OF_BACKEND = (
     *("backend", "region", "partitioning", "extraction", "sharing", "settings"),
-    *("order", "call", "pass", "cache"),
+    *("order", "call", "pass", "cache", "partitioner"),
 )
 
 #: Stages that name the place of a fault, by the module of ``bench/mutants/faults`` that it is in.
@@ -46,7 +46,18 @@ PLACES = {
 }
 
 #: Faults that are planted elsewhere than the others of their module.
-ELSEWHERE = {}
+ELSEWHERE = {
+    # What belongs together is decided by what has to stay in order.
+    **dict.fromkeys(("effects_unordered", "draws_unordered"), ("partitioning", "order")),
+    # Repairs of what AOTAutograd's partitioner made, left out.
+    **dict.fromkeys(
+        ("draws_repeated_in_backward", "unused_draws_dropped", "unused_tuples_unknown", "merged_across_boundaries"),
+        ("partitioner", "backend"),
+    ),
+    "symbols_missing": ("extraction",),
+    "order_changes_each_time": ("order",),
+    "compiled_twice": ("sharing", "partitioning"),
+}
 
 #: Stages that an alternative of the reference backend leaves out.
 ALTERNATIVES = {"equal regions compiled one by one": "sharing", "no result stored or loaded": "cache"}

@@ -131,15 +131,20 @@ _LAST: Mapping[str, tuple[Layer, str]] = {
 
 
 def _differences(ours: CompileFacts, theirs: CompileFacts, *, counts: bool) -> Iterator[Difference]:
-    if counts:
+    # A check that fails early has seen less, and less is then no difference.
+    if counts and _lookups(ours) >= _lookups(theirs):
         yield from _counters(ours, theirs, _FIRST)
     if any(graph.ops != other.ops for graph, other in zip(ours.graphs, theirs.graphs, strict=False)):
         return  # they were given other graphs: one of them does without AOTAutograd
     yield from _partitions(ours, theirs)
     yield from _inside(ours, theirs)
     yield from _order(ours, theirs)
-    if counts:
+    if counts and len(ours.graphs) >= len(theirs.graphs):
         yield from _counters(ours, theirs, _LAST)
+
+
+def _lookups(facts: CompileFacts) -> int:
+    return sum(facts.counters.get(name, 0) for name, (layer, _) in _FIRST.items() if layer == "cache")
 
 
 def _counters(
@@ -161,7 +166,8 @@ def _partitions(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference
         if eager != other_eager:
             more, less = eager - other_eager, other_eager - eager
             said = [f"eager here {_names(more)}"] * bool(more) + [f"eager there {_names(less)}"] * bool(less)
-            yield Difference("partitioning", f"graph {number}: {', '.join(said)}")
+            moved = more.keys() <= _operators(theirs).keys() and less.keys() <= _operators(ours).keys()
+            yield Difference("partitioning" if moved else "backend", f"graph {number}: {', '.join(said)}")
 
 
 def _said(region: RegionRecord) -> str:
@@ -176,17 +182,17 @@ def _inside(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference]:
     """Yield what is different in what Inductor gets: its graphs, how often it gets one, settings."""
     here, there = Counter(ours.handed_over), Counter(theirs.handed_over)
     gets = f"Inductor gets {plural(len(ours.handed_over), 'graph')}, there {len(theirs.handed_over)}"
-    if len(ours.handed_over) != len(theirs.handed_over) and _operators(here) == _operators(there):
+    if len(ours.handed_over) != len(theirs.handed_over) and _operators(ours) == _operators(theirs):
         yield Difference("partitioning", f"{gets}, of the same operators")
     for graph in here:
         if graph not in there:
             known = set().union(*there)
             odd = next((line for line in graph if line not in known), graph[-1] if graph else "")
             yield Difference("extraction", f"a graph that Inductor gets here and not there, with {odd}")
-    for graph in there:
+    for graph in there if len(ours.graphs) >= len(theirs.graphs) else ():
         if graph not in here:
             yield Difference("extraction", f"a graph of {plural(len(graph), 'node')} that Inductor gets there only")
-    if len(ours.handed_over) != len(theirs.handed_over):
+    if len(ours.handed_over) != len(theirs.handed_over) and len(ours.graphs) >= len(theirs.graphs):
         yield Difference("sharing", f"{gets}, and the same ones")
     for number, (settings, others) in enumerate(zip(ours.settings, theirs.settings, strict=False)):
         for name, value in settings.items():
@@ -194,9 +200,9 @@ def _inside(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference]:
                 yield Difference("settings", f"graph {number} for Inductor: {name}={value!r}, there {others[name]!r}")
 
 
-def _operators(graphs: Counter[tuple[str, ...]]) -> Counter[str]:
-    """Return how often each operator is in all graphs together."""
-    named = (line.partition(" ")[0] for graph in graphs.elements() for line in graph)
+def _operators(facts: CompileFacts) -> Counter[str]:
+    """Return how often each operator is in all graphs that Inductor gets."""
+    named = (line.partition(" ")[0] for graph in facts.handed_over for line in graph)
     return Counter(name for name in named if "." in name)
 
 
@@ -204,7 +210,7 @@ def _order(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference]:
     for calls, other_calls in zip(ours.calls, theirs.calls, strict=False):
         if calls != other_calls:
             yield Difference("order", f"regions called: {', '.join(calls)}, there {', '.join(other_calls)}")
-    if ours.handed_over != theirs.handed_over:
+    if ours.handed_over != theirs.handed_over and Counter(ours.handed_over) == Counter(theirs.handed_over):
         yield Difference("order", "Inductor gets the same graphs in another order")
     for launches, others in zip(ours.launches, theirs.launches, strict=False):
         if launches != others:

@@ -44,7 +44,8 @@ def facts(**changed):
         ({"counters": {**COUNTERS, "region_compiles": 3}}, "sharing", "region_compiles: 3, there 2"),
         ({"counters": {**COUNTERS, "cache_saves": 0}}, "cache", "cache_saves: 0, there 1"),
         ({"graphs": (graph(2),)}, "partitioning", "region 'mlp' of the forward graph: 2 partitions, there 1"),
-        ({"eager": [Counter(["aten.sin.default"])]}, "partitioning", "eager here aten.sin.default"),
+        ({"eager": [Counter(["aten.add.Tensor", "aten.sin.default"])]}, "partitioning", "eager here aten.sin.default"),
+        ({"eager": [Counter(["aten.tan.default"])]}, "backend", "graph 0: eager here aten.tan.default"),
         ({"handed_over": [(MM, SIN)]}, "partitioning", "Inductor gets 1 graph, there 2, of the same operators"),
         ({"handed_over": [(MM,), ("aten.cos.default (%2,)",)]}, "extraction", "with aten.cos.default (%2,)"),
         ({"handed_over": [(MM,)]}, "extraction", "a graph of 1 node that Inductor gets there only"),
@@ -77,6 +78,13 @@ def test_counts_do_not_change_values():
     assert first_difference(facts(counters=counters), facts(), of_compile=False) is None
     hit = {**COUNTERS, "cache_misses": 0, "cache_hits": 1}
     assert first_difference(facts(counters=hit), facts(), of_compile=False).layer == "cache"
+
+
+def test_a_check_that_fails_early_has_seen_less():
+    counters = {**COUNTERS, "cache_misses": 0, "region_compiles": 1, "cache_saves": 0}
+    two = (graph(), graph())
+    early = facts(counters=counters, handed_over=[(MM,)], settings=[{"fusion": True}])
+    assert first_difference(early, facts(graphs=two), of_compile=True) is None
 
 
 def test_graphs_of_dynamo_and_of_aot_autograd_are_not_compared():
