@@ -120,8 +120,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="names of faults")
     parser.add_argument("--seconds", type=float, default=300.0, help="how long one test may take")
     parser.add_argument("--json", type=Path, help="where the rows are written; those that are there are kept")
+    parser.add_argument("--again", action="store_true", help="those of the file whose place is not named are not kept")
     options = parser.parse_args()
     rows = json.loads(options.json.read_text(encoding="utf-8")) if options.json and options.json.exists() else []
+    rows = [row for row in rows if not options.again or stage_of(row) in places_of(row["fault"])]
     known = {row["fault"] for row in rows}
     for name in FAULTS:
         if name in known or (options.only and name not in options.only):
@@ -130,6 +132,7 @@ def main() -> None:
         print(f"{name}: {rows[-1]['layer']}: {rows[-1]['sentence']}", file=sys.stderr, flush=True)
         if options.json:
             options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    rows.sort(key=lambda row: list(FAULTS).index(row["fault"]))
     print("\n".join(table(rows)))
 
 

@@ -82,12 +82,13 @@ class CompilesWithBackend:
     def _changed(self, change: Change) -> Iterator[None]:
         """Compile everything otherwise while the context lasts: an experiment of the search for a culprit."""
         outer, self._change = self._change, change
+        spec, self._spec = self._spec, change.instead or self._spec
         self._passes_applied = ()
         try:
             with change.within():
                 yield
         finally:
-            self._change = outer
+            self._change, self._spec = outer, spec
 
     def _passes_left(self, given: Any) -> Any:
         """Return the passes that the change at work does not leave out, in the form in which they were given."""

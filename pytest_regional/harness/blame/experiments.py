@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pytest_regional._errors import RegionalError
+from pytest_regional.backends.spec import BackendSpec
 
 Signature = frozenset[str]
 """What fails, each difference or exception by its kind and place; empty where nothing does."""
@@ -30,6 +31,7 @@ class Change:
         sentence: what is changed, as a clause: "without rewrite pad_mm at mm_1"; empty for nothing.
         within: makes a context around the compile and the calls.
         backend: a Dynamo backend that compiles in place of the one under test.
+        instead: another backend in place of the one under test, with all that its specification has.
         eager_regions: regions that lose their annotation.
         passes_left_out: the user's graph passes that do not run, by their place in the list.
         compiles: whether anything is compiled; else the program is called as it is.
@@ -38,6 +40,7 @@ class Change:
     sentence: str = ""
     within: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     backend: Callable[..., Any] | None = None
+    instead: BackendSpec | None = field(default=None, hash=False)
     eager_regions: frozenset[str] = frozenset()
     passes_left_out: frozenset[int] = frozenset()
     compiles: bool = True

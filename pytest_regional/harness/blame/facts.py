@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ from pytest_regional._torch.codegen import RawLaunch
 from pytest_regional._torch.config import config_values
 from pytest_regional._torch.inductor import is_region_artifact
 from pytest_regional.harness.blame.culprit import Layer
-from pytest_regional.harness.counters import Counters
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.listeners import CompileListener
 from pytest_regional.harness.record import GraphRecord, RegionRecord
@@ -30,7 +30,8 @@ class CompileFacts(CompileListener):
     """What was seen of all compiles of one run of a check.
 
     Attributes:
-        counters: the harness's counters of what the backend claims to do.
+        events: runs of passes and lookups in caches, by the name of the counter, in order.
+        counts: how often the other counters moved.
         graphs: the graphs that AOTAutograd made, and the regions of each.
         eager: for each of them that shows it, the operators that stay eager.
         calls: for each of them that shows it, the regions whose code it calls, in order.
@@ -39,7 +40,8 @@ class CompileFacts(CompileListener):
         launches: of each code generation, the operators behind each kernel, in order.
     """
 
-    counters: Mapping[str, int] = field(default_factory=dict)
+    events: tuple[str, ...] = ()
+    counts: Counter[str] = field(default_factory=Counter)
     graphs: tuple[GraphRecord, ...] = ()
     eager: list[Counter[str]] = field(default_factory=list)
     calls: list[list[str]] = field(default_factory=list)
@@ -47,10 +49,12 @@ class CompileFacts(CompileListener):
     settings: list[dict[str, Any]] = field(default_factory=list)
     launches: list[tuple[tuple[str, ...], ...]] = field(default_factory=list)
 
-    def note(self, counters: Counters, graphs: tuple[GraphRecord, ...], supports: Callable[[str], object]) -> None:
-        """Note what is known at the end: counters only of what the backend under test claims to do."""
-        claimed = {name: counters[name] for name, (_, needs) in {**_FIRST, **_LAST}.items() if supports(needs)}
-        self.counters, self.graphs = claimed, graphs
+    def note(self, events: Iterable[str], graphs: tuple[GraphRecord, ...], supports: Callable[[str], object]) -> None:
+        """Note what is known at the end: steps of counters only of what the backend under test claims to do."""
+        claimed = [name for name in events if name in _STAGES and supports(_STAGES[name][1])]
+        self.events = tuple(name for name in claimed if _STAGES[name][0] in _IN_ORDER)
+        self.counts = Counter(name for name in claimed if _STAGES[name][0] not in _IN_ORDER)
+        self.graphs = graphs
 
     @contextlib.contextmanager
     def compiling_graph(self, kind: str, gm: Any) -> Iterator[Callable[[Any], None]]:
@@ -111,48 +115,49 @@ def first_difference(ours: CompileFacts, theirs: CompileFacts, *, of_compile: bo
         of_compile: whether the check may be about the compile itself. Values are no other for another count, unless a
             cache answered.
     """
-    counts = of_compile or ours.counters.get("cache_hits", 0) > 0
-    return next(_differences(ours, theirs, counts=counts), None)
+    of_compile = of_compile or "cache_hits" in ours.events
+    return next(_differences(ours, theirs, of_compile=of_compile), None)
 
 
-#: The stage that a counter is of, and the capability of a backend that moves it. Lookups come before all graphs.
-_FIRST: Mapping[str, tuple[Layer, str]] = {
+#: The stage that a counter is of, and the capability of a backend that moves it.
+_STAGES: Mapping[str, tuple[Layer, str]] = {
     "pre_grad_calls": ("pass", "pre_grad_passes"),
     "region_pre_grad_calls": ("pass", "pre_grad_passes"),
     "cache_hits": ("cache", "outer_cache"),
     "cache_misses": ("cache", "outer_cache"),
     "cache_bypasses": ("cache", "outer_cache"),
-}
-_LAST: Mapping[str, tuple[Layer, str]] = {
+    "cache_saves": ("cache", "outer_cache"),
     "region_compiles": ("sharing", "share_identical"),
     "fallbacks": ("region", "regions"),
-    "cache_saves": ("cache", "outer_cache"),
 }
 
+#: Stages whose events are compared in their order: they come before all others.
+_IN_ORDER = ("pass", "cache")
 
-def _differences(ours: CompileFacts, theirs: CompileFacts, *, counts: bool) -> Iterator[Difference]:
-    # A check that fails early has seen less, and less is then no difference.
-    if counts and _lookups(ours) >= _lookups(theirs):
-        yield from _counters(ours, theirs, _FIRST)
+
+def _differences(ours: CompileFacts, theirs: CompileFacts, *, of_compile: bool) -> Iterator[Difference]:
+    if of_compile:
+        yield from _events(ours, theirs)
     if any(graph.ops != other.ops for graph, other in zip(ours.graphs, theirs.graphs, strict=False)):
         return  # they were given other graphs: one of them does without AOTAutograd
     yield from _partitions(ours, theirs)
     yield from _inside(ours, theirs)
     yield from _order(ours, theirs)
-    if counts and len(ours.graphs) >= len(theirs.graphs):
-        yield from _counters(ours, theirs, _LAST)
+    if of_compile and len(ours.graphs) >= len(theirs.graphs):
+        for name, (layer, _) in _STAGES.items():
+            if ours.counts[name] != theirs.counts[name]:
+                yield Difference(layer, f"{name}: {ours.counts[name]}, there {theirs.counts[name]}")
 
 
-def _lookups(facts: CompileFacts) -> int:
-    return sum(facts.counters.get(name, 0) for name, (layer, _) in _FIRST.items() if layer == "cache")
-
-
-def _counters(
-    ours: CompileFacts, theirs: CompileFacts, stages: Mapping[str, tuple[Layer, str]]
-) -> Iterator[Difference]:
-    for name, (layer, _) in stages.items():
-        if name in ours.counters and ours.counters[name] != theirs.counters[name]:
-            yield Difference(layer, f"{name}: {ours.counters[name]}, there {theirs.counters[name]}")
+def _events(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference]:
+    """Yield the first event that is another one; a check that fails early has seen fewer, which is no difference."""
+    for number, (here, there) in enumerate(itertools.zip_longest(ours.events, theirs.events)):
+        if here is not None and here != there:
+            of_passes = any(_STAGES[name][0] == "pass" for name in (here, there) if name)
+            layer: Layer = "pass" if of_passes else "cache"
+            after = f" after {', '.join(ours.events[:number])}" if number else ""
+            yield Difference(layer, f"{here}{after}, where there is {there or 'nothing more'}")
+            return
 
 
 def _partitions(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from pytest_regional._torch.vetoes import KINDS, Application, Setting, vetoing
+from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.blame.culprit import SAID, Confidence, Culprit, Layer
 from pytest_regional.harness.blame.experiments import Change, Experiments, OutOfTimeError, Signature
 from pytest_regional.harness.blame.facts import CompileFacts, Difference, first_difference
@@ -77,7 +78,7 @@ class Suspects:
     settings: Sequence[Setting] = ()
     not_tried: tuple[str, ...] = ()
     interpreting: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
-    peers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    peers: Mapping[str, BackendSpec] = field(default_factory=dict)
     seen: Mapping[str, CompileFacts] = field(default_factory=dict)
 
 
@@ -156,6 +157,7 @@ class _Search:
         return (
             self._passes()
             or self._alternatives()
+            or self._stage()
             or self._region()
             or self._without_inductor()
             or self._graph_changes()
@@ -222,6 +224,16 @@ class _Search:
                 return self._confirmed(Culprit(layer, setting=name), change)
         return None
 
+    def _stage(self) -> Culprit | None:
+        """Return the stage of the backend, where the check is about the compile and another backend passes it.
+
+        That one uses Inductor as well, so it is no step of Inductor's.
+        """
+        if self.known.layer != "eager":
+            return None
+        found = self._compared(self.known)
+        return found if found is not self.known else None
+
     def _region(self) -> Culprit | None:
         """Note which regions the rest of the search is about; return a culprit where it is none of them."""
         names = self._suspects.regions
@@ -270,8 +282,10 @@ class _Search:
         """Return the stage of the backend at which one that is right does something else, where there is one."""
         if found.layer not in ("region", "backend", "eager", "unknown"):
             return found
-        for name, backend in self._suspects.peers.items():
-            instead = Change(f"backend {name!r} in its place", backend=backend)
+        for name, spec in self._suspects.peers.items():
+            instead = Change(f"backend {name!r} in its place", instead=spec)
+            if any(one.sentence == instead.sentence and one.outcome != "fixed" for one in self._experiments.made):
+                continue
             if not self._experiments.fixes(instead):
                 continue
             seen = self._suspects.seen

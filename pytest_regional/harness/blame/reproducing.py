@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,7 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
     folders = map(str, itertools.count())
 
     seen: dict[str, CompileFacts] = {}
+    spec, has_regions = regional._spec, bool(regional.supports("regions"))
     compared = len(regional._parity_reports)
 
     def reproduce(change: Change) -> Signature:
@@ -51,8 +53,13 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
         folder = regional.folder / "blame" / next(folders)
         alone = isolation.cache_folder(folder)
         with alone, isolation.random_state_kept(), regional._observer.from_zero(facts), regional._changed(change):
-            signature = failure_of(check)
-            facts.note(regional.counters, regional.graphs, regional.supports)
+            settings = isolation.Snapshot.take()
+            try:
+                signature = failure_of(check)
+            finally:
+                settings.restore()
+            events = [event.counter for event in regional._observer.log.since()]
+            facts.note(events, regional.graphs, spec.supports)
         del regional._parity_reports[compared:]
         return signature
 
@@ -60,7 +67,6 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
         usual = reproduce(Change())
     if not usual:
         return Culprit("nothing")
-    spec, has_regions = regional._spec, bool(regional.supports("regions"))
     regions = dict.fromkeys(region.name for graph in seen[""].graphs for region in graph.regions)
     suspects = Suspects(
         applied.applications,
@@ -133,17 +139,10 @@ def _without_options(backend: Callable[..., Any]) -> Callable[..., Any]:
     return capture
 
 
-def _peers(spec: BackendSpec) -> dict[str, Callable[..., Any]]:
+def _peers(spec: BackendSpec) -> dict[str, BackendSpec]:
     """Return another backend that compiles regions: with it the same check shows whether this one is at fault."""
     peer = registry.resolve("torch" if spec.name == "reference" else "reference")
-
-    def compile_graph(gm: Any, inputs: Any, **options: Any) -> Any:
-        understood = {name: value for name, value in options.items() if name in peer.compile_options}
-        backend = peer.factory()
-        assert not isinstance(backend, str), "both are functions"
-        return backend(gm, inputs, **understood)
-
-    return {peer.name: compile_graph}
+    return {peer.name: dataclasses.replace(peer, name=spec.name)}
 
 
 def _with_each_partitioner(spec: BackendSpec) -> Mapping[str, Callable[..., Any]]:

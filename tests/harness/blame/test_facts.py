@@ -16,7 +16,8 @@ from pytest_regional.testing import regional
 
 OPS = ("aten.mm.default", "aten.sin.default")
 MM, SIN = "aten.mm.default (%0, %1)", "aten.sin.default (%2,)"
-COUNTERS = {"pre_grad_calls": 1, "cache_hits": 0, "cache_misses": 1, "region_compiles": 2, "cache_saves": 1}
+EVENTS = ("pre_grad_calls", "cache_misses", "cache_saves", "cache_misses", "cache_saves")
+COUNTS = Counter({"region_compiles": 2})
 
 
 def graph(partitions=1, ops=OPS):
@@ -25,7 +26,8 @@ def graph(partitions=1, ops=OPS):
 
 def facts(**changed):
     made = CompileFacts(
-        counters=COUNTERS,
+        events=EVENTS,
+        counts=COUNTS,
         graphs=(graph(),),
         eager=[Counter(["aten.add.Tensor"])],
         calls=[["mlp", "norm"]],
@@ -39,10 +41,19 @@ def facts(**changed):
 @pytest.mark.parametrize(
     ("ours", "layer", "said"),
     [
-        ({"counters": {**COUNTERS, "pre_grad_calls": 2}}, "pass", "pre_grad_calls: 2, there 1"),
-        ({"counters": {**COUNTERS, "cache_misses": 2}}, "cache", "cache_misses: 2, there 1"),
-        ({"counters": {**COUNTERS, "region_compiles": 3}}, "sharing", "region_compiles: 3, there 2"),
-        ({"counters": {**COUNTERS, "cache_saves": 0}}, "cache", "cache_saves: 0, there 1"),
+        (
+            {"events": (*EVENTS[:1], *EVENTS)},
+            "pass",
+            "pre_grad_calls after pre_grad_calls, where there is cache_misses",
+        ),
+        ({"events": EVENTS[1:]}, "pass", "cache_misses, where there is pre_grad_calls"),
+        (
+            {"events": (*EVENTS[:3], "cache_hits")},
+            "cache",
+            "cache_hits after pre_grad_calls, cache_misses, cache_saves, where there is cache_misses",
+        ),
+        ({"events": (*EVENTS, "cache_saves")}, "cache", "where there is nothing more"),
+        ({"counts": Counter(region_compiles=3)}, "sharing", "region_compiles: 3, there 2"),
         ({"graphs": (graph(2),)}, "partitioning", "region 'mlp' of the forward graph: 2 partitions, there 1"),
         ({"eager": [Counter(["aten.add.Tensor", "aten.sin.default"])]}, "partitioning", "eager here aten.sin.default"),
         ({"eager": [Counter(["aten.tan.default"])]}, "backend", "graph 0: eager here aten.tan.default"),
@@ -68,22 +79,22 @@ def test_nothing_differs():
 
 
 def test_the_earlier_stage_comes_first():
-    several = facts(counters={**COUNTERS, "cache_saves": 0}, graphs=(graph(2),), calls=[["norm", "mlp"]])
+    several = facts(counts=Counter(region_compiles=3), graphs=(graph(2),), calls=[["norm", "mlp"]])
     assert first_difference(several, facts(), of_compile=True).layer == "partitioning"
 
 
 def test_counts_do_not_change_values():
     """Unless a cache answered, which may hold something else."""
-    counters = {**COUNTERS, "cache_misses": 2}
-    assert first_difference(facts(counters=counters), facts(), of_compile=False) is None
-    hit = {**COUNTERS, "cache_misses": 0, "cache_hits": 1}
-    assert first_difference(facts(counters=hit), facts(), of_compile=False).layer == "cache"
+    assert first_difference(facts(events=EVENTS[1:]), facts(), of_compile=False) is None
+    hit = facts(events=(*EVENTS[:3], "cache_hits"))
+    assert first_difference(hit, facts(), of_compile=False).layer == "cache"
 
 
 def test_a_check_that_fails_early_has_seen_less():
-    counters = {**COUNTERS, "cache_misses": 0, "region_compiles": 1, "cache_saves": 0}
     two = (graph(), graph())
-    early = facts(counters=counters, handed_over=[(MM,)], settings=[{"fusion": True}])
+    early = facts(
+        events=EVENTS[:2], counts=Counter(region_compiles=1), handed_over=[(MM,)], settings=[{"fusion": True}]
+    )
     assert first_difference(early, facts(graphs=two), of_compile=True) is None
 
 
@@ -95,12 +106,8 @@ def test_graphs_of_dynamo_and_of_aot_autograd_are_not_compared():
 
 def test_a_counter_of_what_the_backend_disclaims_is_left_out():
     made = CompileFacts()
-    made.note(dict.fromkeys((*COUNTERS, "fallbacks", *_MORE), 1), (), lambda needs: needs != "outer_cache")
-    assert {"pre_grad_calls", "region_compiles"} <= set(made.counters)
-    assert not any(name.startswith("cache") for name in made.counters)
-
-
-_MORE = ("region_pre_grad_calls", "cache_bypasses")
+    made.note((*EVENTS, "region_compiles", "graphs"), (), lambda needs: needs != "outer_cache")
+    assert (made.events, made.counts) == (("pre_grad_calls",), Counter(region_compiles=1))
 
 
 def twins(x, w):
