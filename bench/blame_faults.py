@@ -91,27 +91,40 @@ def stage_of(row: dict[str, Any]) -> str:
     return ALTERNATIVES.get(row.get("setting", ""), row["layer"]) if row["layer"] == "backend" else row["layer"]
 
 
-def places_of(name: str) -> tuple[str, ...]:
-    """Return the stages that name the place of a fault."""
-    module = next(module for module in PLACES if name in {one.name for one in getattr(faults, module).FAULTS})
-    return ELSEWHERE.get(name, PLACES[module])
+def theme_of(name: str) -> str:
+    """Return the module of ``bench/mutants/faults`` that a fault is in."""
+    return next(theme for theme in PLACES if name in {one.name for one in getattr(faults, theme).FAULTS})
+
+
+def is_named(row: dict[str, Any]) -> bool:
+    """Tell whether a culprit names the place of the fault."""
+    return stage_of(row) in ELSEWHERE.get(row["fault"], PLACES[theme_of(row["fault"])])
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield the table, in Markdown, and what it comes to."""
-    yield "| faulty backend | what is wrong | culprit |"
+    """Yield two tables, in Markdown: how many there are of each theme, and whose place is not named."""
+    yield "| faults of | | layer right | place named |"
+    yield "|---|---|---|---|"
+    for theme in PLACES:
+        some = [row for row in rows if theme_of(row["fault"]) == theme]
+        yield f"| {theme} | {len(some)} | {sum(map(is_of_backend, some))} | {sum(map(is_named, some))} |"
+    yield f"| all | {len(rows)} | {sum(map(is_of_backend, rows))} | {sum(map(is_named, rows))} |"
+    yield ""
+    yield "| place not named | what is wrong | culprit |"
     yield "|---|---|---|"
     for row in rows:
-        named = "" if stage_of(row) in places_of(row["fault"]) else " (**not** the place)"
-        yield f"| `{row['fault']}` | {FAULTS[row['fault']].sentence} | {row['sentence']}{named} |"
-    layers = sum(row["layer"] in OF_BACKEND for row in rows)
-    places = sum(stage_of(row) in places_of(row["fault"]) for row in rows)
+        if not is_named(row):
+            yield f"| `{row['fault']}` | {FAULTS[row['fault']].sentence} | {row['sentence']} |"
     made = [len(row["experiments"]) for row in rows if "experiments" in row]
     took = [sum(one["seconds"] for one in row["experiments"]) for row in rows if "experiments" in row]
     yield ""
-    yield f"layer right: {layers} of {len(rows)}; place named: {places} of {len(rows)}"
-    made_and_took = f"{statistics.median(took):.1f} s and {statistics.median(made):.0f} experiments"
-    yield f"median {made_and_took}; torch {torch.__version__}"
+    cost = f"{statistics.median(took):.1f} s and {statistics.median(made):.0f} experiments"
+    yield f"median {cost}; torch {torch.__version__}"
+
+
+def is_of_backend(row: dict[str, Any]) -> bool:
+    """Tell whether a culprit is of a layer in which the backend works."""
+    return row["layer"] in OF_BACKEND
 
 
 def main() -> None:
@@ -123,7 +136,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="those of the file whose place is not named are not kept")
     options = parser.parse_args()
     rows = json.loads(options.json.read_text(encoding="utf-8")) if options.json and options.json.exists() else []
-    rows = [row for row in rows if not options.again or stage_of(row) in places_of(row["fault"])]
+    rows = [row for row in rows if not options.again or is_named(row)]
     known = {row["fault"] for row in rows}
     for name in FAULTS:
         if name in known or (options.only and name not in options.only):

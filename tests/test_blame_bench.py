@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bench import blame
+from bench import blame, blame_faults
 from bench.blame import table, table_of_bisector
+from bench.mutants.faults import FAULTS
 from suites.history import known_bugs
 
 ROWS = [
@@ -46,3 +47,34 @@ def test_what_the_bisector_names_is_counted():
 
 def test_every_layer_of_the_suite_has_layers_of_a_culprit():
     assert set(blame.LAYERS) == set(known_bugs.LAYERS)
+
+
+def found(fault, layer, **more):
+    return {"fault": fault, "layer": layer, "sentence": f"{layer} it is", **more}
+
+
+def test_places_of_planted_faults_are_counted():
+    made = [{"changed": "", "outcome": "the same", "seconds": 0.5}] * 3
+    rows = [
+        found("every_op_alone", "partitioning", experiments=made),
+        found("lone_op_eager", "call", experiments=made[:1]),
+        found("sharing_dropped", "backend", setting="equal regions compiled one by one"),
+        found("nan_lost", "lowering"),
+    ]
+    lines = list(blame_faults.table(rows))
+    assert "| plans | 2 | 2 | 1 |" in lines
+    assert "| sharing | 1 | 1 | 1 |" in lines
+    assert "| values | 1 | 0 | 0 |" in lines
+    assert "| all | 4 | 3 | 2 |" in lines
+    assert f"| `lone_op_eager` | {FAULTS['lone_op_eager'].sentence} | call it is |" in lines
+    assert any(line.startswith("median 1.0 s and 2 experiments") for line in lines)
+
+
+def test_every_fault_has_a_place():
+    for name in FAULTS:
+        assert blame_faults.theme_of(name) in blame_faults.PLACES
+    assert set(blame_faults.ELSEWHERE) <= set(FAULTS)
+    layers = {
+        layer for places in (blame_faults.PLACES, blame_faults.ELSEWHERE) for one in places.values() for layer in one
+    }
+    assert layers <= set(blame_faults.OF_BACKEND)

@@ -201,8 +201,17 @@ def _inside(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference]:
         yield Difference("sharing", f"{gets}, and the same ones")
     for number, (settings, others) in enumerate(zip(ours.settings, theirs.settings, strict=False)):
         for name, value in settings.items():
-            if value != others.get(name, value):
+            if _plain(value) != _plain(others.get(name, value)):
                 yield Difference("settings", f"graph {number} for Inductor: {name}={value!r}, there {others[name]!r}")
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting for comparison: of an object, such as a pass, what it is, as each compile may make a new one."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value if isinstance(value, bool | int | float | str | None) else type(value)
 
 
 def _operators(facts: CompileFacts) -> Counter[str]:
