@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import unittest
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,7 +36,7 @@ def blamed(item: pytest.Item, regional: Regional, check_end: Callable[[], None])
     """
     __tracebackhide__ = True
     known = len(regional.culprits)
-    put_back = _as_they_are(getattr(item, "funcargs", {}))
+    put_back = _as_they_are([*getattr(item, "funcargs", {}).values(), *_globals_of(item)])
     at_end = _nothing
     try:
         yield
@@ -60,12 +60,18 @@ def _nothing() -> None:
     """Check nothing."""
 
 
-def _as_they_are(values: Mapping[str, Any]) -> Callable[[], None]:
-    """Return a function that gives lists, dictionaries, sets and tensors of fixtures what they hold now."""
+def _globals_of(item: pytest.Item) -> list[Any]:
+    """Return what the test's module holds: a fixture may clear it for each test."""
+    module = getattr(item, "module", None)
+    return [value for name, value in vars(module).items() if not name.startswith("__")] if module else []
+
+
+def _as_they_are(values: Sequence[Any]) -> Callable[[], None]:
+    """Return a function that gives lists, dictionaries, sets and tensors what they hold now."""
     import torch
 
-    containers = [(value, value.copy()) for value in values.values() if isinstance(value, list | dict | set)]
-    plain = [one for one in values.values() if isinstance(one, torch.Tensor) and one.layout == torch.strided]
+    containers = [(value, value.copy()) for value in values if isinstance(value, list | dict | set)]
+    plain = [one for one in values if isinstance(one, torch.Tensor) and one.layout == torch.strided]
     # Of one whose elements share memory none can be put back alone.
     tensors = [(one, one.detach().clone(), one.grad) for one in plain if one.nbytes <= one.untyped_storage().nbytes()]
 

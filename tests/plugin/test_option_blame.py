@@ -127,6 +127,12 @@ def test_a_search_does_not_count_as_the_tests_time(downstream):
 STATE = """
     import pytest, torch
 
+    RAN = []
+
+    @pytest.fixture(autouse=True)
+    def cleared():
+        RAN.clear()
+
     @pytest.fixture
     def seen():
         return []
@@ -138,8 +144,9 @@ STATE = """
     @pytest.mark.regional_compile(expects_regions=False)
     def test_state(regional, seen, weight):
         seen.append(0)
+        RAN.append(0)
         weight.mul_(2)
-        assert seen == [0] and weight.sum() > 0, "state is as it was"
+        assert seen == RAN == [0] and weight.sum() > 0, "state is as it was"
         assert regional.compile(lambda x: torch.ones_like(x) * x)(weight) is not weight
 """
 VACUOUS = """

@@ -106,7 +106,9 @@ class Difference(NamedTuple):
     sentence: str
 
 
-def first_difference(ours: CompileFacts, theirs: CompileFacts, *, of_compile: bool) -> Difference | None:
+def first_difference(
+    ours: CompileFacts, theirs: CompileFacts, *, of_compile: bool, of_counters: bool = False
+) -> Difference | None:
     """Return the first difference, in the order in which a backend works; ``None`` where there is none.
 
     Args:
@@ -114,9 +116,11 @@ def first_difference(ours: CompileFacts, theirs: CompileFacts, *, of_compile: bo
         theirs: of one that is right.
         of_compile: whether the check may be about the compile itself. Values are no other for another count, unless a
             cache answered.
+        of_counters: whether it fails for a counter: then also what should have come next is a difference.
     """
     of_compile = of_compile or "cache_hits" in ours.events
-    return next(_differences(ours, theirs, of_compile=of_compile), None)
+    found = next(_differences(ours, theirs, of_compile=of_compile), None)
+    return found or (_missing_event(ours, theirs) if of_counters else None)
 
 
 #: The stage that a counter is of, and the capability of a backend that moves it.
@@ -158,6 +162,15 @@ def _events(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference]:
             after = f" after {', '.join(ours.events[:number])}" if number else ""
             yield Difference(layer, f"{here}{after}, where there is {there or 'nothing more'}")
             return
+
+
+def _missing_event(ours: CompileFacts, theirs: CompileFacts) -> Difference | None:
+    here, there = ours.events, theirs.events[len(ours.events) :]
+    if not there or theirs.events[: len(here)] != here:
+        return None
+    return Difference(
+        _STAGES[there[0]][0], f"nothing after {', '.join(here) or 'the start'}, where there is {there[0]}"
+    )
 
 
 def _partitions(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference]:

@@ -20,6 +20,7 @@ from pytest_regional.harness.blame.culprit import SAID, Confidence, Culprit, Lay
 from pytest_regional.harness.blame.experiments import Change, Experiments, OutOfTimeError, Signature
 from pytest_regional.harness.blame.facts import CompileFacts, Difference, first_difference
 from pytest_regional.harness.blame.search import Found, few_that_fix
+from pytest_regional.harness.counters import CounterExpectationError
 
 T = TypeVar("T")
 
@@ -290,7 +291,10 @@ class _Search:
                 continue
             seen = self._suspects.seen
             of_compile = self._experiments.raises or found.layer == "eager"
-            difference = first_difference(seen[""], seen[instead.sentence], of_compile=of_compile)
+            of_counters = any(CounterExpectationError.__name__ in part for part in self._experiments.usual)
+            difference = first_difference(
+                seen[""], seen[instead.sentence], of_compile=of_compile, of_counters=of_counters
+            )
             of_region = found.layer == "region"
             if difference is None and (found.layer == "backend" or (of_region and not seen[""].handed_over)):
                 return found

@@ -105,6 +105,14 @@ def test_a_check_that_fails_early_has_seen_less():
     assert first_difference(early, facts(graphs=two), of_compile=True) is None
 
 
+def test_what_should_have_come_next_counts_where_a_counter_fails():
+    early = facts(events=EVENTS[:2])
+    found = first_difference(early, facts(), of_compile=True, of_counters=True)
+    assert found == ("cache", "nothing after pre_grad_calls, cache_misses, where there is cache_saves")
+    assert first_difference(early, facts(), of_compile=True) is None
+    assert first_difference(facts(), facts(), of_compile=True, of_counters=True) is None
+
+
 def test_graphs_of_dynamo_and_of_aot_autograd_are_not_compared():
     """One of the two backends does without AOTAutograd: nothing after that can be the same."""
     ours = facts(graphs=(graph(2, ("torch.mm", "torch.sin")),), handed_over=[])
