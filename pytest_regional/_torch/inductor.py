@@ -416,3 +416,29 @@ def without_timing(choices: Sequence[Any]) -> list[Any]:
 def has_lowering(operator: Any) -> bool:
     """Return whether Inductor has a lowering for an operator (``torch._inductor.lowering.lowerings``, 2.11 to 2.15)."""
     return operator in symbol("torch._inductor.lowering", "lowerings")
+
+
+@contextlib.contextmanager
+def fallbacks_made() -> Iterator[Callable[[Any], None]]:
+    """Give a function that has Inductor call an operator's own kernel; when the context ends, it does so no more.
+
+    For operators that have a decomposition and no lowering. ``torch._inductor.lowering.make_fallback`` enters them in
+    ``lowerings``, ``fallbacks`` and ``needs_realized_inputs`` of its module (2.11 to 2.15).
+    """
+    lowerings, fallbacks, realized = (
+        symbol("torch._inductor.lowering", name) for name in ("lowerings", "fallbacks", "needs_realized_inputs")
+    )
+    known: list[Any] = []
+
+    def make(operator: Any) -> None:
+        if operator not in lowerings:
+            known.append(operator)
+            symbol("torch._inductor.lowering", "make_fallback")(operator, warn=False, override_decomp=True)
+
+    try:
+        yield make
+    finally:
+        for operator in known:
+            lowerings.pop(operator, None)
+            fallbacks.discard(operator)
+            realized.discard(operator)

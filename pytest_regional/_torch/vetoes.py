@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 
 from pytest_regional._torch.config import FUNCTORCH, INDUCTOR, inductor_config_names, patched_config
-from pytest_regional._torch.inductor import has_lowering, import_compilers
+from pytest_regional._torch.inductor import fallbacks_made, has_lowering, import_compilers
 from pytest_regional._torch.patching import PatchPoint, Wrapper, missing, wrapped
 
 KINDS = ("decomposition", "pre_grad_pass", "joint_graph_pass", "post_grad_pass", "rewrite", "lowering", "fusion")
@@ -119,9 +119,10 @@ def vetoing(
     import_compilers()
     points = {name: point for name, point in _POINTS.items() if not missing({name: point})}
     applied = Applied(missing=tuple(missing(_POINTS)))
-    wrappers = _Vetoes(applied, frozenset(vetoed), frozenset(kinds), frozenset(families)).wrappers
-    with wrapped(points, {name: wrapper for name, wrapper in wrappers.items() if name in points}):
-        yield applied
+    with fallbacks_made() as make_fallback:
+        vetoes = _Vetoes(applied, frozenset(vetoed), frozenset(kinds), frozenset(families), make_fallback)
+        with wrapped(points, {name: wrapper for name, wrapper in vetoes.wrappers.items() if name in points}):
+            yield applied
 
 
 class _Vetoes:
@@ -133,8 +134,10 @@ class _Vetoes:
         vetoed: Collection[Application],
         kinds: Collection[str],
         families: Collection[tuple[str, str]],
+        make_fallback: Callable[[Any], None],
     ) -> None:
         self._applied, self._vetoed, self._kinds, self._families = applied, vetoed, kinds, families
+        self._make_fallback = make_fallback
         self._counts: Counter[tuple[str, str]] = Counter()
         self._fusions: set[str] = set()
 
@@ -173,7 +176,10 @@ class _Vetoes:
             required = about is not None and not has_lowering(about)
         else:
             required = kind.endswith("_pass") and what.startswith("decompose_")
-        return self._is_vetoed(kind, what, where, required=required)
+        is_vetoed = self._is_vetoed(kind, what, where, required=required)
+        if is_vetoed and required and kind == "decomposition":
+            self._make_fallback(about)
+        return is_vetoed
 
     def _rewrite(self, original: Callable[..., None], entry: Any, match: Any, graph: Any, node: Any) -> None:
         if not self._is_vetoed("rewrite", f"{_pattern_name(entry)} at {node.name}", line_of(node)):

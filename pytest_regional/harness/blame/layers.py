@@ -165,6 +165,7 @@ class _Search:
             or self._settings()
             or self._kinds(_CODE)
             or self._all_kinds()
+            or self._required_decompositions()
             or self._other_partitioner()
             or self._whole_regions()
         )
@@ -336,8 +337,18 @@ class _Search:
         one that is left out may give another one its turn.
         """
         steps = self._left_out(kinds)
-        if not steps:
-            return None
+        return self._of_steps(steps, layer) if steps else None
+
+    def _required_decompositions(self) -> Culprit | None:
+        """Return those to blame of the decompositions without which an operator has no lowering, but its own kernel.
+
+        They come last: a wrong lowering in what one is made of is the better answer.
+        """
+        steps = [step for step in self._suspects.applied if step.kind == "decomposition" and step.required]
+        fixed = bool(steps) and self._experiments.fixes(self._without_families(_families(steps)))
+        return self._of_steps(steps, "decomposition") if fixed else None
+
+    def _of_steps(self, steps: Sequence[Application], layer: Layer) -> Culprit | None:
         self.known = Culprit(layer, (), self._regions, confidence="necessary")
         families = _families(steps)
         if not 1 < len(families) < len(steps):

@@ -45,7 +45,7 @@ def search(
             steps = {
                 step
                 for step in applied
-                if step in veto.steps or step.kind in veto.kinds or step.family in veto.families
+                if step in veto.steps or (step.kind in veto.kinds and not step.required) or step.family in veto.families
             }
             veto.applied = list(applied)
         known = {one.sentence for one in SETTINGS}
@@ -101,6 +101,15 @@ def test_two_lowerings_that_are_both_wrong():
     found = search(of_steps(guilty))
     assert (found.layer, found.steps, found.confidence) == ("lowering", guilty, "necessary")
     assert "argmax and lowering of argmin: right where these are left out together" in found.sentence
+
+
+def test_a_decomposition_that_takes_the_place_of_a_lowering():
+    """It is asked for where nothing else fixes the failure: a wrong lowering in what it is made of comes first."""
+    needed = [Application("decomposition", name, required=True) for name in ("aten.std", "aten.gelu")]
+    found = search(of_steps(needed[:1]), applied=[*needed, *LOWERINGS])
+    assert (found.layer, found.steps, found.confidence) == ("decomposition", (needed[0],), "confirmed")
+    found = search(of_steps([needed[1], LOWERINGS[0]], needs=any), applied=[*needed, *LOWERINGS])
+    assert found.steps == (LOWERINGS[0],)
 
 
 def test_a_setting():

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from pytest_regional._torch import patching, vetoes
+from pytest_regional._torch.inductor import has_lowering
 from pytest_regional._torch.vetoes import KINDS, Application, vetoing
 from pytest_regional.testing import regional
 
@@ -91,6 +92,26 @@ def test_a_lowering_that_is_left_out_calls_the_operator(compiled):
         result, code = compiled(norm, x)
     assert "aten.sum" in code
     torch.testing.assert_close(result, norm(x))
+
+
+def test_an_operator_that_has_a_decomposition_alone_keeps_its_kernel(compiled):
+    """And afterwards it is decomposed again."""
+
+    def deviation(x):
+        return x.std(-1)
+
+    x = torch.randn(4, 8)
+    with vetoing() as applied:
+        _, code = compiled(deviation, x)
+    (step,) = (one for one in applied.of_kind("decomposition") if one.what.startswith("aten.std"))
+    assert step.required
+    assert "aten.std" not in code
+    with vetoing(families=[step.family]):
+        result, code = compiled(deviation, x)
+    assert "torch.ops.aten.std" in code
+    torch.testing.assert_close(result, deviation(x))
+    assert "torch.ops.aten.std" not in compiled(deviation, x)[1]
+    assert not has_lowering(torch.ops.aten.std.correction)
 
 
 def test_a_fusion_that_is_left_out_makes_two_kernels(compiled):
