@@ -198,24 +198,25 @@ def _names(operators: Counter[str]) -> str:
 
 def _inside(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference]:
     """Yield what is different in what Inductor gets: its graphs, how often it gets one, settings."""
-    here, there = Counter(ours.handed_over), Counter(theirs.handed_over)
+    graphs, other_graphs = Counter(ours.handed_over), Counter(theirs.handed_over)
     gets = f"Inductor gets {plural(len(ours.handed_over), 'graph')}, there {len(theirs.handed_over)}"
     if len(ours.handed_over) != len(theirs.handed_over) and _operators(ours) == _operators(theirs):
         yield Difference("partitioning", f"{gets}, of the same operators")
-    for graph in here:
-        if graph not in there:
-            known = set().union(*there)
+    for graph in graphs:
+        if graph not in other_graphs:
+            known = set().union(*other_graphs)
             odd = next((line for line in graph if line not in known), graph[-1] if graph else "")
             yield Difference("extraction", f"a graph that Inductor gets here and not there, with {odd}")
-    for graph in there if len(ours.graphs) >= len(theirs.graphs) else ():
-        if graph not in here:
+    for graph in other_graphs if len(ours.graphs) >= len(theirs.graphs) else ():
+        if graph not in graphs:
             yield Difference("extraction", f"a graph of {plural(len(graph), 'node')} that Inductor gets there only")
     if len(ours.handed_over) != len(theirs.handed_over) and len(ours.graphs) >= len(theirs.graphs):
         yield Difference("sharing", f"{gets}, and the same ones")
     for number, (settings, others) in enumerate(zip(ours.settings, theirs.settings, strict=False)):
         for name, value in settings.items():
-            if _plain(value) != _plain(others.get(name, value)):
-                yield Difference("settings", f"graph {number} for Inductor: {name}={value!r}, there {others[name]!r}")
+            here, there = _plain(value), _plain(others.get(name, value))
+            if here != there:
+                yield Difference("settings", f"graph {number} for Inductor: {name}={here!r}, there {there!r}")
 
 
 def _plain(value: Any) -> Any:
@@ -224,7 +225,7 @@ def _plain(value: Any) -> Any:
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
-    return value if isinstance(value, bool | int | float | str | None) else type(value)
+    return value if isinstance(value, bool | int | float | str | None) else type(value).__qualname__
 
 
 def _operators(facts: CompileFacts) -> Counter[str]:

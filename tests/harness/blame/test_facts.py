@@ -76,7 +76,14 @@ def test_a_stage(ours, layer, said):
 
 def test_settings_that_are_objects_are_compared_by_what_they_are():
     """A pass is made anew for each compile."""
-    none, one, other = ([{"custom_pass": value}] * 2 for value in (None, object(), object()))
+
+    def made():
+        class Pass:
+            pass
+
+        return Pass()
+
+    none, one, other = ([{"custom_pass": value}] * 2 for value in (None, made(), made()))
     assert first_difference(facts(settings=one), facts(settings=other), of_compile=True) is None
     assert first_difference(facts(settings=none), facts(settings=one), of_compile=True).layer == "settings"
 
