@@ -23,6 +23,7 @@ import torch
 from bench.mutants import faults
 from bench.mutants.by_suites import ROOT
 from bench.mutants.faults import FAULTS
+from pytest_regional.backends.adapters import ALTERNATIVES
 
 KILLS = ROOT / "bench/mutants/kills.json"
 
@@ -59,8 +60,8 @@ ELSEWHERE = {
     "compiled_twice": ("sharing", "partitioning"),
 }
 
-#: Stages that an alternative of the reference backend leaves out.
-ALTERNATIVES = {"equal regions compiled one by one": "sharing", "no result stored or loaded": "cache"}
+#: Stages that an option of the reference backend leaves out.
+WITHOUT = {"share_identical": "sharing", "outer_cache": "cache"}
 
 
 def searched(name: str, seconds: float) -> dict[str, Any]:
@@ -88,7 +89,8 @@ def searched(name: str, seconds: float) -> dict[str, Any]:
 
 def stage_of(row: dict[str, Any]) -> str:
     """Return the stage of the backend that a culprit names."""
-    return ALTERNATIVES.get(row.get("setting", ""), row["layer"]) if row["layer"] == "backend" else row["layer"]
+    option = ALTERNATIVES.get(row.get("setting", "")) if row["layer"] == "backend" else None
+    return WITHOUT[option] if option else row["layer"]
 
 
 def theme_of(name: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
+import sys
 import unittest
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -36,7 +38,8 @@ def blamed(item: pytest.Item, regional: Regional, check_end: Callable[[], None])
     """
     __tracebackhide__ = True
     known = len(regional.culprits)
-    put_back = _as_they_are([*getattr(item, "funcargs", {}).values(), *_globals_of(item)])
+    values = [*getattr(item, "funcargs", {}).values(), *_globals_of(item)]
+    put_back = _as_they_are(values)
     at_end = _nothing
     try:
         yield
@@ -46,7 +49,10 @@ def blamed(item: pytest.Item, regional: Regional, check_end: Callable[[], None])
     except (Exception, pytest.fail.Exception) as error:
         searched = isinstance(error, RegionalTimeoutError) or len(regional.culprits) > known
         if isinstance(item, pytest.Function) and not searched and _is_called_again(item):
+            # Fixtures are torn down with what the test left, and not the last experiment.
+            put_back_for_fixtures = _as_they_are(values)
             regional.culprits.extend(_culprit(item, regional, put_back, at_end))
+            put_back_for_fixtures()
         raise
 
 
@@ -70,21 +76,29 @@ def _as_they_are(values: Sequence[Any]) -> Callable[[], None]:
     """Return a function that gives lists, dictionaries, sets and tensors what they hold now."""
     import torch
 
-    containers = [(value, value.copy()) for value in values if isinstance(value, list | dict | set)]
+    containers = [(one, one.copy()) for one in values if isinstance(one, list | dict | set) and one is not sys.modules]
     plain = [one for one in values if isinstance(one, torch.Tensor) and one.layout == torch.strided]
     # Of one whose elements share memory none can be put back alone.
     tensors = [(one, one.detach().clone(), one.grad) for one in plain if one.nbytes <= one.untyped_storage().nbytes()]
 
     def put_back() -> None:
         for value, kept in containers:
-            value.clear()
-            (value.extend if isinstance(value, list) else value.update)(kept)
+            # One that is unchanged is left alone: it may be a registry of others', which the module imports.
+            if _identities(value) != _identities(kept):
+                value.clear()
+                (value.extend if isinstance(value, list) else value.update)(kept)
         with torch.no_grad():
             for value, held, grad in tensors:
                 value.copy_(held)
                 value.grad = grad
 
     return put_back
+
+
+def _identities(container: Any) -> list[int]:
+    """Return what identifies the content: tensors do not compare."""
+    content = itertools.chain(*container.items()) if isinstance(container, dict) else container
+    return [id(one) for one in content]
 
 
 def _culprit(

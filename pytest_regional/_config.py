@@ -54,8 +54,8 @@ class Settings:
         known_failures: the adopter's file, or ``None``.
         reports: the files that results are written to.
         audit: also run tests for unsupported capabilities.
-        blame: how far a failed comparison with eager is followed up: ``"off"``, ``"region"`` or ``"deep"``; where it is
-            ``None``, to the region, and findings of fuzz tests to the step.
+        blame: how far a failure is followed up: ``"off"``, ``"region"`` or ``"deep"``; where it is ``None``, a failed
+            comparison with eager to the region, and findings of fuzz tests to the step.
     """
 
     backends: tuple[str, ...]
@@ -347,9 +347,9 @@ OPTIONS = (
     Option(
         "blame",
         "regional_blame",
-        "How far a failed comparison with eager is followed up: 'off', 'region' (default: to the region), or 'deep' "
-        "(to the layer, pass, rewrite, lowering or fusion, which takes up to a minute for each failure; the default "
-        "for findings of fuzz tests).",
+        "How far a failure is followed up: 'off', 'region' (default: of a failed comparison with eager, to the "
+        "region), or 'deep' (of any failed test, to the layer, pass, rewrite, lowering, fusion or stage of "
+        "the backend, which takes up to a minute for each failure; the default for findings of fuzz tests).",
         _blame,
         metavar="DEPTH",
         echo=True,

@@ -183,6 +183,10 @@ class Planted:
         """Return the Dynamo backend with an option."""
         return functools.partial(self.backend(), **{option: value})
 
+    def without(self, option: str) -> Callable[..., Any]:
+        """Return the Dynamo backend with an option off."""
+        return functools.partial(self.backend(), **{option: False})
+
     def backend(self) -> Callable[..., Any]:
         """Return the Dynamo backend."""
         from pytest_regional.reference.dynamo_backend import regional
@@ -221,10 +225,7 @@ def spec_of(mutant: Mutant) -> BackendSpec:
         compile_options=reference.compile_options,
         variants={option: functools.partial(mutant.planted.variant, option) for option in reference.variants},
         alternatives={
-            "equal regions compiled one by one": lambda: functools.partial(
-                mutant.planted.backend(), share_identical=False
-            ),
-            "no result stored or loaded": lambda: functools.partial(mutant.planted.backend(), outer_cache=False),
+            words: functools.partial(mutant.planted.without, option) for words, option in adapters.ALTERNATIVES.items()
         },
         origin=f"bench.mutants.backends:{mutant.name}",
     )

@@ -49,11 +49,6 @@ def config_values(name: str) -> dict[str, Any]:
     return values
 
 
-def inductor_values() -> dict[str, Any]:
-    """Return a snapshot of every setting of Inductor (2.11 to 2.15)."""
-    return config_values("torch._inductor.config")
-
-
 def _unset() -> Any:
     """Return the marker of a setting that was not set: ``torch.utils._config_module`` (2.11 to 2.15)."""
     return symbol("torch.utils._config_module", "_UNSET_SENTINEL")

@@ -9,6 +9,12 @@ from typing import Any
 from pytest_regional.backends.capabilities import Capabilities, Support, declared, supported, supported_for, unsupported
 from pytest_regional.backends.spec import BackendSpec
 
+#: Options of the reference that leave one thing out, by what is then so.
+ALTERNATIVES = {
+    "equal regions compiled one by one": "share_identical",
+    "no result stored or loaded": "outer_cache",
+}
+
 
 def reference() -> BackendSpec:
     """Return the reference backend of this package."""
@@ -42,10 +48,7 @@ def reference() -> BackendSpec:
         forget=forget,
         compile_options=frozenset({"pre_grad_pass_timing"}),
         variants={option: functools.partial(variant, option) for option in ("partitioner", "on_region_error")},
-        alternatives={
-            "equal regions compiled one by one": functools.partial(without, "share_identical"),
-            "no result stored or loaded": functools.partial(without, "outer_cache"),
-        },
+        alternatives={words: functools.partial(without, option) for words, option in ALTERNATIVES.items()},
     )
 
 

@@ -15,6 +15,7 @@ from pytest_regional.harness.devices.emulated import causes
 #: Packages in which a backend lives; harness and fuzzer only watch.
 _COMPILERS = ("torch", "pytest_regional.reference", "triton")
 
+#: Packages whose frames name no line of the user's.
 _NOT_THE_USERS = ("torch", "pytest_regional", "triton", "_pytest", "pluggy", "contextlib")
 
 #: What Dynamo and the C++ core write in front of a stack (2.11 to 2.15).
@@ -84,9 +85,14 @@ def _name_of(frame: FrameType) -> str:
 
 
 def asserted_at(error: BaseException) -> str:
-    """Return file and line of the user's whose assertion failed, or one of the harness's that it calls; else empty."""
+    """Return file and line of the user's whose assertion failed, or that called one; empty for a compiler's own.
+
+    Those that are called are the harness's and ``torch.testing``'s.
+    """
     frames = list(traceback.walk_tb(error.__traceback__))
-    if not isinstance(error, AssertionError) or any(_is_in(_name_of(frame), _COMPILERS) for frame, _ in frames[-1:]):
+    innermost = _name_of(frames[-1][0]) if frames else ""
+    of_compiler = _is_in(innermost, _COMPILERS) and not _is_in(innermost, ("torch.testing",))
+    if of_compiler or not isinstance(error, AssertionError):
         return ""
     own = [(frame, line) for frame, line in frames if not _is_in(_name_of(frame), _NOT_THE_USERS)]
     return f"{own[-1][0].f_code.co_filename}:{own[-1][1]}" if own else ""

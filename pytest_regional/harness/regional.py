@@ -65,7 +65,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
             disclaims ``results_kept``.
         leaks: after the end, what was left changed, and was restored.
         blame_depth: how far a failed comparison is followed up: ``"off"``, ``"region"`` or ``"deep"``.
-        culprits: what was found to be to blame for failed comparisons, under ``"deep"``.
+        culprits: what was found to be to blame for failures, under ``"deep"``.
     """
 
     def __init__(

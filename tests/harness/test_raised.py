@@ -3,8 +3,10 @@
 import types
 
 import pytest
+import torch
 
-from pytest_regional.harness.raised import message_of, origin_of
+from pytest_regional.harness.raised import asserted_at, message_of, origin_of
+from pytest_regional.testing import regional
 
 
 def raised_in(*modules):
@@ -77,3 +79,40 @@ def test_a_message_names_no_place_of_this_machine():
     for more in ('\n\nfrom user code:\n   File "/home/somebody/x.py"', "\n\nSet TORCHDYNAMO_VERBOSE=1", native):
         assert message_of(ValueError(f"the cause{more}")) == "the cause"
     assert len(message_of(ValueError("x" * 900))) == 604
+
+
+def raised_by(call):
+    with pytest.raises((AssertionError, ValueError)) as caught:  # noqa: PT011 - what it says is another matter
+        call()
+    return caught.value
+
+
+def test_the_line_of_an_assertion():
+    def asserts():
+        assert len([]) == 1
+
+    line = asserts.__code__.co_firstlineno + 1
+    assert asserted_at(raised_by(asserts)) == f"{__file__}:{line}"
+
+
+def expects_a_graph():
+    with regional("aot_eager", "cpu", expects_regions=False) as r, r.expect(graphs=1):
+        pass
+
+
+def compares_numbers():
+    torch.testing.assert_close(1.0, 2.0)
+
+
+@pytest.mark.parametrize("call", [expects_a_graph, compares_numbers])
+def test_the_line_that_calls_an_assertion(call):
+    assert asserted_at(raised_by(call)) == f"{__file__}:{call.__code__.co_firstlineno + 1}"
+
+
+def test_no_assertion_or_a_compilers_own_has_no_line():
+    def compilers():
+        torch.fx.Graph().inserting_before(torch.fx.Graph().placeholder("x"))
+
+    assert asserted_at(raised_by(lambda: int("x"))) == ""
+    assert isinstance(raised_by(compilers), AssertionError)
+    assert asserted_at(raised_by(compilers)) == ""

@@ -137,6 +137,12 @@ STATE = """
     def seen():
         return []
 
+    @pytest.fixture(autouse=True)
+    def torn_down_with_what_the_test_left(seen):
+        yield
+        seen.append(1)
+        assert seen == [0, 1] and RAN == [0]
+
     @pytest.fixture
     def weight(regional):
         return regional.randn(4).abs()
@@ -160,6 +166,7 @@ VACUOUS = """
 
 def test_values_of_fixtures_are_put_back(downstream):
     result = downstream(STATE, "--regional-backend=inductor", "--regional-blame=deep")
+    result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(SECTION)
 
 

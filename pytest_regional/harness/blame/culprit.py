@@ -10,7 +10,7 @@ from pytest_regional._torch.vetoes import Application
 from pytest_regional.harness.blame.experiments import Experiment
 
 BlameDepth = Literal["off", "region", "deep"]
-"""How far a failed comparison with eager is followed up: not, to a region, or to a step of the compile."""
+"""How far a failure is followed up: not, to a region (a failed comparison with eager), or to a step of the compile."""
 
 Layer = Literal[
     "nothing",

@@ -148,6 +148,10 @@ class Experiments:
             self.outcome_of(change)
         return (tried or self.made)[-1].signature
 
+    def known_outcome(self, change: Change) -> Outcome | None:
+        """Return what became of the failure when ``change`` was tried last, if it was."""
+        return next((one.outcome for one in reversed(self.made) if one.sentence == change.sentence), None)
+
     def fixes(self, change: Change) -> bool:
         """Say whether the failure is gone under ``change``; another failure in its place says nothing."""
         return self.outcome_of(change) == "fixed"

@@ -15,7 +15,7 @@ from torch.fx.node import map_arg
 from pytest_regional._text import plural
 from pytest_regional._torch import fx_graphs
 from pytest_regional._torch.codegen import RawLaunch
-from pytest_regional._torch.config import inductor_values
+from pytest_regional._torch.config import INDUCTOR, config_values
 from pytest_regional._torch.inductor import is_region_artifact
 from pytest_regional.harness.blame.culprit import Layer
 from pytest_regional.harness.observe import annotated
@@ -71,7 +71,7 @@ class CompileFacts(CompileListener):
     def compiling_region(self, gm: Any, inputs: Sequence[Any]) -> Iterator[Callable[[Any], None]]:
         """Note a graph that Inductor gets, before Inductor changes it."""
         self.handed_over.append(tuple(_lines(gm.graph)))
-        self.settings.append(inductor_values())
+        self.settings.append(config_values(INDUCTOR))
         yield lambda result: None
 
     def code_generated(self, launches: Sequence[RawLaunch]) -> None:

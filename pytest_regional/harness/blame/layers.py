@@ -3,7 +3,9 @@
 What Dynamo captured runs eagerly; then what AOTAutograd made of it does; then passes of the user's are left out, and
 what the backend can do otherwise is tried; then regions are left eager; then steps of Inductor's are left out, all of a
 kind and then few of them, and settings that take something out of code generation. Where two kinds fix a failure, the
-one nearer to it comes first: a rewrite is part of a pass, and without a lowering there is nothing to fuse.
+one nearer to it comes first: a rewrite is part of a pass, and without a lowering there is nothing to fuse. Where
+regions are wrong without Inductor, or the check is about the compile, another backend takes the place of the one under
+test.
 """
 
 from __future__ import annotations
@@ -138,6 +140,8 @@ class _Search:
         self._experiments, self._suspects = experiments, suspects
         self._regions: tuple[str, ...] = ()
         self._eager: frozenset[str] = frozenset()
+        #: Whether another error of a compiler's counts as the same failure; not for wrong values, which it hides.
+        self._crashes_count = experiments.raises
         self.known = Culprit("unknown")
 
     def run(self) -> Culprit:
@@ -167,6 +171,7 @@ class _Search:
             or self._all_kinds()
             or self._required_decompositions()
             or self._other_partitioner()
+            or self._crashes_captured()
             or self._whole_regions()
         )
 
@@ -186,8 +191,18 @@ class _Search:
     def _fails_captured(self, change: Change) -> bool:
         """Say whether it fails alike, or a compiler raises another error: so early that is the same defect."""
         outcome = self._experiments.outcome_of(change)
-        crashed = self._experiments.raises and self._experiments.made[-1].crashed
+        crashed = self._crashes_count and self._experiments.made[-1].crashed
         return outcome == "the same" or (outcome == "another failure" and crashed)
+
+    def _crashes_captured(self) -> Culprit | None:
+        """Return a culprit where values are wrong, no step fixes them, and what was captured raises where it runs.
+
+        Eager's autograd notices what generated code computes wrongly, such as a saved value that was written to.
+        """
+        if self._regions or self.known.layer == "eager" or self._crashes_count:
+            return None
+        self._crashes_count = True
+        return self._captured()
 
     def _captured_by(self, name: str, sentence: str) -> Change | None:
         backend = self._suspects.captures.get(name)
@@ -286,9 +301,7 @@ class _Search:
             return found
         for name, spec in self._suspects.peers.items():
             instead = Change(f"backend {name!r} in its place", instead=spec)
-            if any(one.sentence == instead.sentence and one.outcome != "fixed" for one in self._experiments.made):
-                continue
-            if not self._experiments.fixes(instead):
+            if (self._experiments.known_outcome(instead) or self._experiments.outcome_of(instead)) != "fixed":
                 continue
             seen = self._suspects.seen
             of_compile = self._experiments.raises or found.layer == "eager"
@@ -307,8 +320,10 @@ class _Search:
 
     def _whole_backend(self) -> Culprit:
         captured = self._captured_by("aot_autograd", _GRAPHS)
-        if self.known.layer == "eager" or captured is None:
-            return self.known if self.known.layer == "eager" else Culprit("unknown")
+        if self.known.layer == "eager":
+            return self.known
+        if captured is None or self._experiments.known_outcome(captured) != "fixed":
+            return Culprit("unknown")
         return self._confirmed(Culprit("backend"), captured, alone=False)
 
     def _graph_changes(self) -> Culprit | None:

@@ -1,5 +1,6 @@
 """The search, with a failure that is told what it is: every layer, each confidence, and what is no culprit."""
 
+import contextlib
 import itertools
 import random
 from collections import Counter
@@ -90,6 +91,27 @@ def test_what_fails_without_code_of_the_backend(backends, layer):
     assert len(found.experiments) <= 17
 
 
+def test_a_capture_that_crashes_says_nothing_while_a_step_fixes_wrong_values():
+    crash = frozenset({"raised RuntimeError at torch"})
+    found = search(lambda tried: crash if tried.backend else PASSES[1] not in tried.steps)
+    assert (found.layer, found.steps) == ("pass", (PASSES[1],))
+
+
+def test_a_capture_that_crashes_where_no_step_fixes_wrong_values():
+    """Eager's autograd notices what generated code computes wrongly."""
+    crash = frozenset({"raised RuntimeError at torch"})
+    found = search(lambda tried: crash if tried.backend in ("aot", "aot, min_cut") else tried.backend is None)
+    assert (found.layer, found.confidence) == ("aot_autograd", "confirmed")
+    found = search(lambda tried: crash if tried.backend == "aot" else tried.backend is None)
+    assert (found.layer, found.confidence) == ("partitioner", "confirmed")
+
+
+def test_an_assertion_of_the_checks_is_no_crash_of_a_capture():
+    asserted = frozenset({"raised by the check at test_it.py:3"})
+    found = search(lambda tried: asserted if tried.backend else True)
+    assert found.layer == "unknown"
+
+
 def test_one_pass():
     found = search(of_steps([PASSES[1]]))
     assert (found.layer, found.steps, found.confidence) == ("pass", (PASSES[1],), "confirmed")
@@ -175,6 +197,20 @@ def test_the_region_and_the_step_in_it():
     found = search(fails, applied=PATTERNS, regions=REGIONS)
     assert (found.layer, found.regions, found.steps) == ("rewrite", ("mlp",), (PATTERNS[2],))
     assert found.sentence.startswith("region 'mlp': rewrite bmm at mm: right where")
+
+
+def test_a_region_that_is_wrong_without_inductor():
+    """No step of Inductor's is tried then."""
+    found = search(
+        lambda tried: not (tried.backend or "mlp" in tried.eager),
+        regions=REGIONS,
+        interpreting=contextlib.nullcontext,
+    )
+    assert (found.layer, found.regions, found.without_inductor) == ("region", ("mlp",), True)
+    assert found.sentence == (
+        "region 'mlp': right where left eager, wrong where interpreted, so that it is not Inductor (confirmed)"
+    )
+    assert not any(one.sentence.startswith("without any") for one in found.experiments)
 
 
 def test_a_region_without_a_step():

@@ -252,3 +252,17 @@ def test_keywords_that_blame_does_not_have():
         pytest.raises(TypeError, match=r"blame has no keyword"),
     ):
         r.blame(waves, torch.ones(2), torch.ones(2), scale=2)
+
+
+def test_a_setting_that_a_check_leaves_is_put_back_for_the_next_experiment():
+    usual = inductor_config.max_fusion_size
+
+    def check(program, x):
+        before, inductor_config.max_fusion_size = inductor_config.max_fusion_size, usual + 3
+        assert before == usual, "left by the call before"
+        assert r.compile(program)(x) is not x
+
+    with regional("inductor", "cpu", expects_regions=False) as r:
+        found = r.blame(lambda x: torch.ones_like(x) * x, r.randn(4), check=check)
+    assert [step.what for step in found.steps] == ["constant_fold_uniform_value"]
+    assert inductor_config.max_fusion_size == usual
