@@ -82,7 +82,7 @@ def test_a_message_names_no_place_of_this_machine():
 
 
 def raised_by(call):
-    with pytest.raises((AssertionError, ValueError)) as caught:  # noqa: PT011 - what it says is another matter
+    with pytest.raises((AssertionError, ValueError)) as caught:
         call()
     return caught.value
 
