@@ -154,6 +154,7 @@ STATE = """
         weight.mul_(2)
         assert seen == RAN == [0] and weight.sum() > 0, "state is as it was"
         assert regional.compile(lambda x: torch.ones_like(x) * x)(weight) is not weight
+        seen.append(2)
 """
 VACUOUS = """
     import pytest, torch

@@ -11,6 +11,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.lowering import lowerings
 
 from pytest_regional import AnnotationError, BackendSpec, BadProgramError, ParityError, region
+from pytest_regional._torch.inductor import interpreting_regions
 from pytest_regional.testing import regional
 from tests.harness.programs import two_products
 
@@ -266,3 +267,20 @@ def test_a_setting_that_a_check_leaves_is_put_back_for_the_next_experiment():
         found = r.blame(lambda x: torch.ones_like(x) * x, r.randn(4), check=check)
     assert [step.what for step in found.steps] == ["constant_fold_uniform_value"]
     assert inductor_config.max_fusion_size == usual
+
+
+def test_what_an_outer_context_stored_is_there_after_an_inner_one():
+    """A fuzz test in the mode ``interpret`` goes on after its search for a culprit."""
+
+    def shifted(x):
+        with region("only"):
+            return x.sin() + 1
+
+    with regional("reference", "cpu", expects_regions=False) as r, interpreting_regions():
+        x = r.randn(4)
+        r.run(shifted, x)
+        with interpreting_regions():
+            r.restart()
+        r.restart()
+        with r.expect(cache_hits=1):
+            torch.testing.assert_close(r.run(shifted, x).output, shifted(x))
