@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 _UNCOMPILED = Change("nothing compiled", compiles=False)
 
-_GRAPHS = "AOTAutograd's graphs run eagerly"
+_DYNAMOS, _GRAPHS = "Dynamo's graph run eagerly", "AOTAutograd's graphs run eagerly"
 
 #: How often a failure has to come before a change is said to fix it.
 _OFTEN = 5
@@ -177,7 +177,7 @@ class _Search:
 
     def _captured(self) -> Culprit | None:
         """Return a culprit where no code of the backend has to run for the failure."""
-        dynamo = self._captured_by("dynamo", "Dynamo's graph run eagerly")
+        dynamo = self._captured_by("dynamo", _DYNAMOS)
         if dynamo and self._fails_captured(dynamo):
             return self._again(Culprit("dynamo"), dynamo)
         graphs = self._captured_by("aot_autograd", _GRAPHS)
@@ -195,11 +195,14 @@ class _Search:
         return outcome == "the same" or (outcome == "another failure" and crashed)
 
     def _crashes_captured(self) -> Culprit | None:
-        """Return a culprit where values are wrong, no step fixes them, and what was captured raises where it runs.
+        """Return a culprit where values are wrong, no step fixes them, and AOTAutograd's graphs raise where they run.
 
         Eager's autograd notices what generated code computes wrongly, such as a saved value that was written to.
+        Where Dynamo's graph is not right either, the program may not run so at all.
         """
-        if self._regions or self.known.layer == "eager" or self._crashes_count:
+        dynamo = self._captured_by("dynamo", _DYNAMOS)
+        asked = not (self._regions or self.known.layer == "eager" or self._crashes_count)
+        if not asked or dynamo is None or self._experiments.known_outcome(dynamo) != "fixed":
             return None
         self._crashes_count = True
         return self._captured()

@@ -104,6 +104,8 @@ def test_a_capture_that_crashes_where_no_step_fixes_wrong_values():
     assert (found.layer, found.confidence) == ("aot_autograd", "confirmed")
     found = search(lambda tried: crash if tried.backend == "aot" else tried.backend is None)
     assert (found.layer, found.confidence) == ("partitioner", "confirmed")
+    found = search(lambda tried: crash if tried.backend else True)
+    assert found.layer == "unknown"
 
 
 def test_an_assertion_of_the_checks_is_no_crash_of_a_capture():
