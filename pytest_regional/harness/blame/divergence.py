@@ -1,4 +1,4 @@
-"""The first value of a program that differs from eager: ``regional.first_divergence``.
+"""The first value of a program that differs: ``regional.first_divergence``.
 
 Dynamo's graph of the program gets more outputs, a copy of each intermediate value, and is compared with eager and with
 its float64 run as ``assert_parity`` compares outputs. For gradients, each value of floating point gets a zero added
@@ -6,23 +6,32 @@ whose gradient is that of the value.
 
 An output keeps its value from being fused away. Where the program is right with all of them, each value is asked for
 alone, and the first wrong one is bounded from below by what could be seen.
+
+The yardstick is eager, another backend, another version of the graph, or values that another process recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from pytest_regional._errors import RegionalError
 from pytest_regional._torch.dynamo import registered_backend
+from pytest_regional._torch.fx_graphs import run_checked
 from pytest_regional._torch.vetoes import line_of
+from pytest_regional.backends import registry
+from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.blame.experiments import Change
+from pytest_regional.harness.blame.recorded_values import RecordedValue, RecordedValues, digests_of
 from pytest_regional.harness.observe.annotated import region_of
+from pytest_regional.harness.parity.captured import Captured
 from pytest_regional.harness.parity.check import ParityCheck
 from pytest_regional.harness.parity.compare import check_program
+from pytest_regional.harness.parity.execution import Execution
 from pytest_regional.harness.parity.inputs import copy_inputs
 from pytest_regional.harness.parity.report import Mismatch, ParityReport
 
@@ -36,7 +45,7 @@ class NoGraphError(RegionalError):
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first value that differs from eager, in the order of the program.
+    """The first value that differs, in the order of the program.
 
     Attributes:
         operator: what computes it, ``"torch.nn.functional.silu"``; empty where nothing differs.
@@ -48,6 +57,8 @@ class Divergence:
         detail: how, and by how much.
         before: the last value (or gradient) before it that was seen, and is right.
         hidden: values in between that could not be seen: with them as an output the program is right.
+        against: what it differs from: "eager", "backend 'torch'", "the other graph", "the recorded values".
+        new: of two versions of a graph, values in between that only this one has.
     """
 
     operator: str = ""
@@ -58,39 +69,108 @@ class Divergence:
     detail: str = ""
     before: str = ""
     hidden: tuple[str, ...] = ()
+    against: str = "eager"
+    new: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
         """The answer."""
         if not self.operator:
-            return "no value of the program differs from eager"
+            return f"no value of the program differs from {self.against}"
         place = f" ({self.where})" if self.where else ""
         region = f"region {self.region!r}, " if self.region else ""
         what = "the gradient of its value" if self.stage == "backward" else "its value"
         after = f"; {self.before} is right" if self.before else ""
         hidden = f"; not seen, as the program is right with them as outputs: {', '.join(self.hidden)}"
-        return f"{region}{self.operator}{place}: {what} differs first{after}{hidden * bool(self.hidden)}"
+        new = f"; only in this graph: {', '.join(self.new)}"
+        than = f" from {self.against}" * (self.against != "eager")
+        unseen = hidden * bool(self.hidden) + new * bool(self.new)
+        return f"{region}{self.operator}{place}: {what} differs first{than}{after}{unseen}"
 
 
-def first_divergence(check: ParityCheck) -> Divergence:
-    """Return the first value of a program that differs from eager, compiled by the backend under test.
+def first_divergence(check: ParityCheck, against: str | BackendSpec | Path | None = None) -> Divergence:
+    """Return the first value of a program that differs, compiled by the backend under test.
 
     Args:
         check: how it is compared: the program, its inputs, backward and level.
+        against: from what: eager by default, else a backend, or the file of :func:`record_values`.
 
     Raises:
         NoGraphError: Dynamo makes none or several graphs of the program.
         BadProgramError: the program fails in eager.
+        OtherValuesError: the file is of another program, or of other inputs, or no such file.
     """
     regional = check.regional
     with regional._observer.paused():
         check_program(check._execute(check.fn, check.inputs, check.kwargs))
         graph, inputs = _captured(check)
-        search = _Values(check, graph, inputs)
-        forward = search.first(_with_values)
-        if forward.operator or check.backward is False:
-            return forward
-        return search.first(_with_zeros)
+        if against is None:
+            yardstick = _Yardstick()
+        elif isinstance(against, Path):
+            recorded = RecordedValues.read(against)
+            recorded.require_same(_listed(graph), digests_of(inputs, graph))
+            yardstick = _Yardstick("the recorded values", recorded=recorded)
+        else:
+            spec = against if isinstance(against, BackendSpec) else registry.resolve(against)
+            yardstick = _Yardstick(f"backend {spec.name!r}", backend=spec)
+        return _Values(check, graph, inputs, yardstick).first_of_both()
+
+
+def first_divergence_of_graphs(check: ParityCheck, before: torch.fx.GraphModule) -> Divergence:
+    """Return the first value of a graph, ``check.fn``, that differs from that of its name in another version of it.
+
+    Both run uncompiled.
+
+    Raises:
+        BadProgramError: the version before fails.
+    """
+    with check.regional._observer.paused():
+        examples = _examples(before, check)
+        return _Values(
+            check, check.fn, list(check.inputs), _Yardstick("the other graph", before), examples
+        ).first_of_both()
+
+
+def record_values(check: ParityCheck, path: Path) -> None:
+    """Write each intermediate value of a program, compiled by the backend under test, and each gradient, to a file.
+
+    Raises:
+        NoGraphError: Dynamo makes none or several graphs of the program.
+        BadProgramError: the program fails in eager.
+    """
+    with check.regional._observer.paused():
+        check_program(check._execute(check.fn, check.inputs, check.kwargs))
+        graph, inputs = _captured(check)
+        values = _Values(check, graph, inputs, _Yardstick())
+        found = [values.computed(_with_values), {} if check.backward is False else values.computed(_with_zeros)]
+    RecordedValues(_listed(graph), digests_of(inputs, graph), *found).write(path)
+
+
+@dataclass(frozen=True)
+class _Yardstick:
+    """What values are compared with: eager, another version of the graph, another backend, or recorded values."""
+
+    words: str = "eager"
+    before: torch.fx.GraphModule | None = None
+    backend: BackendSpec | None = None
+    recorded: RecordedValues | None = None
+
+
+def _examples(gm: torch.fx.GraphModule, check: ParityCheck) -> dict[str, torch.Tensor]:
+    """Return the values of a graph by name, as it runs."""
+    found: dict[str, torch.Tensor] = {}
+
+    def note(node: torch.fx.Node, given: tuple[Any, ...], value: Any) -> None:
+        if isinstance(value, torch.Tensor) and node.op in _COMPUTED:
+            found[node.name] = value
+
+    check_program(check._execute(gm, check.inputs, {}))
+    run_checked(gm, copy_inputs(check.inputs).arguments, note)
+    return found
+
+
+def _listed(gm: torch.fx.GraphModule) -> tuple[RecordedValue, ...]:
+    return tuple(RecordedValue(node.name, _operator(node)) for node in gm.graph.nodes if _is_shown(node))
 
 
 def _captured(check: ParityCheck) -> tuple[torch.fx.GraphModule, list[Any]]:
@@ -131,38 +211,43 @@ class _Variant:
     places: tuple[str, ...]
 
 
-Shows = Callable[[torch.fx.GraphModule, Sequence[Any], Sequence[str]], _Variant]
+Shows = Callable[[torch.fx.GraphModule, Sequence[Any], Sequence[str], Mapping[str, torch.Tensor]], _Variant]
 
 
-def _with_values(gm: torch.fx.GraphModule, inputs: Sequence[Any], names: Sequence[str]) -> _Variant:
-    """Return a copy of a graph that also returns a copy of each named value."""
+def _with_values(
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], names: Sequence[str], examples: Mapping[str, torch.Tensor]
+) -> _Variant:
+    """Return a copy of a graph that returns a copy of each named value, and then what it returned."""
     made = _copy_of(gm)
     output = made.graph.output_node()
     results = list(output.args[0]) if isinstance(output.args[0], list | tuple) else [output.args[0]]
-    first = len(results)
-    for node in [node for node in made.graph.nodes if node.name in names]:
+    nodes = {node.name: node for node in made.graph.nodes}
+    for place, node in enumerate(nodes[name] for name in names):
         with made.graph.inserting_after(node):
             shown = made.graph.call_method("clone", (node,))
         shown.meta = dict(node.meta)
-        results.append(shown)
+        results.insert(place, shown)
     output.args = (tuple(results),)
     made.recompile()
-    return _Variant(made, (), tuple(f"output[{first + place}]" for place in range(len(names))))
+    return _Variant(made, (), tuple(f"output[{place}]" for place in range(len(names))))
 
 
-def _with_zeros(gm: torch.fx.GraphModule, inputs: Sequence[Any], names: Sequence[str]) -> _Variant:
+def _with_zeros(
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], names: Sequence[str], examples: Mapping[str, torch.Tensor]
+) -> _Variant:
     """Return a copy of a graph that adds a zero, an input of its own, to each named value."""
     made = _copy_of(gm)
-    last = [node for node in made.graph.nodes if node.op == "placeholder"][-1]
+    nodes = {node.name: node for node in made.graph.nodes}
+    first = next(node for node in made.graph.nodes if node.op != "placeholder")
     zeros = []
-    for node in [node for node in made.graph.nodes if node.name in names]:
-        example = node.meta["example_value"]
+    for name in names:
+        node, example = nodes[name], examples[name]
         zeros.append(torch.zeros(example.shape, dtype=example.dtype, device=example.device, requires_grad=True))
-        with made.graph.inserting_after(last):
-            last = made.graph.placeholder(f"zero_of_{node.name}")
-        last.meta = {"example_value": example}
+        with made.graph.inserting_before(first):
+            zero = made.graph.placeholder(f"zero_of_{name}")
+        zero.meta = {"example_value": example}
         with made.graph.inserting_after(node):
-            added = made.graph.call_function(torch.add, (node, last))
+            added = made.graph.call_function(torch.add, (node, zero))
         added.meta = dict(node.meta)
         node.replace_all_uses_with(added, delete_user_cb=lambda user, added=added: user is not added)
     made.recompile()
@@ -180,23 +265,56 @@ def _copy_of(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 class _Values:
     """Compares values of one graph."""
 
-    def __init__(self, check: ParityCheck, gm: torch.fx.GraphModule, inputs: list[Any]) -> None:
-        self._check, self._gm, self._inputs = check, gm, inputs
-        self._nodes = {node.name: node for node in gm.graph.nodes if _is_shown(node)}
+    def __init__(
+        self,
+        check: ParityCheck,
+        gm: torch.fx.GraphModule,
+        inputs: list[Any],
+        yardstick: _Yardstick,
+        examples: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
+        self._check, self._gm, self._inputs, self._yardstick = check, gm, inputs, yardstick
+        if examples is None:
+            examples = {node.name: node.meta["example_value"] for node in gm.graph.nodes if _is_shown(node)}
+        self._examples = examples
+        self._nodes = {node.name: node for node in gm.graph.nodes if node.name in examples}
+
+    def first_of_both(self) -> Divergence:
+        """Return the first value that differs, or else the first gradient."""
+        forward = self.first(_with_values)
+        return forward if forward.operator or self._check.backward is False else self.first(_with_zeros)
 
     def first(self, shows: Shows) -> Divergence:
-        backward = shows is _with_zeros
-        names = list(self._nodes)
-        if backward:
-            names = [name for name in names if self._nodes[name].meta["example_value"].requires_grad][::-1]
+        names = self._names(shows)
         if not names:
-            return Divergence()
+            return self._none()
         wrong, report = self._wrong(shows, names)
+        backward = shows is _with_zeros
         if wrong:
             first = min(wrong, key=names.index)
             return self._divergence(first, wrong, names[: names.index(first)], (), backward)
         # Where the program is wrong and no value is, only what is returned differs: strides, or an alias.
-        return self._one_by_one(shows, names, backward) if report.ok else Divergence()
+        return self._one_by_one(shows, names, backward) if report.ok else self._none()
+
+    def computed(self, shows: Shows) -> dict[str, torch.Tensor]:
+        """Return all values, or their gradients, as the backend computes them."""
+        names = self._names(shows)
+        if not names:
+            return {}
+        graph, places = self._shown(shows, names)
+        graph.regional.restart()
+        ran = graph._execute(graph._compile(), graph.inputs, {})
+        check_program(ran)
+        found = {**dict(ran.outputs), **ran.grads}
+        return {name: found[place].value for name, place in places.items() if isinstance(found.get(place), Captured)}
+
+    def _names(self, shows: Shows) -> list[str]:
+        """Return what is compared, in the order in which it is computed."""
+        names = list(self._nodes)
+        return names if shows is _with_values else [name for name in names if self._examples[name].requires_grad][::-1]
+
+    def _none(self) -> Divergence:
+        return Divergence(against=self._yardstick.words)
 
     def _one_by_one(self, shows: Shows, names: list[str], backward: bool) -> Divergence:
         """Return the first wrong value by halves, each seen alone; those with which nothing is wrong are hidden."""
@@ -213,17 +331,24 @@ class _Values:
                 low = middle + 1
                 (hidden if report.ok else right).append(names[middle])
         if high == len(names):
-            return Divergence()
+            return self._none()
         return self._divergence(names[high], found, right, hidden, backward)
+
+    def _shown(self, shows: Shows, names: Sequence[str]) -> tuple[_GraphParity, dict[str, str]]:
+        """Return the comparison of a graph that shows values, and where each is in its report."""
+        in_order = [name for name in self._nodes if name in names]
+        variant = shows(self._gm, self._inputs, in_order, self._examples)
+        before = self._yardstick.before and shows(self._yardstick.before, self._inputs, in_order, self._examples).gm
+        inputs = (*self._inputs, *variant.more_inputs)
+        parity = _GraphParity(self._check, variant.gm, inputs, replace(self._yardstick, before=before))
+        return parity, dict(zip(in_order, variant.places, strict=True))
 
     def _wrong(self, shows: Shows, names: Sequence[str]) -> tuple[dict[str, Mismatch], ParityReport]:
         """Return what is wrong of some values, and the report."""
-        in_order = [name for name in self._nodes if name in names]
-        variant = shows(self._gm, self._inputs, in_order)
-        report = _GraphParity(self._check, variant.gm, (*self._inputs, *variant.more_inputs)).compared_once()
+        graph, places = self._shown(shows, names)
+        report = graph.compared_once(places, backward=shows is _with_zeros)
         found = {one.where: one for one in report.mismatches if one.kind in _OF_VALUES}
-        shown = zip(in_order, variant.places, strict=True)
-        return {name: found[place] for name, place in shown if place in found}, report
+        return {name: found[place] for name, place in places.items() if place in found}, report
 
     def _divergence(
         self, name: str, wrong: dict[str, Mismatch], right: Sequence[str], hidden: Sequence[str], backward: bool
@@ -239,16 +364,32 @@ class _Values:
             wrong[name].detail,
             right[-1] if right else "",
             tuple(hidden),
+            self._yardstick.words,
+            self._new(node) if self._yardstick.before and not backward else (),
         )
+
+    def _new(self, node: torch.fx.Node) -> tuple[str, ...]:
+        """Return what a value is made of that only this version of the graph has, up to values of both."""
+        found: dict[str, None] = {}
+        waiting = list(node.all_input_nodes)
+        while waiting:
+            one = waiting.pop()
+            if one.op in _COMPUTED and one.name not in self._nodes and one.name not in found:
+                found[one.name] = None
+                waiting += one.all_input_nodes
+        return tuple(found)[::-1]
 
 
 class _GraphParity(ParityCheck):
     """Parity of a graph that is handed to the backend as it is: Dynamo, traced again, would lose its annotations."""
 
-    def __init__(self, check: ParityCheck, gm: torch.fx.GraphModule, inputs: tuple[Any, ...]) -> None:
+    def __init__(
+        self, check: ParityCheck, gm: torch.fx.GraphModule, inputs: tuple[Any, ...], yardstick: _Yardstick
+    ) -> None:
         how = (check.backward, check.level, check.rtol, check.atol)
-        super().__init__(check.regional, gm, inputs, *how, options=check.options, depth="off")
-        self._gm = gm
+        eager = yardstick.before or gm
+        super().__init__(check.regional, eager, inputs, *how, options=check.options, depth="off")
+        self._gm, self._yardstick = gm, yardstick
 
     def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:
         options = replace(self.options or self.regional._options, fallback_random=True)
@@ -258,17 +399,45 @@ class _GraphParity(ParityCheck):
 
         return call
 
-    def compared_once(self) -> ParityReport:
-        """Return the report of one call."""
+    def compared_once(self, places: Mapping[str, str], *, backward: bool) -> ParityReport:
+        """Return the report of one call; ``places`` are those of the values that it shows."""
         self.regional.restart()
         case = self._case(self.inputs, {}, "")
-        return self._judge(case, self._call(self._compile(), case))
+        backend, recorded = self._yardstick.backend, self._yardstick.recorded
+        if backend is not None:
+            with self.regional._changed(Change("the other backend", instead=backend)):
+                other = self._call(self._compile(), case)
+            check_program(other)
+            case = replace(case, eager=other)
+            self.regional.restart()
+        if recorded is not None:
+            values = recorded.gradients if backward else recorded.values
+            case = replace(case, eager=_with_recorded(case.eager, values, places))
+        if self._yardstick.before is None:
+            return self._judge(case, self._call(self._compile(), case))
+        version = _GraphParity(self, self._gm, self.inputs, _Yardstick())
+        return self._judge(case, version._call(version.fn, case))
+
+
+def _with_recorded(eager: Execution, values: Mapping[str, torch.Tensor], places: Mapping[str, str]) -> Execution:
+    """Return what eager computed, with recorded values in place of its own."""
+    known = {places[name]: value for name, value in values.items() if name in places}
+
+    def exchanged(place: str, leaf: Any) -> Any:
+        return replace(leaf, value=known[place].to(leaf.device)) if place in known and leaf is not None else leaf
+
+    return replace(
+        eager,
+        outputs=tuple((place, exchanged(place, leaf)) for place, leaf in eager.outputs),
+        grads={place: exchanged(place, leaf) for place, leaf in eager.grads.items()},
+    )
+
+
+_COMPUTED = ("call_function", "call_method", "call_module")
 
 
 def _is_shown(node: torch.fx.Node) -> bool:
-    return node.op in ("call_function", "call_method", "call_module") and isinstance(
-        node.meta.get("example_value"), torch.Tensor
-    )
+    return node.op in _COMPUTED and isinstance(node.meta.get("example_value"), torch.Tensor)
 
 
 def _operator(node: torch.fx.Node) -> str:

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from pytest_regional import BackendSpec, BadProgramError, region
+from pytest_regional.backends.registry import UnknownBackendError
 from pytest_regional.harness.blame.divergence import Divergence, NoGraphError
+from pytest_regional.harness.blame.recorded_values import OtherValuesError
 from pytest_regional.testing import regional
 
 
@@ -117,3 +119,173 @@ def test_a_program_that_fails_in_eager():
 def test_nothing_is_counted(wrong_sine):
     with regional("reference", "cpu", expects_regions=False) as r, r.expect(graphs=0, region_compiles=0):
         r.first_divergence(waves, r.randn(4), r.randn(4))
+
+
+def two_products(x, w):
+    with region("only"):
+        return ((x @ w).sin() * 2).tanh()
+
+
+def test_two_backends(wrong_sine):
+    """Both have the wrong sine, so they agree with each other, and neither agrees with eager."""
+    with regional("reference", "cpu", expects_regions=False) as r:
+        inputs = r.randn(8, 8), r.randn(8, 8)
+        assert r.first_divergence(two_products, *inputs).operator == "sin"
+        alike = r.first_divergence(two_products, *inputs, against="inductor")
+        assert alike == Divergence(against="backend 'inductor'")
+        assert alike.sentence == "no value of the program differs from backend 'inductor'"
+        differs = r.first_divergence(two_products, *inputs, against="aot_eager")
+    assert (differs.operator, differs.before, differs.region) == ("sin", "matmul", "only")
+    assert (
+        f"sin ({differs.where}): its value differs first from backend 'aot_eager'; matmul is right" in differs.sentence
+    )
+
+
+def test_two_backends_and_a_gradient(wrong_sine):
+    def program(x):
+        with region("only"):
+            return (x * 2).cos().exp()
+
+    found = diverging(program, (8, 8), grad=True, against="aot_eager")
+    assert (found.operator, found.stage, found.against) == ("mul", "backward", "backend 'aot_eager'")
+
+
+def test_a_backend_that_does_not_exist():
+    with pytest.raises(UnknownBackendError):
+        diverging(two_products, (2, 2), (2, 2), against="inductr")
+
+
+def versions(change):
+    """Return a graph, and what a pass made of it."""
+
+    def program(x, y):
+        a = torch.relu(x @ y)
+        b = a * 2
+        return torch.tanh(b) + y, b
+
+    before, after = torch.fx.symbolic_trace(program), torch.fx.symbolic_trace(program)
+    change(after)
+    after.recompile()
+    return before, after
+
+
+def relu_for_gelu(gm):
+    (relu,) = (node for node in gm.graph.nodes if node.target is torch.relu)
+    with gm.graph.inserting_after(relu):
+        gelu = gm.graph.call_function(torch.nn.functional.gelu, relu.args)
+    relu.replace_all_uses_with(gelu)
+    gm.graph.erase_node(relu)
+
+
+def one_value_returned(gm):
+    output = gm.graph.output_node()
+    output.args = (output.args[0][0],)
+
+
+def diverging_graphs(change, grad=False, **options):
+    before, after = versions(change)
+    with regional("reference", "cpu", expects_regions=False) as r, r.expect(graphs=0):
+        inputs = r.randn(4, 4, requires_grad=grad), r.randn(4, 4, requires_grad=grad)
+        return r.first_divergence(after, *inputs, against=before, **options)
+
+
+def test_two_versions_of_a_graph():
+    found = diverging_graphs(relu_for_gelu)
+    assert (found.operator, found.value, found.before, found.new) == ("mul", "mul", "matmul", ("gelu",))
+    assert found.sentence == (
+        "mul: its value differs first from the other graph; matmul is right; only in this graph: gelu"
+    )
+
+
+def test_versions_of_a_graph_that_agree():
+    """Fewer results are no value that differs; but the value that was one of them gets another gradient."""
+    assert diverging_graphs(lambda gm: None, grad=True) == Divergence(against="the other graph")
+    assert diverging_graphs(one_value_returned) == Divergence(against="the other graph")
+    fewer = diverging_graphs(one_value_returned, grad=True)
+    assert (fewer.value, fewer.stage, fewer.before) == ("mul", "backward", "tanh")
+
+
+def test_the_first_gradient_of_two_versions():
+    def twice_but_once_backward(x):
+        return x + x.detach()
+
+    def wrong_gradient(gm):
+        (mul,) = (node for node in gm.graph.nodes if node.name == "mul")
+        mul.target, mul.args = twice_but_once_backward, (mul.args[0],)
+
+    found = diverging_graphs(wrong_gradient, grad=True)
+    assert (found.value, found.stage, found.before) == ("relu", "backward", "mul")
+    assert diverging_graphs(wrong_gradient, grad=True, backward=False) == Divergence(against="the other graph")
+
+
+def test_a_graph_and_a_program():
+    before, _ = versions(lambda gm: None)
+    with pytest.raises(TypeError, match=r"another version of it: a torch\.fx\.GraphModule"):
+        diverging(two_products, (2, 2), (2, 2), against=before)
+    with pytest.raises(TypeError, match="of type int: give the name of a backend"):
+        diverging(two_products, (2, 2), (2, 2), against=3)
+
+
+def record(path, backend="reference", grad=False, program=two_products, seed=1, backward=None):
+    with regional(backend, "cpu", expects_regions=False, seed=seed) as r:
+        inputs = [r.randn(8, 8, requires_grad=grad) for _ in range(2)]
+        r.record_values(path, program, *inputs, backward=backward)
+
+
+def against(path, backend="reference", grad=False, program=two_products, seed=1, **options):
+    with regional(backend, "cpu", expects_regions=False, seed=seed) as r:
+        inputs = [r.randn(8, 8, requires_grad=grad) for _ in range(2)]
+        return r.first_divergence(program, *inputs, against=path, **options)
+
+
+def test_recorded_values(tmp_path, request):
+    """Recorded before the fault: what runs now differs from it. Recorded with it: nothing does."""
+    record(tmp_path / "right.pt", grad=True)
+    request.getfixturevalue("wrong_sine")
+    found = against(tmp_path / "right.pt", grad=True)
+    assert (found.operator, found.before, found.against) == ("sin", "matmul", "the recorded values")
+    record(tmp_path / "new" / "wrong.pt", grad=True)
+    assert against(tmp_path / "new" / "wrong.pt", grad=True) == Divergence(against="the recorded values")
+
+
+def test_recorded_gradients(tmp_path, request):
+    def program(x, y):
+        with region("only"):
+            return (x * 2).cos().exp() + y
+
+    record(tmp_path / "right.pt", grad=True, program=program)
+    request.getfixturevalue("wrong_sine")
+    found = against(tmp_path / "right.pt", grad=True, program=program)
+    assert (found.operator, found.stage) == ("mul", "backward")
+
+
+def test_recorded_in_another_process(tmp_path):
+    path = tmp_path / "values.pt"
+    with regional("reference", "cpu", expects_regions=False) as r:
+        r.in_new_process(record, path)
+    assert against(path) == Divergence(against="the recorded values")
+
+
+def test_values_of_something_else(tmp_path):
+    path = tmp_path / "values.pt"
+    record(path)
+    with pytest.raises(OtherValuesError, match=r"of another program: sin \(sin\) there, cos \(cos\) here"):
+        against(path, program=lambda x, w: ((x @ w).cos() * 2).tanh())
+    with pytest.raises(OtherValuesError, match="of another program: 4 values there, 1 here"):
+        against(path, program=lambda x, w: x @ w)
+    with pytest.raises(OtherValuesError, match="of other inputs or parameters: input 0, input 1"):
+        against(path, seed=2)
+    with pytest.raises(OtherValuesError, match="is no file of recorded values: FileNotFoundError"):
+        against(tmp_path / "none.pt")
+    path.write_bytes(b"no values")
+    with pytest.raises(OtherValuesError, match="is no file of recorded values"):
+        against(path)
+
+
+def test_values_of_another_format(tmp_path):
+    path = tmp_path / "values.pt"
+    record(path)
+    data = torch.load(path, weights_only=True)
+    torch.save({**data, "format": 2}, path)
+    with pytest.raises(OtherValuesError, match="format 2, where this version reads 1"):
+        against(path)
